@@ -1,0 +1,67 @@
+"""Optical flow by displacement-invariant matching cost learning.
+
+    import dicl_flow
+
+    estimator = dicl_flow.load("weights.safetensors")
+    result = estimator("frame1.png", "frame2.png")
+    result.save("flow.flo")
+
+Names are imported when they are first used, so that `import dicl_flow` costs little.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .config import LevelConfig, ModelConfig
+    from .errors import InputError
+    from .estimator import FlowEstimator, FlowResult, load
+    from .files import read_flow, read_image, write_flow
+    from .models import build
+    from .visualize import flow_to_rgb
+    from .warping import warp
+
+_HOME = {
+    "load": "estimator",
+    "FlowEstimator": "estimator",
+    "FlowResult": "estimator",
+    "build": "models",
+    "ModelConfig": "config",
+    "LevelConfig": "config",
+    "read_flow": "files",
+    "write_flow": "files",
+    "read_image": "files",
+    "flow_to_rgb": "visualize",
+    "warp": "warping",
+    "InputError": "errors",
+}
+
+__all__ = [
+    "load",
+    "FlowEstimator",
+    "FlowResult",
+    "build",
+    "ModelConfig",
+    "LevelConfig",
+    "read_flow",
+    "write_flow",
+    "read_image",
+    "flow_to_rgb",
+    "warp",
+    "InputError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'dicl_flow' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,55 @@
+"""The command `dicl-flow`: one file per command, heavy imports inside the functions."""
+
+import sys
+
+import typer
+
+from ..errors import InputError
+from . import convert, flow, info, show
+
+app = typer.Typer(
+    name="dicl-flow",
+    help="Optical flow by displacement-invariant matching cost learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("flow")(flow.flow)
+app.command("show")(show.show)
+app.command("info")(info.info)
+app.command("convert")(convert.convert)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from .._version import __version__
+
+        typer.echo(f"dicl-flow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; what a user can mend is one sentence and exit code 2."""
+    try:
+        app(arguments)
+    except (InputError, OSError) as error:
+        print(f"error: {describe(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def describe(error: Exception) -> str:
+    """One line: our own message, or the system's with the file it is about."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split())

@@ -1,0 +1,62 @@
+from typing import Annotated, Any
+
+import typer
+
+from . import options
+
+
+def info(
+    weights: Annotated[
+        str | None, typer.Argument(help="Packaged name or .safetensors file.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Describe a weights file (config, parameters, metrics, hash), or this installation.
+
+    Examples:
+      dicl-flow info
+
+      dicl-flow info my.safetensors --json
+    """
+    values = _installation() if weights is None else _weights(weights)
+    options.report(values, quiet=False, as_json=as_json)
+
+
+def _installation() -> dict[str, Any]:
+    import torch
+
+    from .._version import __version__
+    from ..estimator import choose_device, choose_precision
+    from ..weights import packaged_names
+
+    device = choose_device("auto")
+    return {
+        "dicl_flow": __version__,
+        "torch": torch.__version__,
+        "device": str(device),
+        "precision": choose_precision("auto"),
+        "threads": torch.get_num_threads(),
+        "packaged_weights": ", ".join(packaged_names()) or "none",
+    }
+
+
+def _weights(name: str) -> dict[str, Any]:
+    from ..models import count_parameters
+    from ..weights import load_model, read_weights, resolve
+
+    path = resolve(name)
+    weights = read_weights(path)
+    config = weights.config
+    return {
+        "file": str(path),
+        "sha256": weights.sha256,
+        "host": config.host,
+        "matcher": config.matcher or "the host's own",
+        "projection": config.projection,
+        "context": config.context,
+        "padding": config.padding,
+        "levels": ", ".join(f"1/{level.stride} (radius {level.radius})" for level in config.levels),
+        "reach": f"{config.reach[-1]} px per axis",
+        "parameters": count_parameters(load_model(weights)),
+        **weights.about,
+    }

@@ -1,0 +1,20 @@
+"""The one error a user can mend."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Something we were given cannot be used; the message says what to give instead.
+
+    The command line prints the message (and that of an `OSError`) and exits with code 2;
+    any other exception is a bug in this package and keeps its traceback.
+    """
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
+    """Return the error for a mistyped name, with the nearest one that exists."""
+    names = list(known)
+    nearest = get_close_matches(str(name), names, n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    return InputError(f"unknown {kind} {name!r}; {hint}known: {', '.join(names) or 'none'}")

@@ -1,0 +1,20 @@
+"""Flow files and images: bytes on disk to arrays in memory and back."""
+
+from .atomic import check_writable, read_bytes, write_files
+from .disparity import read_disparity
+from .flow_files import FLOW_SUFFIXES, encode_flow, read_flow, write_flow
+from .images import encode_image, read_image, to_uint8
+
+__all__ = [
+    "FLOW_SUFFIXES",
+    "check_writable",
+    "encode_flow",
+    "encode_image",
+    "read_bytes",
+    "read_disparity",
+    "read_flow",
+    "read_image",
+    "to_uint8",
+    "write_files",
+    "write_flow",
+]

@@ -1,0 +1,72 @@
+"""Files appear whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import InputError
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Read a file; a missing one, a folder or an empty file is an error that says so."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no such file: {path}")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; a file is needed here")
+    data = path.read_bytes()
+    if not data:
+        raise InputError(f"{path} is empty (0 bytes)")
+    return data
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Write all files or none: each under a temporary name first, then all are renamed."""
+    for path in contents:
+        check_writable(path)
+    temporary: dict[Path, Path] = {}
+    try:
+        for path, data in contents.items():
+            temporary[path] = _write_temporary(path, data)
+        for path in contents:
+            temporary[path].replace(path)
+    finally:
+        for name in temporary.values():
+            name.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path) -> None:
+    """Refuse, before any work is done, a path that could not be written in the end."""
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; give a file name")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"cannot write {path}: the folder {path.parent} is not writable")
+
+
+def _write_temporary(path: Path, data: bytes) -> Path:
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).chmod(
+            0o666 & ~_umask()
+        )  # mkstemp hides files from others; a result is no secret
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(f"cannot write {path}: {error.strerror}") from None
+        raise
+    return Path(name)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

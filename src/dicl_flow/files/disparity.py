@@ -1,0 +1,27 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, unknown_name
+from .atomic import read_bytes
+from .flow_files import decode_npy, decode_pfm
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DECODERS = {".npy": decode_npy, ".pfm": decode_pfm}
+
+
+def read_disparity(path: str | Path) -> Array:
+    """Read a .pfm or .npy disparity map: (H, W) float32 in pixels, NaN where unknown."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _DECODERS:
+        raise InputError(f"{path}: {unknown_name('disparity file extension', suffix, _DECODERS)}")
+    try:
+        disparity = _DECODERS[suffix](read_bytes(path))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if disparity.ndim != 2 or not disparity.size:
+        raise InputError(f"{path}: a disparity map has the shape (height, width)")
+    disparity = disparity.astype(np.float32)
+    return np.where(np.isfinite(disparity), disparity, np.float32(np.nan))

@@ -1,0 +1,209 @@
+"""Flow files. In memory a flow is (H, W, 2) float32, x first, in pixels; NaN marks unknown flow."""
+
+import io
+import re
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+
+from ..errors import InputError, unknown_name
+from .atomic import read_bytes, write_files
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
+_FLO_UNKNOWN = 1e10  # Middlebury: components beyond 1e9 are unknown
+_FLO_LIMIT = 1e9
+_MAX_SIDE = 99_999
+_KITTI_SCALE, _KITTI_ZERO = 64.0, 32768
+
+
+class FlowFormat(NamedTuple):
+    """How one kind of file turns into an array and back."""
+
+    decode: Callable[[bytes], Array]
+    encode: Callable[[Array], bytes]
+
+
+def read_flow(path: str | Path) -> Array:
+    """Read a .flo, .pfm, .png (KITTI), .npz or .npy file: (H, W, 2) float32, NaN where unknown."""
+    flow_format = _format_of(path)
+    data = read_bytes(path)
+    try:
+        return _checked(flow_format.decode(data))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def write_flow(path: str | Path, flow: Array) -> None:
+    """Write (H, W, 2) flow in the format of the file's extension, whole or not at all."""
+    write_files({Path(path): encode_flow(path, flow)})
+
+
+def encode_flow(path: str | Path, flow: Array) -> bytes:
+    """Return the bytes `write_flow` would write to `path`."""
+    flow_format = _format_of(path)
+    try:
+        return flow_format.encode(_checked(np.asarray(flow)))
+    except InputError as error:
+        raise InputError(f"cannot write {path}: {error}") from None
+
+
+def _format_of(path: str | Path) -> FlowFormat:
+    suffix = Path(path).suffix.lower()
+    if suffix not in _FORMATS:
+        raise InputError(f"{path}: {unknown_name('flow file extension', suffix, _FORMATS)}")
+    return _FORMATS[suffix]
+
+
+def _checked(flow: Array) -> Array:
+    """Bring a flow to float32 with both components NaN where either is, or say what is wrong."""
+    if flow.ndim != 3 or flow.shape[2] != 2 or not flow.size:
+        raise InputError(f"a flow has the shape (height, width, 2), got {flow.shape}")
+    if flow.dtype.kind not in "fiu":
+        raise InputError(f"a flow holds real numbers, got {flow.dtype}")
+    flow = flow.astype(np.float32)
+    if np.isinf(flow).any():
+        raise InputError("the flow holds infinite values; use NaN where it is unknown")
+    flow[np.isnan(flow).any(2)] = np.nan
+    return flow
+
+
+def _decode_flo(data: bytes) -> Array:
+    if data[:4] != FLO_MAGIC:
+        raise InputError(f"not a .flo file: it starts with {data[:4]!r}, expected {FLO_MAGIC!r}")
+    if len(data) < 12:
+        raise InputError(f"truncated .flo file: {len(data)} bytes, the header alone has 12")
+    width, height = struct.unpack("<ii", data[4:12])
+    if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
+        raise InputError(f"impossible .flo size: {width}x{height}")
+    flow = _floats(data[12:], "<f4", (height, width, 2)).copy()
+    flow[np.any(np.abs(flow) > _FLO_LIMIT, axis=2)] = np.nan
+    return flow
+
+
+def _encode_flo(flow: Array) -> bytes:
+    if (np.abs(flow) > _FLO_LIMIT).any():
+        raise InputError(f".flo files mark values beyond {_FLO_LIMIT:g} as unknown; use NaN")
+    known = np.where(np.isnan(flow), np.float32(_FLO_UNKNOWN), flow)
+    height, width = flow.shape[:2]
+    return FLO_MAGIC + struct.pack("<ii", width, height) + known.astype("<f4").tobytes()
+
+
+def decode_pfm(data: bytes) -> Array:
+    """Bytes of a .pfm file -> (H, W, 3) or, for a one-channel file, (H, W) float32."""
+    header = re.match(rb"(PF|Pf)\s+(\d{1,6})\s+(\d{1,6})\s+([-+0-9.eE]{1,32})(\r?\n|\s)", data)
+    if header is None:
+        raise InputError("not a .pfm file: expected 'PF', width, height and scale")
+    width, height = int(header[2]), int(header[3])
+    try:
+        scale = float(header[4])
+    except ValueError:
+        scale = 0.0
+    if not scale or not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
+        raise InputError(f"impossible .pfm header: {header[0]!r}")
+    shape = (height, width, 3) if header[1] == b"PF" else (height, width)
+    values = _floats(data[header.end() :], "<f4" if scale < 0 else ">f4", shape)
+    return values[::-1].astype(np.float32)  # rows are stored bottom to top
+
+
+def _decode_pfm_flow(data: bytes) -> Array:
+    values = decode_pfm(data)
+    if values.ndim == 2:
+        raise InputError("a one-channel .pfm file ('Pf') holds no flow; expected 'PF'")
+    return values[..., :2].copy()
+
+
+def _encode_pfm(flow: Array) -> bytes:
+    height, width = flow.shape[:2]
+    values = np.concatenate([flow, np.zeros((height, width, 1), np.float32)], 2)
+    return f"PF\n{width} {height}\n-1.0\n".encode() + values[::-1].astype("<f4").tobytes()
+
+
+def _floats(data: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
+    expected = 4 * int(np.prod(shape))
+    if len(data) != expected:
+        kind = "truncated" if len(data) < expected else "overlong"
+        raise InputError(
+            f"{kind} file: {shape[1]}x{shape[0]} needs {expected} bytes of data, got {len(data)}"
+        )
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _decode_kitti(data: bytes) -> Array:
+    raw = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    if raw is None:
+        raise InputError("not a PNG file, or a damaged one")
+    if raw.dtype != np.uint16 or raw.ndim != 3 or raw.shape[2] != 3:
+        raise InputError("a KITTI flow file is a 16-bit RGB PNG; this is an ordinary picture")
+    valid, v, u = raw[..., 0], raw[..., 1], raw[..., 2]  # OpenCV hands out BGR
+    flow = (np.stack([u, v], -1).astype(np.float32) - _KITTI_ZERO) / _KITTI_SCALE
+    flow[valid == 0] = np.nan
+    return flow
+
+
+def _encode_kitti(flow: Array) -> bytes:
+    valid = np.all(np.isfinite(flow), axis=2)
+    raw = np.rint(np.where(valid[..., None], flow, 0).astype(np.float64) * _KITTI_SCALE)
+    raw += _KITTI_ZERO
+    if raw.min() < 0 or raw.max() > 65535:
+        worst = np.nanmax(np.abs(flow))
+        raise InputError(
+            f"KITTI PNG holds displacements from -512 to 511.98 px, this flow has {worst:.1f}; "
+            f"use .flo"
+        )
+    raw[~valid] = 0
+    image = np.dstack([valid, raw[..., 1], raw[..., 0]]).astype(np.uint16)
+    return bytes(cv2.imencode(".png", image)[1])
+
+
+def decode_npy(data: bytes) -> Array:
+    """Bytes of a .npy file -> the array, never unpickled."""
+    try:
+        value = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise InputError(f"not a .npy file of numbers: {error}") from None
+    if not isinstance(value, np.ndarray):
+        raise InputError("this is a .npz archive; name it .npz")
+    return value
+
+
+def _decode_npz(data: bytes) -> Array:
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            names = list(archive)
+            name = names[0] if len(names) == 1 else "flow"
+            if name not in names:
+                raise InputError(f"no array named 'flow' in the archive; it holds {names}")
+            return np.asarray(archive[name])
+    except InputError:
+        raise
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise InputError(f"not a .npz archive of numbers: {error}") from None
+
+
+def _encode_npy(flow: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, flow)
+    return buffer.getvalue()
+
+
+def _encode_npz(flow: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, flow=flow)
+    return buffer.getvalue()
+
+
+_FORMATS: dict[str, FlowFormat] = {
+    ".flo": FlowFormat(_decode_flo, _encode_flo),
+    ".pfm": FlowFormat(_decode_pfm_flow, _encode_pfm),
+    ".png": FlowFormat(_decode_kitti, _encode_kitti),
+    ".npz": FlowFormat(_decode_npz, _encode_npz),
+    ".npy": FlowFormat(decode_npy, _encode_npy),
+}
+FLOW_SUFFIXES = tuple(_FORMATS)

@@ -1,0 +1,99 @@
+"""What users call an image -> what the network calls one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import InputError
+from .files import read_image
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Image: TypeAlias = str | Path | Array | Tensor
+ImageInput: TypeAlias = Image | Sequence[Image]
+
+_WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
+
+
+def image_batch(image: ImageInput) -> tuple[Tensor, bool]:
+    """Return (B, 3, H, W) float32 in [0, 1], and whether the input was a batch.
+
+    A path is read; an array is (H, W), (H, W, C) or (B, H, W, C); a tensor is (C, H, W) or
+    (B, C, H, W); C is 1, 3 or 4 (transparency is dropped). Integers are uint8 or uint16,
+    floats lie in [0, 1]. A list of images of one size is a batch.
+    """
+    if isinstance(image, str | Path):
+        return _from_file(image), False
+    if isinstance(image, list | tuple):
+        return _stack(image), True
+    if isinstance(image, Tensor):
+        return _unit_range(_from_tensor(image)), image.ndim == 4
+    array = np.asarray(image)
+    return _unit_range(_from_array(array)), array.ndim == 4
+
+
+def normalize(images: Tensor) -> Tensor:
+    """[0, 1] -> [-1, 1], what the network was trained on."""
+    return ((images - 0.5) / 0.5).clamp(-1, 1)
+
+
+def _from_file(path: str | Path) -> Tensor:
+    try:
+        return _unit_range(_from_array(read_image(path)))
+    except InputError as error:
+        message = str(error)
+        raise InputError(message if str(path) in message else f"{path}: {message}") from None
+
+
+def _stack(images: Sequence[Image]) -> Tensor:
+    if not images:
+        raise InputError("got an empty list of images")
+    tensors = [image_batch(image)[0] for image in images]
+    shapes = {tuple(tensor.shape[-2:]) for tensor in tensors}
+    if len(shapes) > 1:
+        raise InputError(f"images of a batch must have one size, got {sorted(shapes)}")
+    return torch.cat(tensors)
+
+
+def _from_array(array: Array) -> Tensor:
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim not in (3, 4) or array.shape[-1] not in (1, 3, 4):
+        raise InputError(
+            f"an image array has the shape (height, width, 3) or (batch, height, width, 3), "
+            f"got {array.shape}; channel-first data goes in as a torch tensor"
+        )
+    return _from_tensor(torch.from_numpy(np.ascontiguousarray(np.moveaxis(array, -1, -3))))
+
+
+def _from_tensor(tensor: Tensor) -> Tensor:
+    """(C, H, W) or (B, C, H, W) with 1, 3 or 4 channels -> (B, 3, H, W)."""
+    if tensor.ndim not in (3, 4) or tensor.shape[-3] not in (1, 3, 4):
+        raise InputError(
+            f"an image tensor has the shape (3, height, width) or (batch, 3, height, width), "
+            f"got {tuple(tensor.shape)}"
+        )
+    if not tensor.numel():
+        raise InputError(f"the image is empty: shape {tuple(tensor.shape)}")
+    tensor = tensor if tensor.ndim == 4 else tensor[None]
+    return tensor.expand(-1, 3, -1, -1) if tensor.shape[1] == 1 else tensor[:, :3]
+
+
+def _unit_range(tensor: Tensor) -> Tensor:
+    if tensor.dtype in _WHITE:
+        return tensor.float() / _WHITE[tensor.dtype]
+    if not tensor.is_floating_point():
+        raise InputError(f"images are uint8, uint16 or float, got {tensor.dtype}")
+    tensor = tensor.float()
+    if not tensor.isfinite().all():
+        raise InputError("the image holds NaN or infinite pixels")
+    low, high = tensor.min().item(), tensor.max().item()
+    if low < 0 or high > 1:
+        raise InputError(
+            f"float images lie in [0, 1], this one in [{low:g}, {high:g}]; "
+            f"divide by its full scale, or pass uint8"
+        )
+    return tensor

@@ -1,0 +1,41 @@
+"""Metrics that are not learned, but for one scale that lets a softmax over them decide."""
+
+from math import sqrt
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..ops import displacement_windows
+from .contract import Matcher
+
+
+class DotMatcher(Matcher):
+    """The mean over channels of the product, times a learned scale."""
+
+    def __init__(self, channels: int, radius: int) -> None:
+        super().__init__()
+        self.radius = radius
+        # sqrt(C)·mean = sum/sqrt(C): unit variance for independent unit features
+        self.scale = nn.Parameter(torch.tensor(sqrt(channels)))
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
+        moved = displacement_windows(features2, self.radius)
+        score = (features1[:, :, None, None] * moved).mean(1, keepdim=True)
+        return self.scale * score
+
+
+class CosineMatcher(Matcher):
+    """The cosine of the angle between the feature vectors, times a learned scale."""
+
+    def __init__(self, channels: int, radius: int) -> None:
+        super().__init__()
+        self.radius = radius
+        self.scale = nn.Parameter(torch.tensor(10.0))  # e^10 : 1 between a match and a right angle
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
+        unit1, unit2 = F.normalize(features1, dim=1), F.normalize(features2, dim=1)
+        moved = displacement_windows(unit2, self.radius)
+        return self.scale * (unit1[:, :, None, None] * moved).sum(1, keepdim=True)

@@ -1,0 +1,61 @@
+"""Learned matching costs: one small net looks at each concatenated pair of feature maps."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ..nn import ConvBlock
+from ..ops import displacement_windows
+from .contract import Matcher
+
+
+class PairwiseMatcher(Matcher):
+    """Run the same `net` on every displacement: [features1, shifted features2] -> score.
+
+    Where the shifted features are all zero (outside the image, or a hole left by the warp)
+    there is nothing to compare, and both halves of the pair are zeroed.
+    """
+
+    def __init__(self, net: nn.Module, radius: int) -> None:
+        super().__init__()
+        self.net = net
+        self.radius = radius
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
+        height, width = features1.shape[-2:]
+        moved = displacement_windows(features2, self.radius)
+        visible = (moved != 0).any(1, keepdim=True)
+        pairs = torch.cat([features1[:, :, None, None] * visible, moved], 1)
+        folded = pairs.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)  # (B·U·V, 2C, H, W)
+        score = self.net(folded)[..., :height, :width]  # the strided net rounds odd sizes up
+        side = 2 * self.radius + 1
+        return score.unflatten(0, (-1, side, side)).permute(0, 3, 1, 2, 4, 5)
+
+
+def matching_net(in_channels: int) -> nn.Sequential:
+    """Return the paper's matching net: six layers, once down and up again."""
+    return nn.Sequential(
+        ConvBlock(in_channels, 96),
+        ConvBlock(96, 128, stride=2),
+        ConvBlock(128, 128),
+        ConvBlock(128, 64),
+        ConvBlock(64, 32, up=True),
+        nn.Conv2d(32, 1, 3, padding=1),
+    )
+
+
+def reduced_net(in_channels: int) -> nn.Sequential:
+    """Return the same six widths with 1x1 kernels: learned, but blind to the neighbourhood."""
+    return _pixelwise_net(in_channels, 96, 128, 128, 64, 32)
+
+
+def mlp_net(in_channels: int) -> nn.Sequential:
+    """Return a three-layer perceptron on each pair of pixels."""
+    return _pixelwise_net(in_channels, 96, 64)
+
+
+def _pixelwise_net(*widths: int) -> nn.Sequential:
+    hidden = [ConvBlock(a, b, kernel=1) for a, b in pairwise(widths)]
+    return nn.Sequential(*hidden, nn.Conv2d(widths[-1], 1, 1))

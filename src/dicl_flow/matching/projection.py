@@ -1,0 +1,20 @@
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class DisplacementProjection(nn.Module):
+    """Displacement-aware projection (DAP): each score becomes a mix of all scores of its pixel.
+
+    A 1x1 convolution over the flattened displacements, without bias, that starts as the
+    identity. Its weight is not an `nn.Conv2d`'s, so that no general initialisation finds it.
+    """
+
+    def __init__(self, radius: int) -> None:
+        super().__init__()
+        num_hypotheses = (2 * radius + 1) ** 2
+        self.weight = nn.Parameter(torch.eye(num_hypotheses)[:, :, None, None].clone())
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """(B, U, V, H, W) -> the same shape."""
+        return F.conv2d(scores.flatten(1, 2), self.weight).unflatten(1, scores.shape[1:3])

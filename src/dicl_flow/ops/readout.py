@@ -1,0 +1,39 @@
+"""From scores to flow: softmax, expectation and entropy, never below float32."""
+
+from math import log
+
+import torch
+from torch import Tensor
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Widen half precision; leave float32 and float64 alone."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def displacement_probability(scores: Tensor) -> Tensor:
+    """Softmax of (B, U, V, H, W) scores over the U·V displacements; higher scores win."""
+    flat = at_least_float32(scores).flatten(1, 2)
+    return flat.softmax(1).unflatten(1, scores.shape[1:3])
+
+
+def expected_displacement(probability: Tensor) -> Tensor:
+    """2-D soft-argmax: (B, U, V, H, W) -> (B, 2, H, W), x first, in pixels of this level."""
+    _, num_u, num_v, _, _ = probability.shape
+    horizontal = _centred_range(num_u, probability)
+    vertical = _centred_range(num_v, probability)
+    x = (probability.sum(2) * horizontal[:, None, None]).sum(1)  # (B, H, W)
+    y = (probability.sum(1) * vertical[:, None, None]).sum(1)
+    return torch.stack([x, y], 1)
+
+
+def normalized_entropy(probability: Tensor) -> Tensor:
+    """Ambiguity of (B, U, V, H, W): (B, 1, H, W), 0 for one certain peak, 1 for no idea."""
+    entropy = torch.special.entr(probability).sum((1, 2))
+    num_hypotheses = probability.shape[1] * probability.shape[2]
+    return (entropy / log(num_hypotheses)).unsqueeze(1)
+
+
+def _centred_range(length: int, like: Tensor) -> Tensor:
+    radius = length // 2
+    return torch.arange(-radius, radius + 1, dtype=like.dtype, device=like.device)

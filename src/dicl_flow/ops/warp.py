@@ -1,0 +1,40 @@
+"""Backward warping: look up, at each pixel of frame 1, where the flow says it went."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_INSIDE = 0.9999  # bilinear weight below which a sample counts as touching the outside
+
+
+def warp(features: Tensor, flow: Tensor) -> Tensor:
+    """Sample (B, C, H, W) at p + flow(p); zero where the sample touches the outside.
+
+    `flow` is (B, 2, H, W), x first, in pixels. Coordinates and weights are computed in
+    the flow's precision, the result has the precision of `features`.
+    """
+    warped, inside = warp_with_mask(features, flow)
+    return warped * inside
+
+
+def warp_with_mask(features: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
+    """Sample like `warp`, unmasked, and the (B, 1, H, W) bool mask of samples wholly inside."""
+    grid = sampling_grid(flow)
+    dtype = torch.promote_types(features.dtype, flow.dtype)
+    warped = _sample(features.to(dtype), grid.to(dtype)).to(features.dtype)
+    inside = _sample(torch.ones_like(flow[:, :1]), grid) >= _INSIDE
+    return warped, inside
+
+
+def sampling_grid(flow: Tensor) -> Tensor:
+    """(B, 2, H, W) flow in pixels -> (B, H, W, 2) positions, with -1 and 1 at pixel centres."""
+    height, width = flow.shape[-2:]
+    x = torch.arange(width, dtype=flow.dtype, device=flow.device)
+    y = torch.arange(height, dtype=flow.dtype, device=flow.device)[:, None]
+    grid_x = 2 * (x + flow[:, 0]) / max(width - 1, 1) - 1
+    grid_y = 2 * (y + flow[:, 1]) / max(height - 1, 1) - 1
+    return torch.stack([grid_x, grid_y], -1)
+
+
+def _sample(values: Tensor, grid: Tensor) -> Tensor:
+    return F.grid_sample(values, grid, mode="bilinear", padding_mode="zeros", align_corners=True)

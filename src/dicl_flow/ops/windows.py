@@ -1,0 +1,15 @@
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def displacement_windows(features: Tensor, radius: int) -> Tensor:
+    """View (B, C, H, W) as (B, C, U, V, H, W): entry [u, v] is `features` moved by (u-r, v-r).
+
+    U is horizontal, V vertical; moved by d means that pixel p shows p + d. Zero outside
+    the image, however small it is. Shares memory with one padded copy: the shifts cost
+    nothing until somebody writes them out.
+    """
+    height, width = features.shape[-2:]
+    padded = F.pad(features, [radius] * 4)
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (B, C, V, U, H, W)
+    return windows.transpose(2, 3)

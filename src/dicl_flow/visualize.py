@@ -1,0 +1,118 @@
+"""Pictures of flow."""
+
+from typing import Any
+
+import cv2
+import numpy as np
+
+from .errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# The Middlebury wheel: colours between its six corners, and how many steps each side takes.
+_CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255))
+_STEPS = (15, 6, 4, 11, 13, 6)
+_OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
+
+
+def color_wheel() -> Array:
+    """(55, 3) colours by direction, in [0, 1]."""
+    sides = []
+    for start, end, steps in zip(_CORNERS, _CORNERS[1:] + _CORNERS[:1], _STEPS, strict=True):
+        # the published wheel rounds down on 255·i/steps, whether a channel rises or falls
+        ramp = np.floor(255 * np.arange(steps) / steps)[:, None] / 255
+        sides.append(np.array(start) + (np.array(end) - np.array(start)) * ramp)
+    return np.concatenate(sides) / 255
+
+
+def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
+    """(H, W, 2) flow -> (H, W, 3) uint8 RGB: hue is direction, saturation is speed.
+
+    `maximum` px has full saturation (the flow's own longest vector when not given);
+    longer ones are darker. Unknown flow (NaN, or beyond 1e9) is black.
+    """
+    flow = np.asarray(flow, np.float64)
+    if flow.ndim != 3 or flow.shape[2] != 2:
+        raise InputError(f"a flow has the shape (height, width, 2), got {flow.shape}")
+    if maximum is not None and not maximum > 0:
+        raise InputError(f"the maximum must be positive, got {maximum}")
+    known = known_flow(flow)
+    flow = np.where(known[..., None], flow, 0)
+    length = np.hypot(flow[..., 0], flow[..., 1])
+    saturation = (length / (maximum or max(length.max(), 1e-12)))[..., None]
+    hue = _hue(flow)
+    color = np.where(saturation <= 1, 1 - saturation * (1 - hue), hue * _OUT_OF_RANGE)
+    return np.where(known[..., None], np.floor(255 * color), 0).astype(np.uint8)
+
+
+def known_flow(flow: Array) -> Array:
+    """(H, W) bool: where the flow is finite and not the .flo format's sign for unknown."""
+    return np.asarray((np.abs(flow) < 1e9).all(2))
+
+
+def overlay(image: Array, flow: Array, maximum: float | None = None) -> Array:
+    """Colour the frame by its flow: the picture gives the brightness, the flow the colour."""
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None] / 255
+    color = flow_to_rgb(flow, maximum)
+    return np.rint(color * (0.3 + 0.7 * grey)).astype(np.uint8)
+
+
+def draw_arrows(image: Array, flow: Array, spacing: int | None = None) -> Array:
+    """Draw the flow on the frame as arrows, one every `spacing` pixels, at true length."""
+    height, width = flow.shape[:2]
+    spacing = spacing or max(8, round(max(height, width) / 48))
+    known = known_flow(flow)
+    colors = flow_to_rgb(flow)
+    canvas = np.ascontiguousarray(image // 2 + 32)  # mute the frame, so that arrows stand out
+    for y in range(spacing // 2, height, spacing):
+        for x in range(spacing // 2, width, spacing):
+            if known[y, x]:
+                _draw_arrow(canvas, x, y, flow[y, x], colors[y, x])
+    return canvas
+
+
+def confidence_to_grey(confidence: Array) -> Array:
+    """(H, W) in [0, 1] -> (H, W) uint8, white is sure."""
+    return np.rint(np.clip(confidence, 0, 1) * 255).astype(np.uint8)
+
+
+def flow_statistics(flow: Array) -> dict[str, float]:
+    """Summarise a flow, in pixels: what `dicl-flow show` prints."""
+    known = known_flow(flow)
+    if not known.any():
+        raise InputError("the flow is unknown everywhere")
+    vectors = flow[known].astype(np.float64)
+    length = np.hypot(vectors[:, 0], vectors[:, 1])
+    return {
+        "known": float(known.mean()),
+        "mean_length": float(length.mean()),
+        "median_length": float(np.median(length)),
+        "p95_length": float(np.percentile(length, 95)),
+        "max_length": float(length.max()),
+        "mean_x": float(vectors[:, 0].mean()),
+        "mean_y": float(vectors[:, 1].mean()),
+        "min_x": float(vectors[:, 0].min()),
+        "max_x": float(vectors[:, 0].max()),
+        "min_y": float(vectors[:, 1].min()),
+        "max_y": float(vectors[:, 1].max()),
+    }
+
+
+def _hue(flow: Array) -> Array:
+    wheel = color_wheel()
+    angle = np.arctan2(-flow[..., 1], -flow[..., 0]) / np.pi
+    position = (angle + 1) / 2 * (len(wheel) - 1)
+    below = np.floor(position).astype(int)
+    fraction = (position - below)[..., None]
+    above = (below + 1) % len(wheel)
+    return (1 - fraction) * wheel[below] + fraction * wheel[above]
+
+
+def _draw_arrow(canvas: Array, x: int, y: int, vector: Array, color: Array) -> None:
+    bits = 4  # sub-pixel positions for OpenCV
+    start = (x << bits, y << bits)
+    limit = 1 << 14  # longer arrows leave any picture; OpenCV's integers must not overflow
+    dx, dy = np.clip(vector, -limit, limit)
+    end = (round((x + float(dx)) * (1 << bits)), round((y + float(dy)) * (1 << bits)))
+    rgb = tuple(int(channel) for channel in color)
+    cv2.arrowedLine(canvas, start, end, rgb, 1, cv2.LINE_AA, bits, tipLength=0.3)

@@ -1,0 +1,114 @@
+"""Checkpoints of the authors' code: their names for the tensors, turned into ours."""
+
+import io
+import pickle
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..config import ModelConfig
+from ..errors import InputError
+from ..files import read_bytes
+from ..models import build
+from .store import Weights, check_keys
+
+# Their layers count octaves: level n has stride 2**n. Ours are named by stride.
+_RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
+    (r"feature\.conv_start\.(\d)\.", lambda m: f"features.stem.{m[1]}."),
+    (r"feature\.conv(\d)a\.", lambda m: f"features.down.{_stride(m) * 2}."),
+    (r"feature\.deconv(\d)a\.", lambda m: f"features.up.{_stride(m)}."),
+    (r"feature\.conv(\d)b\.", lambda m: f"features.down_again.{_stride(m) * 2}."),
+    (r"feature\.deconv(\d)b\.", lambda m: f"features.up_again.{_stride(m)}."),
+    (r"feature\.outconv_(\d)\.", lambda m: f"features.outputs.{_stride(m)}."),
+    (r"matching(\d)\.match\.", lambda m: f"levels.{_stride(m)}.matcher.net."),
+    (r"dap_layer(\d)\.dap_layer\.conv\.", lambda m: f"levels.{_stride(m)}.projection."),
+    (r"context_net(\d)\.", lambda m: f"levels.{_stride(m)}.context.layers."),
+]
+_MERGE_PARTS = {".conv1.": ".resample.", ".conv2.": ".fuse."}
+
+
+def import_legacy(path: str | Path, padding: str = "replicate") -> Weights:
+    """Read a `.pth.tar` of the authors (or the same state dict, bare or prefixed), strictly.
+
+    Checkpoints of the early training phases, without projection or context nets, give a
+    config that says so. `padding` is what the weights were trained with: "replicate", or
+    "white" for the authors' KITTI weights.
+    """
+    legacy = _strip_prefix(_read_state_dict(path))
+    config = ModelConfig(
+        matcher="dicl",
+        projection=any(key.startswith("dap_layer") for key in legacy),
+        context=any(key.startswith("context_net") for key in legacy),
+        padding=padding,
+    )
+    renamed = {rename(key): tensor for key, tensor in legacy.items()}
+    _check(path, legacy, renamed, config)
+    tensors = {key: t.float() if t.is_floating_point() else t for key, t in renamed.items()}
+    return Weights(config, tensors, {"source": f"converted from {Path(path).name}"})
+
+
+def rename(key: str) -> str:
+    """Our name for one of their keys; a key we do not know stays as it is."""
+    for pattern, name in _RULES:
+        new, hits = re.subn(f"^{pattern}", name, key)
+        if hits:
+            for theirs, ours in _MERGE_PARTS.items():
+                new = new.replace(theirs, ours)
+            return new
+    return key
+
+
+def _stride(match: re.Match[str]) -> int:
+    return 2 ** int(match[1])
+
+
+def _read_state_dict(path: str | Path) -> Mapping[str, Tensor]:
+    data = io.BytesIO(read_bytes(path))
+    try:
+        content: Any = torch.load(data, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{path} is refused: it is not a plain checkpoint of tensors "
+            f"(it may carry code, or be no checkpoint at all)"
+        ) from None
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} is not a PyTorch checkpoint: {reason}") from None
+    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
+    if not isinstance(content, Mapping) or not content:
+        raise InputError(f"{path} holds no state dict")
+    strangers = [key for key, value in content.items() if not isinstance(value, Tensor)]
+    if strangers:
+        raise InputError(f"{path} holds no state dict: {strangers[0]!r} is not a tensor")
+    return content
+
+
+def _strip_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Drop wrappers' prefixes (`module.`, `model.`) that all keys share."""
+    result = dict(tensors)
+    for prefix in ("module.", "model.", "module."):
+        if all(key.startswith(prefix) for key in result):
+            result = {key.removeprefix(prefix): tensor for key, tensor in result.items()}
+    return result
+
+
+def _check(
+    path: str | Path,
+    legacy: Mapping[str, Tensor],
+    renamed: Mapping[str, Tensor],
+    config: ModelConfig,
+) -> None:
+    """Account for every key, speaking of unknown ones by the name they have in the file."""
+    if len(renamed) != len(legacy):
+        raise InputError(f"{path}: two keys of the checkpoint mean the same tensor")
+    with torch.device("meta"):
+        model = build(config)
+    try:
+        check_keys(renamed, model)
+    except InputError as error:
+        raise InputError(f"{path} is no DICL-Flow checkpoint: {error}") from None

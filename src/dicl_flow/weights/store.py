@@ -1,0 +1,114 @@
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from ..config import ModelConfig
+from ..errors import InputError, unknown_name
+from ..files import read_bytes
+from ..models import DiclFlow, build
+
+CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
+DEFAULT_NAME = "rendered"
+_PACKAGED = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A file of weights: what they belong to, the numbers, and what is known about them."""
+
+    config: ModelConfig
+    tensors: Mapping[str, Tensor]
+    about: Mapping[str, str] = field(default_factory=dict)
+    """Free text by topic: source, recipe, metrics …"""
+    sha256: str = ""
+
+
+def packaged_names() -> list[str]:
+    """Names of the weights that came with this package."""
+    return sorted(path.stem for path in _PACKAGED.glob("*.safetensors"))
+
+
+def resolve(name_or_path: str | Path | None) -> Path:
+    """Find a weights file by packaged name or by path; None is the packaged default."""
+    name = str(name_or_path or DEFAULT_NAME)
+    if name in packaged_names():
+        return _PACKAGED / f"{name}.safetensors"
+    path = Path(name)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; a .safetensors file is needed here")
+    if path.is_file():
+        return path
+    if name_or_path is None:
+        raise InputError(
+            "this version of the package ships no weights; give a .safetensors file, for "
+            "instance one made by 'dicl-flow convert'"
+        )
+    if path.suffix or len(path.parts) > 1:
+        raise FileNotFoundError(f"no weights file at {path}")
+    raise unknown_name("weights", name, packaged_names())
+
+
+def read_weights(path: str | Path) -> Weights:
+    """Read a .safetensors file written by this package."""
+    data = read_bytes(path)
+    if data[:2] in (b"PK", b"\x80\x02"):  # zip or pickle: what torch.save writes
+        raise InputError(
+            f"{path} is a pickled checkpoint; run 'dicl-flow convert {path} OUT.safetensors' first"
+        )
+    try:
+        tensors = safetensors.torch.load(data)
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{path} is not a safetensors file: {error}") from None
+    about = _metadata(data)
+    if CONFIG_KEY not in about:
+        raise InputError(f"{path} holds no dicl-flow config; it was written by something else")
+    config = ModelConfig.from_json(about.pop(CONFIG_KEY))
+    return Weights(config, tensors, about, hashlib.sha256(data).hexdigest())
+
+
+def encode_weights(weights: Weights) -> bytes:
+    """Return the bytes of a .safetensors file, config and all."""
+    about = {CONFIG_KEY: weights.config.to_json(), **weights.about}
+    tensors = {key: tensor.contiguous() for key, tensor in weights.tensors.items()}
+    return safetensors.torch.save(tensors, metadata=about)
+
+
+def load_model(weights: Weights) -> DiclFlow:
+    """Build the network of `weights` and fill it, strictly, in float32."""
+    model = build(weights.config)
+    check_keys(weights.tensors, model)
+    model.load_state_dict(dict(weights.tensors), strict=True)
+    return model.eval()
+
+
+def check_keys(tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Refuse tensors that are not exactly the model's, naming what is missing or unknown."""
+    expected = model.state_dict()
+    missing = sorted(expected.keys() - tensors.keys())
+    unknown = sorted(tensors.keys() - expected.keys())
+    misfit = [
+        f"{key} {tuple(tensors[key].shape)} instead of {tuple(expected[key].shape)}"
+        for key in sorted(expected.keys() & tensors.keys())
+        if tensors[key].shape != expected[key].shape
+    ]
+    problems = {"missing": missing, "unknown": unknown, "wrong shape": misfit}
+    if any(problems.values()):
+        parts = [f"{kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
+        raise InputError(f"the weights do not fit the network; {'; '.join(parts)}")
+
+
+def _some(keys: list[str], limit: int = 5) -> str:
+    rest = f" and {len(keys) - limit} more" if len(keys) > limit else ""
+    return ", ".join(keys[:limit]) + rest
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    (length,) = struct.unpack("<Q", data[:8])
+    return dict(json.loads(data[8 : 8 + length]).get("__metadata__", {}))
