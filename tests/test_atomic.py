@@ -1,0 +1,76 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from dicl_flow.errors import InputError
+from dicl_flow.files import check_writable, read_bytes, write_files
+
+
+def test_all_or_none(tmp_path):
+    good, bad = tmp_path / "a.txt", tmp_path / "missing" / "b.txt"
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        write_files({good: b"1", bad: b"2"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_traces(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"old")
+
+    def full_disk(handle, mode):
+        os.close(handle)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full_disk)
+    with pytest.raises(OSError, match=r"cannot write .*a.txt: No space left on device"):
+        write_files({path: b"new"})
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_an_interrupt_leaves_no_traces(tmp_path, monkeypatch):
+    def interrupt(handle, mode):
+        os.close(handle)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fdopen", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_files({tmp_path / "a.txt": b"new"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_written_files_have_ordinary_permissions(tmp_path):
+    ordinary, ours = tmp_path / "ordinary", tmp_path / "ours"
+    ordinary.write_bytes(b"")
+    write_files({ours: b"x"})
+    assert ours.stat().st_mode == ordinary.stat().st_mode
+
+
+def test_unwritable_places_are_named(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="is a folder"):
+        check_writable(tmp_path)
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    with pytest.raises(OSError, match="no folder"):
+        check_writable(file / "inside.flo")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="not writable"):
+        check_writable(tmp_path / "x.flo")
+
+
+def test_a_folder_that_refuses_new_files_is_named():
+    if not Path("/proc/self").is_dir():
+        pytest.skip("no /proc here")
+    with pytest.raises(OSError, match="cannot write /proc/self/x"):
+        write_files({Path("/proc/self/x.flo"): b"x"})
+
+
+def test_reading_names_what_is_wrong(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        read_bytes(tmp_path / "nope")
+    with pytest.raises(InputError, match="is a folder"):
+        read_bytes(tmp_path)
+    (tmp_path / "empty").touch()
+    with pytest.raises(InputError, match="0 bytes"):
+        read_bytes(tmp_path / "empty")

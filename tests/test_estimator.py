@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL
+from golden import formula
+
+import dicl_flow
+from dicl_flow.errors import InputError
+from dicl_flow.estimator import FlowEstimator
+from dicl_flow.models import build
+
+IMAGE1, IMAGE2 = formula.pair(37, 51)
+
+
+@pytest.fixture(scope="module")
+def estimator(small_weights):
+    return dicl_flow.load(small_weights, device="cpu")
+
+
+def test_result_has_the_size_of_the_images(estimator):
+    result = estimator(IMAGE1, IMAGE2)
+    assert result.flow.shape == (37, 51, 2)
+    assert result.flow.dtype == result.confidence.dtype == np.float32
+    assert result.confidence.shape == (37, 51)
+    assert 0 <= result.confidence.min() <= result.confidence.max() <= 1
+
+
+def test_paths_arrays_and_tensors_give_the_same_flow(estimator, frames):
+    import cv2
+
+    arrays = [cv2.imread(str(path))[..., ::-1] for path in frames]
+    tensors = [torch.from_numpy(a.transpose(2, 0, 1).copy()) for a in arrays]
+    reference = estimator(*frames).flow
+    np.testing.assert_allclose(estimator(*arrays).flow, reference, atol=1e-5)
+    np.testing.assert_allclose(estimator(*tensors).flow, reference, atol=1e-5)
+    np.testing.assert_allclose(estimator(*(a / 255 for a in arrays)).flow, reference, atol=1e-3)
+
+
+def test_a_batch_is_its_pairs(estimator):
+    result = estimator(np.stack([IMAGE1, IMAGE2]), np.stack([IMAGE2, IMAGE1]))
+    assert result.flow.shape == (2, 37, 51, 2)
+    assert len(result) == 2
+    for pair, expected in zip(result, [(IMAGE1, IMAGE2), (IMAGE2, IMAGE1)], strict=True):
+        np.testing.assert_allclose(pair.flow, estimator(*expected).flow, atol=1e-3)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 200), (16, 16), (17, 3)])
+def test_any_size_from_one_pixel_up(estimator, size):
+    image = np.full((*size, 3), 90, np.uint8)
+    result = estimator(image, image)
+    assert result.flow.shape == (*size, 2)
+    assert np.isfinite(result.flow).all()
+
+
+def test_one_pixel_through_the_paper_network():
+    estimator = FlowEstimator(build(), "cpu")
+    image = np.zeros((1, 1, 3), np.uint8)
+    assert np.isfinite(estimator(image, image).flow).all()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_reduced_precision_is_near_float32(small_weights, estimator, precision):
+    reduced = dicl_flow.load(small_weights, "cpu", precision)
+    assert reduced.precision == precision
+    result = reduced(IMAGE1, IMAGE2)
+    assert result.flow.dtype == np.float32
+    difference = np.abs(result.flow - estimator(IMAGE1, IMAGE2).flow)
+    assert 0 < difference.mean() < 0.2
+
+
+def test_auto_is_float32_for_now(estimator):
+    assert estimator.precision == "fp32"
+
+
+def test_white_padding_changes_the_border(small_weights):
+    from dataclasses import replace
+
+    torch.manual_seed(0)
+    model = build(SMALL)
+    plain = FlowEstimator(model, "cpu")(IMAGE1, IMAGE2).flow
+    model.config = replace(SMALL, padding="white")
+    white = FlowEstimator(model, "cpu")(IMAGE1, IMAGE2).flow
+    assert np.abs(plain - white)[:, -4:].max() > 0
+
+
+def test_result_saves_and_draws(estimator, tmp_path):
+    result = estimator(IMAGE1, IMAGE2)
+    result.save(tmp_path / "x.flo")
+    np.testing.assert_array_equal(dicl_flow.read_flow(tmp_path / "x.flo"), result.flow)
+    assert result.to_rgb().shape == (37, 51, 3)
+
+
+def test_batch_and_single_results_do_not_pretend(estimator, tmp_path):
+    single = estimator(IMAGE1, IMAGE2)
+    with pytest.raises(TypeError, match="one pair"):
+        len(single)
+    batch = estimator([IMAGE1], [IMAGE2])
+    with pytest.raises(InputError, match=r"result\[0\]"):
+        batch.save(tmp_path / "x.flo")
+    with pytest.raises(InputError, match=r"result\[0\]"):
+        batch.to_rgb()
+
+
+def test_images_of_different_size_are_refused(estimator):
+    with pytest.raises(InputError, match="51x37 and 51x36"):
+        estimator(IMAGE1, IMAGE2[:-1])
+    with pytest.raises(InputError, match="2 x 51x37 and 51x37"):
+        estimator([IMAGE1, IMAGE1], [IMAGE2])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"device": "cpu:x"}, "unknown device"),
+        ({"precision": "fp8"}, "unknown precision 'fp8'"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused(small_weights, options, message):
+    with pytest.raises(InputError, match=message):
+        dicl_flow.load(small_weights, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused_not_replaced(small_weights):
+    with pytest.raises(InputError, match="no cuda device on this machine"):
+        dicl_flow.load(small_weights, device="cuda")
+
+
+def test_real_pair_runs_at_its_own_size(estimator, datasets):
+    folder = datasets / "KITTI2015/training/image_2"
+    result = estimator(folder / "000010_10.png", folder / "000010_11.png")
+    assert result.flow.shape == (375, 1242, 2)

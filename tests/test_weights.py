@@ -1,0 +1,156 @@
+import pickle
+
+import pytest
+import torch
+from conftest import SMALL
+
+from dicl_flow.config import ModelConfig
+from dicl_flow.errors import InputError
+from dicl_flow.models import build
+from dicl_flow.weights import (
+    Weights,
+    encode_weights,
+    import_legacy,
+    load_model,
+    packaged_names,
+    read_weights,
+    resolve,
+)
+
+
+def write(path, content):
+    torch.save(content, path)
+    return path
+
+
+def test_saved_weights_load_with_no_further_word(small_weights):
+    weights = read_weights(small_weights)
+    assert weights.config == SMALL
+    assert weights.about == {"recipe": "none"}
+    assert len(weights.sha256) == 64
+    state = load_model(weights).state_dict()
+    assert all(torch.equal(state[key], tensor) for key, tensor in weights.tensors.items())
+
+
+def test_half_precision_files_load_as_float32(tmp_path):
+    state = {
+        k: t.half() if t.is_floating_point() else t for k, t in build(SMALL).state_dict().items()
+    }
+    path = tmp_path / "half.safetensors"
+    path.write_bytes(encode_weights(Weights(SMALL, state)))
+    model = load_model(read_weights(path))
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("wrap", [lambda s: s, lambda s: {"state_dict": s, "epoch": 3}])
+@pytest.mark.parametrize("prefix", ["", "module.", "model.", "model.module.", "module.model."])
+def test_every_wrapping_of_a_checkpoint_is_understood(tmp_path, golden_state, wrap, prefix):
+    state = {prefix + key: tensor for key, tensor in golden_state.items()}
+    weights = import_legacy(write(tmp_path / "x.pth.tar", wrap(state)))
+    assert len(weights.tensors) == 522
+    assert weights.config == ModelConfig(matcher="dicl")
+
+
+@pytest.mark.parametrize(
+    ("dropped", "config"),
+    [
+        (("dap_layer",), ModelConfig(matcher="dicl", projection=False)),
+        (
+            ("dap_layer", "context_net"),
+            ModelConfig(matcher="dicl", projection=False, context=False),
+        ),
+    ],
+)
+def test_early_phases_convert_to_a_config_that_says_so(tmp_path, golden_state, dropped, config):
+    state = {key: t for key, t in golden_state.items() if not key.startswith(dropped)}
+    weights = import_legacy(write(tmp_path / "x.pth", state))
+    assert weights.config == config
+    load_model(weights)
+
+
+def test_padding_of_the_kitti_weights_is_kept(checkpoint):
+    assert import_legacy(checkpoint, padding="white").config.padding == "white"
+
+
+def test_missing_unknown_and_misshapen_tensors_are_listed(tmp_path, golden_state):
+    state = dict(golden_state)
+    del state["matching2.match.0.conv.weight"]
+    state["stranger.weight"] = torch.zeros(1)
+    state["dap_layer3.dap_layer.conv.weight"] = torch.zeros(81, 81, 1, 1)
+    with pytest.raises(InputError) as error:
+        import_legacy(write(tmp_path / "x.pth", state))
+    message = str(error.value)
+    assert "missing: levels.4.matcher.net.0.conv.weight" in message
+    assert "unknown: stranger.weight" in message
+    assert "levels.8.projection.weight (81, 81, 1, 1) instead of (49, 49, 1, 1)" in message
+
+
+def test_a_checkpoint_of_another_network_is_refused_briefly(tmp_path):
+    state = torch.nn.Linear(2, 2).state_dict()
+    with pytest.raises(InputError, match=r"no DICL-Flow checkpoint.*and \d+ more"):
+        import_legacy(write(tmp_path / "x.pth", state))
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"state_dict": {"a": Evil()}},
+        {"state_dict": {"a": 3}},
+        {"state_dict": {}},
+        [1, 2],
+    ],
+)
+def test_what_is_no_state_dict_is_refused_and_never_run(tmp_path, content, capsys):
+    with pytest.raises(InputError):
+        import_legacy(write(tmp_path / "x.pth", content))
+    assert "executed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"hello", b"PK\x03\x04 broken zip", pickle.dumps(Evil())])
+def test_other_files_are_refused(tmp_path, content, capsys):
+    path = tmp_path / "x.pth.tar"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.pth\.tar"):
+        import_legacy(path)
+    assert "executed" not in capsys.readouterr().out
+
+
+def test_loading_a_pickle_points_to_convert(checkpoint):
+    with pytest.raises(InputError, match="run 'dicl-flow convert"):
+        read_weights(checkpoint)
+
+
+def test_other_safetensors_are_refused(tmp_path):
+    import safetensors.torch
+
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"hello, this is text")
+    with pytest.raises(InputError, match="not a safetensors file"):
+        read_weights(path)
+    path.write_bytes(safetensors.torch.save({"a": torch.zeros(1)}))
+    with pytest.raises(InputError, match="no dicl-flow config"):
+        read_weights(path)
+
+
+def test_weights_that_do_not_fit_their_config_are_refused():
+    weights = Weights(SMALL, build(ModelConfig(projection=False, levels=SMALL.levels)).state_dict())
+    with pytest.raises(InputError, match=r"missing: levels\.4\.projection\.weight"):
+        load_model(weights)
+
+
+def test_names_are_resolved_or_explained(tmp_path, small_weights):
+    assert resolve(small_weights) == small_weights
+    with pytest.raises(InputError, match="is a folder"):
+        resolve(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no weights file at"):
+        resolve("some/where.safetensors")
+    with pytest.raises(InputError, match="unknown weights 'sintell'"):
+        resolve("sintell")
+    if not packaged_names():
+        with pytest.raises(InputError, match="ships no weights"):
+            resolve(None)
