@@ -6,6 +6,7 @@ import pytest
 import torch
 from golden import formula
 
+from dicl_flow.cli import main
 from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
@@ -75,3 +76,17 @@ def frames(tmp_path) -> tuple[Path, Path]:
     for path, image in zip(paths, formula.pair(37, 51), strict=True):
         cv2.imwrite(str(path), image)
     return paths
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command; return its exit code, output and errors."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_info:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return exit_info.value.code or 0, captured.out, captured.err
+
+    return call

@@ -10,22 +10,7 @@ import pytest
 import torch
 from test_weights import Evil
 
-from dicl_flow.cli import main
 from dicl_flow.files import read_flow, write_flow
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command; return its exit code, output and errors."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return exit_info.value.code or 0, captured.out, captured.err
-
-    return call
 
 
 def test_flow_writes_every_output(run, frames, small_weights, tmp_path):

@@ -76,6 +76,13 @@ def confidence_to_grey(confidence: Array) -> Array:
     return np.rint(np.clip(confidence, 0, 1) * 255).astype(np.uint8)
 
 
+def error_to_rgb(error: Array, valid: Array, maximum: float) -> Array:
+    """(H, W) error -> (H, W, 3) uint8 RGB: black is none, bright is `maximum`, grey not known."""
+    level = np.rint(255 * np.clip(np.where(valid, error, 0) / maximum, 0, 1)).astype(np.uint8)
+    color = cv2.applyColorMap(level, cv2.COLORMAP_INFERNO)[..., ::-1]
+    return np.where(valid[..., None], color, np.uint8(90))
+
+
 def flow_statistics(flow: Array) -> dict[str, float]:
     """Summarise a flow, in pixels: what `dicl-flow show` prints."""
     known = known_flow(flow)

@@ -5,7 +5,7 @@ import sys
 import typer
 
 from ..errors import InputError
-from . import convert, flow, info, show
+from . import convert, data, data_bench, eval, flow, info, show, submit, train
 
 app = typer.Typer(
     name="dicl-flow",
@@ -20,6 +20,11 @@ app.command("flow")(flow.flow)
 app.command("show")(show.show)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
+app.command("train")(train.train)
+app.command("eval")(eval.evaluate)
+app.command("submit")(submit.submit)
+data.data_app.command("bench")(data_bench.bench)
+app.add_typer(data.data_app, name="data")
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,16 +1,23 @@
 """Options that several commands share."""
 
 import json
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
+
+Item = TypeVar("Item")
 
 Weights = Annotated[
     str | None,
     typer.Option(
         "--weights", "-w", help="Packaged name or .safetensors file.", metavar="NAME|PATH"
     ),
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option("--data", "-d", metavar="NAME=PATH", help="Where a data set lies; repeatable."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")]
@@ -46,3 +53,22 @@ def check_outputs(paths: list[Path | None]) -> list[Path]:
     if twice:
         raise InputError(f"two outputs have the same name: {twice}")
     return wanted
+
+
+def check_folders(folders: list[Path | None]) -> None:
+    """Refuse early a folder that was asked for and could not be written into."""
+    from ..files import check_folder
+
+    for folder in folders:
+        if folder is not None:
+            check_folder(folder)
+
+
+def track(items: Collection[Item], description: str, *, quiet: bool) -> Iterable[Item]:
+    """Go through the items with a progress bar, where someone watches."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    watched = console.is_terminal and not quiet
+    return track(items, description, console=console, transient=True, disable=not watched)

@@ -1,5 +1,45 @@
 """Data sets: pairs on disk, samples in memory, batches for training. Never imports models."""
 
-from .sample import FlowBatch, FlowPair, FlowSample, collate, read_sample
+from .augment import augment
+from .chairs import chairs_pairs
+from .dataset import FlowDataset
+from .hd1k import hd1k_pairs
+from .kitti import kitti_pairs, kitti_test_pairs
+from .loader import stream_batches
+from .middlebury import middlebury_pairs, stereo_pairs
+from .own import own_pairs
+from .registry import DATA_SETS, DataSet, data_set, list_pairs, parse_data_argument
+from .sample import FlowBatch, FlowPair, FlowSample, collate, read_frames, read_sample
+from .sintel import sintel_pairs, sintel_test_pairs
+from .survey import Survey
+from .things import things_pairs
+from .video_frames import video_frames
 
-__all__ = ["FlowBatch", "FlowPair", "FlowSample", "collate", "read_sample"]
+__all__ = [
+    "DATA_SETS",
+    "DataSet",
+    "FlowBatch",
+    "FlowDataset",
+    "FlowPair",
+    "FlowSample",
+    "Survey",
+    "augment",
+    "chairs_pairs",
+    "collate",
+    "data_set",
+    "hd1k_pairs",
+    "kitti_pairs",
+    "kitti_test_pairs",
+    "list_pairs",
+    "middlebury_pairs",
+    "own_pairs",
+    "parse_data_argument",
+    "read_frames",
+    "read_sample",
+    "sintel_pairs",
+    "sintel_test_pairs",
+    "stereo_pairs",
+    "stream_batches",
+    "things_pairs",
+    "video_frames",
+]

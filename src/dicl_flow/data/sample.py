@@ -70,11 +70,17 @@ class FlowBatch:
         return FlowBatch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
 
 
-def read_sample(pair: FlowPair) -> FlowSample:
-    """Read a pair with its truth; an error names the file."""
+def read_frames(pair: FlowPair) -> tuple[Array, Array]:
+    """Read the two frames, (H, W, 3) uint8 RGB of one size; an error names the file."""
     image1, image2 = to_uint8(read_image(pair.image1)), to_uint8(read_image(pair.image2))
     if image1.shape != image2.shape:
         raise InputError(f"{pair.image1} and {pair.image2} differ in size")
+    return image1, image2
+
+
+def read_sample(pair: FlowPair) -> FlowSample:
+    """Read a pair with its truth; an error names the file."""
+    image1, image2 = read_frames(pair)
     if pair.truth is None:
         raise InputError(f"the pair {pair.name} has no ground truth")
     flow = _read_truth(pair.truth, is_disparity=pair.is_disparity)
@@ -83,12 +89,15 @@ def read_sample(pair: FlowPair) -> FlowSample:
     valid = np.isfinite(flow[..., 0])
     if pair.invalid is not None:
         valid &= ~_read_mask(pair.invalid)
-    flow = np.where(valid[..., None], flow, np.float32(0))
+    flow[~valid] = 0
     return FlowSample(image1, image2, flow, valid, _read_occlusion(pair, valid))
 
 
 def collate(samples: Sequence[FlowSample]) -> FlowBatch:
     """Stack samples of one size into a batch."""
+    sizes = {sample.flow.shape[:2] for sample in samples}
+    if len(sizes) > 1:
+        raise InputError(f"samples of a batch must have one size, got {sorted(sizes)}")
     return FlowBatch(
         torch.stack([_image_tensor(sample.image1) for sample in samples]),
         torch.stack([_image_tensor(sample.image2) for sample in samples]),

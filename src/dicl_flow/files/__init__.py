@@ -1,12 +1,13 @@
 """Flow files and images: bytes on disk to arrays in memory and back."""
 
-from .atomic import check_writable, read_bytes, write_files
+from .atomic import check_folder, check_writable, read_bytes, replacing, write_files
 from .disparity import read_disparity
 from .flow_files import FLOW_SUFFIXES, encode_flow, read_flow, write_flow
 from .images import encode_image, read_image, to_uint8
 
 __all__ = [
     "FLOW_SUFFIXES",
+    "check_folder",
     "check_writable",
     "encode_flow",
     "encode_image",
@@ -14,6 +15,7 @@ __all__ = [
     "read_disparity",
     "read_flow",
     "read_image",
+    "replacing",
     "to_uint8",
     "write_files",
     "write_flow",

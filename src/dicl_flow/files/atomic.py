@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import InputError
@@ -36,6 +37,18 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
             name.unlink(missing_ok=True)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary file that becomes `path` if all goes well: for what memory cannot hold."""
+    check_writable(path)
+    temporary = _write_temporary(path, b"")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def check_writable(path: str | Path) -> None:
     """Refuse, before any work is done, a path that could not be written in the end."""
     path = Path(path)
@@ -45,6 +58,15 @@ def check_writable(path: str | Path) -> None:
         raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(f"cannot write {path}: the folder {path.parent} is not writable")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse, before any work is done, a folder that could not be made or written into."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"cannot write into {folder}: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK):
+        raise PermissionError(f"cannot write into {folder}: {nearest} is not writable")
 
 
 def _write_temporary(path: Path, data: bytes) -> Path:

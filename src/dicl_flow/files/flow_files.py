@@ -70,8 +70,13 @@ def _checked(flow: Array) -> Array:
     flow = flow.astype(np.float32)
     if np.isinf(flow).any():
         raise InputError("the flow holds infinite values; use NaN where it is unknown")
-    flow[np.isnan(flow).any(2)] = np.nan
+    flow[_either(np.isnan(flow))] = np.nan
     return flow
+
+
+def _either(mask: Array) -> Array:
+    """(H, W, 2) -> (H, W): where either component is set; numpy reduces short axes slowly."""
+    return mask[..., 0] | mask[..., 1]
 
 
 def _decode_flo(data: bytes) -> Array:
@@ -83,7 +88,7 @@ def _decode_flo(data: bytes) -> Array:
     if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
         raise InputError(f"impossible .flo size: {width}x{height}")
     flow = _floats(data[12:], "<f4", (height, width, 2)).copy()
-    flow[np.any(np.abs(flow) > _FLO_LIMIT, axis=2)] = np.nan
+    flow[_either(np.abs(flow) > _FLO_LIMIT)] = np.nan
     return flow
 
 

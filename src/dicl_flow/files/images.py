@@ -25,7 +25,7 @@ def read_image(path: str | Path) -> Array:
         raise InputError(f"{path} cannot be read as an image: {error.err}") from None
     if image is None:
         raise InputError(f"{path} is not an image, or one in a format that OpenCV cannot read")
-    return np.ascontiguousarray(image[..., ::-1])
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
 def encode_image(path: str | Path, image: Array) -> bytes:
@@ -48,4 +48,4 @@ def to_uint8(image: Array) -> Array:
         return (image >> 8).astype(np.uint8)
     if image.dtype.kind == "f":
         return np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
-    return image.astype(np.uint8)
+    return image.astype(np.uint8, copy=False)

@@ -1,10 +1,19 @@
 """Weights: safetensors files that carry their own config; packaged ones go by name."""
 
 from .legacy import import_legacy
-from .store import Weights, encode_weights, load_model, packaged_names, read_weights, resolve
+from .store import (
+    Weights,
+    check_keys,
+    encode_weights,
+    load_model,
+    packaged_names,
+    read_weights,
+    resolve,
+)
 
 __all__ = [
     "Weights",
+    "check_keys",
     "encode_weights",
     "import_legacy",
     "load_model",

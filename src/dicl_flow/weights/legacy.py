@@ -75,7 +75,7 @@ def _read_state_dict(path: str | Path) -> Mapping[str, Tensor]:
             f"{path} is refused: it is not a plain checkpoint of tensors "
             f"(it may carry code, or be no checkpoint at all)"
         ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError):
+    except (RuntimeError, EOFError, ValueError, LookupError):
         raise InputError(f"{path} is not a PyTorch checkpoint, or a damaged one") from None
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]

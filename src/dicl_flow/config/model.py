@@ -1,23 +1,17 @@
-"""Config is data: frozen, checked when it is made, read strictly from TOML or JSON."""
+"""What a network is."""
 
 import dataclasses
 import json
-import tomllib
-import types
-import typing
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from pathlib import Path
-from typing import Any, TypeVar
 
-from .errors import InputError, unknown_name
+from ..errors import InputError, unknown_name
+from .strict import structure
 
 HOSTS = ("dicl",)
 MATCHERS = ("dot", "cosine", "mlp", "reduced", "dicl")
 PADDINGS = ("replicate", "white")
 STRIDES = (64, 32, 16, 8, 4, 2)  # what the feature pyramid can deliver
-
-ConfigType = TypeVar("ConfigType")
 
 
 @dataclass(frozen=True)
@@ -124,69 +118,3 @@ class ModelConfig:
             return structure(cls, json.loads(text))
         except json.JSONDecodeError as error:
             raise InputError(f"the model config is not valid JSON: {error}") from None
-
-
-def read_toml(path: str | Path, config_type: type[ConfigType]) -> ConfigType:
-    """Read a TOML file into `config_type`; anything unknown or ill-typed is refused."""
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from None
-    try:
-        return structure(config_type, data)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
-def structure(expected: Any, value: Any, where: str = "") -> Any:
-    """Turn plain data (of JSON or TOML) into `expected`, naming the key of the first misfit.
-
-    Knows what configs are made of: dataclasses, tuples, optionals, and the scalars
-    bool, int, float, str. An int may stand for a float; nothing else is converted.
-    """
-    if dataclasses.is_dataclass(expected):
-        return _structure_dataclass(expected, value, where)
-    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
-    if origin is types.UnionType:
-        if value is None and type(None) in arguments:
-            return None
-        return structure(next(a for a in arguments if a is not type(None)), value, where)
-    if origin is tuple:
-        return _structure_tuple(arguments, value, where)
-    if expected is float and type(value) is int:
-        return float(value)
-    if type(value) is not expected:
-        raise InputError(
-            f"{where or 'value'} must be of type {expected.__name__}, got {value!r} "
-            f"({type(value).__name__})"
-        )
-    return value
-
-
-def _structure_dataclass(expected: Any, value: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise InputError(f"{where or 'config'} must be a table, got {value!r}")
-    hints = typing.get_type_hints(expected)
-    fields = {field.name: field for field in dataclasses.fields(expected)}
-    for key in value:
-        if key not in fields:
-            raise unknown_name("key", f"{where}.{key}" if where else key, fields)
-    for name, field in fields.items():
-        no_default = field.default is field.default_factory is dataclasses.MISSING
-        if name not in value and no_default:
-            raise InputError(f"{where or 'config'} lacks the key {name!r}")
-    prefix = f"{where}." if where else ""
-    return expected(**{key: structure(hints[key], v, prefix + key) for key, v in value.items()})
-
-
-def _structure_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise InputError(f"{where} must be a list, got {value!r}")
-    if arguments[-1] is Ellipsis:
-        arguments = arguments[:1] * len(value)
-    if len(value) != len(arguments):
-        raise InputError(f"{where} must have {len(arguments)} entries, got {value!r}")
-    return tuple(
-        structure(argument, entry, f"{where}[{index}]")
-        for index, (argument, entry) in enumerate(zip(arguments, value, strict=True))
-    )

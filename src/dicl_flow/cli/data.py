@@ -1,0 +1,97 @@
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+
+if TYPE_CHECKING:
+    from ..data import FlowPair, Survey
+    from ..inputs import Array
+
+data_app = typer.Typer(help="Look at data sets.", no_args_is_help=True)
+
+
+@data_app.command("check")
+def check(
+    name: Annotated[str, typer.Argument(help="Data set, such as sintel-clean or kitti15:noc.")],
+    root: Annotated[Path, typer.Argument(help="Its folder; for pairs also a manifest or video.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Contact sheet to write, .png or .jpg.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="How many pairs to open and draw.")] = 8,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Open every pair; the sheet shows --samples of them.")
+    ] = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Count the pairs of a data set, open some, and draw them on one sheet.
+
+    A file that cannot be read is named, and the exit code is 2.
+
+    Examples:
+      dicl-flow data check sintel-clean MPI-Sintel-complete -o sheet.png
+
+      dicl-flow data check chairs FlyingChairs_release --all
+    """
+    from ..data import data_set, list_pairs
+    from ..errors import InputError
+    from ..files import encode_image, write_files
+
+    options.check_outputs([output])
+    if output is not None and output.suffix.lower() not in (".png", ".jpg"):
+        raise InputError(f"{output}: a contact sheet ends in .png or .jpg")
+    pairs = list_pairs(name, root)
+    drawn = _spread(pairs, samples)
+    opened = pairs if everything else drawn
+    survey, sheet, broken = _open(opened, set(drawn) if output else set(), not quiet)
+    if output is not None and sheet is not None:
+        write_files({output: encode_image(output, sheet)})
+    summary = {
+        "data_set": data_set(name).label,
+        "pairs": len(pairs),
+        "with_truth": sum(pair.truth is not None for pair in pairs),
+        "opened": len(opened),
+        "broken": broken if as_json else len(broken),
+        **survey.summary(),
+    }
+    if output is not None:
+        summary["written"] = str(output) if sheet is not None else "nothing: no pair can be read"
+    options.report(summary, quiet=quiet, as_json=as_json)
+    if broken:
+        typer.echo("\n".join(f"broken: {message}" for message in broken), err=True)
+        raise typer.Exit(2)
+
+
+def _spread(pairs: "list[FlowPair]", count: int) -> "list[FlowPair]":
+    """Return `count` pairs (or all, when there are fewer) at even distances."""
+    step = max(1.0, len(pairs) / count)
+    return [pairs[int(index * step)] for index in range(min(count, len(pairs)))]
+
+
+def _open(
+    pairs: "list[FlowPair]", drawn: "set[FlowPair]", show_progress: bool
+) -> "tuple[Survey, Array | None, list[str]]":
+    """Read pairs one by one: what they hold, a sheet of some, and what cannot be read."""
+    from rich.console import Console
+    from rich.progress import track
+
+    from ..data import Survey
+    from ..errors import InputError
+    from ..sheets import SAMPLE_COLUMNS, contact_sheet, sample_label, sample_row, thumbnail
+    from . import describe
+
+    survey, broken, rows, labels = Survey(), [], [], []
+    console = Console(stderr=True)
+    progress = show_progress and console.is_terminal
+    for pair in track(pairs, "reading", console=console, transient=True, disable=not progress):
+        try:
+            sample = survey.add(pair)
+        except (InputError, OSError) as error:
+            broken.append(describe(error))
+            continue
+        if pair in drawn:
+            rows.append([thumbnail(picture) for picture in sample_row(sample)])
+            labels.append(sample_label(pair.name, sample))
+    return survey, contact_sheet(rows, labels, SAMPLE_COLUMNS) if rows else None, broken

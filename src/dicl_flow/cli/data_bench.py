@@ -1,0 +1,57 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="Data set: chairs, sintel-clean, kitti15, pairs …")],
+    root: Annotated[Path, typer.Argument(help="Its folder.")],
+    crop: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a sample.")] = "256x384",
+    batch: Annotated[int, typer.Option(min=1, help="Pairs in a batch.")] = 8,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that load; 0: this one.")] = 2,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 10.0,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Measure how many pairs per second can be fed to training, and what limits it.
+
+    The loader is measured with its workers, then each stage alone on one core. Files that the
+    system has in memory are read faster than from the disk.
+
+    Example:
+      dicl-flow data bench chairs FlyingChairs_release --workers 8
+    """
+    from ..config import AugmentConfig
+    from ..data import FlowDataset, list_pairs
+    from ..data.bench import measure_loader, measure_stages
+    from ..data.loader import use_one_core
+
+    config = AugmentConfig(_parse_crop(crop))
+    pairs = list_pairs(name, root, needs_truth=True)
+    speed = measure_loader(FlowDataset(pairs, config, 0), batch, workers, seconds)
+    use_one_core()
+    stages = measure_stages(pairs, config, batch, seconds)
+    slowest, total = max(stages, key=stages.__getitem__), sum(stages.values())
+    summary = {
+        "pairs": len(pairs),
+        "crop": crop,
+        "batch": batch,
+        "workers": workers,
+        "pairs_per_second": speed,
+        **{f"{stage}_ms": milliseconds for stage, milliseconds in stages.items()},
+        "bottleneck": slowest,
+        "bottleneck_share": stages[slowest] / total,
+    }
+    options.report(summary, quiet=quiet, as_json=as_json)
+
+
+def _parse_crop(text: str) -> tuple[int, int]:
+    from ..errors import InputError
+
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal()):
+        raise InputError(f"--crop must be HEIGHTxWIDTH, as 256x384, got {text!r}")
+    return int(height), int(width)

@@ -1,0 +1,40 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+
+
+def submit(
+    benchmark: Annotated[str, typer.Argument(help="sintel, kitti15 or kitti12.")],
+    root: Annotated[Path, typer.Argument(help="The data set's folder, with its test frames.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .zip file to write.")],
+    weights: options.Weights = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Estimate a benchmark's test frames and pack them as its server takes them.
+
+    KITTI takes the archive as it is. Sintel takes what the bundler that comes with the data
+    set makes of the unpacked folders clean and final.
+
+    Example:
+      dicl-flow submit kitti15 data_scene_flow -o kitti15.zip --weights my.safetensors
+    """
+    from ..errors import InputError
+    from ..estimator import load
+    from ..evaluation import predict, submission_entries, write_submission
+
+    options.check_outputs([output])
+    if output.suffix.lower() != ".zip":
+        raise InputError(f"{output}: the output ends in .zip")
+    entries = submission_entries(benchmark, root)
+    estimator = load(weights, device, precision)
+    pairs = options.track(entries.values(), benchmark, quiet=quiet)
+    predictions = predict(pairs, lambda *frames: estimator(*frames).flow)
+    write_submission(output, entries, predictions)
+    summary = {"written": str(output), "files": len(entries)}
+    options.report(summary, quiet=quiet, as_json=as_json)

@@ -1,0 +1,104 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="Packaged name, or a .toml file.")],
+    data: options.Data = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key of the recipe: optimizer.learning_rate=1e-4."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; default: runs/ and the recipe's name.")
+    ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(help="Weights to start from; default: those of the stage the recipe names."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(help="End after so long, the schedule planned for it.")
+    ] = None,
+    overfit: Annotated[
+        int | None, typer.Option(help="Train on N fixed samples until they fit.")
+    ] = None,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+) -> None:
+    """Train one stage.
+
+    Examples:
+      dicl-flow train chairs-0 --data chairs=FlyingChairs_release
+
+      dicl-flow train finetune --data pairs=my-data --init weights.safetensors --minutes 60
+
+      dicl-flow train chairs-0 --data chairs=FlyingChairs_release --overfit 8
+
+      torchrun --nproc-per-node 8 -m dicl_flow train chairs-0 --data chairs=FlyingChairs_release
+    """
+    from ..data import parse_data_argument
+    from ..errors import InputError
+    from ..estimator import choose_device
+    from ..training import (
+        DataSource,
+        FixedSource,
+        Limits,
+        RunFolder,
+        join,
+        leave,
+        read_recipe,
+    )
+    from ..training import train as run_training
+
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"--minutes must be positive, got {minutes}")
+    chosen = choose_device(device)
+    config = read_recipe(recipe, changes or [])
+    roots = dict(parse_data_argument(argument) for argument in data or [])
+    name = config.name if overfit is None else f"{config.name}-overfit"
+    folder = RunFolder(out or Path("runs") / name)
+    initial = None if overfit else _initial_weights(init, config.start, folder.path, resume=resume)
+    fixed = overfit is not None
+    source = FixedSource(config, roots, overfit or 0) if fixed else DataSource(config, roots)
+    processes = join(chosen)
+    try:
+        outcome = run_training(
+            config,
+            source,
+            folder,
+            processes,
+            initial=initial,
+            resume=resume,
+            limits=Limits(minutes, 0.5 if fixed else None),
+            quiet=quiet or not processes.is_first,
+        )
+    finally:
+        leave(processes)
+    if processes.is_first and not quiet:
+        end = "finished" if outcome.finished else "stopped; go on with --resume"
+        typer.echo(f"{end}: step {outcome.step}, EPE {outcome.epe:.2f} px, in {folder.path}")
+    if outcome.signal is not None:
+        raise typer.Exit(128 + outcome.signal)
+
+
+def _initial_weights(init: str | None, start: str, out: Path, *, resume: bool) -> Path | None:
+    """--init, or the weights that the stage before this one left beside our run folder."""
+    from ..errors import InputError
+    from ..weights import resolve
+
+    if init is not None:
+        return resolve(init)
+    if not start or resume:
+        return None
+    path = out.parent / start / "weights.safetensors"
+    if not path.is_file():
+        raise InputError(
+            f"this stage starts from {start!r}, but there is no {path}; train that first, or give "
+            f"--init WEIGHTS"
+        )
+    return path

@@ -1,0 +1,26 @@
+"""Config is data: frozen, checked when it is made, read strictly from TOML or JSON."""
+
+from .augment import AugmentConfig
+from .model import HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
+from .strict import differences, read_toml, read_toml_table, structure, to_toml
+from .training import DataConfig, LossConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+
+__all__ = [
+    "HOSTS",
+    "MATCHERS",
+    "PADDINGS",
+    "PAPER_LEVELS",
+    "AugmentConfig",
+    "DataConfig",
+    "LevelConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ScheduleConfig",
+    "TrainConfig",
+    "differences",
+    "read_toml",
+    "read_toml_table",
+    "structure",
+    "to_toml",
+]

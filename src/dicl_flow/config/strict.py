@@ -1,0 +1,123 @@
+"""Plain data into frozen configs and back, strictly: what is unknown or ill-typed is named."""
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import InputError, unknown_name
+
+ConfigType = TypeVar("ConfigType")
+
+
+def read_toml(path: str | Path, config_type: type[ConfigType]) -> ConfigType:
+    """Read a TOML file into `config_type`; anything unknown or ill-typed is refused."""
+    table = read_toml_table(path)
+    try:
+        return structure(config_type, table)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def read_toml_table(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file as plain data."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from None
+
+
+def to_toml(config: Any) -> str:
+    """Return TOML that `structure` reads back to an equal config."""
+    values = dataclasses.asdict(config)
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    lines = [
+        f"{key} = {_literal(v)}" for key, v in values.items() if key not in tables and v is not None
+    ]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {_literal(v)}" for key, v in table.items() if v is not None]
+    return "\n".join(lines) + "\n"
+
+
+def differences(toml1: str, toml2: str) -> list[str]:
+    """The dotted keys in which two configs, as TOML, differ."""
+    flat1, flat2 = _flatten(tomllib.loads(toml1)), _flatten(tomllib.loads(toml2))
+    return sorted(key for key in flat1.keys() | flat2.keys() if flat1.get(key) != flat2.get(key))
+
+
+def structure(expected: Any, value: Any, where: str = "") -> Any:
+    """Turn plain data (of JSON or TOML) into `expected`, naming the key of the first misfit.
+
+    Knows what configs are made of: dataclasses, tuples, optionals, and the scalars
+    bool, int, float, str. An int may stand for a float; nothing else is converted.
+    """
+    if dataclasses.is_dataclass(expected):
+        return _structure_dataclass(expected, value, where)
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin is types.UnionType:
+        if value is None and type(None) in arguments:
+            return None
+        return structure(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is tuple:
+        return _structure_tuple(arguments, value, where)
+    if expected is float and type(value) is int:
+        return float(value)
+    if type(value) is not expected:
+        raise InputError(
+            f"{where or 'value'} must be of type {expected.__name__}, got {value!r} "
+            f"({type(value).__name__})"
+        )
+    return value
+
+
+def _structure_dataclass(expected: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise InputError(f"{where or 'config'} must be a table, got {value!r}")
+    hints = typing.get_type_hints(expected)
+    fields = {field.name: field for field in dataclasses.fields(expected)}
+    for key in value:
+        if key not in fields:
+            raise unknown_name("key", f"{where}.{key}" if where else key, fields)
+    for name, field in fields.items():
+        no_default = field.default is field.default_factory is dataclasses.MISSING
+        if name not in value and no_default:
+            raise InputError(f"{where or 'config'} lacks the key {name!r}")
+    prefix = f"{where}." if where else ""
+    return expected(**{key: structure(hints[key], v, prefix + key) for key, v in value.items()})
+
+
+def _structure_tuple(arguments: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise InputError(f"{where} must be a list, got {value!r}")
+    if arguments[-1] is Ellipsis:
+        arguments = arguments[:1] * len(value)
+    if len(value) != len(arguments):
+        raise InputError(f"{where} must have {len(arguments)} entries, got {value!r}")
+    return tuple(
+        structure(argument, entry, f"{where}[{index}]")
+        for index, (argument, entry) in enumerate(zip(arguments, value, strict=True))
+    )
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {_literal(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,149 @@
+"""What a training stage is."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..errors import InputError, unknown_name
+from .augment import AugmentConfig
+from .model import ModelConfig
+
+OPTIMIZERS = ("adam", "adamw")
+SCHEDULES = ("constant", "step", "cosine", "one-cycle")
+TRAINING_PRECISIONS = ("fp32", "bf16")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """One data set of the mixture."""
+
+    name: str
+    """As on the command line: "chairs", "things-clean", "kitti15:noc" …"""
+    repeat: int = 1
+    """How often each pair occurs in an epoch."""
+
+    def __post_init__(self) -> None:
+        _at_least("data.repeat", self.repeat, 1)
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights of the flows of all levels, coarsest first; empty: that kind is not trained."""
+
+    refined: tuple[float, ...] = (0.5, 0.5, 0.5, 0.75, 1.0)
+    """For the flow after the context net."""
+    matched: tuple[float, ...] = (0.4, 0.4, 0.4, 0.6, 0.8)
+    """For the flow read off the scores."""
+
+    def __post_init__(self) -> None:
+        if not self.refined and not self.matched:
+            raise InputError("loss.refined and loss.matched are both empty; nothing would train")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How gradients become steps."""
+
+    kind: str = "adam"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    """Largest norm of all gradients together; 0: not clipped."""
+    accumulate: int = 1
+    """Parts a batch is computed in, one after the other."""
+    average: float = 0.0
+    """Decay of the exponential moving average of the weights; 0: none."""
+    precision: str = "fp32"
+    """fp32, or bf16 for the convolutions; softmax, flow and loss are float32 in any case."""
+    freeze_norm: bool = False
+    """Keep the statistics of batch norm as they are (small batches, fine-tuning)."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in OPTIMIZERS:
+            raise unknown_name("optimizer.kind", self.kind, OPTIMIZERS)
+        if self.precision not in TRAINING_PRECISIONS:
+            raise unknown_name("optimizer.precision", self.precision, TRAINING_PRECISIONS)
+        _at_least("optimizer.accumulate", self.accumulate, 1)
+        for key in ("weight_decay", "clip"):
+            _at_least(f"optimizer.{key}", getattr(self, key), 0)
+        if not 0 < self.learning_rate < 1:
+            raise InputError(f"optimizer.learning_rate must be in (0, 1), got {self.learning_rate}")
+        if not 0 <= self.average < 1:
+            raise InputError(f"optimizer.average must be in [0, 1), got {self.average}")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The learning rate over the run, as a factor of `optimizer.learning_rate`."""
+
+    kind: str = "step"
+    warmup: int = 0
+    """Steps over which the rate rises from nothing."""
+    milestones: tuple[int, ...] = ()
+    """step: after how many steps the rate is multiplied by `factor`."""
+    factor: float = 0.5
+    final: float = 0.0
+    """cosine, one-cycle: what is left at the end."""
+    peak: float = 0.05
+    """one-cycle: the share of the run at which the rate is highest."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in SCHEDULES:
+            raise unknown_name("schedule.kind", self.kind, SCHEDULES)
+        _at_least("schedule.warmup", self.warmup, 0)
+        if list(self.milestones) != sorted(self.milestones):
+            raise InputError(f"schedule.milestones must rise, got {self.milestones}")
+        if not 0 < self.peak < 1:
+            raise InputError(f"schedule.peak must be in (0, 1), got {self.peak}")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One stage of training."""
+
+    _POSITIVE: ClassVar[tuple[str, ...]] = ("steps", "batch", "save_every", "log_every")
+
+    name: str
+    data: tuple[DataConfig, ...]
+    start: str = ""
+    """The stage whose weights it starts from; empty: from scratch."""
+    steps: int = 50_000
+    batch: int = 64
+    """Pairs per step, over all processes."""
+    seed: int = 0
+    workers: int = 4
+    """Loader processes per training process."""
+    save_every: int = 1000
+    log_every: int = 50
+    picture_every: int = 1000
+    model: ModelConfig = field(default_factory=ModelConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+
+    def __post_init__(self) -> None:
+        for key in self._POSITIVE:
+            _at_least(key, getattr(self, key), 1)
+        for key in ("seed", "workers", "picture_every"):
+            _at_least(key, getattr(self, key), 0)
+        if not self.data:
+            raise InputError("data is empty; name at least one data set: [[data]] name = …")
+        if self.loss.refined and not self.model.context:
+            raise InputError("loss.refined must be empty when model.context is false")
+        for key in ("refined", "matched"):
+            weights = getattr(self.loss, key)
+            if weights and len(weights) != len(self.model.levels):
+                raise InputError(
+                    f"loss.{key} needs one weight per level ({len(self.model.levels)}), "
+                    f"got {len(weights)}"
+                )
+        multiple = self.model.pad_multiple
+        if any(side % multiple for side in self.augment.crop):
+            raise InputError(
+                f"augment.crop must be multiples of {multiple}, got {self.augment.crop}"
+            )
+
+
+def _at_least(key: str, value: float, least: float) -> None:
+    if value < least:
+        raise InputError(f"{key} must be at least {least}, got {value}")

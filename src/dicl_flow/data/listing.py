@@ -1,0 +1,66 @@
+"""What all listings share: order, neighbouring frames, and errors that name what is missing."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from .sample import FlowPair
+
+
+def digits(count: int) -> str:
+    """Glob pattern of exactly `count` digits; copies and hidden files do not match it."""
+    return "[0-9]" * count
+
+
+def natural_key(name: str) -> tuple[list[int | str], str]:
+    """Sort key that puts frame_9 before frame_10."""
+    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", name)], name
+
+
+def neighbour(frame: Path, step: int = 1) -> Path:
+    """frame_0007.png -> frame_0008.png: the number at the end of the name, `step` further."""
+    stem = frame.stem
+    head = stem.rstrip("0123456789")
+    number = int(stem[len(head) :]) + step
+    return frame.with_name(f"{head}{number:0{len(stem) - len(head)}d}{frame.suffix}")
+
+
+def require_folder(folder: Path, advice: str) -> Path:
+    """Return `folder`, or say that it is missing and what to do."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}; {advice}")
+    return folder
+
+
+def complete_pairs(candidates: Iterable[FlowPair], place: Path, advice: str) -> list[FlowPair]:
+    """Keep the pairs whose frames and truth are on disk, in natural order; none is an error.
+
+    Masks and second truths are extras: a pair without them stays, with None in their place.
+    """
+
+    @cache  # one look into each folder: asking file by file takes minutes on a network disk
+    def names(folder: Path) -> frozenset[str]:
+        return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
+
+    def present(path: Path | None) -> Path | None:
+        return path if path is not None and path.name in names(path.parent) else None
+
+    def complete(pair: FlowPair) -> bool:
+        needed = (pair.image1, pair.image2, pair.truth)
+        return all(path is None or present(path) for path in needed)
+
+    pairs = [
+        replace(
+            pair,
+            occlusion=present(pair.occlusion),
+            visible_truth=present(pair.visible_truth),
+            invalid=present(pair.invalid),
+        )
+        for pair in candidates
+        if complete(pair)
+    ]
+    if not pairs:
+        raise FileNotFoundError(f"no complete pair under {place}; {advice}")
+    return sorted(pairs, key=lambda pair: natural_key(pair.name))

@@ -1,0 +1,144 @@
+"""Your own pairs: a folder of frames and flow files, a manifest, or a video."""
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from ..errors import InputError, unknown_name
+from ..files import FLOW_SUFFIXES
+from .listing import complete_pairs, natural_key
+from .sample import FlowPair
+from .video_frames import VIDEO_SUFFIXES, extract_frames, is_video
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_COLUMNS = ("image1", "image2", "flow")
+
+
+def own_pairs(root: Path) -> list[FlowPair]:
+    """List your own pairs; `root` is a folder, a manifest or a video.
+
+    A **folder** is one clip (its frames in natural order, each paired with the next), or
+    pairs of their own, named by _img1 and _img2::
+
+        clip/                             pairs/
+            frame_1.png                       chair_img1.png
+            frame_1.flo                       chair_img2.png
+            frame_2.png                       chair_flow.flo
+
+    The flow from frame X is X.flo or X_flow.flo (also .pfm, .npz, .npy), that of X_img1 is
+    X_flow.flo; beside the frames or in a folder `flow`, where KITTI's .png (read as sparse)
+    does as well. With flow files, frames without one are left out; without any, all pairs are
+    listed without truth. Images named X_flow are taken for pictures of flow, not for frames.
+
+    A **manifest** (.csv, or .tsv with tabs) has a header with the columns image1, image2 and,
+    where there is a truth, flow. Paths are relative to the manifest; every file must exist.
+
+    A **video** has no truth; its frames are unpacked into a temporary folder, one by one.
+    """
+    if root.is_dir():
+        return _folder_pairs(root)
+    if not root.exists():
+        raise FileNotFoundError(f"no folder, manifest or video {root}")
+    if root.suffix.lower() in _DELIMITERS:
+        return _manifest_pairs(root)
+    if is_video(root):
+        return _folder_pairs(extract_frames(root), of=root)
+    raise InputError(
+        f"{root} is no folder of frames, no manifest ({', '.join(_DELIMITERS)}) "
+        f"and no video ({', '.join(VIDEO_SUFFIXES)})"
+    )
+
+
+def _folder_pairs(folder: Path, of: Path | None = None) -> list[FlowPair]:
+    frames, truths = _frames(folder), _truths(folder)
+    candidates = [
+        _pair(name, image1, image2, truths.get(name))
+        for name, image1, image2 in _frame_pairs(frames)
+        if name in truths or not truths
+    ]
+    advice = "it takes two frames at least, and with flow files X.flo beside a frame X.png"
+    return complete_pairs(candidates, of or folder, advice)
+
+
+def _frames(folder: Path) -> dict[str, Path]:
+    """Frames by the name before the extension."""
+    files = (file for file in _files(folder, IMAGE_SUFFIXES) if not file.stem.endswith("_flow"))
+    return _unique({file: file.stem for file in files})
+
+
+def _truths(folder: Path) -> dict[str, Path]:
+    """Flow files by the name of the frame (or of the pair) they belong to."""
+    beside = [file for file in _files(folder, FLOW_SUFFIXES) if file.suffix.lower() != ".png"]
+    within = _files(folder / "flow", FLOW_SUFFIXES) if (folder / "flow").is_dir() else []
+    return _unique({file: file.stem.removesuffix("_flow") for file in [*beside, *within]})
+
+
+def _files(folder: Path, suffixes: Iterable[str]) -> list[Path]:
+    files = (file for file in folder.iterdir() if not file.name.startswith("."))
+    wanted = [file for file in files if file.suffix.lower() in suffixes]
+    return sorted(wanted, key=lambda file: natural_key(file.name))
+
+
+def _unique(names: dict[Path, str]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for file, name in names.items():
+        if name in files:
+            raise InputError(f"{files[name]} and {file} are both for {name!r}; keep one of them")
+        files[name] = file
+    return files
+
+
+def _frame_pairs(frames: dict[str, Path]) -> list[tuple[str, Path, Path]]:
+    """(name, frame 1, frame 2): by _img1 and _img2 where such names occur, else neighbours."""
+    named = [name.removesuffix("_img1") for name in frames if name.endswith("_img1")]
+    if named:
+        whole = (name for name in named if f"{name}_img2" in frames)
+        return [(name, frames[f"{name}_img1"], frames[f"{name}_img2"]) for name in whole]
+    return [(one, frames[one], frames[two]) for one, two in pairwise(frames)]
+
+
+def _pair(name: str, image1: Path, image2: Path, truth: Path | None) -> FlowPair:
+    sparse = truth is not None and truth.suffix.lower() == ".png"
+    return FlowPair(name, image1, image2, truth, sparse=sparse)
+
+
+def _manifest_pairs(manifest: Path) -> list[FlowPair]:
+    pairs: list[FlowPair] = []
+    try:
+        with manifest.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, delimiter=_DELIMITERS[manifest.suffix.lower()])
+            _check_header(manifest, reader.fieldnames or ())
+            for row in reader:
+                where = f"{manifest}, line {reader.line_num}"
+                image1, image2, truth = _row_files(manifest.parent, row, where)
+                pairs.append(_pair(f"{len(pairs) + 1:05d}_{image1.stem}", image1, image2, truth))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{manifest} is not a table in UTF-8: {error}") from None
+    if not pairs:
+        raise InputError(f"{manifest} lists no pairs below its header")
+    return pairs
+
+
+def _check_header(manifest: Path, columns: Sequence[str]) -> None:
+    for column in columns:
+        if column not in _COLUMNS:
+            raise InputError(f"{manifest}: {unknown_name('column', column, _COLUMNS)}")
+    for column in _COLUMNS[:2]:
+        if column not in columns:
+            raise InputError(f"{manifest} lacks the column {column!r} in its first line")
+
+
+def _row_files(folder: Path, row: Mapping[str, str], where: str) -> tuple[Path, Path, Path | None]:
+    """Return the two frames and the truth of a row, all of them on disk."""
+    if None in row or None in row.values():
+        raise InputError(f"{where}: as many entries are needed as the header has columns")
+    files = {column: folder / entry for column, entry in row.items() if entry}
+    for column in _COLUMNS[:2]:
+        if column not in files:
+            raise InputError(f"{where}: {column} is empty")
+    for file in files.values():
+        if not file.is_file():
+            raise FileNotFoundError(f"{where}: no file {file}")
+    return files["image1"], files["image2"], files.get("flow")

@@ -1,0 +1,79 @@
+"""Data sets by the names that recipes and the command line use."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ..errors import InputError, unknown_name
+from .chairs import chairs_pairs
+from .hd1k import hd1k_pairs
+from .kitti import kitti_pairs
+from .middlebury import middlebury_pairs, stereo_pairs
+from .own import own_pairs
+from .sample import FlowPair
+from .sintel import sintel_pairs
+from .things import things_pairs
+from .video_frames import is_video
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set that can be named."""
+
+    label: str
+    """How tables call it."""
+    list_pairs: Callable[[Path], list[FlowPair]]
+    """From the root folder to the pairs on disk."""
+    sparse: bool = False
+    """Its truth is known at scattered pixels only (`pairs` may mix: each pair knows)."""
+
+
+_TRAIN = DataSet("FlyingChairs (train)", partial(chairs_pairs, split="train"))
+
+DATA_SETS: dict[str, DataSet] = {
+    "chairs": _TRAIN,  # what a recipe trains on
+    "chairs:train": _TRAIN,
+    "chairs:val": DataSet("FlyingChairs (val)", partial(chairs_pairs, split="val")),
+    "chairs:all": DataSet("FlyingChairs (all)", partial(chairs_pairs, split="all")),
+    "things-clean": DataSet("FlyingThings3D clean", partial(things_pairs, render_pass="clean")),
+    "things-final": DataSet("FlyingThings3D final", partial(things_pairs, render_pass="final")),
+    "sintel-clean": DataSet("Sintel clean", partial(sintel_pairs, render_pass="clean")),
+    "sintel-final": DataSet("Sintel final", partial(sintel_pairs, render_pass="final")),
+    "kitti12": DataSet("KITTI-12 (occ)", partial(kitti_pairs, year=2012, truth="occ"), True),
+    "kitti12:noc": DataSet("KITTI-12 (noc)", partial(kitti_pairs, year=2012, truth="noc"), True),
+    "kitti15": DataSet("KITTI-15 (occ)", partial(kitti_pairs, year=2015, truth="occ"), True),
+    "kitti15:noc": DataSet("KITTI-15 (noc)", partial(kitti_pairs, year=2015, truth="noc"), True),
+    "hd1k": DataSet("HD1K", hd1k_pairs, True),
+    "middlebury": DataSet("Middlebury", middlebury_pairs),
+    "stereo": DataSet("Middlebury stereo", stereo_pairs),
+    "pairs": DataSet("own pairs", own_pairs),
+}
+
+
+def data_set(name: str) -> DataSet:
+    """Return the entry of a name such as "sintel-clean" or "kitti15:noc"."""
+    if name not in DATA_SETS:
+        raise unknown_name("data set", name, DATA_SETS)
+    return DATA_SETS[name]
+
+
+def list_pairs(name: str, root: Path, *, needs_truth: bool = False) -> list[FlowPair]:
+    """List the pairs of a data set on disk; with `needs_truth`, one without truth is an error."""
+    entry = data_set(name)
+    if needs_truth and name == "pairs" and is_video(root):  # before it is unpacked
+        raise InputError(f"{root}: a video has no ground truth, and it is needed here")
+    pairs = entry.list_pairs(root)
+    bare = next((pair for pair in pairs if pair.truth is None), None)
+    if needs_truth and bare is not None:
+        raise InputError(f"{root}: the pair {bare.name} has no flow file, and it is needed here")
+    return pairs
+
+
+def parse_data_argument(text: str) -> tuple[str, Path]:
+    """Split NAME=PATH, what `--data` takes, into a known name and a path."""
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise InputError(f"--data takes NAME=PATH, such as kitti15=data/KITTI, got {text!r}")
+    data_set(name)
+    return name, Path(path).expanduser()  # shells leave the ~ after = alone

@@ -1,0 +1,66 @@
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .sample import FlowPair, FlowSample, read_frames, read_sample
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_BIN = 0.02  # px
+_NUM_BINS = 200_000  # up to 4000 px; no quantile of interest lies beyond
+
+
+@dataclass
+class Survey:
+    """What a data set holds, gathered pair by pair in constant memory."""
+
+    sizes: Counter[str] = field(default_factory=Counter)
+    """How many pairs have each WIDTHxHEIGHT."""
+    num_pixels: int = 0
+    """Pixels of frames that have a truth."""
+    longest: float = 0.0
+    """The longest valid vector, in pixels."""
+    histogram: Array = field(default_factory=lambda: np.zeros(_NUM_BINS, np.int64), repr=False)
+    """Valid pixels by the length of their flow."""
+
+    def add(self, pair: FlowPair) -> FlowSample:
+        """Read a pair and count it; where there is no truth, the sample is valid nowhere."""
+        sample = read_sample(pair) if pair.truth else _without_truth(pair)
+        height, width = sample.valid.shape
+        self.sizes[f"{width}x{height}"] += 1
+        if pair.truth:
+            self._add_flow(sample)
+        return sample
+
+    def summary(self) -> dict[str, str | float]:
+        """Return sizes, the share of valid pixels, and how far they move, in pixels."""
+        sizes = (f"{size} ({count})" for size, count in self.sizes.most_common())
+        values: dict[str, str | float] = {"sizes": ", ".join(sizes)}
+        num_valid = int(self.histogram.sum())
+        if self.num_pixels:
+            values["valid"] = num_valid / self.num_pixels
+        if num_valid:
+            values["motion_median"] = self._motion_quantile(0.5)
+            values["motion_p95"] = self._motion_quantile(0.95)
+            values["motion_max"] = self.longest
+        return values
+
+    def _motion_quantile(self, share: float) -> float:
+        counts = np.cumsum(self.histogram)
+        return float(np.searchsorted(counts, share * counts[-1]) * _BIN)
+
+    def _add_flow(self, sample: FlowSample) -> None:
+        vectors = sample.flow[sample.valid]
+        length = np.hypot(vectors[:, 0], vectors[:, 1])
+        bins = np.minimum(np.rint(length / _BIN), _NUM_BINS - 1).astype(np.int64)
+        self.histogram += np.bincount(bins, minlength=_NUM_BINS)
+        self.num_pixels += sample.valid.size
+        self.longest = max(self.longest, float(length.max(initial=0)))
+
+
+def _without_truth(pair: FlowPair) -> FlowSample:
+    image1, image2 = read_frames(pair)
+    valid = np.zeros(image1.shape[:2], bool)
+    return FlowSample(image1, image2, np.zeros((*valid.shape, 2), np.float32), valid)

@@ -1,0 +1,76 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import unknown_name
+from ..files import read_bytes
+from .listing import complete_pairs, digits, neighbour, require_folder
+from .sample import FlowPair
+
+UNUSED_FILE = "all_unused_files.txt"
+_PASSES = ("clean", "final")
+_VIEWS = {"left": "L", "right": "R"}
+_DIRECTIONS = {"into_future": 1, "into_past": -1}  # frame 2 is the next or the previous one
+
+
+def things_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
+    """List FlyingThings3D for training: left and right views, into the future and the past.
+
+    The subset (of the "DispNet/FlowNet2.0 dataset subsets"), or the full data set::
+
+        FlyingThings3D_subset/            <- root
+            train/
+                image_clean/left/0000000.png            (image_final for "final")
+                flow/left/into_future/0000000.flo
+
+        FlyingThings3D/                   <- root
+            all_unused_files.txt          frames the publishers drop; pairs with one are left out
+            frames_cleanpass/TRAIN/A/0000/left/0006.png     (frames_finalpass for "final")
+            optical_flow/TRAIN/A/0000/into_future/left/OpticalFlowIntoFuture_0006_L.pfm
+
+    The subset comes without the dropped frames and numbers its own anew: there the list of
+    unused files is not read. The full set without the list is listed whole.
+    """
+    if render_pass not in _PASSES:
+        raise unknown_name("pass of FlyingThings3D", render_pass, _PASSES)
+    if (root / "train" / "flow").is_dir():
+        images = root / "train" / f"image_{render_pass}"
+        candidates = _subset(root / "train" / "flow", images)
+    else:
+        images = root / f"frames_{render_pass}pass"
+        candidates = _full(root, images)
+    advice = (
+        f"for things-{render_pass}, point at the folder that holds 'train' with "
+        f"'image_{render_pass}' and 'flow' (the subset), or 'frames_{render_pass}pass' and "
+        f"'optical_flow' (the full set)"
+    )
+    return complete_pairs(candidates, require_folder(images, advice), advice)
+
+
+def _subset(flows: Path, images: Path) -> Iterator[FlowPair]:
+    for view in _VIEWS:
+        for direction, step in _DIRECTIONS.items():
+            for flow in (flows / view / direction).glob(f"{digits(7)}.flo"):
+                frame = images / view / f"{flow.stem}.png"
+                name = f"{view}/{direction}/{flow.stem}"
+                yield FlowPair(name, frame, neighbour(frame, step), flow)
+
+
+def _full(root: Path, images: Path) -> Iterator[FlowPair]:
+    unused = _read_unused(root / UNUSED_FILE, images)
+    for scene in (root / "optical_flow" / "TRAIN").glob(f"[ABC]/{digits(4)}"):
+        place = scene.relative_to(root / "optical_flow")
+        for view, letter in _VIEWS.items():
+            for direction, step in _DIRECTIONS.items():
+                for flow in (scene / direction / view).glob(f"Optical*_{digits(4)}_{letter}.pfm"):
+                    frame = images / place / view / f"{flow.stem[-6:-2]}.png"
+                    name = f"{(place / view).as_posix()}/{direction}/{frame.stem}"
+                    pair = FlowPair(name, frame, neighbour(frame, step), flow)
+                    if not {pair.image1, pair.image2} & unused:
+                        yield pair
+
+
+def _read_unused(path: Path, images: Path) -> set[Path]:
+    """Return the frames to drop; the list names them like TRAIN/A/0003/left/0007.png."""
+    if not path.is_file():
+        return set()
+    return {images / line for line in read_bytes(path).decode("utf-8", "replace").split()}

@@ -1,0 +1,37 @@
+"""Evaluation: predict, then score, then print tables beside the published numbers."""
+
+from .baseline import BASELINES, Method, dis
+from .metrics import METRICS, Score, endpoint_error, pool, score_flow
+from .predict import Prediction, predict, read_predictions
+from .published import PUBLISHED, PublishedRow
+from .score import Result, score_by_warping, score_pair, score_predictions
+from .submit import BENCHMARKS, submission_entries, write_submission
+from .table import print_results, to_json, to_markdown
+from .worst import draw_prediction
+
+__all__ = [
+    "BASELINES",
+    "BENCHMARKS",
+    "METRICS",
+    "Method",
+    "PUBLISHED",
+    "Prediction",
+    "PublishedRow",
+    "Result",
+    "Score",
+    "dis",
+    "draw_prediction",
+    "endpoint_error",
+    "pool",
+    "predict",
+    "print_results",
+    "read_predictions",
+    "score_by_warping",
+    "score_flow",
+    "score_pair",
+    "score_predictions",
+    "submission_entries",
+    "to_json",
+    "to_markdown",
+    "write_submission",
+]

@@ -1,0 +1,119 @@
+"""How far estimates are from the truth, kept as sums so that pairs add up exactly."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data import FlowSample
+from ..errors import InputError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_WAUC_THRESHOLDS = np.arange(1, 101) / 20  # px
+_WAUC_WEIGHTS = 1 - np.arange(100) / 100
+# what a pixel adds when the i-th threshold is the first that its error does not exceed
+_WAUC_GAIN = 100 * np.append(_WAUC_WEIGHTS[::-1].cumsum()[::-1], 0) / _WAUC_WEIGHTS.sum()
+
+
+class Metric(NamedTuple):
+    """How a metric is shown."""
+
+    heading: str
+    digits: int
+    meaning: str
+
+
+METRICS = {
+    "epe": Metric("EPE", 2, "mean endpoint error over all pixels of the data set, px"),
+    "epe_images": Metric("EPE images", 2, "mean over the pairs of each pair's mean error, px"),
+    "over_1px": Metric("1px", 1, "pixels with an error above 1 px, %"),
+    "over_3px": Metric("3px", 1, "pixels with an error above 3 px, %"),
+    "over_5px": Metric("5px", 1, "pixels with an error above 5 px, %"),
+    "fl_all": Metric("Fl-all", 1, "pixels with an error above 3 px and above 5 % of the motion, %"),
+    "wauc": Metric("WAUC", 1, "weighted area under the curve of inliers from 0 to 5 px, %"),
+    "s0_10": Metric("s0-10", 2, "EPE of pixels that move less than 10 px"),
+    "s10_40": Metric("s10-40", 2, "EPE of pixels that move 10 to 40 px"),
+    "s40_plus": Metric("s40+", 2, "EPE of pixels that move 40 px or more"),
+    "matched": Metric("matched", 2, "EPE of pixels that are visible in both frames"),
+    "unmatched": Metric("unmatched", 2, "EPE of pixels that are hidden in frame 2"),
+    "warping_error": Metric(
+        "warping error",
+        2,
+        "mean difference in grey levels between frame 1 and frame 2 warped onto it, where that "
+        "lies inside the frame; no ground truth, not an endpoint error",
+    ),
+    "warping_error_still": Metric(
+        "without motion", 2, "the same difference at the same pixels when nothing is warped"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """The metrics of one pair, or of many: `score + score` pools their pixels."""
+
+    parts: Mapping[str, tuple[float, int]]
+    """By metric: a sum over pixels (over pairs for epe_images), and over how many."""
+
+    def __add__(self, other: "Score") -> "Score":
+        parts = dict(self.parts)
+        for name, (total, count) in other.parts.items():
+            old_total, old_count = parts.get(name, (0.0, 0))
+            parts[name] = (old_total + total, old_count + count)
+        return Score(parts)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Each metric that any pixel counts for, in the order of `METRICS`."""
+        known = [(name, *self.parts[name]) for name in METRICS if name in self.parts]
+        return {name: total / count for name, total, count in known if count}
+
+
+def pool(scores: Iterable[Score]) -> Score:
+    """Return the score of all pairs together."""
+    return sum(scores, start=Score({}))
+
+
+def score_of(by_pixel: Mapping[str, Array]) -> Score:
+    """Sum up the values that each metric averages."""
+    return Score({name: (float(v.sum()), v.size) for name, v in by_pixel.items()})
+
+
+def check_estimate(estimate: Array, size: tuple[int, int]) -> None:
+    """Refuse what is not an (H, W, 2) flow of numbers for a frame of (height, width) `size`."""
+    if estimate.shape != (*size, 2):
+        raise InputError(f"the estimate has the shape {estimate.shape}, expected {(*size, 2)}")
+    if not np.isfinite(estimate).all():
+        raise InputError("the estimate is unknown at some pixels; it must be a number at each")
+
+
+def endpoint_error(estimate: Array, truth: Array) -> Array:
+    """Two (H, W, 2) flows -> (H, W) float64 distance in pixels."""
+    check_estimate(estimate, (truth.shape[0], truth.shape[1]))
+    difference = estimate.astype(np.float64) - truth
+    return np.hypot(difference[..., 0], difference[..., 1])
+
+
+def score_flow(estimate: Array, sample: FlowSample) -> Score:
+    """Compare an (H, W, 2) estimate with the truth, where that is valid."""
+    error = endpoint_error(estimate, sample.flow)[sample.valid]  # (N,)
+    vectors = sample.flow[sample.valid].astype(np.float64)
+    speed = np.hypot(vectors[:, 0], vectors[:, 1])
+    by_pixel = {
+        "epe": error,
+        "epe_images": error.mean(keepdims=True) if error.size else error,
+        "over_1px": 100.0 * (error > 1),
+        "over_3px": 100.0 * (error > 3),
+        "over_5px": 100.0 * (error > 5),
+        "fl_all": 100.0 * ((error > 3) & (error > 0.05 * speed)),
+        "wauc": _WAUC_GAIN[np.searchsorted(_WAUC_THRESHOLDS, error)],
+        "s0_10": error[speed < 10],
+        "s10_40": error[(speed >= 10) & (speed < 40)],
+        "s40_plus": error[speed >= 40],
+    }
+    if sample.occluded is not None:
+        occluded = sample.occluded[sample.valid]
+        by_pixel |= {"matched": error[~occluded], "unmatched": error[occluded]}
+    return score_of(by_pixel)

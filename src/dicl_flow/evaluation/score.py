@@ -1,0 +1,70 @@
+"""Predictions in, scores out: against the truth, or by warping where there is none."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..data import FlowPair, read_frames, read_sample
+from ..errors import InputError
+from ..warping import warp
+from .metrics import Array, Score, check_estimate, pool, score_flow, score_of
+from .predict import Prediction
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one method reached on one data set."""
+
+    data: str
+    """The data set's name on the command line."""
+    label: str
+    """Its name in tables."""
+    method: str
+    scores: Mapping[str, Score]
+    """By the name of the pair."""
+
+    @property
+    def total(self) -> Score:
+        """The score of all pairs together."""
+        return pool(self.scores.values())
+
+    def worst(self, count: int) -> list[str]:
+        """Names of the pairs with the largest error, worst first."""
+        return sorted(self.scores, key=lambda name: -badness(self.scores[name]))[:count]
+
+
+def badness(score: Score) -> float:
+    """The error that pairs are ordered by: to the truth, or without truth that of the warp."""
+    values = score.values
+    return values.get("epe", values.get("warping_error", 0.0))
+
+
+def score_predictions(predictions: Iterable[Prediction]) -> dict[str, Score]:
+    """Score each predicted pair, by name."""
+    return {pair.name: score_pair(pair, estimate) for pair, estimate in predictions}
+
+
+def score_pair(pair: FlowPair, estimate: Array) -> Score:
+    """Score one (H, W, 2) estimate; an error names the pair."""
+    try:
+        if pair.truth is None:
+            return score_by_warping(estimate, *read_frames(pair))
+        return score_flow(estimate, read_sample(pair))
+    except InputError as error:
+        raise InputError(f"pair {pair.name}: {error}") from None
+
+
+def score_by_warping(estimate: Array, image1: Array, image2: Array) -> Score:
+    """Judge an (H, W, 2) estimate without truth: how well it brings frame 2 onto frame 1."""
+    difference, inside = warping_difference(estimate, image1, image2)
+    still = np.abs(image1.astype(np.float64) - image2).mean(2)
+    return score_of({"warping_error": difference[inside], "warping_error_still": still[inside]})
+
+
+def warping_difference(estimate: Array, image1: Array, image2: Array) -> tuple[Array, Array]:
+    """Mean absolute difference over the colours (H, W), and where the flow stays inside (H, W)."""
+    check_estimate(estimate, (image1.shape[0], image1.shape[1]))
+    target = np.dstack([image2.astype(np.float64), np.ones(image2.shape[:2])])
+    warped = warp(target, estimate)  # (H, W, 4): the last channel is 0 outside
+    return np.abs(image1 - warped[..., :3]).mean(2), warped[..., 3] > 0

@@ -1,0 +1,154 @@
+"""Results as tables: for the terminal, as Markdown, as JSON."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from .metrics import METRICS
+from .published import FULL_SIZE, PUBLISHED, PublishedRow, relevant_columns
+from .score import Result
+
+_GROUPS = {
+    "Endpoint errors": ("epe", "epe_images", "over_1px", "over_3px", "over_5px", "fl_all", "wauc"),
+    "By speed and visibility": ("s0_10", "s10_40", "s40_plus", "matched", "unmatched"),
+    "No truth: grey levels, not endpoint errors": ("warping_error", "warping_error_still"),
+}
+_NOT_IN_PAPER = "*"
+
+
+class Grid(NamedTuple):
+    """A table, ready to print: two columns of text, the others numbers."""
+
+    title: str
+    headings: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+def print_results(results: Sequence[Result], console: Console) -> None:
+    """Print the tables."""
+    for grid in _grids(results):
+        table = Table(title=grid.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+        for column, heading in enumerate(grid.headings):
+            if column < 2:
+                table.add_column(heading, overflow="fold")
+            else:  # as narrow as the numbers and the words of the heading allow, never narrower
+                words = [*heading.split(), *(row[column] for row in grid.rows)]
+                table.add_column(heading, justify="right", width=max(map(len, words)))
+        for row in grid.rows:
+            table.add_row(*row)
+        console.print(table, highlight=False)
+        console.print(f"{grid.note}\n" if grid.note else "", style="dim", highlight=False)
+
+
+def to_markdown(results: Sequence[Result]) -> str:
+    """Return the tables, and what their columns mean."""
+    grids = _grids(results)
+    headings = {heading for grid in grids for heading in grid.headings}
+    legend = [f"- {m.heading}: {m.meaning}" for m in METRICS.values() if m.heading in headings]
+    return "\n\n".join([*map(_markdown, grids), "\n".join(legend)]) + "\n"
+
+
+def to_json(results: Sequence[Result]) -> str:
+    """Return all numbers: each method's totals and pairs, and the published rows."""
+    columns = relevant_columns(result.data for result in results)
+    document = {
+        "results": [_result_json(result) for result in results],
+        "published": [_published_json(row, columns) for row in PUBLISHED] if columns else [],
+        "metrics": {name: metric.meaning for name, metric in METRICS.items()},
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _grids(results: Sequence[Result]) -> list[Grid]:
+    grids = [_group_grid(results, title, names) for title, names in _GROUPS.items()]
+    return [grid for grid in (*grids, _published_grid(results)) if grid.rows]
+
+
+def _group_grid(results: Sequence[Result], title: str, names: Sequence[str]) -> Grid:
+    rows = []
+    for result in results:
+        values = result.total.values
+        if any(name in values for name in names):
+            cells = [_cell(name, values.get(name)) for name in names]
+            rows.append([f"{result.label}, {len(result.scores)}", result.method, *cells])
+    return Grid(
+        title, ["data set, pairs", "method", *(METRICS[name].heading for name in names)], rows
+    )
+
+
+def _published_grid(results: Sequence[Result]) -> Grid:
+    labels = {result.data: result.label for result in results}
+    columns = relevant_columns(labels)
+    ours: dict[str, dict[str, dict[str, float]]] = {}  # by method, data set and metric
+    for result in results:
+        ours.setdefault(result.method, {})[result.data] = result.total.values
+    rows = [
+        [method, "", *(_cell(metric, totals.get(data, {}).get(metric)) for data, metric in columns)]
+        for method, totals in ours.items()
+    ]
+    rows += [_published_cells(row, columns) for row in PUBLISHED]
+    headings = [f"{labels[data]} {METRICS[metric].heading}" for data, metric in columns]
+    return Grid(
+        "Beside the published results",
+        ["method", "trained on", *headings],
+        rows if columns else [],
+        _note(results),
+    )
+
+
+def _published_cells(row: PublishedRow, columns: Sequence[tuple[str, str]]) -> list[str]:
+    template = "({})" if row.on_training_data else "{}"
+    cells = [_cell(metric, row.value(data, metric), template) for data, metric in columns]
+    return [row.method + ("" if row.in_paper else _NOT_IN_PAPER), row.training, *cells]
+
+
+def _note(results: Sequence[Result]) -> str:
+    sizes = {result.data: (result.label, len(result.scores)) for result in results}
+    partial = [
+        f"{label} here has {count} of the {FULL_SIZE[data]} pairs: not comparable."
+        for data, (label, count) in sizes.items()
+        if FULL_SIZE.get(data, count) != count
+    ]
+    meaning = (
+        "C: FlyingChairs, T: FlyingThings3D, +K/S: and KITTI or Sintel. (…): measured on the "
+        f"method's own training data. {_NOT_IN_PAPER}: not in the paper's table 2."
+    )
+    return " ".join([*partial, meaning])
+
+
+def _cell(metric: str, value: float | None, template: str = "{}") -> str:
+    return "" if value is None else template.format(f"{value:.{METRICS[metric].digits}f}")
+
+
+def _markdown(grid: Grid) -> str:
+    rulers = ["---", "---", *["---:"] * (len(grid.headings) - 2)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (grid.headings, rulers, *grid.rows)]
+    return "\n".join([f"### {grid.title}", "", *lines, *(["", grid.note] if grid.note else [])])
+
+
+def _result_json(result: Result) -> dict[str, Any]:
+    return {
+        "data": result.data,
+        "label": result.label,
+        "method": result.method,
+        "num_pairs": len(result.scores),
+        "metrics": result.total.values,
+        "pairs": {name: score.values for name, score in result.scores.items()},
+    }
+
+
+def _published_json(row: PublishedRow, columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    metrics: dict[str, dict[str, float | None]] = {}
+    for data, metric in columns:
+        metrics.setdefault(data, {})[metric] = row.value(data, metric)
+    return {
+        "method": row.method,
+        "training": row.training,
+        "in_paper": row.in_paper,
+        "on_training_data": row.on_training_data,
+        "metrics": metrics,
+    }

@@ -1,0 +1,48 @@
+"""Pictures of the pairs that went wrong."""
+
+import numpy as np
+
+from ..data import FlowPair, read_frames, read_sample
+from ..sheets import contact_sheet
+from ..visualize import error_to_rgb, flow_to_rgb
+from .metrics import Array, endpoint_error
+from .score import warping_difference
+
+_CELL = (512, 384)  # px
+
+
+def draw_prediction(pair: FlowPair, estimate: Array) -> Array:
+    """(H, W, 2) estimate -> one RGB picture: frames, truth, estimate, and where it is wrong.
+
+    Without truth, what is wrong is what differs when frame 2 is warped onto frame 1.
+    """
+    if pair.truth is None:
+        return _draw_without_truth(pair, estimate)
+    sample = read_sample(pair)
+    error = endpoint_error(estimate, sample.flow)
+    longest = max(float(np.linalg.norm(sample.flow, axis=2).max()), 1.0)
+    truth = np.where(sample.valid[..., None], sample.flow, np.float32(np.nan))
+    picture, scale, mean = _error_picture(error, sample.valid)
+    rows = [
+        [sample.image1, sample.image2],
+        [flow_to_rgb(truth, longest), flow_to_rgb(estimate, longest)],
+        [picture],
+    ]
+    labels = ["frames", f"truth and estimate, full colour {longest:.1f} px", f"error, {scale} px"]
+    return contact_sheet(rows, labels, (f"EPE {mean:.2f} px   {pair.name}", ""), *_CELL)
+
+
+def _draw_without_truth(pair: FlowPair, estimate: Array) -> Array:
+    frames = read_frames(pair)
+    picture, scale, mean = _error_picture(*warping_difference(estimate, *frames))
+    rows = [list(frames), [flow_to_rgb(estimate), picture]]
+    labels = ["frames", f"estimate, and warping error, {scale} grey levels"]
+    header = f"warping error {mean:.2f}, no truth   {pair.name}"
+    return contact_sheet(rows, labels, (header, ""), *_CELL)
+
+
+def _error_picture(error: Array, valid: Array) -> tuple[Array, str, float]:
+    """(H, W) error -> its picture, what its brightest colour means, and the mean."""
+    known = error[valid] if valid.any() else np.zeros(1)
+    brightest = max(float(np.percentile(known, 99)), 1.0)  # a few wild pixels dim nothing
+    return error_to_rgb(error, valid, brightest), f"bright {brightest:.1f}", float(known.mean())

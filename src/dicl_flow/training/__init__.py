@@ -1,0 +1,26 @@
+"""Training: recipe -> batches -> loss -> step -> checkpoint."""
+
+from .checkpoint import RunFolder
+from .distributed import Processes, join, leave
+from .loop import Limits, Outcome, Trainer, train
+from .loss import end_point_error, pyramid_loss
+from .recipe import read_recipe, recipe_names
+from .sources import BatchSource, DataSource, FixedSource
+
+__all__ = [
+    "BatchSource",
+    "DataSource",
+    "FixedSource",
+    "Limits",
+    "Outcome",
+    "Processes",
+    "RunFolder",
+    "Trainer",
+    "end_point_error",
+    "join",
+    "leave",
+    "pyramid_loss",
+    "read_recipe",
+    "recipe_names",
+    "train",
+]

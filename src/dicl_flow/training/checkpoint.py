@@ -1,0 +1,76 @@
+"""A run folder: what is in it, written whole or not at all."""
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..config import TrainConfig, differences, to_toml
+from ..errors import InputError
+from ..files import check_folder, read_bytes, write_files
+
+Checkpoint = dict[str, Any]
+
+# Settings that may change between a run and its continuation: they do not touch the result.
+_HARMLESS = {"workers", "save_every", "log_every", "picture_every"}
+
+
+class RunFolder:
+    """The files of one training run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoint = self.path / "last.ckpt"
+        self.weights = self.path / "weights.safetensors"
+        self.config = self.path / "config.toml"
+        self.log = self.path / "log.jsonl"
+        self.bad_batch = self.path / "bad_batch.pt"
+
+    def prepare(self, config: TrainConfig, *, resume: bool) -> None:
+        """Make the folder ready for a run, or refuse to touch one that is there."""
+        check_folder(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        for leftover in self.path.glob(".*.*"):  # temporary files of a killed write
+            leftover.unlink()
+        if self.checkpoint.exists() and not resume:
+            raise InputError(
+                f"{self.path} already holds a run; go on with --resume, or choose another --out"
+            )
+        if not self.checkpoint.exists():
+            write_files({self.config: to_toml(config).encode()})
+
+    def last(self, config: TrainConfig) -> Checkpoint | None:
+        """Return the checkpoint to go on from, if there is one; it must be of the same run."""
+        if not self.checkpoint.exists():
+            return None
+        checkpoint = load_checkpoint(self.checkpoint)
+        changes = differences(checkpoint["config"], to_toml(config))
+        changed = [key for key in changes if key not in _HARMLESS]
+        if changed:
+            raise InputError(
+                f"{self.path} was started with another {', '.join(changed)}; resume it as it was, "
+                f"or start a new run from its weights with --init {self.weights}"
+            )
+        return checkpoint
+
+    def save(self, checkpoint: Checkpoint, weights: bytes) -> None:
+        """Replace checkpoint and weights together."""
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        write_files({self.checkpoint: buffer.getvalue(), self.weights: weights})
+
+    def save_bad_batch(self, batch: dict[str, Any]) -> None:
+        """Keep the batch that broke the run."""
+        buffer = io.BytesIO()
+        torch.save(batch, buffer)
+        write_files({self.bad_batch: buffer.getvalue()})
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint; nothing in it is executed."""
+    try:
+        return torch.load(io.BytesIO(read_bytes(path)), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError):
+        raise InputError(f"{path} is not a checkpoint of this package, or a damaged one") from None

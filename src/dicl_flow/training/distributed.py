@@ -1,0 +1,142 @@
+"""Several processes, one batch: gradients and batch statistics are those of a single process."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import InputError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """One process among those that torchrun started."""
+
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that prints and writes."""
+        return self.rank == 0
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all processes of a tensor that needs no gradient."""
+        value = value.detach().clone()
+        if self.world_size > 1:
+            dist.all_reduce(value)
+        return value
+
+    def any(self, wish: bool) -> bool:
+        """Whether any process wishes so; also the place where all wait for each other."""
+        if self.world_size == 1:
+            return wish
+        return bool(self.sum(torch.tensor(float(wish), device=self.device)).item())
+
+    def share(self, batch: int, parts: int) -> int:
+        """How many of `batch` pairs this process takes at a time, in `parts` steps."""
+        share, rest = divmod(batch, self.world_size * parts)
+        if rest or not share:
+            raise InputError(
+                f"a batch of {batch} cannot be divided among {self.world_size} processes "
+                f"and {parts} accumulation steps"
+            )
+        return share
+
+
+def join(device: torch.device) -> Processes:
+    """Join the group that torchrun describes in the environment; alone when there is none."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        return Processes(device)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return Processes(device, dist.get_rank(), world_size)
+
+
+def leave(processes: Processes) -> None:
+    """Leave the group, if there is one."""
+    if processes.world_size > 1:
+        dist.destroy_process_group()
+
+
+def distribute(model: nn.Module, processes: Processes) -> nn.Module:
+    """Wrap a model so that its gradients are averaged; its norms must be shared already."""
+    if processes.world_size == 1:
+        return model
+    return DistributedDataParallel(model, broadcast_buffers=False)
+
+
+def share_norms(model: nn.Module, processes: Processes) -> nn.Module:
+    """Let batch norms see the batch of all processes; state-dict keys stay the same."""
+    if processes.world_size == 1:
+        return model
+    if processes.device.type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for module in model.modules():
+        for name, child in module.named_children():
+            if type(child) is nn.BatchNorm2d:
+                setattr(module, name, SharedBatchNorm2d.of(child))
+    return model
+
+
+class SharedBatchNorm2d(nn.BatchNorm2d):
+    """Batch norm over all processes, where SyncBatchNorm refuses to run (on CPUs)."""
+
+    @classmethod
+    def of(cls, norm: nn.BatchNorm2d) -> "SharedBatchNorm2d":
+        """Turn a plain norm into a shared one, parameters and statistics included."""
+        shared = cls(norm.num_features, norm.eps, norm.momentum)
+        shared.load_state_dict(norm.state_dict(), strict=True)
+        return shared
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> the same shape."""
+        if not self.training:
+            return super().forward(x)
+        count = _sum_over_processes(x.new_tensor(x.numel() / x.shape[1]))
+        mean = _sum_over_processes(x.sum((0, 2, 3))) / count
+        centred = x - mean[:, None, None]
+        variance = _sum_over_processes(centred.square().sum((0, 2, 3))) / count
+        self._remember(mean, variance * count / (count - 1))
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return centred * scale[:, None, None] + self.bias[:, None, None]
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None  # we always track statistics
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        assert self.momentum is not None
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), self.momentum)
+        self.num_batches_tracked.add_(1)
+
+
+class _Sum(torch.autograd.Function):
+    """all_reduce with a gradient: what each process owes every other."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+
+def _sum_over_processes(value: Tensor) -> Tensor:
+    return _Sum.apply(value)

@@ -1,0 +1,93 @@
+"""What a run tells: a progress bar for people, log.jsonl for machines, TensorBoard for both."""
+
+import json
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..files import write_files
+from ..inputs import Array
+
+
+class Journal:
+    """Averages over the steps since the last entry, and writes them down."""
+
+    def __init__(self, path: Path, steps: int, start: int, *, quiet: bool) -> None:
+        self.path = path
+        self._forget_after(start)
+        self._board = _open_board(path.parent)
+        self._sums: dict[str, float] = {}
+        self._count, self._pairs, self._since = 0, 0, perf_counter()
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), disable=quiet)
+        self._task = self._progress.add_task("starting", total=steps, completed=start)
+        self._progress.start()
+
+    def step(self, step: int, pairs: int, fraction: float, values: dict[str, float]) -> None:
+        """Note one step; `fraction` of the run is done with it."""
+        for key, value in values.items():
+            self._sums[key] = self._sums.get(key, 0.0) + value
+        self._count += 1
+        self._pairs += pairs
+        total = self._progress.tasks[self._task].total or 1
+        self._progress.update(self._task, completed=fraction * total)
+
+    def entry(self, step: int, extra: dict[str, float]) -> dict[str, float]:
+        """Write one line of averages; return it."""
+        seconds = max(perf_counter() - self._since, 1e-9)
+        line = {key: value / max(self._count, 1) for key, value in self._sums.items()}
+        line = {"step": step, **line, "pairs_per_second": self._pairs / seconds, **extra}
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        if self._board is not None:
+            for key, value in line.items():
+                self._board.add_scalar(key, value, step)
+        self._progress.update(
+            self._task,
+            description=f"step {step}  loss {line.get('loss', 0):.3f}  "
+            f"EPE {line.get('epe', 0):.2f} px  {line['pairs_per_second']:.1f} pairs/s",
+        )
+        self._sums, self._count, self._pairs, self._since = {}, 0, 0, perf_counter()
+        return line
+
+    def picture(self, step: int, image: Array) -> None:
+        """Show an (H, W, 3) uint8 picture."""
+        if self._board is not None:
+            self._board.add_image("pairs", np.ascontiguousarray(image), step, dataformats="HWC")
+
+    def say(self, text: str) -> None:
+        """Print a line above the progress bar."""
+        self._progress.console.print(text, highlight=False)
+
+    def close(self) -> None:
+        """Finish the bar and flush the files."""
+        self._progress.stop()
+        if self._board is not None:
+            self._board.close()
+
+    def _forget_after(self, step: int) -> None:
+        """Drop lines of steps that a resumed run will take again."""
+        if self.path.exists():
+            lines = self.path.read_text().splitlines()
+            kept = [line for line in lines if _step_of(line) <= step]
+            write_files({self.path: "".join(f"{line}\n" for line in kept).encode()})
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # a line cut off by a kill
+
+
+def _open_board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        Console(stderr=True).print("TensorBoard is not installed: scalars go to log.jsonl only")
+        return None
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,57 @@
+"""Recipes: training stages by name or path, with changes from the command line."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig, read_toml_table, structure
+from ..errors import InputError, unknown_name
+
+_PACKAGED = Path(__file__).parents[1] / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(path.stem for path in _PACKAGED.glob("*.toml"))
+
+
+def read_recipe(name_or_path: str, changes: list[str]) -> TrainConfig:
+    """Read a recipe by packaged name or path and apply `key=value` changes."""
+    path = _find(name_or_path)
+    table = read_toml_table(path)
+    for change in changes:
+        _apply(table, change)
+    try:
+        return structure(TrainConfig, table)
+    except InputError as error:
+        raise InputError(f"{path.name}: {error}") from None
+
+
+def _find(name: str) -> Path:
+    if name in recipe_names():
+        return _PACKAGED / f"{name}.toml"
+    if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise FileNotFoundError(f"no recipe at {name}")
+        return Path(name)
+    raise unknown_name("recipe", name, recipe_names())
+
+
+def _apply(table: dict[str, Any], change: str) -> None:
+    """Set `a.b=value`, the value in TOML's notation; a bare word is a string."""
+    key, separator, text = change.partition("=")
+    if not separator or not key:
+        raise InputError(f"--set takes key=value, got {change!r}")
+    *parents, last = key.strip().split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise InputError(f"--set {change}: {parent} is not a table")
+    table[last] = _value(text.strip())
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

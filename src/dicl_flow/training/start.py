@@ -1,0 +1,41 @@
+from pathlib import Path
+
+from torch import nn
+
+from ..errors import InputError
+from ..models import DiclFlow
+from ..weights import check_keys, read_weights
+
+_OPTIONAL = {"projection": ".projection.", "context": ".context."}
+
+
+def start_from(model: DiclFlow, path: str | Path) -> None:
+    """Fill `model` with the weights of an earlier stage.
+
+    Parts that the earlier stage did not have (projection, context nets) keep their
+    initial values; everything else must be there and fit.
+    """
+    weights = read_weights(path)
+    fresh = [
+        marker
+        for part, marker in _OPTIONAL.items()
+        if getattr(model.config, part) and not getattr(weights.config, part)
+    ]
+    initial = {
+        key: tensor
+        for key, tensor in model.state_dict().items()
+        if any(marker in key for marker in fresh)
+    }
+    tensors = {**initial, **weights.tensors}
+    try:
+        check_keys(tensors, model)
+    except InputError as error:
+        raise InputError(f"cannot start from {path}: {error}") from None
+    model.load_state_dict(tensors, strict=True)
+
+
+def freeze_norms(model: nn.Module) -> None:
+    """Keep batch norm statistics as they are."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()

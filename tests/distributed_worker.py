@@ -1,0 +1,46 @@
+"""One process of test_distributed.py: a training step in float64; writes what came out."""
+
+import sys
+from dataclasses import replace
+
+import torch
+from test_training import CONFIG, RandomSource
+
+from dicl_flow.config import OptimizerConfig
+from dicl_flow.data import FlowBatch
+from dicl_flow.training import Trainer, join, leave
+
+BATCH = 4
+
+
+class ShareOfFour:
+    """Four fixed pairs with uneven validity, divided among the processes."""
+
+    def batches(self, size, start_step, processes):
+        whole = next(RandomSource().batches(BATCH, 0, processes))
+        valid = whole.valid.clone()
+        valid[0, :16] = False  # the mean must be over all processes' pixels, not of means
+        parts = (whole.image1.double(), whole.image2.double(), whole.flow.double(), valid)
+        first = processes.rank * size
+        yield FlowBatch(*(part[first : first + size] for part in parts))
+
+
+def main(output: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    processes = join(torch.device("cpu"))
+    trainer = Trainer(replace(CONFIG, batch=BATCH, optimizer=OptimizerConfig()), processes)
+    gradients = {}
+    trainer.optimizer.step = lambda: gradients.update(
+        {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+    )
+    size = processes.share(BATCH, 1)
+    values = trainer.train_step(ShareOfFour().batches(size, 0, processes), 0.0)
+    if processes.is_first:
+        buffers = dict(trainer.model.named_buffers())
+        torch.save({"values": values, "gradients": gradients, "buffers": buffers}, output)
+    leave(processes)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

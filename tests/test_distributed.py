@@ -1,0 +1,88 @@
+"""Two processes on the CPU (gloo) are one process with the double batch."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fake_trees import make_chairs
+
+from dicl_flow.errors import InputError
+from dicl_flow.training import Processes
+from dicl_flow.weights import read_weights
+
+HERE = Path(__file__).parent
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def start(world_size, rank, output, port):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(world_size),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, str(HERE / "distributed_worker.py"), str(output)]
+    return subprocess.Popen(command, env=environment)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distributed")
+    port = free_port()
+    processes = [start(1, 0, folder / "1.pt", port)]
+    processes += [start(2, rank, folder / "2.pt", port) for rank in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    return [torch.load(folder / f"{n}.pt", weights_only=True) for n in (1, 2)]
+
+
+def test_loss_and_error_are_those_of_one_process(outcomes):
+    alone, together = (outcome["values"] for outcome in outcomes)
+    for key in ("loss", "epe", "gradient_norm"):
+        assert together[key] == pytest.approx(alone[key], rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["gradients", "buffers"])
+def test_gradients_and_statistics_are_those_of_one_process(outcomes, kind):
+    alone, together = (outcome[kind] for outcome in outcomes)
+    assert alone.keys() == together.keys()
+    for key in alone:
+        scale = alone[key].abs().max().clamp(min=1e-6)
+        assert ((alone[key] - together[key]).abs().max() / scale) < 1e-7, key
+
+
+def test_torchrun_as_a_user_types_it(tmp_path):
+    make_chairs(tmp_path / "chairs", size=(140, 150))
+    changes = ["steps=1", "batch=4", "workers=0", "augment.crop=[128,128]"]
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+        *("--master-port", free_port(), "-m", "dicl_flow", "train", "chairs-0"),
+        *("--data", f"chairs={tmp_path / 'chairs'}", "--out", str(tmp_path / "run")),
+        *("--device", "cpu", *(word for change in changes for word in ("--set", change))),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=200, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("finished: step 1") == 1
+    assert read_weights(tmp_path / "run" / "weights.safetensors").about["pairs"] == "4"
+
+
+def test_a_batch_that_cannot_be_shared_is_refused():
+    processes = Processes(torch.device("cpu"), 0, 3)
+    with pytest.raises(InputError, match="a batch of 64 cannot be divided among 3 processes"):
+        processes.share(64, 1)
+    assert processes.share(12, 2) == 2

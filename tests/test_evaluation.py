@@ -1,0 +1,330 @@
+"""Predict, score, print, draw, submit."""
+
+import io
+import json
+import zipfile
+
+import cv2
+import numpy as np
+import pytest
+from fake_trees import SIZE, make_kitti12, make_kitti15, make_middlebury, make_own_clip, make_sintel
+from rich.console import Console
+
+import dicl_flow
+from dicl_flow.data import list_pairs, read_sample
+from dicl_flow.errors import InputError
+from dicl_flow.evaluation import (
+    Result,
+    dis,
+    draw_prediction,
+    pool,
+    predict,
+    print_results,
+    read_predictions,
+    score_flow,
+    score_predictions,
+    submission_entries,
+    to_json,
+    to_markdown,
+    write_submission,
+)
+from dicl_flow.files import read_flow
+from dicl_flow.visualize import error_to_rgb
+
+
+@pytest.fixture
+def sintel(tmp_path):
+    return make_sintel(tmp_path / "Sintel")
+
+
+@pytest.fixture
+def kitti(tmp_path):
+    return make_kitti15(tmp_path / "KITTI")
+
+
+def brightness_method(image1, image2):
+    """A flow that differs from pair to pair and pixel to pixel, at no cost."""
+    return np.stack([image1[..., 0] / 7, image2[..., 1] / 9], -1).astype(np.float32)
+
+
+def still_method(image1, image2):
+    return np.zeros((*image1.shape[:2], 2), np.float32)
+
+
+def evaluated(name, root, method=brightness_method, method_name="ours"):
+    scores = score_predictions(predict(list_pairs(name, root), method))
+    return Result(name, f"label of {name}", method_name, scores)
+
+
+def files_under(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_kept_predictions_score_the_same(sintel, tmp_path):
+    pairs = list_pairs("sintel-clean", sintel)
+    scores = score_predictions(predict(pairs, brightness_method, tmp_path / "kept"))
+    assert files_under(tmp_path / "kept") == {f"{pair.name}.flo" for pair in pairs}
+    assert score_predictions(read_predictions(pairs, tmp_path / "kept")) == scores
+    flow = read_flow(tmp_path / "kept" / "alley_1" / "frame_0001.flo")
+    assert scores["alley_1/frame_0001"] == score_flow(flow, read_sample(pairs[0]))
+
+
+def test_an_error_names_the_pair(sintel, tmp_path):
+    pairs = list_pairs("sintel-clean", sintel)
+    with pytest.raises(InputError, match=r"pair alley_1/frame_0001: .* shape \(5, 5, 2\)"):
+        next(predict(pairs, lambda image1, image2: np.zeros((5, 5, 2))))
+    with pytest.raises(InputError, match="pair alley_1/frame_0001: the estimate is unknown"):
+        score_predictions([(pairs[0], np.full((*SIZE, 2), np.nan))])
+    with pytest.raises(FileNotFoundError, match=r"frame_0001\.flo"):
+        next(read_predictions(pairs, tmp_path))
+
+
+def test_without_truth_the_warp_is_judged(tmp_path):
+    make_own_clip(tmp_path / "with_truth")
+    make_own_clip(tmp_path / "without", truth=None)
+    truth = read_flow(tmp_path / "with_truth" / "frame_9.flo")
+    perfect = evaluated("pairs", tmp_path / "without", lambda *frames: truth).total.values
+    assert set(perfect) == {"warping_error", "warping_error_still"}
+    assert perfect["warping_error"] == pytest.approx(0, abs=1e-9)
+    still = evaluated("pairs", tmp_path / "without", still_method).total.values
+    assert still["warping_error"] == pytest.approx(still["warping_error_still"])
+    assert still["warping_error"] > 5
+
+
+def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small_weights, tmp_path):
+    clip = make_own_clip(tmp_path / "clip", truth=None)
+    data = ["-d", f"sintel-clean={sintel}", "-d", f"kitti15:noc={kitti}", "-d", f"pairs={clip}"]
+    first, again = tmp_path / "first.json", tmp_path / "again.json"
+    markdown, pictures, kept = tmp_path / "t.md", tmp_path / "worst", tmp_path / "kept"
+    outputs = ["--json", first, "--markdown", markdown, "--worst", 2, pictures, "--keep", kept]
+    code, out, err = run("eval", *data, "-w", small_weights, "--baseline", "dis", *outputs)
+    assert (code, err) == (0, "")
+    assert "KITTI-15 (noc), 2" in out
+    assert "not endpoint errors" in out
+
+    results = json.loads(first.read_text())["results"]
+    found = {(result["data"], result["method"]) for result in results}
+    names = ("sintel-clean", "kitti15:noc", "pairs")
+    assert found == {(name, method) for name in names for method in ("small", "dis")}
+    for result in results:
+        root = {"sintel-clean": sintel, "kitti15:noc": kitti, "pairs": clip}[result["data"]]
+        folder = kept / result["method"] / result["data"].replace(":", "-")
+        scores = score_predictions(read_predictions(list_pairs(result["data"], root), folder))
+        assert result["metrics"] == pool(scores.values()).values
+        assert result["pairs"] == {name: score.values for name, score in scores.items()}
+
+    assert "| Sintel clean, 4 | dis |" in markdown.read_text()
+    drawn = files_under(pictures)
+    assert len(drawn) == 2 * 3 * 2
+    assert any(name.startswith("dis/kitti15-noc/01-00000") for name in drawn)
+    assert run("eval", *data, "--predictions", kept, "--json", again, "--quiet") == (0, "", "")
+    rescored = json.loads(again.read_text())["results"]
+    assert sorted(rescored, key=str) == sorted(results, key=str)
+
+
+def test_published_rows_stand_beside_ours(sintel, kitti):
+    results = [evaluated("sintel-final", sintel), evaluated("kitti15", kitti)]
+    document = json.loads(to_json(results))
+    rows = {(row["method"], row["training"]): row for row in document["published"]}
+    assert rows["DICL", "C+T"]["metrics"] == {
+        "kitti15": {"epe_images": 8.70, "fl_all": 23.6},
+        "sintel-final": {"epe": 3.77},
+    }
+    assert rows["DICL", "C+T"]["in_paper"]
+    assert not rows["RAFT", "C+T"]["in_paper"]
+    assert rows["VCN", "+K/S"]["on_training_data"]
+    assert rows["SelFlow", "+K/S"]["metrics"]["kitti15"]["fl_all"] is None
+
+    lines = to_markdown(results).splitlines()
+    ours = results[0].total.values["epe"], results[1].total.values
+    assert any(
+        line.startswith("| ours |  |")
+        and f"{ours[1]['epe_images']:.2f} | {ours[1]['fl_all']:.1f} | {ours[0]:.2f}" in line
+        for line in lines
+    )
+    assert "| DICL | C+T | 8.70 | 23.6 | 3.77 |" in lines
+    assert "| SelFlow | +K/S | (1.18) |  | (1.77) |" in lines
+    assert "| RAFT* | C+T | 5.04 | 17.4 | 2.71 |" in lines
+    assert any("4 of the 1041 pairs: not comparable" in line for line in lines)
+
+
+def test_no_published_rows_without_their_data_set(kitti, tmp_path):
+    root = make_middlebury(tmp_path / "Middlebury")
+    results = [evaluated("middlebury", root), evaluated("kitti15:noc", kitti)]
+    assert json.loads(to_json(results))["published"] == []
+    assert "DICL" not in to_markdown(results)
+
+
+def test_the_terminal_cuts_nothing(sintel, kitti):
+    results = [
+        evaluated(name, root, method_name="a method with a long name")
+        for name, root in (("sintel-clean", sintel), ("sintel-final", sintel), ("kitti15", kitti))
+    ]
+    console = Console(file=io.StringIO(), width=80)
+    print_results(results, console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text.replace("(…)", "")
+    assert "FlowFormer++*" in text
+    for result in results:
+        assert f"{result.total.values['epe']:.2f}" in text
+
+
+def test_the_worst_pairs_come_first_and_show_their_error(sintel):
+    pairs = list_pairs("sintel-clean", sintel)
+    result = evaluated("sintel-clean", sintel)
+    epe = {name: score.values["epe"] for name, score in result.scores.items()}
+    assert result.worst(3) == sorted(epe, key=epe.get)[:-4:-1]
+    assert len(result.worst(100)) == len(pairs)
+    truth = read_flow(pairs[0].truth)
+    right, wrong = draw_prediction(pairs[0], truth), draw_prediction(pairs[0], truth + 3)
+    assert right.shape == wrong.shape
+    half = right.shape[1] // 2
+    last = slice(-right.shape[0] // 4, None)  # the error map stands at the bottom left
+    assert wrong[last, :half].mean() > right[last, :half].mean() + 50
+
+
+def test_error_colors():
+    error = np.array([[0.0, 2.0, 9.0, np.nan]])
+    valid = np.array([[True, True, True, False]])
+    colors = error_to_rgb(error, valid, maximum=2).astype(int)[0]
+    assert colors[0].max() < 10
+    assert colors[1].min() > 150
+    assert (colors[1] == colors[2]).all()
+    assert (colors[3] == 90).all()
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "make", "names"),
+    [
+        ("kitti15", make_kitti15, {"flow/000000_10.png", "flow/000001_10.png"}),
+        ("kitti12", make_kitti12, {"000000_10.png", "000001_10.png"}),
+    ],
+)
+def test_kitti_submission_reads_back(run, small_weights, tmp_path, benchmark, make, names):
+    root, output = make(tmp_path / "data"), tmp_path / "out.zip"
+    code, out, err = run("submit", benchmark, root, "-o", output, "-w", small_weights)
+    assert (code, err) == (0, "")
+    assert "files" in out
+    estimator = dicl_flow.load(small_weights)
+    entries = submission_entries(benchmark, root)
+    with zipfile.ZipFile(output) as archive:
+        assert set(archive.namelist()) == names == set(entries)
+        for name, pair in entries.items():
+            raw = cv2.imdecode(np.frombuffer(archive.read(name), np.uint8), cv2.IMREAD_UNCHANGED)
+            assert raw.dtype == np.uint16
+            assert raw.shape == (*SIZE, 3)
+            valid, v, u = np.moveaxis(raw[..., :3].astype(float), 2, 0)  # OpenCV reads BGR
+            flow = estimator(pair.image1, pair.image2).flow
+            assert (valid == 1).all()
+            assert np.abs((u - 2**15) / 64 - flow[..., 0]).max() <= 1 / 128
+            assert np.abs((v - 2**15) / 64 - flow[..., 1]).max() <= 1 / 128
+
+
+def test_sintel_submission_reads_back(run, sintel, small_weights, tmp_path):
+    output = tmp_path / "out.zip"
+    arguments = ("submit", "sintel", sintel, "-o", output, "-w", small_weights, "--json")
+    assert json.loads(run(*arguments)[1])["files"] == 8
+    estimator = dicl_flow.load(small_weights)
+    with zipfile.ZipFile(output) as archive:
+        assert set(archive.namelist()) == {
+            f"{render_pass}/{scene}/frame_{number:04d}.flo"
+            for render_pass in ("clean", "final")
+            for scene in ("alley_1", "cave_4")
+            for number in (1, 2)
+        }
+        data = archive.read("final/cave_4/frame_0002.flo")
+    frames = sintel / "test" / "final" / "cave_4"
+    flow = estimator(frames / "frame_0002.png", frames / "frame_0003.png").flow
+    assert data[:4] == b"PIEH"
+    assert np.frombuffer(data[4:12], "<i4").tolist() == [SIZE[1], SIZE[0]]
+    assert (np.frombuffer(data[12:], "<f4").reshape(flow.shape) == flow).all()
+
+
+def test_a_submission_holds_even_absurd_estimates(kitti, tmp_path):
+    entries = submission_entries("kitti15", kitti)
+    wild = np.full((*SIZE, 2), 4000, np.float32) * [1, -1]
+    output = tmp_path / "out.zip"
+    write_submission(output, entries, predict(entries.values(), lambda *frames: wild))
+    zipfile.ZipFile(output).extractall(tmp_path)
+    assert (read_flow(tmp_path / "flow" / "000001_10.png") == [511.984375, -512]).all()
+
+
+def test_a_failed_submission_leaves_nothing(kitti, tmp_path):
+    def fail_at_the_second(image1, image2):
+        if (tmp_path / "first").exists():
+            raise InputError("no more")
+        (tmp_path / "first").touch()
+        return still_method(image1, image2)
+
+    entries, before = submission_entries("kitti15", kitti), files_under(tmp_path)
+    with pytest.raises(InputError, match="pair 000001_10: no more"):
+        write_submission(
+            tmp_path / "out.zip", entries, predict(entries.values(), fail_at_the_second)
+        )
+    assert files_under(tmp_path) == before | {"first"}
+
+
+def test_dis_follows_the_motion(sintel):
+    values = evaluated("sintel-clean", sintel, dis()).total.values
+    assert values["epe"] < 0.5 * evaluated("sintel-clean", sintel, still_method).total.values["epe"]
+
+
+def test_dis_says_what_it_cannot_do(monkeypatch):
+    tiny = np.zeros((4, 4, 3), np.uint8)
+    with pytest.raises(InputError, match="4x4 px"):
+        dis()(tiny, tiny)
+    monkeypatch.delattr(cv2, "DISOpticalFlow_create")
+    with pytest.raises(InputError, match="without DISOpticalFlow"):
+        dis()
+
+
+BAD_EVALUATIONS = {
+    "takes NAME=PATH": ["-d", "kitti15", "--baseline", "dis"],
+    "did you mean 'kitti15'": ["-d", "kiti15={kitti}", "--baseline", "dis"],
+    "{tmp}/nowhere": ["-d", "kitti15={tmp}/nowhere", "--baseline", "dis"],
+    "kitti15 twice": ["-d", "kitti15={kitti}", "-d", "kitti15={kitti}", "--baseline", "dis"],
+    "unknown baseline 'dsi'; did you mean 'dis'": ["-d", "kitti15={kitti}", "--baseline", "dsi"],
+    "ships no weights": ["-d", "kitti15={kitti}"],
+    "no weights file": ["-d", "kitti15={kitti}", "--weights", "{tmp}/no.safetensors"],
+    "no folder {tmp}/no": ["-d", "kitti15={kitti}", "--baseline", "dis", "--json", "{tmp}/no/a"],
+    "same name": [
+        *("-d", "kitti15={kitti}", "--baseline", "dis"),
+        *("--json", "{tmp}/a", "--markdown", "{tmp}/a"),
+    ],
+    "from 1 up": ["-d", "kitti15={kitti}", "--baseline", "dis", "--worst", "0", "{tmp}/w"],
+    "{file} is not a folder": ["-d", "kitti15={kitti}", "--baseline", "dis", "--keep", "{file}/k"],
+    "leave out --weights": [
+        *("-d", "kitti15={kitti}", "--baseline", "dis", "--predictions", "{kitti}")
+    ],
+    "no folder {tmp}/gone": ["-d", "kitti15={kitti}", "--predictions", "{tmp}/gone"],
+    "no such file: {kitti}/testing/kitti15/000000_10.flo": [
+        *("-d", "kitti15={kitti}", "--predictions", "{kitti}")
+    ],
+    "holds no predictions": ["-d", "kitti15={kitti}", "--predictions", "{kitti}/training/image_2"],
+}
+BAD_SUBMISSIONS = {
+    "unknown benchmark 'kiti'": ["kiti", "{kitti}", "-o", "{tmp}/a.zip"],
+    "ends in .zip": ["kitti15", "{kitti}", "-o", "{tmp}/a.tar"],
+    "no folder {kitti}/test/clean": ["sintel", "{kitti}", "-o", "{tmp}/a.zip"],
+    "no folder {tmp}/no": ["kitti15", "{kitti}", "-o", "{tmp}/no/a.zip"],
+    "ships no weights": ["kitti15", "{kitti}", "-o", "{tmp}/a.zip"],
+}
+BAD_USES = [
+    (command, message, arguments)
+    for command, uses in (("eval", BAD_EVALUATIONS), ("submit", BAD_SUBMISSIONS))
+    for message, arguments in uses.items()
+]
+
+
+@pytest.mark.parametrize(("command", "message", "arguments"), BAD_USES)
+def test_bad_input_is_one_sentence(run, kitti, tmp_path, monkeypatch, command, message, arguments):
+    monkeypatch.setattr("dicl_flow.weights.store._PACKAGED", tmp_path)  # no packaged weights
+    before = set(tmp_path.rglob("*"))
+    places = {"tmp": tmp_path, "kitti": kitti, "file": kitti / "training/image_2/000000_10.png"}
+    code, out, err = run(command, *(argument.format(**places) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message.format(**places) in err
+    assert set(tmp_path.rglob("*")) == before

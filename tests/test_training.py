@@ -1,0 +1,609 @@
+"""The parts of training, and short runs of the whole."""
+
+import json
+import os
+import signal
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL
+from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
+
+from dicl_flow.cli import main
+from dicl_flow.config import (
+    AugmentConfig,
+    DataConfig,
+    LossConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    TrainConfig,
+    structure,
+    to_toml,
+)
+from dicl_flow.data import FlowBatch
+from dicl_flow.errors import InputError
+from dicl_flow.models import LevelFlow, build
+from dicl_flow.training import (
+    DataSource,
+    FixedSource,
+    Limits,
+    Processes,
+    RunFolder,
+    Trainer,
+    pyramid_loss,
+    read_recipe,
+    recipe_names,
+    train,
+)
+from dicl_flow.training.averaging import WeightAverage
+from dicl_flow.training.checkpoint import load_checkpoint
+from dicl_flow.training.optimizer import build_optimizer, learning_rate
+from dicl_flow.weights import Weights, encode_weights, read_weights
+
+CPU = Processes(torch.device("cpu"))
+CONFIG = TrainConfig(
+    name="small",
+    data=(DataConfig("chairs"),),
+    steps=6,
+    batch=2,
+    workers=0,
+    save_every=2,
+    log_every=2,
+    picture_every=4,
+    model=SMALL,
+    augment=AugmentConfig(crop=(32, 48)),
+    loss=LossConfig(refined=(0.5, 1.0), matched=(0.4, 0.8)),
+    optimizer=OptimizerConfig(average=0.9, clip=1.0),
+)
+
+
+class RandomSource:
+    """Batches made from the step's number alone; optionally with something wrong in them."""
+
+    def __init__(self, poison=()):
+        self.poison = set(poison)
+
+    def batches(self, size, start_step, processes):
+        step = start_step
+        while True:
+            generator = torch.Generator().manual_seed(step)
+            image1 = torch.rand(size, 3, 32, 48, generator=generator)
+            flow = torch.full((size, 2, 32, 48), 2.0)
+            if step in self.poison:
+                image1[0, 0, 0, 0] = torch.nan
+            yield FlowBatch(image1, image1.roll(2, -1), flow, torch.ones(size, 32, 48).bool())
+            step += 1
+
+
+def state_of(folder):
+    return load_checkpoint(RunFolder(folder).checkpoint)
+
+
+def assert_same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, list):
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+# --- loss --------------------------------------------------------------------------------------
+
+
+def test_loss_equals_its_definition():
+    generator = torch.Generator().manual_seed(0)
+    truth = 30 * torch.randn(2, 2, 8, 12, generator=generator)
+    valid = torch.rand(2, 8, 12, generator=generator) > 0.3
+    levels = [LevelFlow(*torch.randn(2, 2, 2, 8, 12, generator=generator), None) for _ in range(2)]
+    config = LossConfig(refined=(0.5, 1.0), matched=(0.4, 0.8))
+    loss = pyramid_loss(levels, truth, valid, (20, 50), config)
+    terms = []
+    for level, reach, refined, matched in zip(levels, (20, 50), (0.5, 1), (0.4, 0.8), strict=True):
+        for flow, weight in ((level.refined, refined), (level.matched, matched)):
+            error = np.hypot(*np.moveaxis((flow - truth).numpy(), 1, 0))
+            within = (np.abs(truth.numpy()) <= reach).all(1)
+            terms.append(weight * (error * within)[valid.numpy()].mean())
+    assert loss.item() == pytest.approx(np.mean(terms), rel=1e-5)
+
+
+def test_loss_is_at_full_size_in_pixels():
+    flow = torch.ones(1, 2, 2, 3)  # one pixel at stride 4
+    level = LevelFlow(flow, flow, None)
+    truth = torch.full((1, 2, 8, 12), 4.0)
+    config = LossConfig(refined=(1.0,), matched=())
+    assert pyramid_loss([level], truth, torch.ones(1, 8, 12).bool(), (12,), config) < 1e-6
+    assert pyramid_loss([level], truth + 3, torch.ones(1, 8, 12).bool(), (12,), config) > 4
+
+
+def test_motion_beyond_reach_is_zero_but_counts_in_the_mean():
+    truth = torch.zeros(1, 2, 1, 2)
+    truth[0, 0, 0, 1] = 100
+    level = LevelFlow(torch.ones(1, 2, 1, 2), None, None)
+    config = LossConfig(refined=(), matched=(1.0,))
+    loss = pyramid_loss([level], truth, torch.ones(1, 1, 2).bool(), (12,), config)
+    assert loss.item() == pytest.approx(np.sqrt(2) / 2)
+
+
+def test_no_valid_pixel_is_no_error():
+    level = LevelFlow(torch.ones(1, 2, 1, 2), None, None)
+    config = LossConfig(refined=(), matched=(1.0,))
+    none = torch.zeros(1, 1, 2).bool()
+    assert pyramid_loss([level], torch.zeros(1, 2, 1, 2), none, (12,), config) == 0
+
+
+# --- schedule, optimizer, average --------------------------------------------------------------
+
+
+def rates(**schedule):
+    config = replace(CONFIG, steps=100, schedule=ScheduleConfig(**schedule))
+    return [learning_rate(config, step, step / 100) / 1e-3 for step in range(100)]
+
+
+def test_schedules():
+    assert set(rates(kind="constant")) == {1}
+    steps = rates(kind="step", milestones=(30, 50), factor=0.5)
+    assert (steps[29], steps[30], steps[49], steps[50]) == (1, 0.5, 0.5, 0.25)
+    cosine = rates(kind="cosine", final=0.1)
+    assert cosine[0] == 1
+    assert cosine[50] == pytest.approx(0.55)
+    assert min(cosine) > 0.1
+    cycle = rates(kind="one-cycle", peak=0.2)
+    assert np.argmax(cycle) == 20
+    assert cycle[10] == pytest.approx(0.5)
+    assert cycle[99] < 0.01
+    assert rates(kind="constant", warmup=10)[4] == 0.5
+
+
+def test_decay_spares_norms_biases_and_the_projection():
+    model = build(SMALL)
+    optimizer = build_optimizer(model, OptimizerConfig(kind="adamw", weight_decay=0.1))
+    decayed = {id(p) for p in optimizer.param_groups[0]["params"]}
+    names = [name for name, p in model.named_parameters() if id(p) in decayed]
+    assert all(name.endswith("weight") and ".bn." not in name for name in names)
+    assert not any("projection" in name for name in names)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(
+        list(model.parameters())
+    )
+
+
+def test_average_moves_towards_the_model():
+    model = torch.nn.Linear(1, 1)
+    average = WeightAverage(model, 0.9)
+    before = average.model.weight.clone()
+    with torch.no_grad():
+        model.weight.add_(1)
+    average.update(model, step=10_000)
+    torch.testing.assert_close(average.model.weight - before, torch.full((1, 1), 0.1))
+
+
+# --- recipes -----------------------------------------------------------------------------------
+
+
+def test_recipes_have_the_papers_numbers():
+    assert {"chairs-0", "chairs-1", "chairs-2", "things", "sintel", "kitti"} <= set(recipe_names())
+    stages = {name: read_recipe(name, []) for name in recipe_names()}
+    assert sum(stages[f"chairs-{phase}"].steps for phase in range(3)) == 150_000
+    assert [stages[n].start for n in ("chairs-0", "chairs-1", "chairs-2", "things")] == [
+        *("", "chairs-0", "chairs-1", "chairs-2")
+    ]
+    assert [stages[f"chairs-{n}"].model.context for n in range(3)] == [False, True, True]
+    assert [stages[f"chairs-{n}"].model.projection for n in range(3)] == [False, False, True]
+    assert stages["chairs-0"].loss == LossConfig((), (0.25, 0.25, 0.5, 0.75, 1.0))
+    assert stages["chairs-0"].augment == AugmentConfig.crop_only((256, 384))
+    assert stages["chairs-1"].augment == AugmentConfig()
+    expected = {"chairs-2": (64, 1e-3), "things": (16, 2.5e-4), "sintel": (16, 2.5e-4)}
+    for name, numbers in expected.items():
+        assert (stages[name].batch, stages[name].optimizer.learning_rate) == numbers
+        assert stages[name].loss == LossConfig(
+            (0.5, 0.5, 0.5, 0.75, 1.0), (0.4, 0.4, 0.4, 0.6, 0.8)
+        )
+    assert stages["chairs-2"].schedule.milestones == (20_000,)
+    assert (stages["things"].steps, stages["things"].augment.crop) == (220_000, (384, 768))
+    assert stages["sintel"].schedule.milestones == (30_000, 50_000)
+    assert stages["kitti"].augment.crop == (256, 1024)
+    assert all(stage.optimizer.kind == "adam" for name, stage in stages.items() if name in expected)
+
+
+def test_configs_survive_toml():
+    for config in (CONFIG, *(read_recipe(name, []) for name in recipe_names())):
+        assert structure(TrainConfig, tomllib.loads(to_toml(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("stepps=3", "unknown key 'stepps'; did you mean 'steps'"),
+        ("optimizer.learning_rat=1", "unknown key 'optimizer.learning_rat'"),
+        ("steps=many", "steps must be of type int"),
+        ("steps=0", "steps must be at least 1"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate must be in"),
+        ("optimizer.kind=sgd", "unknown optimizer.kind 'sgd'"),
+        ("optimizer.average=1", r"optimizer.average must be in \[0, 1\)"),
+        ("schedule.kind=cosin", "did you mean 'cosine'"),
+        ("schedule.milestones=[5, 2]", "must rise"),
+        ("augment.crop=[100, 100]", "multiples of 128"),
+        ("augment.eraser=2", "eraser must lie in"),
+        ("loss.refined=[1]", "one weight per level"),
+        ("model.context=true", None),
+        ("data=[]", "data is empty"),
+        ("name.x=1", "name is not a table"),
+        ("nonsense", "takes key=value"),
+    ],
+)
+def test_a_wrong_recipe_names_the_key(change, message):
+    if message is None:
+        assert read_recipe("chairs-1", [change]).model.context
+        return
+    with pytest.raises(InputError, match=message):
+        read_recipe("chairs-1", [change])
+
+
+def test_refined_loss_needs_context_nets():
+    with pytest.raises(InputError, match=r"loss.refined must be empty"):
+        read_recipe("chairs-0", ["loss.refined=[1, 1, 1, 1, 1]"])
+
+
+def test_unknown_recipes_are_named():
+    with pytest.raises(InputError, match="did you mean 'chairs-0'"):
+        read_recipe("chair-0", [])
+    with pytest.raises(FileNotFoundError, match="no recipe at"):
+        read_recipe("nowhere.toml", [])
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory):
+    """Every stage of the paper, two steps each on fake data, each from the one before."""
+    root = tmp_path_factory.mktemp("stages")
+    make_chairs(root / "chairs", size=(140, 150))
+    make_things(root / "things", size=(140, 150))
+    make_sintel(root / "sintel", size=(140, 150))
+    make_kitti15(root / "kitti", size=(140, 150))
+    make_own_pairs(root / "own", size=(140, 150))
+    data = {
+        **{f"chairs-{phase}": ["chairs=chairs"] for phase in range(3)},
+        "things": ["things-clean=things"],
+        "sintel": ["sintel-clean=sintel", "sintel-final=sintel"],
+        "kitti": ["kitti15=kitti"],
+        "finetune": ["pairs=own"],
+    }
+    for name, sets in data.items():
+        arguments = ["train", name, "--out", str(root / "runs" / name), "--quiet"]
+        for entry in sets:
+            key, _, path = entry.partition("=")
+            arguments += ["--data", f"{key}={root / path}"]
+        changes = ["steps=2", "batch=2", "workers=0", "augment.crop=[128,128]", "log_every=1"]
+        for change in [*changes, "optimizer.precision=bf16"]:
+            arguments += ["--set", change]
+        if name == "finetune":
+            arguments += ["--init", str(root / "runs" / "things" / "weights.safetensors")]
+        with pytest.raises(SystemExit) as exit_info:
+            main(arguments)
+        assert not exit_info.value.code, name
+    return root / "runs"
+
+
+STARTS = {
+    "chairs-1": "chairs-0",
+    "chairs-2": "chairs-1",
+    "things": "chairs-2",
+    "sintel": "things",
+    "kitti": "things",
+    "finetune": "things",
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_every_recipe_trains_from_the_stage_before(stages, name):
+    """All parameters of the stage before were taken over, and every one of them has moved."""
+    weights = read_weights(stages / name / "weights.safetensors")
+    before = read_weights(stages / STARTS[name] / "weights.safetensors")
+    trained = state_of(stages / name)["model"]
+    norms = (".running_", "num_batches_tracked")
+    for key, tensor in before.tensors.items():
+        if not any(word in key for word in norms):
+            assert not torch.equal(trained[key], tensor), key
+            assert (trained[key] - tensor).abs().max() < 0.02, key  # two small steps away
+    assert weights.about["steps"] == "2"
+    assert weights.config == read_recipe(name, []).model
+    lines = (stages / name / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+def test_a_run_folder_holds_its_config(stages):
+    config = structure(TrainConfig, tomllib.loads((stages / "kitti" / "config.toml").read_text()))
+    assert (config.name, config.steps, config.augment.crop) == ("kitti", 2, (128, 128))
+
+
+def test_a_missing_stage_is_named(tmp_path, capsys):
+    make_chairs(tmp_path / "chairs")
+    arguments = ["train", "chairs-1", "--data", f"chairs={tmp_path / 'chairs'}"]
+    with pytest.raises(SystemExit) as exit_info:
+        main([*arguments, "--out", str(tmp_path / "runs" / "chairs-1")])
+    assert exit_info.value.code == 2
+    assert "starts from 'chairs-0', but there is no" in capsys.readouterr().err
+
+
+def test_start_refuses_weights_of_another_network(tmp_path):
+    other = ModelConfig(matcher="dot", levels=SMALL.levels)
+    path = tmp_path / "dot.safetensors"
+    path.write_bytes(encode_weights(Weights(other, build(other).state_dict())))
+    with pytest.raises(InputError, match=r"cannot start from .*dot\.safetensors"):
+        Trainer(CONFIG, CPU, path)
+
+
+# --- the loop ----------------------------------------------------------------------------------
+
+
+def test_a_short_run_learns_and_leaves_its_files(tmp_path):
+    outcome = train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
+    assert outcome.finished
+    assert outcome.step == 6
+    assert {"last.ckpt", "weights.safetensors", "config.toml", "log.jsonl", "tensorboard"} == {
+        entry.name for entry in tmp_path.iterdir()
+    }
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert {"loss", "epe", "learning_rate", "pairs_per_second", "skipped"} <= lines[0].keys()
+    averaged = read_weights(tmp_path / "weights.safetensors").tensors
+    assert_same(dict(averaged), dict(state_of(tmp_path)["average"]))
+
+
+def test_accumulation_is_one_batch():
+    """Without batch statistics, two halves are the whole."""
+    states = []
+    for parts in (1, 2):
+        optimizer = OptimizerConfig(accumulate=parts, freeze_norm=True)
+        trainer = Trainer(replace(CONFIG, batch=4, optimizer=optimizer), CPU)
+        batches = RandomSource().batches(4, 0, CPU)
+        whole = next(batches)
+        halves = [FlowBatch(*(t[i : i + 2] for t in vars(whole).values())) for i in (0, 2)]
+        trainer.train_step(iter([whole] if parts == 1 else halves), 0.0)
+        states.append(trainer.model.state_dict())
+    for key in states[0]:
+        torch.testing.assert_close(states[0][key], states[1][key], atol=2e-4, rtol=0)
+
+
+def test_frozen_norms_keep_their_statistics():
+    trainer = Trainer(replace(CONFIG, optimizer=OptimizerConfig(freeze_norm=True)), CPU)
+    before = {k: v.clone() for k, v in trainer.model.state_dict().items()}
+    trainer.train_step(RandomSource().batches(2, 0, CPU), 0.0)
+    after = trainer.model.state_dict()
+    assert all(torch.equal(after[k], before[k]) for k in before if "running" in k)
+    assert not torch.equal(
+        after["features.stem.0.conv.weight"], before["features.stem.0.conv.weight"]
+    )
+
+
+def test_bfloat16_keeps_loss_in_float32():
+    trainer = Trainer(replace(CONFIG, optimizer=OptimizerConfig(precision="bf16")), CPU)
+    values = trainer.train_step(RandomSource().batches(2, 0, CPU), 0.0)
+    assert np.isfinite(values["loss"])
+    assert all(level.refined.dtype == torch.float32 for level in trainer.levels)
+
+
+def test_a_bad_batch_is_skipped_counted_and_leaves_no_trace(tmp_path):
+    outcome = train(CONFIG, RandomSource(poison=[1, 3]), RunFolder(tmp_path), CPU, quiet=True)
+    assert outcome.finished
+    state = state_of(tmp_path)
+    assert (state["skipped"], state["skipped_in_a_row"]) == (2, 0)
+    assert all(t.isfinite().all() for t in state["model"].values())
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["skipped"] == 2
+
+
+def test_ten_bad_batches_in_a_row_stop_the_run_with_the_batch_saved(tmp_path):
+    config = replace(CONFIG, steps=50, picture_every=0)
+    with pytest.raises(InputError, match="not finite 10 times in a row, last at step 13"):
+        train(config, RandomSource(poison=range(3, 50)), RunFolder(tmp_path), CPU, quiet=True)
+    batch = torch.load(tmp_path / "bad_batch.pt", weights_only=True)
+    assert batch["image1"].isnan().any()
+
+
+def test_a_run_folder_is_not_overwritten(tmp_path):
+    train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
+    with pytest.raises(InputError, match="already holds a run"):
+        train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
+    changed = replace(CONFIG, batch=4, workers=3)
+    with pytest.raises(InputError, match="another batch; resume it as it was"):
+        train(changed, RandomSource(), RunFolder(tmp_path), CPU, resume=True, quiet=True)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    (tmp_path / "last.ckpt").write_bytes(b"broken")
+    with pytest.raises(InputError, match=r"last\.ckpt is not a checkpoint"):
+        train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, resume=True, quiet=True)
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    train(replace(CONFIG, steps=2), RandomSource(), folder, CPU, quiet=True)
+    before = folder.checkpoint.read_bytes(), folder.weights.read_bytes()
+
+    def full(handle, mode):
+        os.close(handle)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fdopen", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        folder.save({"step": 3}, b"weights")
+    assert (folder.checkpoint.read_bytes(), folder.weights.read_bytes()) == before
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_minutes_end_the_run_and_plan_the_schedule(tmp_path):
+    config = replace(CONFIG, steps=10**6, schedule=ScheduleConfig("cosine"), log_every=1)
+    limits = Limits(minutes=0.02)
+    outcome = train(config, RandomSource(), RunFolder(tmp_path), CPU, limits=limits, quiet=True)
+    assert outcome.finished
+    assert 1 <= outcome.step < 1000
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["learning_rate"] < 0.5 * lines[0]["learning_rate"]
+
+
+def test_overfitting_two_samples_stops_when_they_fit(tmp_path):
+    make_chairs(tmp_path / "chairs", size=(40, 50))
+    config = replace(CONFIG, steps=400, data=(DataConfig("chairs:all"),), picture_every=0)
+    config = replace(config, save_every=10**6, optimizer=OptimizerConfig(learning_rate=3e-3))
+    source = FixedSource(config, {"chairs": tmp_path / "chairs"}, 2)
+    folder = RunFolder(tmp_path / "run")
+    outcome = train(config, source, folder, CPU, limits=Limits(epe=1.0), quiet=True)
+    assert outcome.epe < 1.0
+    assert outcome.step < 400
+
+
+def test_overfit_needs_as_many_pairs(tmp_path):
+    make_chairs(tmp_path, size=(40, 50), num_pairs=4)
+    with pytest.raises(InputError, match="--overfit 99: the data has"):
+        FixedSource(CONFIG, {"chairs": tmp_path}, 99)
+
+
+def test_data_must_be_located():
+    with pytest.raises(InputError, match="say where it lies with --data chairs=PATH"):
+        DataSource(CONFIG, {})
+
+
+def test_a_corrupt_image_in_an_epoch_is_named(tmp_path):
+    make_chairs(tmp_path / "chairs", size=(40, 50))
+    victim = sorted((tmp_path / "chairs").rglob("*_img1.ppm"))[0]
+    victim.write_bytes(b"P6 nonsense")
+    config = replace(CONFIG, data=(DataConfig("chairs:all"),), workers=1)
+    source = DataSource(config, {"chairs": tmp_path / "chairs"})
+    with pytest.raises(InputError, match=victim.name):
+        train(config, source, RunFolder(tmp_path / "run"), CPU, quiet=True)
+
+
+# --- killed and resumed ------------------------------------------------------------------------
+
+
+def in_child(work):
+    """Run `work` in a forked process; return a function that waits for its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return lambda: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    torch.set_num_threads(1)  # forked children must not inherit a thread pool
+    wait = in_child(lambda: train(KILLED, RandomSource(), RunFolder(folder), CPU, quiet=True))
+    assert wait() == 0
+    return state_of(folder)
+
+
+KILLED = replace(CONFIG, steps=8, save_every=1, log_every=1, picture_every=0)
+
+
+def die_while_writing(number, size):
+    """Kill this process inside its `number`-th write, after `size` bytes."""
+    import dicl_flow.files.atomic as atomic
+
+    real, calls = os.fdopen, [0]
+
+    def dying(handle, mode):
+        calls[0] += 1
+        file = real(handle, mode)
+        if calls[0] == number:
+            file.write(b"x" * size)
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return file
+
+    atomic.os.fdopen = dying
+
+
+def die_between_renames(number):
+    real, calls = Path.replace, [0]
+
+    def dying(self, target):
+        calls[0] += 1
+        if calls[0] == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(self, target)
+
+    Path.replace = dying
+
+
+def die_at_batch(number):
+    real = RandomSource.batches
+
+    def dying(self, size, start_step, processes):
+        for count, batch in enumerate(real(self, size, start_step, processes)):
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    RandomSource.batches = dying
+
+
+def moments(seed):
+    """Ten random moments to die at: inside a write, between two renames, between two steps."""
+    generator = np.random.default_rng(seed)
+    for number in range(10):
+        kind = number % 3
+        if kind == 0:
+            count, size = int(generator.integers(2, 5)), int(generator.integers(1, 10**5))
+            yield lambda count=count, size=size: die_while_writing(count, size)
+        elif kind == 1:
+            count = int(generator.integers(2, 5))
+            yield lambda count=count: die_between_renames(count)
+        else:
+            count = int(generator.integers(0, 3))
+            yield lambda count=count: die_at_batch(count)
+
+
+def test_killed_ten_times_and_resumed_the_run_ends_bit_identical(tmp_path, undisturbed):
+    torch.set_num_threads(1)
+    folder = RunFolder(tmp_path)
+
+    def run(die):
+        die()
+        train(KILLED, RandomSource(), folder, CPU, resume=True, quiet=True)
+
+    killed = 0
+    for die in moments(seed=3):
+        wait = in_child(lambda die=die: run(die))
+        code = wait()
+        killed += code == -signal.SIGKILL
+        assert code in (0, -signal.SIGKILL)
+    wait = in_child(lambda: run(lambda: None))
+    assert wait() == 0
+    assert killed >= 5
+    assert_same(state_of(tmp_path), undisturbed)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, 9))
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_sigterm_saves_and_exits(tmp_path, undisturbed):
+    """Stopped politely after two steps, the run goes on to the same end."""
+
+    class Stopping(RandomSource):
+        def batches(self, size, start_step, processes):
+            for count, batch in enumerate(super().batches(size, start_step, processes)):
+                if count == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                yield batch
+
+    torch.set_num_threads(1)
+    config = replace(KILLED, save_every=100)
+    outcome = train(config, Stopping(), RunFolder(tmp_path), CPU, quiet=True)
+    assert (outcome.finished, outcome.signal, outcome.step) == (False, signal.SIGTERM, 2)
+    train(KILLED, RandomSource(), RunFolder(tmp_path), CPU, resume=True, quiet=True)
+    assert_same(state_of(tmp_path), undisturbed)
