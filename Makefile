@@ -2,16 +2,26 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := video,train,export,dev
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup lint types unit test clean
+.PHONY: setup demo lint types unit test clean
 
-# Everything hangs on this stamp: it is newer than the files that say what to install.
-$(VENV)/.installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# All checks hang on this stamp: it is newer than the files that say what to install.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[$(EXTRAS)]'
 	touch $@
 
 setup: $(VENV)/.installed
+
+# The demo needs no extras: a bare machine gets the package alone, any environment will do.
+$(BIN)/dicl-flow: | $(BIN)/python
+	$(INSTALL) -e .
+
+demo: | $(BIN)/dicl-flow
+	$(BIN)/dicl-flow demo
 
 lint: setup
 	$(BIN)/ruff check .
@@ -26,4 +36,4 @@ unit: setup
 test: lint types unit
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) dicl-flow-demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -1,11 +1,24 @@
 """What only a CUDA device can show. Run there: python -m pytest tests/test_gpu.py."""
 
+from dataclasses import replace
+from itertools import repeat
+
 import pytest
 import torch
 
-from dicl_flow.config import MATCHERS, ModelConfig
+from dicl_flow.config import (
+    MATCHERS,
+    AugmentConfig,
+    DataConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RenderConfig,
+    TrainConfig,
+)
 from dicl_flow.estimator import FlowEstimator
 from dicl_flow.models import build
+from dicl_flow.render import Renderer, load_textures
+from dicl_flow.training import Processes, Trainer
 from dicl_flow.weights import import_legacy, load_model
 
 pytestmark = [
@@ -51,7 +64,7 @@ def test_estimator_gives_the_same_flow_on_both_devices(checkpoint, golden_images
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_reduced_precision_runs_and_keeps_float32_flow(model, golden_images, precision):
     estimator = FlowEstimator(model.float(), "cuda", precision)
-    flow, confidence = estimator.estimate(*((image + 1) / 2 for image in golden_images))
+    flow, confidence = estimator.estimate(*((image.float() + 1) / 2 for image in golden_images))
     assert flow.dtype == confidence.dtype == torch.float32
     assert flow.isfinite().all()
 
@@ -66,3 +79,63 @@ def test_every_matcher_agrees_with_the_cpu(matcher, golden_images):
         on_gpu = model.cuda()(*(image.cuda() for image in images))[-1]
     for a, b in zip(on_cpu, on_gpu, strict=True):
         torch.testing.assert_close(a, b.cpu(), atol=1e-6, rtol=0)
+
+
+TRAINING = TrainConfig(
+    name="test",
+    data=(DataConfig("rendered"),),
+    batch=4,
+    augment=AugmentConfig(crop=(128, 256)),
+    optimizer=OptimizerConfig(kind="adamw", learning_rate=1e-4, clip=1.0, average=0.9),
+)
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    textures = load_textures(None, "cuda", limit=8)
+    return Renderer(RenderConfig(), TRAINING.augment.crop, textures, "cuda")
+
+
+def test_rendering_is_the_same_again(scenes):
+    first, again = scenes.render(4, 7), scenes.render(4, 7)
+    assert torch.equal(first.image1, again.image1)
+    assert torch.equal(first.flow, again.flow)
+
+
+def run_steps(backend, precision, batches):
+    optimizer = replace(TRAINING.optimizer, precision=precision)
+    trainer = Trainer(
+        replace(TRAINING, backend=backend, optimizer=optimizer), Processes(torch.device("cuda"))
+    )
+    return trainer, [trainer.train_step(batches, 0.0) for _ in range(4)]
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 0.01), ("bf16", 0.05)])
+def test_fused_training_follows_the_plain_one(scenes, precision, tolerance):
+    """The same loss, step by step, and weights that mean the same in the plain network."""
+    batch = scenes.render(4, 0).to_batch()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        plain, expected = run_steps("plain", precision, repeat(batch))
+        fused, found = run_steps("fused", precision, repeat(batch))
+    for a, b in zip(expected, found, strict=True):
+        assert b["loss"] == pytest.approx(a["loss"], rel=tolerance)
+        assert b["learning_rate"] == a["learning_rate"]
+    assert expected[-1]["loss"] < expected[0]["loss"]
+    assert plain.weights().tensors.keys() == fused.weights().tensors.keys()
+    assert fused.optimizer.state_dict()["state"][0]["step"].item() == 4
+
+
+def test_a_recorded_step_skips_what_is_not_finite(scenes):
+    good = scenes.render(4, 0).to_batch()
+    bad = replace(good, image1=good.image1.clone())
+    bad.image1[0, 0, 0, 0] = torch.nan
+    trainer, (first, second, third, _) = run_steps(
+        "fused", "bf16", iter([good, bad, good, good, good])
+    )
+    assert "loss" in first
+    assert "loss" not in second
+    assert "loss" in third
+    assert trainer.skipped == 1
+    state = trainer.checkpoint()
+    assert all(tensor.isfinite().all() for tensor in state["model"].values())
+    assert all(tensor.isfinite().all() for tensor in state["average"].values())

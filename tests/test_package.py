@@ -22,13 +22,13 @@ LAYERS = [
     ["models"],
     ["matching"],
     ["nn"],
-    ["ops", "inputs", "visualize"],
+    ["ops", "inputs", "visualize", "kernels"],
     ["config", "files"],
     ["errors", "_version"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # Neighbours of one layer that may look at each other.
-ALLOWED = {("config", "files")}
+ALLOWED = {("config", "files"), ("render", "data")}
 
 
 def internal_imports(path):

@@ -5,6 +5,7 @@ import os
 import signal
 import tomllib
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from dicl_flow.training import (
     Processes,
     RunFolder,
     Trainer,
+    open_source,
     pyramid_loss,
     read_recipe,
     recipe_names,
@@ -179,13 +181,14 @@ def test_decay_spares_norms_biases_and_the_projection():
 
 
 def test_average_moves_towards_the_model():
-    model = torch.nn.Linear(1, 1)
+    model = torch.nn.BatchNorm2d(1)
     average = WeightAverage(model, 0.9)
-    before = average.model.weight.clone()
     with torch.no_grad():
         model.weight.add_(1)
-    average.update(model, step=10_000)
-    torch.testing.assert_close(average.model.weight - before, torch.full((1, 1), 0.1))
+        model.running_mean.add_(5)
+    average.follow(model, average.rate(step=10_000))
+    torch.testing.assert_close(average.model.weight.item(), 1.1)
+    assert average.state_dict(model)["running_mean"].item() == 5  # statistics are not averaged
 
 
 # --- recipes -----------------------------------------------------------------------------------
@@ -277,14 +280,17 @@ def stages(tmp_path_factory):
         "sintel": ["sintel-clean=sintel", "sintel-final=sintel"],
         "kitti": ["kitti15=kitti"],
         "finetune": ["pairs=own"],
+        "rendered-0": ["rendered=procedural"],
+        "rendered": ["rendered=procedural"],
     }
     for name, sets in data.items():
         arguments = ["train", name, "--out", str(root / "runs" / name), "--quiet"]
         for entry in sets:
             key, _, path = entry.partition("=")
-            arguments += ["--data", f"{key}={root / path}"]
+            place = path if path == "procedural" else root / path
+            arguments += ["--data", f"{key}={place}"]
         changes = ["steps=2", "batch=2", "workers=0", "augment.crop=[128,128]", "log_every=1"]
-        for change in [*changes, "optimizer.precision=bf16"]:
+        for change in [*changes, "optimizer.precision=bf16", "backend=plain"]:
             arguments += ["--set", change]
         if name == "finetune":
             arguments += ["--init", str(root / "runs" / "things" / "weights.safetensors")]
@@ -301,6 +307,7 @@ STARTS = {
     "sintel": "things",
     "kitti": "things",
     "finetune": "things",
+    "rendered": "rendered-0",
 }
 
 
@@ -466,6 +473,27 @@ def test_overfit_needs_as_many_pairs(tmp_path):
     make_chairs(tmp_path, size=(40, 50), num_pairs=4)
     with pytest.raises(InputError, match="--overfit 99: the data has"):
         FixedSource(CONFIG, {"chairs": tmp_path}, 99)
+
+
+def test_rendered_batches_depend_on_the_step_alone():
+    config = replace(CONFIG, data=(DataConfig("rendered"),))
+    source = open_source(config, {"rendered": Path("procedural")})
+    first, second, third = islice(source.batches(2, 0, CPU), 3)
+    again = next(source.batches(2, 2, CPU))
+    assert_same(vars(third), vars(again))
+    assert not torch.equal(first.image1, second.image1)
+    assert first.image1.shape == (2, 3, 32, 48)
+
+
+def test_rendered_scenes_cannot_be_mixed_and_need_photographs(tmp_path):
+    mixed = replace(CONFIG, data=(DataConfig("chairs"), DataConfig("rendered")))
+    with pytest.raises(InputError, match="cannot be mixed"):
+        open_source(mixed, {})
+    config = replace(CONFIG, data=(DataConfig("rendered"),))
+    with pytest.raises(InputError, match="--data rendered=PATH"):
+        open_source(config, {})
+    with pytest.raises(InputError, match="no photographs"):
+        open_source(config, {"rendered": tmp_path})
 
 
 def test_data_must_be_located():

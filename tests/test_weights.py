@@ -9,7 +9,6 @@ from dicl_flow.errors import InputError
 from dicl_flow.models import build
 from dicl_flow.weights import (
     Weights,
-    encode_weights,
     import_legacy,
     load_model,
     packaged_names,
@@ -32,14 +31,18 @@ def test_saved_weights_load_with_no_further_word(small_weights):
     assert all(torch.equal(state[key], tensor) for key, tensor in weights.tensors.items())
 
 
-def test_half_precision_files_load_as_float32(tmp_path):
-    state = {
-        k: t.half() if t.is_floating_point() else t for k, t in build(SMALL).state_dict().items()
-    }
+def test_half_precision_files_load_as_float32(tmp_path, small_weights, run):
     path = tmp_path / "half.safetensors"
-    path.write_bytes(encode_weights(Weights(SMALL, state)))
-    model = load_model(read_weights(path))
+    assert run("convert", small_weights, path, "--half", "--quiet")[0] == 0
+    halved, whole = read_weights(path), read_weights(small_weights)
+    assert (halved.config, halved.about) == (whole.config, whole.about)
+    kinds = {"running_var": torch.float32, "conv.weight": torch.float16}
+    for ending, dtype in kinds.items():
+        assert {t.dtype for key, t in halved.tensors.items() if key.endswith(ending)} == {dtype}
+    model = load_model(halved)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
+    for key, tensor in model.state_dict().items():
+        torch.testing.assert_close(tensor, whole.tensors[key], atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("wrap", [lambda s: s, lambda s: {"state_dict": s, "epoch": 3}])

@@ -5,7 +5,7 @@ import sys
 import typer
 
 from ..errors import InputError
-from . import convert, data, data_bench, eval, flow, info, show, submit, train
+from . import convert, data, data_bench, demo, eval, flow, info, render, show, submit, train
 
 app = typer.Typer(
     name="dicl-flow",
@@ -16,11 +16,13 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
 app.command("show")(show.show)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
 app.command("train")(train.train)
+app.command("render")(render.render)
 app.command("eval")(eval.evaluate)
 app.command("submit")(submit.submit)
 data.data_app.command("bench")(data_bench.bench)

@@ -7,30 +7,39 @@ from . import options
 
 
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="The authors' .pth.tar, or its state dict.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The authors' .pth.tar or its state dict, or our .safetensors.")
+    ],
     output: Annotated[Path, typer.Argument(help="The .safetensors file to write.")],
     padding: Annotated[
         str, typer.Option(help="replicate, or white for the authors' KITTI weights.")
     ] = "replicate",
+    half: Annotated[
+        bool, typer.Option("--half", help="Store float16, batch statistics in float32.")
+    ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Turn a checkpoint of the original code into a file that this package loads.
+    """Turn a checkpoint of the original code into a file that this package loads, or shrink one.
 
     Nothing in the checkpoint is executed, and every tensor in it is accounted for.
 
-    Example:
+    Examples:
+
       dicl-flow convert ckpt_sintel.pth.tar sintel.safetensors
+
+      dicl-flow convert runs/things/weights.safetensors things.safetensors --half
     """
     from ..errors import InputError
     from ..files import write_files
-    from ..weights import encode_weights, import_legacy
+    from ..weights import encode_weights, halve, import_legacy, read_weights
 
     options.check_outputs([output])
     if output.suffix != ".safetensors":
         raise InputError(f"{output}: the output ends in .safetensors")
-    weights = import_legacy(checkpoint, padding)
-    write_files({output: encode_weights(weights)})
+    ours = checkpoint.suffix == ".safetensors"
+    weights = read_weights(checkpoint) if ours else import_legacy(checkpoint, padding)
+    write_files({output: encode_weights(halve(weights) if half else weights)})
     summary = {
         "written": str(output),
         "tensors": len(weights.tensors),

@@ -31,6 +31,7 @@ def check(
     A file that cannot be read is named, and the exit code is 2.
 
     Examples:
+
       dicl-flow data check sintel-clean MPI-Sintel-complete -o sheet.png
 
       dicl-flow data check chairs FlyingChairs_release --all

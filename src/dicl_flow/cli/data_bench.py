@@ -22,6 +22,7 @@ def bench(
     system has in memory are read faster than from the disk.
 
     Example:
+
       dicl-flow data bench chairs FlyingChairs_release --workers 8
     """
     from ..config import AugmentConfig
@@ -29,7 +30,7 @@ def bench(
     from ..data.bench import measure_loader, measure_stages
     from ..data.loader import use_one_core
 
-    config = AugmentConfig(_parse_crop(crop))
+    config = AugmentConfig(options.parse_size("--crop", crop))
     pairs = list_pairs(name, root, needs_truth=True)
     speed = measure_loader(FlowDataset(pairs, config, 0), batch, workers, seconds)
     use_one_core()
@@ -46,12 +47,3 @@ def bench(
         "bottleneck_share": stages[slowest] / total,
     }
     options.report(summary, quiet=quiet, as_json=as_json)
-
-
-def _parse_crop(text: str) -> tuple[int, int]:
-    from ..errors import InputError
-
-    height, _, width = text.partition("x")
-    if not (height.isdecimal() and width.isdecimal()):
-        raise InputError(f"--crop must be HEIGHTxWIDTH, as 256x384, got {text!r}")
-    return int(height), int(width)

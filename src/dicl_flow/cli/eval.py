@@ -44,6 +44,7 @@ def evaluate(
     truth are judged by warping instead, which is not an endpoint error.
 
     Examples:
+
       dicl-flow eval --data sintel-clean=Sintel --data kitti15=KITTI --weights my.safetensors
 
       dicl-flow eval --data kitti15=KITTI --baseline dis --worst 10 pictures --json scores.json

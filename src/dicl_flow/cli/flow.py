@@ -30,6 +30,7 @@ def flow(
     """Estimate the flow from IMAGE1 to IMAGE2.
 
     Examples:
+
       dicl-flow flow a.png b.png -o flow.flo --image flow.png
 
       dicl-flow flow a.png b.png -o kitti.png --weights my.safetensors --device cuda

@@ -14,6 +14,7 @@ def info(
     """Describe a weights file (config, parameters, metrics, hash), or this installation.
 
     Examples:
+
       dicl-flow info
 
       dicl-flow info my.safetensors --json

@@ -40,6 +40,16 @@ def report(values: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
             typer.echo(f"{key.replace('_', ' '):<{width}}  {text}")
 
 
+def parse_size(option: str, text: str) -> tuple[int, int]:
+    """Read "256x384" as (height, width)."""
+    from ..errors import InputError
+
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal()):
+        raise InputError(f"{option} must be HEIGHTxWIDTH, as 256x384, got {text!r}")
+    return int(height), int(width)
+
+
 def check_outputs(paths: list[Path | None]) -> list[Path]:
     """Keep the outputs that were asked for, refusing early what could not be written or clashes."""
     from ..errors import InputError

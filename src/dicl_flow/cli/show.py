@@ -18,6 +18,7 @@ def show(
     """Print the statistics of a flow file and draw it.
 
     Example:
+
       dicl-flow show truth.flo -o truth.png --max 20
     """
     from ..files import encode_image, read_flow, write_files

@@ -22,6 +22,7 @@ def submit(
     set makes of the unpacked folders clean and final.
 
     Example:
+
       dicl-flow submit kitti15 data_scene_flow -o kitti15.zip --weights my.safetensors
     """
     from ..errors import InputError

@@ -33,9 +33,12 @@ def train(
     """Train one stage.
 
     Examples:
+
       dicl-flow train chairs-0 --data chairs=FlyingChairs_release
 
       dicl-flow train finetune --data pairs=my-data --init weights.safetensors --minutes 60
+
+      dicl-flow train rendered-0 --data rendered=PHOTOS --minutes 9
 
       dicl-flow train chairs-0 --data chairs=FlyingChairs_release --overfit 8
 
@@ -45,12 +48,12 @@ def train(
     from ..errors import InputError
     from ..estimator import choose_device
     from ..training import (
-        DataSource,
         FixedSource,
         Limits,
         RunFolder,
         join,
         leave,
+        open_source,
         read_recipe,
     )
     from ..training import train as run_training
@@ -59,12 +62,12 @@ def train(
         raise InputError(f"--minutes must be positive, got {minutes}")
     chosen = choose_device(device)
     config = read_recipe(recipe, changes or [])
-    roots = dict(parse_data_argument(argument) for argument in data or [])
+    roots = dict(parse_data_argument(argument, also="rendered") for argument in data or [])
     name = config.name if overfit is None else f"{config.name}-overfit"
     folder = RunFolder(out or Path("runs") / name)
     initial = None if overfit else _initial_weights(init, config.start, folder.path, resume=resume)
     fixed = overfit is not None
-    source = FixedSource(config, roots, overfit or 0) if fixed else DataSource(config, roots)
+    source = FixedSource(config, roots, overfit or 0) if fixed else open_source(config, roots)
     processes = join(chosen)
     try:
         outcome = run_training(

@@ -2,6 +2,7 @@
 
 from .augment import AugmentConfig
 from .model import HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
+from .render import RenderConfig
 from .strict import differences, read_toml, read_toml_table, structure, to_toml
 from .training import DataConfig, LossConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
@@ -16,6 +17,7 @@ __all__ = [
     "LossConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "RenderConfig",
     "ScheduleConfig",
     "TrainConfig",
     "differences",

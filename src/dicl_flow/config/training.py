@@ -6,9 +6,11 @@ from typing import ClassVar
 from ..errors import InputError, unknown_name
 from .augment import AugmentConfig
 from .model import ModelConfig
+from .render import RenderConfig
 
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
+BACKENDS = ("plain", "fused")
 TRAINING_PRECISIONS = ("fp32", "bf16")
 
 
@@ -17,7 +19,7 @@ class DataConfig:
     """One data set of the mixture."""
 
     name: str
-    """As on the command line: "chairs", "things-clean", "kitti15:noc" …"""
+    """As on the command line ("chairs", "kitti15:noc" …), or "rendered"."""
     repeat: int = 1
     """How often each pair occurs in an epoch."""
 
@@ -110,6 +112,8 @@ class TrainConfig:
     batch: int = 64
     """Pairs per step, over all processes."""
     seed: int = 0
+    backend: str = "plain"
+    """plain, or fused: the same computation with Triton kernels in a CUDA graph, on one GPU."""
     workers: int = 4
     """Loader processes per training process."""
     save_every: int = 1000
@@ -117,6 +121,8 @@ class TrainConfig:
     picture_every: int = 1000
     model: ModelConfig = field(default_factory=ModelConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
+    render: RenderConfig = field(default_factory=RenderConfig)
+    """Scenes of the data set "rendered"."""
     loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
@@ -126,6 +132,12 @@ class TrainConfig:
             _at_least(key, getattr(self, key), 1)
         for key in ("seed", "workers", "picture_every"):
             _at_least(key, getattr(self, key), 0)
+        if self.backend not in BACKENDS:
+            raise unknown_name("backend", self.backend, BACKENDS)
+        if self.backend == "fused" and self.optimizer.accumulate > 1:
+            raise InputError(
+                "backend='fused' computes a batch at once; optimizer.accumulate must be 1"
+            )
         if not self.data:
             raise InputError("data is empty; name at least one data set: [[data]] name = …")
         if self.loss.refined and not self.model.context:

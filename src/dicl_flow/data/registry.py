@@ -70,10 +70,11 @@ def list_pairs(name: str, root: Path, *, needs_truth: bool = False) -> list[Flow
     return pairs
 
 
-def parse_data_argument(text: str) -> tuple[str, Path]:
-    """Split NAME=PATH, what `--data` takes, into a known name and a path."""
+def parse_data_argument(text: str, *, also: str = "") -> tuple[str, Path]:
+    """Split NAME=PATH, what `--data` takes, into a known name, or the one in `also`, and a path."""
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise InputError(f"--data takes NAME=PATH, such as kitti15=data/KITTI, got {text!r}")
-    data_set(name)
+    if name != also:
+        data_set(name)
     return name, Path(path).expanduser()  # shells leave the ~ after = alone

@@ -25,13 +25,17 @@ class PairwiseMatcher(Matcher):
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
         height, width = features1.shape[-2:]
+        score = self.net(self.pairs(features1, features2))
+        score = score[..., :height, :width]  # the strided net rounds odd sizes up
+        side = 2 * self.radius + 1
+        return score.unflatten(0, (-1, side, side)).permute(0, 3, 1, 2, 4, 5)
+
+    def pairs(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> what the net compares: (B·U·V, 2C, H, W)."""
         moved = displacement_windows(features2, self.radius)
         visible = (moved != 0).any(1, keepdim=True)
         pairs = torch.cat([features1[:, :, None, None] * visible, moved], 1)
-        folded = pairs.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)  # (B·U·V, 2C, H, W)
-        score = self.net(folded)[..., :height, :width]  # the strided net rounds odd sizes up
-        side = 2 * self.radius + 1
-        return score.unflatten(0, (-1, side, side)).permute(0, 3, 1, 2, 4, 5)
+        return pairs.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
 
 
 def matching_net(in_channels: int) -> nn.Sequential:

@@ -1,5 +1,6 @@
 """DICL-Flow: coarse to fine, match, project, read off, refine."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -72,7 +73,12 @@ class DiclFlow(nn.Module):
     def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
-        pyramid1, pyramid2 = self.features(image1), self.features(image2)
+        return self.flow_from_features(self.features(image1), self.features(image2), image1)
+
+    def flow_from_features(
+        self, pyramid1: Sequence[Tensor], pyramid2: Sequence[Tensor], image1: Tensor
+    ) -> list[LevelFlow]:
+        """Match two feature pyramids, coarsest first; `image1` guides the context nets."""
         flows: list[LevelFlow] = []
         coarse_flow = None  # the coarsest level starts from no motion
         for level, features1, features2 in zip(

@@ -2,7 +2,7 @@
 
 from .pad import crop, pad_to_multiple
 from .readout import displacement_probability, expected_displacement, normalized_entropy
-from .resize import resize, upsample_flow
+from .resize import resize, resize_by_matrices, upsample_flow
 from .warp import warp, warp_with_mask
 from .windows import displacement_windows
 
@@ -14,6 +14,7 @@ __all__ = [
     "normalized_entropy",
     "pad_to_multiple",
     "resize",
+    "resize_by_matrices",
     "upsample_flow",
     "warp",
     "warp_with_mask",

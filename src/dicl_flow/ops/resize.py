@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -8,7 +11,36 @@ def resize(tensor: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(tensor, size=size, mode="bilinear", align_corners=True)
 
 
-def upsample_flow(flow: Tensor, size: tuple[int, int]) -> Tensor:
+def resize_by_matrices(tensor: Tensor, size: tuple[int, int]) -> Tensor:
+    """The same as `resize`, as two matrix products, never below float32.
+
+    On GPUs the gradient of a large upsampling is several times faster this way. The products
+    are exact: torch rounds float32 factors to TF32 only where it is told to, and autocast is
+    switched off here.
+    """
+    with torch.autocast(tensor.device.type, enabled=False):
+        tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        rows, columns = (
+            _hats(old, new, tensor.dtype, tensor.device)
+            for old, new in zip(tensor.shape[-2:], size, strict=True)
+        )
+        return rows @ (tensor @ columns.T)
+
+
+def upsample_flow(
+    flow: Tensor,
+    size: tuple[int, int],
+    resize: Callable[[Tensor, tuple[int, int]], Tensor] = resize,
+) -> Tensor:
     """Resize a flow to `size` and its vectors with it, so that they are pixels of that size."""
     x, y = resize(flow, size).unbind(1)
     return torch.stack([x * (size[1] / flow.shape[-1]), y * (size[0] / flow.shape[-2])], 1)
+
+
+@lru_cache(maxsize=64)  # a training needs two for each level, in every step
+@torch.inference_mode(mode=False)  # so that a gradient can use them, whoever asks first
+def _hats(old: int, new: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """(new, old) weights of linear interpolation between `old` samples at `new` places."""
+    position = torch.linspace(0, old - 1, new, dtype=torch.float64, device=device)
+    sample = torch.arange(old, dtype=torch.float64, device=device)
+    return (1 - (position[:, None] - sample).abs()).clamp(min=0).to(dtype)

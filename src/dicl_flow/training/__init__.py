@@ -2,10 +2,11 @@
 
 from .checkpoint import RunFolder
 from .distributed import Processes, join, leave
-from .loop import Limits, Outcome, Trainer, train
+from .loop import Limits, Outcome, train
 from .loss import end_point_error, pyramid_loss
 from .recipe import read_recipe, recipe_names
-from .sources import BatchSource, DataSource, FixedSource
+from .sources import BatchSource, DataSource, FixedSource, open_source
+from .trainer import Trainer
 
 __all__ = [
     "BatchSource",
@@ -19,6 +20,7 @@ __all__ = [
     "end_point_error",
     "join",
     "leave",
+    "open_source",
     "pyramid_loss",
     "read_recipe",
     "recipe_names",

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -11,6 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InputError
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def distribute(model: nn.Module, processes: Processes) -> nn.Module:
     return DistributedDataParallel(model, broadcast_buffers=False)
 
 
-def share_norms(model: nn.Module, processes: Processes) -> nn.Module:
+def share_norms(model: Model, processes: Processes) -> Model:
     """Let batch norms see the batch of all processes; state-dict keys stay the same."""
     if processes.world_size == 1:
         return model

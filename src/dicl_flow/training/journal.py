@@ -27,7 +27,7 @@ class Journal:
         self._task = self._progress.add_task("starting", total=steps, completed=start)
         self._progress.start()
 
-    def step(self, step: int, pairs: int, fraction: float, values: dict[str, float]) -> None:
+    def step(self, pairs: int, fraction: float, values: dict[str, float]) -> None:
         """Note one step; `fraction` of the run is done with it."""
         for key, value in values.items():
             self._sums[key] = self._sums.get(key, 0.0) + value

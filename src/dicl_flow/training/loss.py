@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..config import LossConfig
 from ..models import LevelFlow
-from ..ops import upsample_flow
+from ..ops import resize_by_matrices, upsample_flow
 
 
 def pyramid_loss(
@@ -36,4 +36,4 @@ def pyramid_loss(
 def end_point_error(flow: Tensor, truth: Tensor) -> Tensor:
     """(B, H, W) distance in pixels, after bringing a level's flow to the size of the truth."""
     size = (truth.shape[-2], truth.shape[-1])
-    return torch.linalg.vector_norm(upsample_flow(flow, size) - truth, dim=1)
+    return torch.linalg.vector_norm(upsample_flow(flow, size, resize_by_matrices) - truth, dim=1)

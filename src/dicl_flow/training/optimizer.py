@@ -6,7 +6,9 @@ from torch import nn
 from ..config import OptimizerConfig, TrainConfig
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, config: OptimizerConfig, *, fused: bool = False
+) -> torch.optim.Optimizer:
     """Adam or AdamW; norms, biases and the projection are never decayed."""
     decayed = [p for name, p in model.named_parameters() if p.ndim > 1 and "projection" not in name]
     chosen = {id(parameter) for parameter in decayed}
@@ -16,7 +18,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": rest, "weight_decay": 0.0},
     ]
-    return kind(groups, lr=config.learning_rate, betas=(0.9, 0.999))
+    return kind(groups, lr=config.learning_rate, betas=(0.9, 0.999), fused=fused or None)
 
 
 def learning_rate(config: TrainConfig, step: int, progress: float) -> float:

@@ -1,14 +1,20 @@
 """Where training batches come from."""
 
 from collections.abc import Iterator, Mapping
-from itertools import repeat
+from dataclasses import replace
+from itertools import count, repeat
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from ..config import AugmentConfig, TrainConfig
-from ..data import FlowBatch, FlowDataset, FlowPair, collate, list_pairs, stream_batches
+from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs, stream_batches
 from ..errors import InputError
+from ..render import Renderer, list_photos, load_textures
 from .distributed import Processes
+
+PROCEDURAL = "procedural"  # --data rendered=procedural: no photographs
 
 
 class BatchSource(Protocol):
@@ -37,20 +43,66 @@ class DataSource:
         )
 
 
+class RenderSource:
+    """Rendered scenes: as many as training asks for, from nothing but photographs."""
+
+    def __init__(self, config: TrainConfig, roots: Mapping[str, Path]) -> None:
+        if len(config.data) > 1:
+            raise InputError("the data set 'rendered' cannot be mixed with others")
+        self.config = config
+        self.photos = _root("rendered", roots)
+        if str(self.photos) != PROCEDURAL:
+            list_photos(self.photos)  # complain now, not when the first batch is due
+
+    def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
+        """See `BatchSource`."""
+        config, device = self.config, processes.device
+        folder = None if str(self.photos) == PROCEDURAL else self.photos
+        textures = load_textures(folder, device, config.seed)
+        renderer = Renderer(config.render, config.augment.crop, textures, device, config.seed)
+        scenes = (
+            renderer.render(size, step * processes.world_size + processes.rank).to_batch()
+            for step in count(start_step)
+        )
+        return beside(scenes) if device.type == "cuda" else scenes
+
+
 class FixedSource:
     """The same few samples again and again, to see whether the network can learn them at all."""
 
-    def __init__(self, config: TrainConfig, roots: Mapping[str, Path], count: int) -> None:
-        crop_only = AugmentConfig.crop_only(config.augment.crop)
-        pairs = _pairs(config, roots)
-        if count < 1 or len(pairs) < count:
-            raise InputError(f"--overfit {count}: the data has {len(pairs)} pairs")
-        dataset = FlowDataset(pairs[:count], crop_only, config.seed)
-        self.batch = collate([dataset[0, index] for index in range(count)])
+    def __init__(self, config: TrainConfig, roots: Mapping[str, Path], num_samples: int) -> None:
+        if num_samples < 1:
+            raise InputError(f"--overfit takes a number of samples from 1 up, got {num_samples}")
+        here = Processes(torch.device("cpu"))
+        plain = replace(config, augment=AugmentConfig.crop_only(config.augment.crop), workers=0)
+        source = open_source(plain, roots)
+        if isinstance(source, DataSource) and len(source.dataset) < num_samples:
+            raise InputError(f"--overfit {num_samples}: the data has {len(source.dataset)} pairs")
+        self.batch = next(source.batches(num_samples, 0, here))
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
         """See `BatchSource`."""
         return repeat(self.batch)
+
+
+def open_source(config: TrainConfig, roots: Mapping[str, Path]) -> BatchSource:
+    """Return what the recipe trains on."""
+    if any(entry.name == "rendered" for entry in config.data):
+        return RenderSource(config, roots)
+    return DataSource(config, roots)
+
+
+def beside(batches: Iterator[FlowBatch]) -> Iterator[FlowBatch]:
+    """Make each batch on a CUDA stream of its own, beside what the device is doing."""
+    stream = torch.cuda.Stream()
+    while True:
+        with torch.cuda.stream(stream):
+            batch = next(batches)
+        current = torch.cuda.current_stream()
+        current.wait_stream(stream)  # whatever comes after uses the batch
+        for tensor in vars(batch).values():
+            tensor.record_stream(current)
+        yield batch
 
 
 def _pairs(config: TrainConfig, roots: Mapping[str, Path]) -> list[FlowPair]:

@@ -2,7 +2,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import safetensors
@@ -78,6 +78,15 @@ def encode_weights(weights: Weights) -> bytes:
     about = {CONFIG_KEY: weights.config.to_json(), **weights.about}
     tensors = {key: tensor.contiguous() for key, tensor in weights.tensors.items()}
     return safetensors.torch.save(tensors, metadata=about)
+
+
+def halve(weights: Weights) -> Weights:
+    """Return the weights in float16, half the size; batch statistics stay in float32."""
+    tensors = {
+        key: tensor.half() if tensor.is_floating_point() and "running_" not in key else tensor
+        for key, tensor in weights.tensors.items()
+    }
+    return replace(weights, tensors=tensors)
 
 
 def load_model(weights: Weights) -> DiclFlow:

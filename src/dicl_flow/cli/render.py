@@ -1,0 +1,114 @@
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+
+if TYPE_CHECKING:
+    from ..data import FlowSample
+    from ..inputs import Array
+    from ..render import MotionStatistics, Renderer
+
+_ON_SHEET = 16  # pairs; more would not be looked at
+
+
+def render(
+    photos: Annotated[
+        str, typer.Argument(help="Folder of photographs, or 'procedural' for computed textures.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many pairs.")] = 16,
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a frame.")] = "384x512",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same pairs.")] = 0,
+    motion: Annotated[float, typer.Option(help="Factor of all motion.")] = 1.0,
+    stats: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Draw the statistics of the motion.")
+    ] = None,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Render pairs of frames with exact flow, and a sheet to look at them.
+
+    The folder can be trained on as it is: `--data pairs=DIR`. Each pair has NAME_img1.png,
+    NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where frame 2 hides the pixel.
+
+    Examples:
+      dicl-flow render ~/Pictures -n 16 -o scenes
+
+      dicl-flow render procedural -n 200 -o scenes --motion 0.3 --stats motion.png
+    """
+    from ..config import RenderConfig
+    from ..estimator import choose_device
+    from ..files import encode_image, write_files
+    from ..render import Renderer, load_textures
+
+    _check_outputs(output, stats)
+    config, frame = RenderConfig(motion=motion), options.parse_size("--size", size)
+    place, folder = choose_device(device), None if photos == "procedural" else Path(photos)
+    # a scene shows a dozen textures; a few pairs do not need all photographs in memory
+    textures = load_textures(folder, place, seed, limit=max(64, 4 * count))
+    renderer = Renderer(config, frame, textures, place, seed)
+    output.mkdir(parents=True, exist_ok=True)
+    numbers = options.track(range(count), "rendering", quiet=quiet)
+    statistics, sheet = _write_pairs(renderer, output, numbers)
+    pictures = {output / "sheet.png": encode_image("sheet.png", sheet)}
+    if stats is not None:
+        pictures[stats] = statistics.picture()
+    write_files(pictures)
+    summary = {
+        "pairs": count,
+        "size": f"{frame[1]}x{frame[0]}",
+        "seed": seed,
+        **statistics.summary(),
+        "written": ", ".join(map(str, [output, *pictures])),
+    }
+    options.report(summary, quiet=quiet, as_json=as_json)
+
+
+def _check_outputs(output: Path, stats: Path | None) -> None:
+    from ..errors import InputError
+    from ..render.statistics import plotting
+
+    options.check_folders([output])
+    options.check_outputs([stats])
+    if stats is not None:
+        if stats.suffix.lower() != ".png":
+            raise InputError(f"{stats}: the statistics are drawn as .png")
+        plotting()
+
+
+def _write_pairs(
+    renderer: "Renderer", output: Path, numbers: Iterable[int]
+) -> "tuple[MotionStatistics, Array]":
+    """Render one by one, so that a pair does not depend on how many there are."""
+    from ..files import write_files
+    from ..render import MotionStatistics
+    from ..sheets import SAMPLE_COLUMNS, contact_sheet, sample_label, sample_row, thumbnail
+
+    statistics, rows, labels = MotionStatistics(), [], []
+    for number in numbers:
+        rendered, name = renderer.render(1, number), f"scene_{number:04d}"
+        statistics.add(rendered)
+        sample = rendered.to_samples()[0]
+        write_files(_files(output / name, sample, rendered.occluded[0].cpu().numpy()))
+        if number < _ON_SHEET:
+            rows.append([thumbnail(picture) for picture in sample_row(sample)])
+            labels.append(sample_label(name, sample))
+    return statistics, contact_sheet(rows, labels, SAMPLE_COLUMNS)
+
+
+def _files(name: Path, sample: "FlowSample", occluded: "Array") -> dict[Path, bytes]:
+    """All files of a pair, in the layout that the data set `pairs` reads."""
+    import numpy as np
+
+    from ..files import encode_flow, encode_image
+
+    mask = np.where(occluded, 255, 0).astype(np.uint8)
+    flow = np.where(sample.valid[..., None], sample.flow, np.float32(np.nan))
+    images = {"_img1.png": sample.image1, "_img2.png": sample.image2, "_occ.png": mask}
+    contents = {end: encode_image(end, image) for end, image in images.items()}
+    contents["_flow.flo"] = encode_flow("_flow.flo", flow)
+    return {name.with_name(name.name + end): data for end, data in contents.items()}

@@ -1,0 +1,155 @@
+"""What rendered scenes look like and how they move."""
+
+from dataclasses import dataclass, replace
+
+from ..errors import InputError
+
+EFFECTS = (
+    "motion_blur",
+    "defocus",
+    "fog",
+    "shadow",
+    "vignette",
+    "color_change",
+    "noise",
+    "compression",
+)
+
+
+@dataclass(frozen=True)
+class RenderConfig:
+    """Distributions of the scenes; the default covers video, driving, stereo and tiny motion.
+
+    Lengths are in px of the frame whatever its size. A tuple of six lengths is a distribution
+    by its quantiles: half of all draws lie below the first, 75, 90, 95, 99 and 100 % below the
+    others. "Mostly small" means the cube of a uniform draw. An effect is (the share of the
+    scenes that have it, its largest strength).
+    """
+
+    motion: float = 1.0
+    """Factor of all motion: begin a training below 1."""
+    tiny_share: float = 0.15
+    """Share of scenes with 0.03 to 0.3 of that motion: a still camera, a slow film."""
+    large_share: float = 0.2
+    """Share of scenes with 1 to `large_factor` times that motion."""
+    large_factor: float = 2.5
+    horizontal_share: float = 0.25
+    """Share of scenes in which everything moves sideways, as in stereo pairs and pans."""
+    max_flow: float = 400.0
+    """Longer vectors are marked as not valid."""
+
+    background_shift: tuple[float, ...] = (2, 9, 20, 28, 37, 60)
+    background_rotation: float = 10.0
+    """Degrees, mostly small."""
+    background_zoom: float = 0.07
+    """Natural logarithm of the factor, mostly small."""
+    perspective: float = 0.12
+    """Largest change of scale from the centre to the edge of the frame, mostly small."""
+    forward_share: float = 0.2
+    """Share of scenes in which the camera drives into the scene (one in five: out of it)."""
+    forward_zoom: float = 0.3
+    """Logarithm of the largest factor there."""
+
+    objects: tuple[int, int] = (5, 12)
+    """Fewest and most objects in a scene, some of them outside the frame."""
+    num_shapes: int = 480
+    """Different outlines to choose from, each kept as an image of `shape_side` px a side."""
+    shape_side: int = 192
+    object_radius: tuple[float, float] = (0.12, 0.8)
+    """Smallest and largest, as a share of the frame's shorter side; small ones prevail."""
+    object_stretch: float = 0.6
+    """Logarithm of the largest ratio of width to height."""
+    margin: float = 0.15
+    """How far beyond the frame the centres lie, as a share of its sides."""
+    object_shift: tuple[float, ...] = (12, 33, 65, 86, 113, 160)
+    """Motion relative to the background."""
+    object_rotation: float = 30.0
+    object_zoom: float = 0.2
+    still_share: float = 0.2
+    """Share of objects that move with the background."""
+    group_share: float = 0.2
+    """Share of objects that move like the one behind them."""
+    parallax: float = 0.6
+    """How much more than the background the nearest layer follows the camera."""
+    deform_share: float = 0.5
+    """Share of layers that bend."""
+    deform: float = 0.25
+    """Largest slope of the bending; at 1 it would fold."""
+
+    texture_scale: tuple[float, float] = (0.6, 1.25)
+    """Texture pixels per pixel of the frame."""
+    procedural_share: float = 0.1
+    """Share of layers with a computed texture although there are photographs."""
+    layer_color: float = 0.25
+    """Largest change of brightness and colour of a layer's texture."""
+
+    motion_blur: tuple[float, float] = (0.3, 0.7)
+    """Strength: the share of the time between the frames that the shutter is open."""
+    defocus: tuple[float, float] = (0.2, 1.0)
+    """Strength: how much of the blurred picture shows at the depth farthest from the focus."""
+    fog: tuple[float, float] = (0.12, 0.7)
+    """Strength: the share of fog in front of the background."""
+    shadow: tuple[float, float] = (0.3, 0.6)
+    """Strength: the share of light that a moving, soft shadow takes."""
+    vignette: tuple[float, float] = (0.2, 0.5)
+    """Strength: the share of light lost in the corners."""
+    color_change: tuple[float, float] = (0.4, 0.2)
+    """Strength: the relative change of exposure, colours and gamma from frame 1 to frame 2."""
+    noise: tuple[float, float] = (0.5, 0.05)
+    """Strength: the standard deviation; 1 is the way from black to white."""
+    compression: tuple[float, float] = (0.25, 1.0)
+    """Strength: how coarsely 8x8 blocks are quantised; at 1 about as JPEG of quality 20."""
+
+    def __post_init__(self) -> None:
+        for key, (low, high) in _RANGES.items():
+            values = getattr(self, key)
+            for value in values if isinstance(values, tuple) else (values,):
+                if not low <= value <= high:
+                    raise InputError(f"{key} must lie in [{low:g}, {high:g}], got {value:g}")
+        for key in ("background_shift", "object_shift"):
+            lengths = getattr(self, key)
+            if len(lengths) != 6 or list(lengths) != sorted(lengths):
+                raise InputError(f"{key} must be six rising lengths, got {list(lengths)}")
+        if self.objects[1] < 1:
+            raise InputError(f"objects must allow for at least one, got {list(self.objects)}")
+        for key in ("objects", "object_radius", "texture_scale"):
+            low, high = getattr(self, key)
+            if low > high:
+                raise InputError(f"{key} must be (smallest, largest), got {[low, high]}")
+
+    def without_effects(self) -> "RenderConfig":
+        """Return the same scenes seen by a perfect camera."""
+        return replace(self, **dict.fromkeys(EFFECTS, (0.0, 0.0)))  # type: ignore[arg-type]
+
+
+_SHARES = (
+    "tiny_share",
+    "large_share",
+    "horizontal_share",
+    "forward_share",
+    "still_share",
+    "group_share",
+    "deform_share",
+    "procedural_share",
+    "layer_color",
+    *EFFECTS,
+)
+_RANGES = {
+    **dict.fromkeys(_SHARES, (0, 1)),
+    "motion": (0, 10),
+    "large_factor": (1, 10),
+    "max_flow": (1, 10_000),
+    **dict.fromkeys(("background_shift", "object_shift"), (0, 2000)),
+    **dict.fromkeys(("background_rotation", "object_rotation"), (0, 180)),
+    **dict.fromkeys(("background_zoom", "object_zoom", "forward_zoom"), (0, 1)),
+    "perspective": (0, 0.5),
+    "objects": (0, 64),
+    "num_shapes": (1, 100_000),
+    "shape_side": (16, 1024),
+    "object_radius": (0.005, 2),
+    "object_stretch": (0, 2),
+    "margin": (0, 1),
+    "parallax": (0, 4),
+    "deform": (0, 0.9),
+    "texture_scale": (0.1, 4),
+}

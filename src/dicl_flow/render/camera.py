@@ -1,0 +1,168 @@
+"""What a real camera adds: fog and blur, light that changes, noise, compression.
+
+Frames come stacked, frame 1 of all scenes first. A scene's two frames share an effect and, but
+for what is meant to change between them, its strength.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..config import RenderConfig
+from ..ops.warp import sampling_grid
+from .compositing import Frames
+from .dice import Dice
+from .scene import upsample
+
+_NUM_TAPS = 11
+_LONGEST_BLUR = 32.0  # px: more would show the taps one by one
+_BLOCK = 8
+
+
+def photograph(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
+    """Return both frames as a camera takes them, (2B, 3, H, W) in [0, 1]."""
+    color = _add_fog(frames, config, dice)
+    color = _on_some(color, config.motion_blur, dice, _motion_blur(frames.flow))
+    color = _on_some(color, config.defocus, dice, _defocus(frames.depth, dice))
+    color = _expose(color, config, dice)
+    color = _add_noise(color, config.noise, dice)
+    return _on_some(color, config.compression, dice, _compress).clamp_(0, 1)
+
+
+Effect = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(frames, their numbers in the stack, strength (N, 1, 1, 1)) -> frames."""
+
+
+def _on_some(frames: Tensor, setting: tuple[float, float], dice: Dice, effect: Effect) -> Tensor:
+    """Give an effect to a fixed number of scenes, drawn anew each time: no work for the others."""
+    share, largest = setting
+    batch = len(frames) // 2
+    count = math.ceil(share * batch)
+    if not count:
+        return frames
+    chosen = dice.uniform(batch).argsort()[:count]
+    # as many as that are worked on; the share is right on average also where it is no whole number
+    strength = largest * dice.uniform(count) * dice.happens(count, share=share * batch / count)
+    numbers = torch.cat([chosen, chosen + batch])
+    changed = effect(frames[numbers], numbers, _twice(strength))
+    return frames.index_copy_(0, numbers, changed)
+
+
+def _strength(setting: tuple[float, float], dice: Dice, batch: int) -> Tensor:
+    """(B,) strength of an effect that all scenes pass through: 0 for those without it."""
+    share, largest = setting
+    return largest * dice.uniform(batch) * dice.happens(batch, share=share)
+
+
+def _twice(values: Tensor) -> Tensor:
+    """(B, ...) one value per scene -> (2B, ..., 1, 1) for its two frames."""
+    return torch.cat([values, values]).view(2 * len(values), -1, 1, 1)
+
+
+def _add_fog(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
+    """The farther, the more of one colour."""
+    batch = len(frames.color) // 2
+    density = _twice(_strength(config.fog, dice, batch))
+    fog = _twice(dice.uniform(batch, 1, low=0.5) + dice.uniform(batch, 3, low=-0.1, high=0.1))
+    return torch.lerp(frames.color, fog, frames.depth * density)
+
+
+def _motion_blur(flow: Tensor) -> Effect:
+    """Average along the motion, half of it before and half after the moment."""
+
+    def blur(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
+        path = flow[numbers] * strength
+        path = path * (_LONGEST_BLUR / path.norm(dim=1, keepdim=True).clamp_min(_LONGEST_BLUR))
+        here = sampling_grid(torch.zeros_like(path[:1]))
+        step = (sampling_grid(path) - here) / (_NUM_TAPS - 1)
+        total = torch.zeros_like(frames)
+        for tap in range(_NUM_TAPS):
+            grid = torch.add(here, step, alpha=tap - (_NUM_TAPS - 1) / 2)
+            total += F.grid_sample(frames, grid, padding_mode="border", align_corners=True)
+        return total.div_(_NUM_TAPS)
+
+    return blur
+
+
+def _defocus(depth: Tensor, dice: Dice) -> Effect:
+    """Blur what is far from the focus."""
+
+    def blur(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
+        focus = _twice(dice.uniform(len(numbers) // 2))
+        blurred = frames
+        for _ in range(2):
+            blurred = F.avg_pool2d(F.pad(blurred, (2, 2, 2, 2), mode="replicate"), 5, stride=1)
+        return torch.lerp(frames, blurred, strength * (depth[numbers] - focus).abs().sqrt())
+
+    return blur
+
+
+def _expose(frames: Tensor, config: RenderConfig, dice: Dice) -> Tensor:
+    """Light on the scene, then the camera's colours: a matrix, an offset and a gamma."""
+    batch, size = len(frames) // 2, tuple(frames.shape[-2:])
+    changes = _strength(config.color_change, dice, batch)[:, None] * dice.uniform(
+        batch, 6, low=-1.0
+    )
+    changes = torch.cat([torch.zeros_like(changes), changes])  # frame 1 keeps its colours
+    gain, (saturation, offset, gamma) = changes[:, :3].exp(), changes[:, 3:].unbind(1)
+    matrix = torch.diag_embed(gain) * (1 + saturation)[:, None, None]
+    matrix = matrix - (saturation / 3)[:, None, None]
+    light = upsample(_light(config, dice, batch, frames), (size[0], size[1]))
+    lit = (frames * light).flatten(2)
+    mixed = torch.baddbmm(offset[:, None, None] / 4, matrix, lit).view_as(frames)
+    return mixed.clamp_(1e-4, 1).pow_(gamma.exp()[:, None, None, None])
+
+
+def _light(config: RenderConfig, dice: Dice, batch: int, frames: Tensor) -> Tensor:
+    """(2B, 1, h, w) shadows that drift, and dark corners, on a coarse grid."""
+    height, width = (max(2, side // 16) for side in frames.shape[-2:])
+    y, x = (torch.linspace(-1, 1, side, device=dice.device) for side in (height, width))
+    y = y[:, None]
+    field = torch.zeros(2 * batch, 1, height, width, device=dice.device)
+    for _ in range(3):
+        wave = dice.normal(batch, 2) * 2.5
+        phase = dice.uniform(batch, 1, high=2 * math.pi)
+        drift = dice.normal(batch, 1) * 0.4
+        phases = torch.cat([phase, phase + drift])[..., None, None]
+        wave_x, wave_y = _twice(wave).chunk(2, 1)
+        field += (wave_x * x + wave_y * y + phases).sin()
+    shadow = _twice(_strength(config.shadow, dice, batch)) * torch.sigmoid(3 * field)
+    vignette = _twice(_strength(config.vignette, dice, batch)) * (x**2 + y**2) / 2
+    return (1 - shadow) * (1 - vignette)
+
+
+def _add_noise(frames: Tensor, setting: tuple[float, float], dice: Dice) -> Tensor:
+    if not setting[0]:
+        return frames
+    sigma = _twice(_strength(setting, dice, len(frames) // 2))
+    return frames.addcmul_(dice.normal(*frames.shape), sigma)
+
+
+def _compress(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
+    """Round the cosine transform of 8x8 blocks, the finer the detail the coarser the steps."""
+    height, width = frames.shape[-2:]
+    padded = F.pad(frames, (0, -width % _BLOCK, 0, -height % _BLOCK), mode="replicate")
+    rows, columns = (side // _BLOCK for side in padded.shape[-2:])
+    blocks = padded.unflatten(3, (columns, _BLOCK)).unflatten(2, (rows, _BLOCK)).transpose(3, 4)
+    cosines, steps = _cosines(frames), _steps(frames)
+    waves = cosines @ blocks @ cosines.mT  # (N, 3, rows, columns, 8, 8)
+    step = steps * strength[..., None, None] + 1e-3
+    waves = (waves / step).round_().mul_(step)
+    restored = cosines.mT @ waves @ cosines
+    return restored.transpose(3, 4).reshape_as(padded)[..., :height, :width]
+
+
+def _cosines(like: Tensor) -> Tensor:
+    """(8, 8) orthonormal: row k is the k-th cosine."""
+    number = torch.arange(_BLOCK, device=like.device, dtype=like.dtype)
+    table = (math.pi / _BLOCK * number[:, None] * (number + 0.5)).cos() * math.sqrt(2 / _BLOCK)
+    return table * torch.where(number == 0, math.sqrt(0.5), 1.0)[:, None]
+
+
+def _steps(like: Tensor) -> Tensor:
+    """(8, 8) steps of the rounding at full strength."""
+    number = torch.arange(_BLOCK, device=like.device, dtype=like.dtype)
+    return 0.1 + 0.06 * (number + number[:, None])

@@ -1,0 +1,90 @@
+"""Layers to frames: who is on top, what it looks like, where it goes."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..ops.warp import sampling_grid
+from .scene import Scene, upsample
+from .textures import TextureAtlas
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Both frames stacked, frame 1 first: N = 2B."""
+
+    color: Tensor
+    """(N, 3, H, W) about [0, 1]."""
+    flow: Tensor
+    """(N, 2, H, W): in frame 1 the truth, in frame 2 the motion the layer has at that place."""
+    depth: Tensor
+    """(N, 1, H, W) in [0, 1]."""
+    layer: Tensor
+    """(N, H, W) uint8, the layer seen there; 0 is the background."""
+
+
+def compose(scene: Scene, textures: TextureAtlas, size: tuple[int, int]) -> Frames:
+    """Look from above: colour is mixed at antialiased edges, flow belongs to the upper half."""
+    front, behind, cover = _visible_layers(scene, size)
+    seen = _look_up(scene, torch.stack([front, behind], 1))  # (N, C, 2, H, W)
+    flow, place, gain, offset, depth = seen.split([2, 3, 3, 1, 1], 1)
+    color = _sample_textures(textures, place) * gain + offset
+    cover = cover[:, None]
+    in_front = cover >= 0.5
+    return Frames(
+        color=torch.lerp(color[:, :, 1], color[:, :, 0], cover),
+        flow=torch.where(in_front, flow[:, :, 0], flow[:, :, 1]),
+        depth=torch.lerp(depth[:, :, 1], depth[:, :, 0], cover),
+        layer=torch.where(in_front[:, 0], front, behind),
+    )
+
+
+def find_occluded(frames: Frames) -> Tensor:
+    """(B, H, W) bool: a nearer layer covers the place where the pixel went, or it left the frame.
+
+    Nearer only: that a farther one shows there means that the pixel hit its own layer's edge.
+    """
+    layer1, layer2 = (frames.layer + 1).float().chunk(2)
+    grid = sampling_grid(frames.flow[: len(layer1)])
+    seen = F.grid_sample(layer2[:, None], grid, mode="nearest", align_corners=True)  # 0 outside
+    return (seen[:, 0] > layer1) | (seen[:, 0] == 0)
+
+
+def _visible_layers(scene: Scene, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The uppermost layer, the first opaque one behind it, (N, H, W) uint8, and its cover."""
+    frames, objects = scene.place.shape[:2]
+    grid = upsample(scene.place.flatten(0, 1).permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
+    outline = scene.outline.repeat(2, 1, 1, 1).flatten(0, 1)[:, None]
+    edge = F.grid_sample(outline, grid, padding_mode="border", align_corners=True)
+    edge = edge.view(frames, objects, *size)  # at least 1: inside, at most 0: outside
+    numbers = torch.arange(1, objects + 1, device=edge.device, dtype=torch.uint8).view(1, -1, 1, 1)
+    front = (numbers * (edge > 0)).amax(1)
+    opaque = (edge >= 0.5).logical_and_(numbers != front[:, None])
+    behind = (numbers * opaque).amax(1)
+    index = front.long().sub_(1).clamp_(min=0)[:, None]
+    return front, behind, edge.gather(1, index)[:, 0].clamp(0, 1)
+
+
+def _look_up(scene: Scene, layer: Tensor) -> Tensor:
+    """Everything known of the layers (N, K, H, W) that a pixel names: (N, C, K, H, W)."""
+    constants = torch.cat([scene.gain, scene.offset, scene.depth], -1).repeat(2, 1, 1)
+    grid = scene.flow.shape[2:4]
+    constants = constants[:, :, None, None].expand(-1, -1, *grid, -1)
+    volume = torch.cat([scene.flow, scene.texture, constants], -1).permute(0, 4, 1, 2, 3)
+    # 1 + a power of two layers: then a layer's number survives the scaling to [-1, 1] exactly
+    power = 1 << (volume.shape[2] - 2).bit_length()
+    volume = F.pad(volume, (0, 0, 0, 0, 0, power + 1 - volume.shape[2]))
+    z = layer.float().mul_(2 / power).sub_(1)
+    y, x = (torch.linspace(-1, 1, side, device=z.device) for side in z.shape[-2:])
+    position = torch.stack([x.expand_as(z), y[:, None].expand_as(z), z], -1)
+    return F.grid_sample(volume, position, align_corners=True)
+
+
+def _sample_textures(textures: TextureAtlas, place: Tensor) -> Tensor:
+    """(N, 3, K, H, W) positions in the atlas -> (N, 3, K, H, W) colours."""
+    frames, _, layers = place.shape[:3]
+    grid = place.permute(0, 2, 3, 4, 1).flatten(0, 1)[None]  # (1, NK, H, W, 3)
+    color = F.grid_sample(textures.images, grid, padding_mode="reflection", align_corners=False)
+    return color[0].unflatten(1, (frames, layers)).transpose(0, 1)

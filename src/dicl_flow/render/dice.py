@@ -1,0 +1,64 @@
+"""All chance of the renderer: one generator, a few distributions, no wait for the device."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_QUANTILES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+# CPU generators know 32 bits of a seed; this factor puts the steps of small seeds far apart
+_SEED_FACTOR, _SEED_BITS = 2_654_435_761, 0xFFFF_FFFF
+
+
+class Dice:
+    """Draws that depend on a seed and a step alone (on one kind of device)."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self.device = device
+        self.generator = torch.Generator(device)
+        self.restart(seed, 0)
+
+    def restart(self, seed: int, step: int) -> None:
+        """Begin the draws of a step."""
+        self.generator.manual_seed((seed * _SEED_FACTOR + step) & _SEED_BITS)
+
+    def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """Uniform in [low, high)."""
+        return torch.empty(shape, device=self.device).uniform_(low, high, generator=self.generator)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Mean 0, variance 1."""
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def log_uniform(self, *shape: int, low: float, high: float) -> Tensor:
+        """Every doubling between low and high is equally likely."""
+        return self.uniform(*shape, low=math.log(low), high=math.log(high)).exp()
+
+    def mostly_small(self, *shape: int, extent: float) -> Tensor:
+        """In [-extent, extent], half of it within an eighth of that."""
+        return extent * self.uniform(*shape, low=-1.0) ** 3
+
+    def happens(self, *shape: int, share: float) -> Tensor:
+        """1.0 with the probability `share`, else 0.0."""
+        return (self.uniform(*shape) < share).float()
+
+    def integers(self, *shape: int, high: int) -> Tensor:
+        """Whole numbers in [0, high)."""
+        return torch.randint(high, shape, generator=self.generator, device=self.device)
+
+    def directions(self, *shape: int) -> Tensor:
+        """Unit vectors (..., 2), all directions alike."""
+        angle = self.uniform(*shape, high=2 * math.pi)
+        return torch.stack([angle.cos(), angle.sin()], -1)
+
+    def lengths(self, *shape: int, quantiles: Sequence[float]) -> Tensor:
+        """Lengths with the given 50, 75, 90, 95, 99 and 100 % quantiles, linear in between."""
+        draw = self.uniform(*shape)
+        result = torch.zeros_like(draw)
+        ends = (0.0, *quantiles)
+        for step in range(len(quantiles)):
+            start, end = _QUANTILES[step], _QUANTILES[step + 1]
+            slope = (ends[step + 1] - ends[step]) / (end - start)
+            result += (draw.clamp(start, end) - start) * slope
+        return result

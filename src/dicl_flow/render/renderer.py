@@ -1,0 +1,98 @@
+"""Pairs of frames with exact flow, rendered on the device, as many as training asks for."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..config import RenderConfig
+from ..data import FlowBatch, FlowSample
+from ..errors import InputError
+from ..files import to_uint8
+from .camera import photograph
+from .compositing import compose, find_occluded
+from .dice import Dice
+from .scene import draw_scene
+from .shapes import shape_bank
+from .textures import TextureAtlas
+
+_SMALLEST_SIDE = 16
+
+
+@dataclass(frozen=True)
+class RenderedBatch:
+    """Rendered pairs with all that is known of them."""
+
+    image1: Tensor
+    """(B, 3, H, W) float32 in [0, 1]."""
+    image2: Tensor
+    flow: Tensor
+    """(B, 2, H, W) float32."""
+    valid: Tensor
+    """(B, H, W) bool: the flow is not longer than the config's `max_flow`."""
+    occluded: Tensor
+    """(B, H, W) bool: hidden in frame 2, or outside of it."""
+    layer: Tensor
+    """(B, H, W) uint8: which layer of the scene is seen in frame 1; 0 is the background."""
+
+    def to_batch(self) -> FlowBatch:
+        """Return what training reads."""
+        return FlowBatch(self.image1, self.image2, self.flow, self.valid)
+
+    def to_samples(self) -> list[FlowSample]:
+        """Return the pairs one by one, as if read from files."""
+        image1, image2, flow = (
+            tensor.permute(0, 2, 3, 1).cpu().numpy()
+            for tensor in (self.image1, self.image2, self.flow)
+        )
+        valid, occluded = self.valid.cpu().numpy(), self.occluded.cpu().numpy()
+        return [
+            FlowSample(to_uint8(image1[i]), to_uint8(image2[i]), flow[i], valid[i], occluded[i])
+            for i in range(len(flow))
+        ]
+
+
+class Renderer:
+    """Renders scenes of one frame size: the same seed and step give the same batch."""
+
+    def __init__(
+        self,
+        config: RenderConfig,
+        size: tuple[int, int],
+        textures: TextureAtlas,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        if min(size) < _SMALLEST_SIDE:
+            raise InputError(
+                f"frames need at least {_SMALLEST_SIDE} px a side, got {size[1]}x{size[0]}"
+            )
+        self.config, self.size, self.textures = config, size, textures
+        self.device, self.seed = torch.device(device), seed
+        self.dice = Dice(self.device, seed)
+        self.shapes = shape_bank(self.dice, config.num_shapes, config.shape_side)
+
+    def render(self, batch: int, step: int) -> RenderedBatch:
+        """Render `batch` scenes."""
+        self.dice.restart(self.seed, step)
+        return self.render_next(batch)
+
+    @torch.no_grad()
+    def render_next(self, batch: int) -> RenderedBatch:
+        """Render from where the dice are: nothing waits for the device or depends on the draws.
+
+        So it can be captured in a CUDA graph that knows `self.dice.generator`.
+        """
+        with torch.autocast(self.device.type, enabled=False):
+            scene = draw_scene(self.config, self.dice, batch, self.size, self.textures, self.shapes)
+            frames = compose(scene, self.textures, self.size)
+            image1, image2 = photograph(frames, self.config, self.dice).chunk(2)
+        flow = frames.flow[:batch].contiguous()
+        return RenderedBatch(
+            image1=image1,
+            image2=image2,
+            flow=flow,
+            valid=flow.norm(dim=1) <= self.config.max_flow,
+            occluded=find_occluded(frames),
+            layer=frames.layer[:batch],
+        )

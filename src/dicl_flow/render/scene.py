@@ -1,0 +1,183 @@
+"""Scenes as layers: what covers them, where they lie, how they move.
+
+The trick that makes the flow exact: a layer's texture and outline are fixed in frame 2, and
+frame 1 looks them up at x + f(x). So the flow at x is f(x), for any smooth f, with nothing to
+invert. All smooth maps are computed on nodes a few pixels apart; between them they are linear.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..config import RenderConfig
+from .dice import Dice
+from .motions import (
+    Camera,
+    OwnMotion,
+    draw_camera,
+    draw_own_motion,
+    draw_pace,
+    rotation_and_zoom,
+    transform,
+)
+from .textures import TextureAtlas
+
+_NODE_SPACING = 8  # px
+_FLAT = 0.03  # what is left of vertical motion in a scene that moves sideways
+_NOWHERE = 1e4  # px outside: the distance of an object that is not there
+
+
+@dataclass(frozen=True)
+class Scene:
+    """D layers, 0 the background, the last the nearest; both frames stacked, frame 1 first."""
+
+    flow: Tensor
+    """(2B, D, h, w, 2) displacements on the nodes."""
+    texture: Tensor
+    """(2B, D, h, w, 3) where to look in the atlas, each axis in [-1, 1]."""
+    place: Tensor
+    """(2B, D-1, h, w, 2) where to look in an object's outline, each axis in [-1, 1]."""
+    outline: Tensor
+    """(B, D-1, S, S) signed distance to the object's edge in px, plus 1/2: above 0 it shows."""
+    gain: Tensor
+    """(B, D, 3) of the texture's colours."""
+    offset: Tensor
+    """(B, D, 1) added to them."""
+    depth: Tensor
+    """(B, D, 1) from near 0 to 1, the background."""
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """How the layers of a scene move."""
+
+    camera: Camera
+    own: OwnMotion
+    follow: Tensor
+    """(B, D, 1, 1) how much of the camera's motion a layer sees."""
+
+    def flow(self, points: Tensor) -> Tensor:
+        """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
+        return self.follow * self.camera.flow(points) + self.own.flow(points)
+
+
+def draw_scene(
+    config: RenderConfig,
+    dice: Dice,
+    batch: int,
+    size: tuple[int, int],
+    textures: TextureAtlas,
+    shapes: Tensor,
+) -> Scene:
+    """Draw `batch` scenes for frames of `size`, with outlines from `shapes` (N, 1, S, S)."""
+    num_layers = 1 + config.objects[1]
+    depth = 1 - torch.arange(num_layers, device=dice.device).view(1, -1, 1) / num_layers
+    layers = _draw_motion(config, dice, batch, size, 1 + config.parallax * (1 - depth))
+    nodes = _nodes(size, dice.device)  # (h, w, 2)
+    points = nodes.view(1, 1, -1, 2).expand(batch, num_layers, -1, -1)
+    flow = layers.flow(points)
+    # where each node of frame 1, then of frame 2, lies in frame 2
+    target = torch.cat([points + flow, points])
+    center1 = layers.own.center[:, :, None]
+    center = center1 + layers.flow(center1)  # (B, D, 1, 2) in frame 2
+    position = target - center.repeat(2, 1, 1, 1)
+    place, outline = _draw_outlines(config, dice, position, size, shapes)
+    texture = _draw_textures(config, dice, position, textures)
+    change = config.layer_color * dice.uniform(batch, num_layers, 5, low=-1.0)
+    grid = nodes.shape[:2]
+    return Scene(
+        flow=torch.cat([flow, flow]).unflatten(2, grid),
+        texture=texture.unflatten(2, grid),
+        place=place.unflatten(2, grid),
+        outline=outline,
+        gain=(change[..., :3] / 2 + change[..., 3:4]).exp(),
+        offset=change[..., 4:] / 2,
+        depth=depth.expand(batch, -1, -1),
+    )
+
+
+def _draw_motion(
+    config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int], follow: Tensor
+) -> _Layers:
+    pace = draw_pace(config, dice, batch)
+    sideways = dice.happens(batch, share=config.horizontal_share)
+    flat = torch.stack([torch.ones_like(sideways), 1 - (1 - _FLAT) * sideways], 1)
+    camera = draw_camera(config, dice, pace, flat, size)
+    num_layers = follow.shape[1]
+    own = draw_own_motion(config, dice, pace, flat, num_layers)
+    layers = _Layers(camera, own, follow[..., None])
+    # objects are near their place half-way between the frames, so that fast ones are seen too
+    spread = dice.uniform(batch, num_layers, 1, 2, low=-0.5, high=0.5) * (1 + 2 * config.margin)
+    middle = camera.pivot + 2 * camera.pivot * spread
+    moved = layers.follow * camera.flow(middle) + own.shift[:, :, None]
+    return replace(layers, own=replace(own, center=(middle - moved / 2)[:, :, 0]))
+
+
+def _draw_outlines(
+    config: RenderConfig, dice: Dice, position: Tensor, size: tuple[int, int], shapes: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(2B, D, P, 2) positions relative to the centres -> where to look, and in what."""
+    batch, objects = len(position) // 2, position.shape[1] - 1
+    low, high = (min(size) * radius for radius in config.object_radius)
+    radius = dice.log_uniform(batch, objects, low=low, high=high)
+    stretch = dice.uniform(batch, objects, low=-0.5, high=0.5) * config.object_stretch
+    stretch = torch.stack([stretch, -stretch], -1).exp()  # (B, D-1, 2)
+    turn = rotation_and_zoom(dice.uniform(batch, objects, high=2 * math.pi), -radius.log())
+    matrix = (turn / stretch[..., None]).repeat(2, 1, 1, 1)
+    fewest, most = config.objects
+    count = fewest + dice.integers(batch, 1, high=most - fewest + 1)
+    absent = torch.arange(objects, device=dice.device) >= count
+    chosen = shapes[dice.integers(batch, objects, high=len(shapes)), 0]  # (B, D-1, S, S)
+    edge = 0.5 - _NOWHERE * absent
+    outline = torch.addcmul(edge[..., None, None], chosen, radius[..., None, None])
+    return transform(matrix, position[:, 1:]), outline
+
+
+def _draw_textures(
+    config: RenderConfig, dice: Dice, position: Tensor, textures: TextureAtlas
+) -> Tensor:
+    """(2B, D, P, 2) positions relative to the centres -> (2B, D, P, 3) where in the atlas."""
+    batch, layers = len(position) // 2, position.shape[1]
+    low, high = config.texture_scale
+    scale = dice.log_uniform(batch, layers, low=low, high=high).log()
+    turn = dice.mostly_small(batch, layers, extent=math.pi)
+    turn[:, 0] /= 6  # the background stands nearly upright
+    matrix = rotation_and_zoom(turn, scale)
+    matrix[..., 0] *= dice.uniform(batch, layers, 1, low=-1.0).sign()  # some are mirrored
+    height, width = textures.size
+    half = torch.stack([matrix.new_full((), side / 2) for side in (width, height)])
+    matrix = (matrix / half[:, None]).repeat(2, 1, 1, 1)
+    origin = dice.uniform(batch, layers, 1, 2, low=-1.0)
+    origin[:, 0] *= 0.3  # and shows the middle of its picture, not the seam of the mirror
+    place = transform(matrix, position) + origin.repeat(2, 1, 1, 1)
+    number = _draw_numbers(config, dice, batch, layers, textures)
+    slot = ((2 * number + 1) / len(textures) - 1)[..., None, None].repeat(2, 1, 1, 1)
+    return torch.cat([place, slot.expand(-1, -1, place.shape[2], -1)], -1)
+
+
+def _draw_numbers(
+    config: RenderConfig, dice: Dice, batch: int, layers: int, textures: TextureAtlas
+) -> Tensor:
+    """(B, D) which texture of the atlas."""
+    photos, computed = textures.num_photos, len(textures) - textures.num_photos
+    share = 1.0 if not photos else config.procedural_share if computed else 0.0
+    photo = dice.integers(batch, layers, high=max(photos, 1))
+    other = photos + dice.integers(batch, layers, high=max(computed, 1))
+    return torch.where(dice.happens(batch, layers, share=share) > 0, other, photo)
+
+
+def _nodes(size: tuple[int, int], device: torch.device) -> Tensor:
+    """(h, w, 2) positions in px: the corners of the frame and evenly between."""
+    y, x = (
+        torch.linspace(0, side - 1, math.ceil((side - 1) / _NODE_SPACING) + 1, device=device)
+        for side in size
+    )
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+
+
+def upsample(nodes: Tensor, size: tuple[int, int]) -> Tensor:
+    """(N, C, h, w) on the nodes -> (N, C, H, W) on the pixels."""
+    return F.interpolate(nodes, size, mode="bilinear", align_corners=True)

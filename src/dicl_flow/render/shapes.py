@@ -1,0 +1,175 @@
+"""A bank of outlines, each a signed distance: sharp at any scale, positive inside.
+
+Shapes live in the square [-1, 1]², and every one leaves its border free. A shape is first any
+function that is positive inside; dividing it by its slope makes it a distance near its edge,
+which is all that antialiasing asks for.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .dice import Dice
+from .noise import octaves, smooth_noise
+
+_MARGIN = 0.96
+
+
+def shape_bank(dice: Dice, count: int, side: int) -> Tensor:
+    """(N, 1, S, S) signed distances in units of half the square, all kinds in turn."""
+    axis = torch.linspace(-1, 1, side, device=dice.device)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    plane = Plane(dice, x, y)
+    share = math.ceil(count / len(_KINDS))
+    kinds = torch.stack([kind(plane, share) for kind in _KINDS], 1)  # (share, kinds, S, S)
+    values = kinds.flatten(0, 1)[:count]
+    border = _MARGIN - torch.maximum(x.abs(), y.abs())
+    return torch.minimum(_distance(values, side), border)[:, None]
+
+
+class Plane:
+    """The square with its coordinates, (S, S) or (N, S, S) each, and the dice."""
+
+    def __init__(self, dice: Dice, x: Tensor, y: Tensor) -> None:
+        self.dice, self.x, self.y = dice, x, y
+        self.radius, self.angle = torch.hypot(x, y), torch.atan2(y, x)
+        self.size = x.shape[-2], x.shape[-1]
+
+    def draw(self, count: int, low: float, high: float) -> Tensor:
+        """(N, 1, 1) uniform."""
+        return self.dice.uniform(count, 1, 1, low=low, high=high)
+
+    def turned(self, count: int) -> tuple[Tensor, Tensor]:
+        """(N, S, S) coordinates x and y in axes turned at random."""
+        angle = self.draw(count, 0, 2 * math.pi)
+        cos, sin = angle.cos(), angle.sin()
+        return cos * self.x + sin * self.y, cos * self.y - sin * self.x
+
+    def moved(self, count: int) -> "Plane":
+        """Return the plane of N shapes whose centres lie a little off the middle."""
+        x, y = self.draw(count, -0.35, 0.35), self.draw(count, -0.35, 0.35)
+        return Plane(self.dice, self.x - x, self.y - y)
+
+
+def _distance(values: Tensor, side: int) -> Tensor:
+    """(N, S, S) values -> the distance to their zero line, to first order."""
+    slope_y, slope_x = torch.gradient(values, spacing=2 / (side - 1), dim=(1, 2))
+    return values / torch.hypot(slope_x, slope_y).clamp_min(0.3)
+
+
+def _blobs(plane: Plane, count: int) -> Tensor:
+    """From ellipses to amoebas."""
+    radius = plane.draw(count, 0.5, 0.8)
+    amount = plane.draw(count, 0, 0.35)
+    for frequency in range(2, 7):
+        phase = plane.draw(count, 0, 2 * math.pi)
+        height = amount * plane.draw(count, 0, 1) / (frequency - 1)
+        radius = radius + height * (frequency * plane.angle + phase).cos()
+    return radius - plane.radius
+
+
+def _polygons(plane: Plane, count: int) -> Tensor:
+    """Convex, of three to seven sides."""
+    sides, start = 7, plane.draw(count, 0, 2 * math.pi)
+    value = torch.full_like(plane.x, 2.0).expand(count, -1, -1)
+    number = 3 + plane.dice.integers(count, 1, 1, high=sides - 2)
+    for side in range(sides):
+        angle = start + (side + plane.draw(count, -0.2, 0.2)) * 2 * math.pi / number
+        edge = plane.draw(count, 0.3, 0.65) - angle.cos() * plane.x - angle.sin() * plane.y
+        value = torch.where(side < number, torch.minimum(value, edge), value)
+    return torch.minimum(value, 0.9 - plane.radius)
+
+
+def _solids(plane: Plane, count: int) -> Tensor:
+    return _either(plane, _blobs(plane, count), _polygons(plane, count))
+
+
+def _either(plane: Plane, one: Tensor, other: Tensor) -> Tensor:
+    """For each shape one of two, at random."""
+    return torch.where(plane.draw(len(one), -1, 1) > 0, one, other)
+
+
+def _curves(plane: Plane, count: int) -> Tensor:
+    """Thin bars, straight or wavy."""
+    x, y = plane.turned(count)
+    bend = plane.draw(count, 0, 0.3) * (plane.draw(count, 1, 6) * x + plane.draw(count, 0, 6)).sin()
+    width = plane.draw(count, 0.02, 0.1)
+    return torch.minimum(width - (y - bend).abs(), 0.9 - x.abs())
+
+
+def _branches(plane: Plane, count: int) -> Tensor:
+    """Several bars that meet, like twigs or the legs of a stand."""
+    fork = plane.moved(count)
+    value = plane.draw(count, 0.02, 0.25) - fork.radius
+    for _ in range(5):
+        along, across = fork.turned(count)
+        width = plane.draw(count, 0.015, 0.06) * (1.5 - along.clamp(0, 1))
+        bend = plane.draw(count, -0.3, 0.3) * along**2
+        value = torch.maximum(value, torch.minimum(width - (across - bend).abs(), along))
+    return torch.minimum(value, 0.9 - plane.radius)
+
+
+def _rings(plane: Plane, count: int) -> Tensor:
+    """Outlines of blobs and polygons."""
+    width = plane.draw(count, 0.03, 0.15)
+    return width - (_solids(plane, count) - width).abs()
+
+
+def _holes(plane: Plane, count: int) -> Tensor:
+    """Blobs and polygons with round holes."""
+    value = _solids(plane, count)
+    for _ in range(4):
+        hole = plane.moved(count).radius - plane.draw(count, 0.03, 0.25)
+        value = torch.minimum(value, hole)
+    return value
+
+
+def _fences(plane: Plane, count: int) -> Tensor:
+    """Pickets, or a lattice of crossing ones, with or without an outline."""
+    x, y = plane.turned(count)
+    spacing = plane.draw(count, 0.15, 0.5)
+    width = spacing * plane.draw(count, 0.12, 0.35)
+    pickets, rails = (width / 2 - spacing * ((c / spacing + 10).frac() - 0.5).abs() for c in (x, y))
+    rails = _either(plane, rails, 0.06 - (y.abs() - 0.4).abs())
+    bars = torch.maximum(pickets, rails)
+    return torch.minimum(bars, torch.minimum(0.85 - x.abs(), 0.6 - y.abs()))
+
+
+def _foliage(plane: Plane, count: int) -> Tensor:
+    """Scattered leaves: what noise leaves over inside a blob."""
+    leaves = smooth_noise(plane.dice, count, plane.size, 14)[:, 0]
+    return torch.minimum(0.1 * (leaves - plane.draw(count, -0.5, 0.4)), _blobs(plane, count))
+
+
+def _rough(plane: Plane, count: int) -> Tensor:
+    """Blobs with frayed edges: hair, grass, rock."""
+    fringe = octaves(plane.dice, count, plane.size, 6)[:, 0]
+    return _blobs(plane, count) + plane.draw(count, 0.02, 0.12) * fringe
+
+
+def _composites(plane: Plane, count: int) -> Tensor:
+    """Two shapes joined, or one cut out of the other."""
+    one, other = _solids(plane, count), _solids(plane.moved(count), count)
+    return _either(plane, torch.maximum(one, other), torch.minimum(one, 0.2 - other))
+
+
+# in the bank each kind occurs as often as here: about a quarter is thin
+_KINDS = (
+    _blobs,
+    _curves,
+    _polygons,
+    _holes,
+    _rough,
+    _composites,
+    _blobs,
+    _branches,
+    _polygons,
+    _rough,
+    _fences,
+    _holes,
+    _blobs,
+    _foliage,
+    _composites,
+    _rings,
+)

@@ -1,0 +1,93 @@
+"""What layers are covered with: photographs of a folder and computed textures, in one tensor."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..files import read_image, to_uint8
+from .dice import Dice
+from .procedural import procedural_textures
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TEXTURE_SIZE = (384, 512)
+PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm")
+_NUM_PROCEDURAL = 54
+
+
+class TextureAtlas:
+    """P textures of one size on the device; the first `num_photos` are photographs."""
+
+    def __init__(self, photos: Tensor, procedural: Tensor) -> None:
+        """Take two stacks (N, 3, H, W) with values in [0, 1] or uint8; one may be empty."""
+        self.num_photos = len(photos)
+        stack = torch.cat([_as_float(photos), _as_float(procedural)])
+        # (1, 3, P, H, W) in memory as (P, H, W, 3): one look-up finds its colours side by side
+        self.images = stack.permute(0, 2, 3, 1).contiguous().permute(3, 0, 1, 2)[None]
+
+    def __len__(self) -> int:
+        return self.images.shape[2]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of a texture."""
+        return self.images.shape[3], self.images.shape[4]
+
+
+def load_textures(
+    folder: str | Path | None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    limit: int | None = None,
+    size: tuple[int, int] = TEXTURE_SIZE,
+) -> TextureAtlas:
+    """Load the photographs of a folder beside computed textures; None: only computed ones.
+
+    `limit` takes that many photographs, spread evenly over the folder.
+    """
+    paths = [] if folder is None else list_photos(Path(folder))
+    if limit is not None and limit < len(paths):
+        paths = [paths[index * len(paths) // limit] for index in range(limit)]
+    photos = _read_photos(paths, size).to(device)
+    dice = Dice(torch.device(device), seed)
+    return TextureAtlas(photos, procedural_textures(dice, _NUM_PROCEDURAL, size))
+
+
+def list_photos(folder: Path) -> list[Path]:
+    """All photographs of a folder and the folders in it, in order."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder of photographs {folder}; or say 'procedural'")
+    files = (f for f in sorted(folder.rglob("*")) if f.suffix.lower() in PHOTO_SUFFIXES)
+    photos = [file for file in files if not file.name.startswith(".")]
+    if not photos:
+        raise InputError(f"no photographs ({', '.join(PHOTO_SUFFIXES)}) in {folder}")
+    return photos
+
+
+def _read_photos(paths: Sequence[Path], size: tuple[int, int]) -> Tensor:
+    """(N, 3, H, W) uint8."""
+    with ThreadPoolExecutor() as pool:
+        photos = list(pool.map(lambda path: _fill(to_uint8(read_image(path)), size), paths))
+    stack = np.stack(photos) if photos else np.empty((0, *size, 3), np.uint8)
+    return torch.from_numpy(stack).permute(0, 3, 1, 2)
+
+
+def _fill(photo: Array, size: tuple[int, int]) -> Array:
+    """Scale a photo until it fills `size`, and cut off what is over, half at each end."""
+    scale = max(side / length for side, length in zip(size, photo.shape, strict=False))
+    height, width = (max(s, round(n * scale)) for s, n in zip(size, photo.shape, strict=False))
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
+    resized = cv2.resize(photo, (width, height), interpolation=method)
+    top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    return resized[top : top + size[0], left : left + size[1]]
+
+
+def _as_float(images: Tensor) -> Tensor:
+    return images.float() / 255 if images.dtype == torch.uint8 else images

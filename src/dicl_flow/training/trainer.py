@@ -1,0 +1,175 @@
+"""What a run changes, and the step that changes it."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ..config import TrainConfig, to_toml
+from ..data import FlowBatch
+from ..errors import InputError
+from ..inputs import normalize
+from ..models import DiclFlow, LevelFlow, build
+from ..weights import Weights
+from .averaging import WeightAverage
+from .distributed import Processes, distribute, share_norms
+from .graphs import RecordedStep
+from .loss import end_point_error, pyramid_loss
+from .optimizer import build_optimizer, learning_rate
+from .start import freeze_norms, start_from
+
+
+class Trainer:
+    """Everything a run changes, and the step that changes it."""
+
+    def __init__(
+        self, config: TrainConfig, processes: Processes, initial: str | Path | None = None
+    ) -> None:
+        torch.manual_seed(config.seed)
+        self.config, self.processes = config, processes
+        model = build(config.model)
+        if initial is not None:
+            start_from(model, initial)
+        model = share_norms(model.to(processes.device), processes)
+        fused = config.backend == "fused"
+        self.model = _fused_twin(model, processes) if fused else model
+        self.parallel = distribute(self.model, processes)
+        self.optimizer = build_optimizer(self.model, config.optimizer, fused=fused)
+        decay = config.optimizer.average
+        self.average = WeightAverage(self.model, decay) if decay else None
+        clip = config.optimizer.clip or float("inf")
+        recorded = (self._backward, self.model, self.optimizer, self.average, clip)
+        self.recorded = RecordedStep(*recorded) if fused else None
+        self._upcoming: FlowBatch | None = None
+        self.step, self.progress = 0, 0.0
+        self.skipped, self.skipped_in_a_row = 0, 0
+
+    def train_step(self, batches: Iterator[FlowBatch], progress: float) -> dict[str, float]:
+        """Take one step of the optimizer; return what it saw."""
+        self._training_mode()
+        rate = learning_rate(self.config, self.step, progress)
+        take = self._eager_step if self.recorded is None else self._recorded_step
+        values = dict(zip(("loss", "epe", "gradient_norm"), take(batches, rate), strict=True))
+        finite = all(map(isfinite, values.values()))
+        self._count(finite=finite)
+        return {**(values if finite else {}), "learning_rate": rate}
+
+    def _eager_step(self, batches: Iterator[FlowBatch], rate: float) -> list[float]:
+        """Step if all is finite; else leave no trace. Return loss, EPE and gradient norm."""
+        statistics = [buffer.clone() for buffer in self.model.buffers()]
+        device, settings = self.processes.device, self.config.optimizer
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        totals = torch.zeros(2, device=device)
+        for part in range(settings.accumulate):
+            self.batch = next(batches).to(device)
+            totals += self._backward(self.batch, last=part == settings.accumulate - 1)
+        totals /= settings.accumulate
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), settings.clip or float("inf")
+        )
+        values: list[float] = torch.cat([totals, norm[None]]).tolist()
+        if all(map(isfinite, values)):
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.follow(self.model, self.average.rate(self.step))
+        else:
+            torch._foreach_copy_(list(self.model.buffers()), statistics)
+        return values
+
+    def _recorded_step(self, batches: Iterator[FlowBatch], rate: float) -> list[float]:
+        """Do the same by replaying a recording; the next batch is made while the device works."""
+        assert self.recorded is not None
+        follow = self.average.rate(self.step) if self.average else 0.0
+        self.batch = (self._upcoming or next(batches)).to(self.processes.device)
+        values = self.recorded(self.batch, rate, follow)
+        self._upcoming = next(batches)
+        return values.tolist()
+
+    def _backward(self, batch: FlowBatch, *, last: bool = True) -> Tensor:
+        """Accumulate the gradients of one part of a batch; return loss and EPE over processes."""
+        parallel, world = self.parallel, self.processes.world_size
+        num_valid = self.processes.sum(batch.valid.sum()) / world
+        wait = isinstance(parallel, DistributedDataParallel) and not last
+        with parallel.no_sync() if wait else nullcontext():  # type: ignore[operator]
+            self.levels = self._forward(batch)
+            loss = pyramid_loss(
+                self.levels,
+                batch.flow,
+                batch.valid,
+                self.config.model.reach,
+                self.config.loss,
+                num_valid,
+            )
+            (loss / self.config.optimizer.accumulate).backward()
+        with torch.no_grad():
+            error = end_point_error(self.levels[-1].refined, batch.flow)
+            epe = (error * batch.valid).sum() / num_valid.clamp(min=1)
+        return self.processes.sum(torch.stack([loss.detach(), epe])) / world
+
+    def _forward(self, batch: FlowBatch) -> list[LevelFlow]:
+        reduced = self.config.optimizer.precision == "bf16"
+        with torch.autocast(self.processes.device.type, torch.bfloat16, enabled=reduced):
+            return self.parallel(normalize(batch.image1), normalize(batch.image2))
+
+    def _training_mode(self) -> None:
+        self.parallel.train()
+        if self.config.optimizer.freeze_norm:
+            freeze_norms(self.model)
+
+    def _count(self, *, finite: bool) -> None:
+        self.step += 1
+        self.skipped += not finite
+        self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
+
+    def checkpoint(self) -> dict[str, Any]:
+        """All that is needed to go on as if nothing had happened."""
+        return {
+            "config": to_toml(self.config),
+            "step": self.step,
+            "progress": self.progress,
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": self.average.state_dict(self.model) if self.average else None,
+            "random": torch.get_rng_state(),
+        }
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Go back to where `checkpoint` was made."""
+        self.step, self.progress = checkpoint["step"], checkpoint["progress"]
+        self.skipped = checkpoint["skipped"]
+        self.skipped_in_a_row = checkpoint["skipped_in_a_row"]
+        self.model.load_state_dict(checkpoint["model"], strict=True)
+        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        if self.average is not None:
+            self.average.model.load_state_dict(checkpoint["average"], strict=True)
+        torch.set_rng_state(checkpoint["random"])
+
+    def weights(self) -> Weights:
+        """The weights to use: the average where there is one."""
+        averaged = self.average.state_dict(self.model) if self.average else None
+        state = averaged or self.model.state_dict()
+        tensors = {key: tensor.detach().cpu() for key, tensor in state.items()}
+        about = {
+            "recipe": self.config.name,
+            "steps": str(self.step),
+            "pairs": str(self.step * self.config.batch),
+        }
+        return Weights(self.config.model, tensors, about)
+
+
+def _fused_twin(model: DiclFlow, processes: Processes) -> DiclFlow:
+    """The same network with fused kernels."""
+    from ..matching.fused import fuse
+
+    if processes.world_size > 1:
+        raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
+    return fuse(model)
