@@ -40,6 +40,7 @@ def test_toml(tmp_path):
         ('{"matcher": "dcil"}', "did you mean 'dicl'"),
         ('{"host": "pwc"}', "unknown host"),
         ('{"padding": "wite"}', "did you mean 'white'"),
+        ('{"max_pixels": 100}', "max_pixels goes with padding 'resize'"),
         ('{"levels": [{"stride": 4}, {"stride": 8}]}', "from coarse to fine"),
         ('{"levels": [{"stride": 12}]}', "stride must be one of"),
         ('{"levels": [{"stride": 4, "radius": 0}]}', "radius must be at least 1"),

@@ -373,7 +373,7 @@ def test_estimator_is_network_then_resize_then_crop():
     torch.manual_seed(3)
     model = build(SMALL).eval()
     image1, image2 = torch.rand(2, 1, 3, 20, 35)
-    flow, confidence = FlowEstimator(model, "cpu").estimate(image1, image2)
+    flow, confidence = FlowEstimator(model, "cpu", "fp32", "plain").estimate(image1, image2)
     with torch.no_grad():
         padded = [F.pad(x * 2 - 1, (0, 13, 0, 12), mode="replicate") for x in (image1, image2)]
         finest = model(*padded)[-1]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -5,16 +7,18 @@ from conftest import SMALL
 from golden import formula
 
 import dicl_flow
+from dicl_flow.config import ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.estimator import FlowEstimator
-from dicl_flow.models import build
+from dicl_flow.models import LevelFlow, build
+from dicl_flow.ops import size_in_multiples
 
 IMAGE1, IMAGE2 = formula.pair(37, 51)
 
 
 @pytest.fixture(scope="module")
 def estimator(small_weights):
-    return dicl_flow.load(small_weights, device="cpu")
+    return dicl_flow.load(small_weights, device="cpu", precision="fp32")
 
 
 def test_result_has_the_size_of_the_images(estimator):
@@ -68,19 +72,76 @@ def test_reduced_precision_is_near_float32(small_weights, estimator, precision):
     assert 0 < difference.mean() < 0.2
 
 
-def test_auto_is_float32_for_now(estimator):
-    assert estimator.precision == "fp32"
+@pytest.mark.parametrize(("amx", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_auto_is_fast_and_as_precise_as_the_processor_is_quick(
+    monkeypatch, small_weights, amx, precision
+):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    estimator = dicl_flow.load(small_weights, "cpu")
+    assert (estimator.backend, estimator.precision) == ("fast", precision)
+    assert dicl_flow.load(small_weights, "cpu", backend="plain").precision == "fp32"
+
+
+def test_networks_without_a_fast_path_say_so():
+    model = build(ModelConfig(matcher="dot", levels=SMALL.levels))
+    assert FlowEstimator(model, "cpu").backend == "plain"
+    with pytest.raises(InputError, match="backend='plain'"):
+        FlowEstimator(model, "cpu", backend="fast")
 
 
 def test_white_padding_changes_the_border(small_weights):
-    from dataclasses import replace
-
     torch.manual_seed(0)
     model = build(SMALL)
     plain = FlowEstimator(model, "cpu")(IMAGE1, IMAGE2).flow
     model.config = replace(SMALL, padding="white")
     white = FlowEstimator(model, "cpu")(IMAGE1, IMAGE2).flow
     assert np.abs(plain - white)[:, -4:].max() > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((388, 584), (512, 640)),
+        ((436, 1024), (512, 1024)),
+        ((375, 1242), (384, 1280)),
+        ((1080, 1920), (640, 1024)),
+        ((2160, 3840), (640, 1024)),
+        ((3000, 20), (3072, 128)),
+        ((9000, 20), (8960, 128)),
+        ((1, 1), (128, 128)),
+    ],
+)
+def test_sizes_of_the_packaged_weights(size, expected):
+    assert size_in_multiples(size, 128, 1024 * 640) == expected
+
+
+def test_frames_are_resized_and_the_flow_back(monkeypatch):
+    """A network that always says (1, 2) px of its own size; the frame is twice as large."""
+    model = build(replace(SMALL, padding="resize", max_pixels=32 * 48))
+    seen = []
+
+    def fixed(image1, image2):
+        seen.append(tuple(image1.shape[-2:]))
+        flow = torch.tensor([0.25, 0.5])[None, :, None, None].expand(1, 2, 8, 12)
+        return [LevelFlow(flow, flow, torch.zeros(1, 1, 8, 12))]
+
+    monkeypatch.setattr(model, "forward", fixed)
+    result = FlowEstimator(model, "cpu", "fp32", "plain")(*formula.pair(64, 96))
+    assert seen == [(32, 48)]
+    assert result.flow.shape == (64, 96, 2)
+    np.testing.assert_allclose(result.flow[..., 0], 2, rtol=1e-5)  # 1 px of 48 is 2 of 96
+    np.testing.assert_allclose(result.flow[..., 1], 4, rtol=1e-5)
+    np.testing.assert_allclose(result.confidence, 1, rtol=1e-5)
+
+
+def test_packaged_weights_beat_no_flow_on_the_demo():
+    from dicl_flow.cli.demo import demo_pairs
+    from dicl_flow.data import read_sample
+
+    pair = next(pair for pair in demo_pairs() if pair.truth is not None)
+    sample = read_sample(pair)
+    error = dicl_flow.load(device="cpu")(sample.image1, sample.image2).flow - sample.flow
+    assert np.hypot(error[..., 0], error[..., 1])[sample.valid].mean() < 3  # no flow: 17 px
 
 
 def test_result_saves_and_draws(estimator, tmp_path):
@@ -114,6 +175,7 @@ def test_images_of_different_size_are_refused(estimator):
         ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cpu:x"}, "unknown device"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"backend": "fsat"}, "did you mean 'fast'"),
     ],
 )
 def test_options_that_do_not_exist_are_refused(small_weights, options, message):

@@ -16,9 +16,11 @@ SOURCE = Path(dicl_flow.__file__).parent
 LAYERS = [
     ["__main__"],
     ["cli"],
+    ["bench"],
     ["training", "evaluation", "analysis", "estimator", "video", "export"],
     ["sheets"],
-    ["weights", "data", "render", "warping"],
+    ["weights", "data", "render", "warping", "tiling"],
+    ["fast"],
     ["models"],
     ["matching"],
     ["nn"],

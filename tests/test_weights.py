@@ -15,6 +15,7 @@ from dicl_flow.weights import (
     read_weights,
     resolve,
 )
+from dicl_flow.weights.store import PACKAGED_SHA256
 
 
 def write(path, content):
@@ -154,6 +155,19 @@ def test_names_are_resolved_or_explained(tmp_path, small_weights):
         resolve("some/where.safetensors")
     with pytest.raises(InputError, match="unknown weights 'sintell'"):
         resolve("sintell")
-    if not packaged_names():
-        with pytest.raises(InputError, match="ships no weights"):
-            resolve(None)
+
+
+def test_packaged_weights_are_the_listed_ones_and_the_default():
+    assert packaged_names() == sorted(PACKAGED_SHA256)
+    for name, sha256 in PACKAGED_SHA256.items():
+        weights = read_weights(resolve(name))
+        assert weights.sha256 == sha256
+        assert {"recipe", "data", "pairs", "training", "metrics"} <= weights.about.keys()
+        load_model(weights)
+    assert resolve(None) == resolve("rendered")
+
+
+def test_damaged_packaged_weights_are_refused(tmp_path, monkeypatch, small_weights):
+    monkeypatch.setattr("dicl_flow.weights.store._PACKAGED", small_weights.parent)
+    with pytest.raises(InputError, match="is damaged"):
+        read_weights(resolve("small"))

@@ -1,6 +1,6 @@
 """Images in, flow out: the face for Python users."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +9,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .config import ModelConfig
 from .errors import InputError, unknown_name
+from .fast import FastDiclFlow, Graphs, available_bytes, is_supported, network_bytes
 from .files import write_flow
 from .inputs import Array, ImageInput, image_batch, normalize
 from .models import DiclFlow
-from .ops import crop, pad_to_multiple, resize, upsample_flow
+from .ops import (
+    crop,
+    pad_to_multiple,
+    resize,
+    resize_flow_pixels,
+    resize_pixels,
+    size_in_multiples,
+    upsample_flow,
+)
+from .tiling import in_tiles, tile_size
 from .visualize import flow_to_rgb
 from .weights import load_model, read_weights, resolve
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEVICES = ("auto", "cpu", "cuda", "mps")
+BACKENDS = ("auto", "fast", "plain")
 
 
 @dataclass(frozen=True)
@@ -66,10 +78,26 @@ class FlowEstimator:
     >>> flow = estimator("frame1.png", "frame2.png").flow
     """
 
-    def __init__(self, model: DiclFlow, device: str = "auto", precision: str = "auto") -> None:
+    def __init__(
+        self,
+        model: DiclFlow,
+        device: str = "auto",
+        precision: str = "auto",
+        backend: str = "auto",
+        memory_limit: int | None = None,
+    ) -> None:
         self.device = choose_device(device)
-        self.precision = choose_precision(precision)
-        self.model = model.to(self.device).eval()
+        self.backend = choose_backend(backend, model.config, self.device)
+        self.precision = choose_precision(precision, self.device, self.backend)
+        self.memory_limit = memory_limit
+        self.model: DiclFlow = model.to(self.device).eval()
+        if self.backend == "fast":
+            dtype = PRECISIONS[self.precision]
+            self.model = FastDiclFlow(self.model, dtype, memory_limit).to(self.device)
+        self._compute: Callable[[Tensor, Tensor], Tensor] = self._estimate_whole
+        if self.backend == "fast" and self.device.type == "cuda":
+            self._compute = Graphs(self._estimate_whole)
+        self._tiles: dict[torch.Size, tuple[int, int]] = {}
 
     def __call__(self, image1: ImageInput, image2: ImageInput) -> FlowResult:
         """Estimate where each pixel of `image1` went in `image2`.
@@ -91,38 +119,77 @@ class FlowEstimator:
 
     @torch.inference_mode()
     def estimate(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 3, H, W) in [0, 1] -> flow (B, 2, H, W), confidence (B, 1, H, W), on the device."""
+        """(B, 3, H, W) in [0, 1] -> flow (B, 2, H, W), confidence (B, 1, H, W), on the device.
+
+        Frames for which the memory does not suffice are cut into overlapping tiles.
+        """
+        image1, image2 = image1.to(self.device), image2.to(self.device)
+        if image1.shape not in self._tiles:  # asking for free memory takes its time
+            self._tiles[image1.shape] = self._tile(image1)
+        tile = self._tiles[image1.shape]
+        flow, confidence = in_tiles(self._compute, image1, image2, tile).split([2, 1], 1)
+        return flow, confidence
+
+    def fits(self, image: Tensor) -> bool:
+        """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
+        return self._tile(image) == tuple(image.shape[-2:])
+
+    def _tile(self, image: Tensor) -> tuple[int, int]:
+        if self.model.config.max_pixels:  # the network never sees more
+            return image.shape[-2], image.shape[-1]
+        limit = self.memory_limit or available_bytes(self.device)
+        dtype, fast = PRECISIONS[self.precision], self.backend == "fast"
+        capacity = limit // (len(image) * network_bytes(dtype, fast=fast))
+        size = (image.shape[-2], image.shape[-1])
+        return tile_size(size, capacity, self.model.config.pad_multiple)
+
+    def _estimate_whole(self, image1: Tensor, image2: Tensor) -> Tensor:
+        """(B, 3, H, W) images in [0, 1] -> flow and confidence (B, 3, H, W)."""
         size = (image1.shape[-2], image1.shape[-1])
-        config = self.model.config
-        padded1, padded2 = (
-            pad_to_multiple(normalize(image.to(self.device)), config.pad_multiple, config.padding)
-            for image in (image1, image2)
-        )
+        fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
         with self._arithmetic():
-            finest = self.model(padded1, padded2)[-1]
-        full_size = (padded1.shape[-2], padded1.shape[-1])
-        flow = upsample_flow(finest.refined, full_size)
-        confidence = 1 - resize(finest.entropy, full_size)
-        return crop(flow, size), crop(confidence, size).clamp(0, 1)
+            finest = self.model(fitted1, fitted2)[-1]
+        network_size = (fitted1.shape[-2], fitted1.shape[-1])
+        flow = upsample_flow(finest.refined, network_size)
+        confidence = (1 - resize(finest.entropy, network_size)).clamp(0, 1)
+        if self.model.config.padding != "resize":
+            return crop(torch.cat([flow, confidence], 1), size)
+        return torch.cat([resize_flow_pixels(flow, size), resize_pixels(confidence, size)], 1)
+
+    def _fit(self, image: Tensor) -> Tensor:
+        """Give an image sides that the network takes, in the way its weights expect."""
+        config = self.model.config
+        if config.padding != "resize":
+            return pad_to_multiple(image, config.pad_multiple, config.padding)
+        size = (image.shape[-2], image.shape[-1])
+        return resize_pixels(image, size_in_multiples(size, config.pad_multiple, config.max_pixels))
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         """Reduced precision where it was asked for, and float32 that is float32 where not."""
         stack = ExitStack()
-        if self.precision != "fp32":
+        if self.precision != "fp32" and self.backend == "plain":
             dtype = PRECISIONS[self.precision]
             stack.enter_context(torch.autocast(self.device.type, dtype=dtype))
-        elif self.device.type == "cuda":  # convolutions would use TF32, ten bits, by default
+        elif (
+            self.precision == "fp32" and self.device.type == "cuda"
+        ):  # convolutions would use TF32, ten bits, by default
             stack.enter_context(torch.backends.cudnn.flags(enabled=True, allow_tf32=False))
         return stack
 
 
 def load(
-    weights: str | Path | None = None, device: str = "auto", precision: str = "auto"
+    weights: str | Path | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    backend: str = "auto",
+    memory_limit: int | None = None,
 ) -> FlowEstimator:
     """Return an estimator for a weights file or a packaged name; without either, the default.
 
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
-    `precision` is "auto" (float32), "fp32", "bf16" or "fp16".
+    `precision` is "auto" (bf16 on CPUs with AMX, fp16 on CUDA with the fast backend, else
+    fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs), "fast" or "plain";
+    `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free.
     """
     path = resolve(weights)
     try:
@@ -130,7 +197,7 @@ def load(
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
-    return FlowEstimator(model, device, precision)
+    return FlowEstimator(model, device, precision, backend, memory_limit)
 
 
 def choose_device(name: str) -> torch.device:
@@ -152,13 +219,27 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_precision(name: str) -> str:
+def choose_backend(name: str, config: ModelConfig, device: torch.device) -> str:
     """Resolve "auto" and refuse unknown names."""
+    if name not in BACKENDS:
+        raise unknown_name("backend", name, BACKENDS)
     if name == "auto":
-        return "fp32"
-    if name not in PRECISIONS:
-        raise unknown_name("precision", name, ["auto", *PRECISIONS])
+        # on CUDA the fast path is there to try, but its equality has not been measured yet
+        return "fast" if device.type == "cpu" and is_supported(config) else "plain"
     return name
+
+
+def choose_precision(name: str, device: torch.device, backend: str) -> str:
+    """Resolve "auto" and refuse unknown names."""
+    if name not in ("auto", *PRECISIONS):
+        raise unknown_name("precision", name, ["auto", *PRECISIONS])
+    if name != "auto":
+        return name
+    if backend == "fast" and device.type == "cuda":
+        return "fp16"
+    if backend == "fast" and device.type == "cpu" and torch.cpu._is_amx_tile_supported():
+        return "bf16"
+    return "fp32"
 
 
 def _size(batch: Tensor) -> str:

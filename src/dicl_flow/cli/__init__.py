@@ -5,7 +5,7 @@ import sys
 import typer
 
 from ..errors import InputError
-from . import convert, data, data_bench, demo, eval, flow, info, render, show, submit, train
+from . import bench, convert, data, data_bench, demo, eval, flow, info, render, show, submit, train
 
 app = typer.Typer(
     name="dicl-flow",
@@ -21,6 +21,7 @@ app.command("flow")(flow.flow)
 app.command("show")(show.show)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
+app.command("bench")(bench.bench)
 app.command("train")(train.train)
 app.command("render")(render.render)
 app.command("eval")(eval.evaluate)

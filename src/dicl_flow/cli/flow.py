@@ -23,6 +23,8 @@ def flow(
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
+    memory_limit: options.MemoryLimit = None,
     maximum: options.Maximum = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -48,7 +50,7 @@ def flow(
         raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
     if output is not None and output.suffix.lower() not in FLOW_SUFFIXES:
         raise InputError(f"{output}: flow files end in {', '.join(FLOW_SUFFIXES)}")
-    estimator = load(weights, device, precision)
+    estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
     start = perf_counter()
     result = estimator(image1, image2)
     seconds = perf_counter() - start
@@ -61,6 +63,7 @@ def flow(
         "max_length": flow_statistics(result.flow)["max_length"],
         "mean_confidence": float(result.confidence.mean()),
         "device": str(estimator.device),
+        "backend": estimator.backend,
         "precision": estimator.precision,
         "seconds": seconds,
     }

@@ -27,15 +27,18 @@ def _installation() -> dict[str, Any]:
     import torch
 
     from .._version import __version__
-    from ..estimator import choose_device, choose_precision
+    from ..config import ModelConfig
+    from ..estimator import choose_backend, choose_device, choose_precision
     from ..weights import packaged_names
 
     device = choose_device("auto")
+    backend = choose_backend("auto", ModelConfig(), device)
     return {
         "dicl_flow": __version__,
         "torch": torch.__version__,
         "device": str(device),
-        "precision": choose_precision("auto"),
+        "backend": backend,
+        "precision": choose_precision("auto", device, backend),
         "threads": torch.get_num_threads(),
         "packaged_weights": ", ".join(packaged_names()) or "none",
     }

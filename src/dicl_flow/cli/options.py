@@ -21,6 +21,11 @@ Data = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")]
+Backend = Annotated[str, typer.Option(help="auto (fast where it exists), fast or plain.")]
+MemoryLimit = Annotated[
+    float | None,
+    typer.Option(min=0.1, help="GiB that an estimate may use; default: most of what is free."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 Maximum = Annotated[
@@ -82,3 +87,8 @@ def track(items: Collection[Item], description: str, *, quiet: bool) -> Iterable
     console = Console(stderr=True)
     watched = console.is_terminal and not quiet
     return track(items, description, console=console, transient=True, disable=not watched)
+
+
+def in_bytes(gibibytes: float | None) -> int | None:
+    """Turn a memory limit in GiB into bytes."""
+    return None if gibibytes is None else int(gibibytes * 2**30)

@@ -10,7 +10,7 @@ from .strict import structure
 
 HOSTS = ("dicl",)
 MATCHERS = ("dot", "cosine", "mlp", "reduced", "dicl")
-PADDINGS = ("replicate", "white")
+PADDINGS = ("replicate", "white", "resize")
 STRIDES = (64, 32, 16, 8, 4, 2)  # what the feature pyramid can deliver
 
 
@@ -72,7 +72,10 @@ class ModelConfig:
     feature_channels: int = 32
     """Width of the features that are compared."""
     padding: str = "replicate"
-    """How an image is filled up to a multiple of `pad_multiple`: its border repeated, or white."""
+    """How an image gets sides that are multiples of `pad_multiple`: filled up with its border
+    repeated, or with white, or resized."""
+    max_pixels: int = 0
+    """With "resize": frames of more pixels are scaled down to about so many; 0: never."""
     levels: tuple[LevelConfig, ...] = PAPER_LEVELS
     """Coarsest first; each has half the stride of the one before."""
 
@@ -83,6 +86,8 @@ class ModelConfig:
             raise unknown_name("matcher", self.matcher, MATCHERS)
         if self.padding not in PADDINGS:
             raise unknown_name("padding", self.padding, PADDINGS)
+        if self.max_pixels < 0 or (self.max_pixels and self.padding != "resize"):
+            raise InputError(f"max_pixels goes with padding 'resize', got {self.max_pixels}")
         if self.feature_channels < 1:
             raise InputError(f"feature_channels must be at least 1, got {self.feature_channels}")
         if not self.levels:

@@ -1,3 +1,8 @@
+"""Images of any size for a network that wants multiples, and its answers back at that size."""
+
+from math import ceil, sqrt
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,3 +25,24 @@ def pad_to_multiple(images: Tensor, multiple: int, padding: str = "replicate") -
 def crop(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Undo `pad_to_multiple`: keep the top left (height, width)."""
     return images[..., : size[0], : size[1]]
+
+
+def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0) -> tuple[int, int]:
+    """The next larger multiples of (height, width), or near ones of about `max_pixels`."""
+    height, width = (ceil(side / multiple) * multiple for side in size)
+    if not max_pixels or height * width <= max_pixels:
+        return height, width
+    scale = min(1.0, sqrt(max_pixels / (size[0] * size[1])))  # a long strip stays long
+    height, width = (max(round(side * scale / multiple), 1) * multiple for side in size)
+    return height, width
+
+
+def resize_pixels(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize pictures: pixels are areas, and what is made smaller is averaged."""
+    return F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
+
+
+def resize_flow_pixels(flow: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize a flow as `resize_pixels` does pictures, its vectors with it."""
+    x, y = F.interpolate(flow, size=size, mode="bilinear", align_corners=False).unbind(1)
+    return torch.stack([x * (size[1] / flow.shape[-1]), y * (size[0] / flow.shape[-2])], 1)

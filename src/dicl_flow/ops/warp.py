@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_INSIDE = 0.9999  # bilinear weight below which a sample counts as touching the outside
+INSIDE = 0.9999  # bilinear weight below which a sample counts as touching the outside
 
 
 def warp(features: Tensor, flow: Tensor) -> Tensor:
@@ -22,7 +22,7 @@ def warp_with_mask(features: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
     grid = sampling_grid(flow)
     dtype = torch.promote_types(features.dtype, flow.dtype)
     warped = _sample(features.to(dtype), grid.to(dtype)).to(features.dtype)
-    inside = _sample(torch.ones_like(flow[:, :1]), grid) >= _INSIDE
+    inside = _sample(torch.ones_like(flow[:, :1]), grid) >= INSIDE
     return warped, inside
 
 

@@ -18,7 +18,9 @@ def build_optimizer(
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": rest, "weight_decay": 0.0},
     ]
-    return kind(groups, lr=config.learning_rate, betas=(0.9, 0.999), fused=fused or None)
+    return kind(
+        groups, lr=config.learning_rate, betas=(0.9, 0.999), fused=fused or None, capturable=fused
+    )
 
 
 def learning_rate(config: TrainConfig, step: int, progress: float) -> float:

@@ -16,6 +16,9 @@ from ..models import DiclFlow, build
 
 CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 DEFAULT_NAME = "rendered"
+PACKAGED_SHA256 = {
+    "rendered": "696d35636a8632228e5ed901cd44799a20e1c808eac26d61fdf93dea0118996f",
+}
 _PACKAGED = Path(__file__).parent
 
 
@@ -70,7 +73,10 @@ def read_weights(path: str | Path) -> Weights:
     if CONFIG_KEY not in about:
         raise InputError(f"{path} holds no dicl-flow config; it was written by something else")
     config = ModelConfig.from_json(about.pop(CONFIG_KEY))
-    return Weights(config, tensors, about, hashlib.sha256(data).hexdigest())
+    sha256 = hashlib.sha256(data).hexdigest()
+    if Path(path).parent == _PACKAGED and PACKAGED_SHA256.get(Path(path).stem) != sha256:
+        raise InputError(f"{path} is damaged: its sha256 is not the listed one; install again")
+    return Weights(config, tensors, about, sha256)
 
 
 def encode_weights(weights: Weights) -> bytes:

@@ -1,0 +1,42 @@
+from collections import defaultdict
+from collections.abc import Sequence
+from io import BytesIO
+from typing import Any
+
+from ..errors import InputError
+from .cases import Result
+
+
+def encode_plot(results: Sequence[Result]) -> bytes:
+    """Draw time and memory against pixels, both axes logarithmic, as a PNG."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("plots need matplotlib; pip install 'dicl-flow[train]'") from None
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    time_axes, memory_axes = figure.subplots(1, 2)
+    for label, chosen in sorted(_by_path(results).items()):
+        pixels = [r.case.width * r.case.height * r.case.batch / 1e6 for r in chosen]
+        time_axes.plot(pixels, [1000 * r.seconds for r in chosen], "o-", label=label)
+        known = [
+            (x, r.peak_bytes / 2**30) for x, r in zip(pixels, chosen, strict=True) if r.peak_bytes
+        ]
+        memory_axes.plot(*zip(*known, strict=True) if known else ([], []), "o-", label=label)
+    _label(time_axes, "ms")
+    _label(memory_axes, "GiB at the peak")
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
+
+
+def _by_path(results: Sequence[Result]) -> dict[str, list[Result]]:
+    groups = defaultdict(list)
+    for result in sorted(results, key=lambda r: r.case.width * r.case.height * r.case.batch):
+        groups[f"{result.backend} {result.precision}"].append(result)
+    return groups
+
+
+def _label(axes: Any, quantity: str) -> None:
+    axes.set(xscale="log", yscale="log", xlabel="megapixels", ylabel=quantity)
+    axes.grid(visible=True, which="both", alpha=0.3)
+    axes.legend()

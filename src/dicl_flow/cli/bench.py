@@ -1,0 +1,143 @@
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+
+if TYPE_CHECKING:
+    from ..bench import Result
+    from ..models import DiclFlow
+
+_SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
+
+
+def bench(
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option("--size", help=f"WIDTHxHEIGHT; repeatable. Default: {', '.join(_SIZES)}."),
+    ] = None,
+    batches: Annotated[
+        list[int] | None, typer.Option("--batch", min=1, help="Pairs at a time; default: 1 and 8.")
+    ] = None,
+    paths: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--path", help="BACKEND-PRECISION; default: plain-fp32, fast-fp32, fast-auto."
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed calls, of which the median.")] = 20,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One small size, batch 1, three calls.")
+    ] = False,
+    weights: options.Weights = None,
+    device: options.Device = "auto",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG: time and memory by size.")] = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Time the fast path beside the plain one on this machine.
+
+    Without --weights the packaged ones are used, or random ones where there are none: the
+    time is the same. Batches of several pairs are measured at the first size only.
+
+    Examples:
+
+      dicl-flow bench --quick
+
+      dicl-flow bench --device cuda -o h200.json --plot h200.png
+    """
+    import json
+
+    from ..bench import Case, as_record, encode_plot, measure
+    from ..estimator import choose_device
+    from ..files import write_files
+
+    wanted = options.check_outputs([output, plot])
+    sizes, batches = (
+        sizes or (["512x256"] if quick else _SIZES),
+        batches or ([1] if quick else [1, 8]),
+    )
+    shapes = [_parse_size(size) for size in sizes]
+    cases = [Case(*shape, batches[0]) for shape in shapes]
+    cases += [Case(*shapes[0], batch) for batch in batches[1:]]
+    place = choose_device(device)
+    ways = _ways(paths or ["plain-fp32", "fast-fp32", "fast-auto"], place)
+    results = []
+    for result in measure(_model(weights), place, cases, ways, 3 if quick else repeats):
+        results.append(result)
+        if not (quiet or as_json):
+            _print_row(result, first=len(results) == 1)
+    report = {**_machine(place), "results": [as_record(result) for result in results]}
+    encoders = {
+        output: lambda: json.dumps(report, indent=1).encode(),
+        plot: lambda: encode_plot(results),
+    }
+    write_files({path: encoders[path]() for path in wanted})
+    if as_json:
+        typer.echo(json.dumps(report))
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    from ..errors import InputError
+
+    found = re.fullmatch(r"(\d+)x(\d+)", text)
+    if not found or "0" in found.groups():
+        raise InputError(f"--size is WIDTHxHEIGHT, as 1024x436, got {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def _ways(paths: list[str], device: Any) -> list[tuple[str, str]]:
+    """Read BACKEND-PRECISION, resolve "auto", drop what is there twice."""
+    from ..config import ModelConfig
+    from ..errors import InputError
+    from ..estimator import choose_backend, choose_precision
+
+    ways = []
+    for path in paths:
+        backend, dash, precision = path.partition("-")
+        if not dash:
+            raise InputError(f"--path is BACKEND-PRECISION, as fast-fp16, got {path!r}")
+        backend = choose_backend(backend, ModelConfig(), device)
+        ways.append((backend, choose_precision(precision, device, backend)))
+    return list(dict.fromkeys(ways))
+
+
+def _model(weights: str | None) -> "DiclFlow":
+    import torch
+
+    from ..models import build
+    from ..weights import load_model, packaged_names, read_weights, resolve
+
+    if weights is None and not packaged_names():
+        torch.manual_seed(0)
+        return build()
+    return load_model(read_weights(resolve(weights)))
+
+
+def _machine(device: Any) -> dict[str, Any]:
+    import platform
+    from datetime import date
+
+    import torch
+
+    from .._version import __version__
+
+    on_gpu = device.type == "cuda"
+    return {
+        "date": date.today().isoformat(),
+        "dicl_flow": __version__,
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or "cpu",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _print_row(result: "Result", *, first: bool) -> None:
+    from ..bench import HEADINGS, as_rows
+
+    widths = (10, 6, 11, 8, 8, 6, 6, 8, 8, 6)
+    for cells in [HEADINGS, *as_rows([result])] if first else as_rows([result]):
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))

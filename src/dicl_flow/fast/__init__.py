@@ -1,0 +1,7 @@
+"""The fast twin of the plain network, for inference."""
+
+from .graphs import Graphs
+from .memory import available_bytes, network_bytes
+from .network import FastDiclFlow, is_supported
+
+__all__ = ["FastDiclFlow", "Graphs", "available_bytes", "is_supported", "network_bytes"]

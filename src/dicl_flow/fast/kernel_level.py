@@ -1,0 +1,101 @@
+"""A level on CUDA: everything between the convolutions is one kernel each."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ..matching import DisplacementProjection, PairwiseMatcher
+from ..models import LevelFlow
+from ..models.dicl import DiclLevel
+from ..nn import ContextNet, ConvBlock
+from ..ops.warp import INSIDE
+from .cells import last_to_cells, up_to_cells
+from .layers import FusedConv, fold, fused_block, precise
+from .memory import displacements_at_once
+
+
+class KernelLevel(DiclLevel):
+    """The twin of a `DiclLevel`, of fixed shapes only, so that it can be recorded."""
+
+    def __init__(
+        self,
+        level: DiclLevel,
+        context: ContextNet | None,
+        dtype: torch.dtype,
+        memory_limit: int | None,
+    ) -> None:
+        nn.Module.__init__(self)
+        matcher = level.matcher
+        assert isinstance(matcher, PairwiseMatcher)
+        assert isinstance(matcher.net, nn.Sequential)
+        first, *inner, up, last = matcher.net
+        assert isinstance(first, ConvBlock)
+        assert isinstance(up, ConvBlock)
+        assert isinstance(last, nn.Conv2d)
+        self.context = context
+        self.radius, self.memory_limit = matcher.radius, memory_limit
+        weight, bias = fold(first)  # (96, 2C, 3, 3)
+        of_first, of_second = weight.chunk(2, 1)
+        self.part1 = FusedConv(first.conv, of_first, bias, dtype, relu=False)
+        self.part2 = FusedConv(first.conv, of_second, 0 * bias, dtype, relu=False)
+        self.part2.padding = [self.radius + 1] * 2  # wanted `radius` beyond the image
+        self.taps = nn.Buffer(weight.permute(2, 3, 1, 0).flatten(0, 2).to(dtype).contiguous())
+        self.bias = nn.Buffer(bias.to(dtype))
+        assert last.bias is not None
+        self.inner = nn.Sequential(
+            *(fused_block(block, dtype) for block in inner),
+            FusedConv(last, *up_to_cells(*fold(up)), dtype, relu=True),
+            FusedConv(
+                last,
+                *last_to_cells(last.weight.detach(), last.bias.detach()),
+                precise(dtype),
+                relu=False,
+            ),
+        )
+        mixes = isinstance(level.projection, DisplacementProjection)
+        self.projection_weight = nn.Buffer(_projection(level)) if mixes else None
+
+    def forward(
+        self, features1: Tensor, features2: Tensor, image1: Tensor, coarse_flow: Tensor | None
+    ) -> LevelFlow:
+        """(B, C, H, W) features, full-size image, the coarser level's flow at this size."""
+        from ..kernels.readout import readout
+        from ..kernels.warp import warp
+
+        features1, features2 = (
+            f.contiguous(memory_format=torch.channels_last) for f in (features1, features2)
+        )
+        if coarse_flow is None:
+            visible = (features2 != 0).any(1).to(torch.int8)
+        else:
+            features2, visible = warp(features2, coarse_flow, INSIDE)
+        scores = self._scores(features1, features2, visible)
+        matched, entropy = readout(scores, self.projection_weight, coarse_flow, len(features1))
+        refined = matched
+        if self.context is not None:
+            refined = matched + self.context(matched, entropy, features1, image1)
+        return LevelFlow(matched, refined, entropy)
+
+    def _scores(self, features1: Tensor, features2: Tensor, visible: Tensor) -> Tensor:
+        """(U·V·B, 8, H/2, W/2): scores of 2x2 cells."""
+        from ..kernels.first_layer import first_layer
+
+        count = (2 * self.radius + 1) ** 2
+        parts = self.part1(features1), self.part2(features2)
+        steps = -(-count // displacements_at_once(parts[0], self.memory_limit))
+        bounds = [count * step // steps for step in range(steps + 1)]
+        pieces = [
+            self.inner(
+                first_layer(
+                    parts, (features1, features2), visible, self.taps, self.bias, range(start, stop)
+                )
+            )
+            for start, stop in pairwise(bounds)
+        ]
+        return torch.cat(pieces).contiguous(memory_format=torch.channels_last)
+
+
+def _projection(level: DiclLevel) -> Tensor:
+    assert isinstance(level.projection, DisplacementProjection)
+    return level.projection.weight.detach().float()

@@ -1,0 +1,146 @@
+"""Convolution, batch norm and ReLU as one operation with constant weights."""
+
+import copy
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..nn import ConvBlock
+from .tuning import fastest
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+class FusedConv(nn.Module):
+    """(Transposed) convolution, bias, addend and ReLU in one call.
+
+    Made after `like`, whose weight and bias are replaced; they are rounded once, to `dtype`.
+    """
+
+    def __init__(
+        self, like: nn.Module, weight: Tensor, bias: Tensor, dtype: torch.dtype, *, relu: bool
+    ) -> None:
+        super().__init__()
+        assert isinstance(like, nn.Conv2d | nn.ConvTranspose2d)
+        self.up = isinstance(like, nn.ConvTranspose2d)
+        self.relu = relu
+        self._fastest: dict[torch.Size, int] = {}
+        self.stride, self.dilation = list(like.stride), list(like.dilation)
+        self.padding = [int(side) for side in like.padding]
+        self.weight = nn.Buffer(weight.to(dtype).contiguous(memory_format=torch.channels_last))
+        self.bias = nn.Buffer(bias.to(dtype))
+
+    def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+        """(B, in, H, W) -> (B, out, H', W'); an `addend` of that shape joins before the ReLU."""
+        x = x.to(self.weight.dtype)
+        if _onednn_fuses(x):
+            return self._onednn(x, addend)
+        if x.is_cuda and self.relu and not self.up and x.dtype != torch.float64:
+            return self._cuda(x)
+        if self.up:
+            y = F.conv_transpose2d(x, self.weight, self.bias, self.stride, self.padding)
+        else:
+            y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+        y = y if addend is None else y.add_(addend)
+        return y.relu_() if self.relu else y
+
+    def _onednn(self, x: Tensor, addend: Tensor | None) -> Tensor:
+        after = "relu" if self.relu else "none"
+        where, steps = (self.weight, self.bias, self.padding), (self.stride, self.dilation, 1)
+        operations = torch.ops.mkldnn
+        if self.up:
+            return operations._convolution_transpose_pointwise(
+                x, *where, [0, 0], *steps, after, [], ""
+            )
+        if addend is None:
+            return operations._convolution_pointwise(x, *where, *steps, after, [], "")
+        return operations._convolution_pointwise.binary(
+            x, addend, *where, *steps, "add", 1.0, after, [], ""
+        )
+
+    def _cuda(self, x: Tensor) -> Tensor:
+        """Let cuDNN fuse, or fuse what comes after it, whichever is faster for this shape."""
+        ways = (lambda: self._cudnn(x), lambda: self._convolve_then_fuse(x))
+        if x.shape not in self._fastest:
+            self._fastest[x.shape] = fastest(ways)
+        return ways[self._fastest[x.shape]]()
+
+    def _cudnn(self, x: Tensor) -> Tensor:
+        return torch.cudnn_convolution_relu(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, 1
+        )
+
+    def _convolve_then_fuse(self, x: Tensor) -> Tensor:
+        from ..kernels.bias_relu import bias_relu_
+
+        y = F.conv2d(x, self.weight, None, self.stride, self.padding, self.dilation)
+        return bias_relu_(y.contiguous(memory_format=torch.channels_last), self.bias)
+
+
+def _onednn_fuses(x: Tensor) -> bool:
+    if x.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if x.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return x.dtype == torch.float32
+
+
+def fold(block: ConvBlock) -> tuple[Tensor, Tensor]:
+    """Put the batch norm of `block` into its convolution: weight and bias, in float64."""
+    weight, norm = block.conv.weight, block.bn
+    assert isinstance(weight, Tensor)
+    weight = weight.detach().double()
+    axis = 1 if isinstance(block.conv, nn.ConvTranspose2d) else 0
+    if not isinstance(norm, nn.BatchNorm2d):  # the resampling of a merge has none
+        return weight, weight.new_zeros(weight.shape[axis])
+    mean, variance, _ = (buffer.double() for buffer in norm.buffers())
+    scale = norm.weight.detach().double() / torch.sqrt(variance + norm.eps)
+    shape = [-1 if dimension == axis else 1 for dimension in range(4)]
+    return weight * scale.view(shape), norm.bias.detach() - mean * scale
+
+
+def fused_block(block: nn.Module, dtype: torch.dtype) -> FusedConv:
+    """Return the twin of a `ConvBlock`."""
+    assert isinstance(block, ConvBlock)
+    return FusedConv(block.conv, *fold(block), dtype, relu=True)
+
+
+def fused_head(conv: nn.Module, dtype: torch.dtype) -> FusedConv:
+    """Return the twin of a last layer, in float32 at least where `dtype` is bfloat16.
+
+    Scores and flows that are rounded to eight bits are the largest error of all; the last
+    layers are small.
+    """
+    assert isinstance(conv, nn.Conv2d)
+    assert conv.bias is not None
+    return FusedConv(conv, conv.weight.detach(), conv.bias.detach(), precise(dtype), relu=False)
+
+
+def precise(dtype: torch.dtype) -> torch.dtype:
+    """What last layers compute in."""
+    return torch.float32 if dtype == torch.bfloat16 else dtype
+
+
+def fused(module: _Module, dtype: torch.dtype) -> _Module:
+    """Copy `module` with its convolutions replaced by their twins."""
+    twin = copy.deepcopy(module)
+    for parent in list(twin.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, ConvBlock):
+                setattr(parent, name, fused_block(child, dtype))
+            elif isinstance(child, nn.Conv2d) and not isinstance(parent, ConvBlock):
+                setattr(parent, name, fused_head(child, dtype))
+    return twin
+
+
+def is_reduced(dtype: torch.dtype) -> bool:
+    """Whether numbers lose digits against float32."""
+    return dtype in (torch.bfloat16, torch.float16)
+
+
+def with_remainder(tensor: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Two tensors of a reduced `dtype` whose sum is `tensor` to twice the digits."""
+    rounded = tensor.to(dtype)
+    return rounded, (tensor - rounded).to(dtype)

@@ -1,0 +1,102 @@
+"""The matching net with its first layer factored: exact, and a third of the work less."""
+
+import torch
+from torch import Tensor, nn
+
+from ..matching import Matcher, PairwiseMatcher
+from ..nn import ConvBlock
+from ..ops.readout import at_least_float32
+from .edges import Edges
+from .layers import FusedConv, fold, fused_block, fused_head
+from .memory import displacements_at_once
+
+
+class FactoredMatcher(Matcher):
+    """The fast twin of a `PairwiseMatcher` with the paper's matching net.
+
+    The first layer is max(A(p) + B(p+u), 0) = max(B(p+u), -A(p)) + A(p), where A and B are
+    convolutions of one feature map each. Its second term passes through the next
+    convolution once for all displacements: what is left to do for each is one maximum.
+    """
+
+    def __init__(
+        self, matcher: PairwiseMatcher, dtype: torch.dtype, memory_limit: int | None = None
+    ) -> None:
+        super().__init__()
+        assert isinstance(matcher.net, nn.Sequential)
+        first, second, *inner, last = matcher.net
+        assert isinstance(first, ConvBlock)
+        assert isinstance(second, ConvBlock)
+        self.radius = matcher.radius
+        self.memory_limit = memory_limit
+        weight, bias = fold(first)  # (96, 2C, 3, 3)
+        of_first, of_second = weight.chunk(2, 1)
+        self.minus_first = FusedConv(first.conv, -of_first, -bias, dtype, relu=False)
+        self.second_part = FusedConv(first.conv, of_second, 0 * bias, dtype, relu=False)
+        self.second_part.padding = [self.radius + 1] * 2  # B is wanted `radius` beyond the image
+        self.taps = nn.Buffer(weight.permute(2, 3, 1, 0).flatten(0, 2).to(dtype))  # (9·2C, 96)
+        self.bias = nn.Buffer(bias.to(dtype))
+        weight, bias = fold(second)
+        self.second = FusedConv(second.conv, weight, 0 * bias, dtype, relu=True)
+        self.of_minus_first = FusedConv(second.conv, -weight, bias, dtype, relu=False)
+        self.inner = nn.Sequential(*(fused_block(block, dtype) for block in inner))
+        self.last = fused_head(last, dtype)
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps of even sides -> (B, 1, U, V, H, W)."""
+        side = 2 * self.radius + 1
+        features1, features2 = (
+            f.contiguous(memory_format=torch.channels_last) for f in (features1, features2)
+        )
+        edges = Edges(features1, features2, self.radius)
+        minus_first, second_part = self.minus_first(features1), self.second_part(features2)
+        batch, _, height, width = features1.shape
+        step = min(displacements_at_once(minus_first, self.memory_limit), side * side)
+        addend = _repeated(self.of_minus_first(minus_first), step)
+        scores = at_least_float32(self.last.bias).new_empty(side * side, batch, 1, height, width)
+        for start in range(0, side * side, step):
+            chunk = range(start, min(start + step, side * side))
+            hidden = self._first_layer(minus_first, second_part, edges, chunk)
+            hidden = self.second(hidden, addend[: len(hidden)])
+            scores[chunk.start : chunk.stop] = self.last(self.inner(hidden)).unflatten(
+                0, (len(chunk), batch)
+            )
+        return scores.unflatten(0, (side, side)).permute(2, 3, 0, 1, 4, 5)
+
+    def _first_layer(
+        self, minus_first: Tensor, second_part: Tensor, edges: Edges, chunk: range
+    ) -> Tensor:
+        """Return the first layer less A: (displacements · B, 96, H, W)."""
+        side = 2 * self.radius + 1
+        batch, channels, height, width = minus_first.shape
+        result = torch.empty(
+            (len(chunk) * batch, channels, height, width),
+            dtype=minus_first.dtype,
+            device=minus_first.device,
+            memory_format=torch.channels_last,
+        )
+        for displacement, target in zip(chunk, result.split(batch), strict=True):
+            u, v = divmod(displacement, side)
+            moved = second_part[..., v : v + height, u : u + width]
+            torch.maximum(moved, minus_first, out=target)
+        rows = result.permute(0, 2, 3, 1).flatten(0, 2)
+        minus_rows = minus_first.permute(0, 2, 3, 1).flatten(0, 2)
+        for positions, empty in ((edges.empty, True), (edges.partial, False)):
+            bounds = torch.tensor([chunk.start, chunk.stop], device=rows.device) * edges.num_pixels
+            first, last = torch.searchsorted(positions, bounds).tolist()
+            positions = positions[first:last]
+            values = self._exact(edges, positions, empty=empty)
+            values = values + minus_rows[positions % edges.num_pixels]
+            rows.index_copy_(0, positions - bounds[0], values)
+        return result
+
+    def _exact(self, edges: Edges, positions: Tensor, *, empty: bool) -> Tensor:
+        """The first layer by its definition: (N, 96), or (96,) where its windows are `empty`."""
+        if empty:
+            return self.bias.relu()
+        return torch.addmm(self.bias, edges.patches(positions), self.taps).relu_()
+
+
+def _repeated(tensor: Tensor, times: int) -> Tensor:
+    """Repeat along the batch, channels last; oneDNN is very slow at broadcasting."""
+    return tensor.permute(0, 2, 3, 1).repeat(times, 1, 1, 1).permute(0, 3, 1, 2)

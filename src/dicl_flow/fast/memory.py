@@ -1,0 +1,36 @@
+"""How much to do at a time."""
+
+import os
+
+import torch
+from torch import Tensor
+
+_AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in a processor's cache
+_AT_ONCE_ELSEWHERE = 64 << 20
+# Measured at the network's peak, for each pixel of a pair: bytes in any precision, and numbers.
+_PER_PIXEL = {"fast": (220, 45), "plain": (0, 6800)}
+_HEADROOM = 0.8  # of what is free
+
+
+def displacements_at_once(first_layer: Tensor, memory_limit: int | None) -> int:
+    """How many displacements go through the matching net together, by the size of one of them."""
+    size = first_layer.numel() * first_layer.element_size()
+    budget = _AT_ONCE.get(first_layer.device.type, _AT_ONCE_ELSEWHERE)
+    if memory_limit is not None:
+        budget = min(budget, memory_limit // 4)
+    return max(1, budget // size)
+
+
+def network_bytes(dtype: torch.dtype, *, fast: bool) -> int:
+    """What each pixel of a pair needs at the peak; the plain path has all displacements at once."""
+    constant, numbers = _PER_PIXEL["fast" if fast else "plain"]
+    return constant + numbers * dtype.itemsize
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that a pass may use."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(_HEADROOM * (free + reusable))
+    return int(_HEADROOM * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

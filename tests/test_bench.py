@@ -1,0 +1,58 @@
+"""The speed measurement as a user meets it."""
+
+import json
+
+import cv2
+import pytest
+import torch
+
+from dicl_flow.bench.floor import count_work
+from dicl_flow.config import ModelConfig
+
+QUICK = ("bench", "--repeats", "1", "--device", "cpu")
+
+
+def test_bench_compares_with_the_plain_path(run, small_weights, tmp_path):
+    files = tmp_path / "b.json", tmp_path / "b.png"
+    options = ("--size", "64x48", "--batch", "1", "--batch", "2", "--path", "plain-fp32")
+    outputs = ("-o", files[0], "--plot", files[1])
+    code, out, _ = run(*QUICK, "-w", small_weights, *options, "--path", "fast-fp32", *outputs)
+    assert code == 0
+    assert "pairs/s" in out
+    report = json.loads(files[0].read_text())
+    assert report["torch"] == torch.__version__
+    rows = report["results"]
+    assert [(row["batch"], row["backend"]) for row in rows] == [
+        (1, "plain"),
+        (1, "fast"),
+        (2, "plain"),
+        (2, "fast"),
+    ]
+    for row in rows:
+        assert row["max_difference"] < 1e-2
+        assert row["pairs_per_second"] == pytest.approx(row["batch"] / row["seconds"])
+        assert row["ratio"] > 0
+    assert cv2.imread(str(files[1])) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--size", "64"), "WIDTHxHEIGHT"),
+        (("--size", "0x64"), "WIDTHxHEIGHT"),
+        (("--path", "fast"), "BACKEND-PRECISION"),
+        (("--path", "fats-fp32"), "did you mean 'fast'"),
+        (("--path", "fast-fp8"), "unknown precision"),
+        (("-o", "/nowhere/at/all.json"), "no folder"),
+    ],
+)
+def test_bench_refuses_what_it_cannot_read(run, small_weights, options, message):
+    code, _, err = run(*QUICK, "-w", small_weights, *options)
+    assert code == 2
+    assert message in err
+
+
+def test_counted_work_grows_with_pixels_and_pairs():
+    one = count_work(ModelConfig(), 1, (436, 1024))
+    assert 0.4e12 < one.operations < 0.6e12  # half a TFLOP with the first layer factored
+    assert count_work(ModelConfig(), 2, (512, 1024)).operations == pytest.approx(2 * one.operations)

@@ -1,0 +1,222 @@
+"""The fast path gives the plain path's answer."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL
+from golden import formula
+
+from dicl_flow.errors import InputError
+from dicl_flow.estimator import FlowEstimator
+from dicl_flow.fast import FastDiclFlow, memory
+from dicl_flow.fast.layers import fused_block
+from dicl_flow.fast.matching import FactoredMatcher
+from dicl_flow.matching import build_matcher
+from dicl_flow.models import build
+from dicl_flow.nn import ConvBlock
+from dicl_flow.ops import warp
+from dicl_flow.tiling import in_tiles, tile_size
+from dicl_flow.weights import import_legacy, load_model
+
+
+def randomize_norms(module):
+    """Give every batch norm statistics that do something."""
+    for norm in module.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.3)
+            norm.running_var.uniform_(0.5, 2)
+            norm.weight.data.uniform_(0.5, 1.5)
+            norm.bias.data.normal_(0, 0.3)
+    return module.eval()
+
+
+@pytest.fixture(scope="module")
+def golden_model(checkpoint):
+    return load_model(import_legacy(checkpoint))
+
+
+@pytest.fixture(scope="module")
+def small_model():
+    torch.manual_seed(1)
+    return randomize_norms(build(SMALL))
+
+
+def flow_of(radius, *, height=10, width=14):
+    """A flow that leaves the frame on all four sides, by several pixels."""
+    y, x = torch.meshgrid(
+        torch.linspace(-1, 1, height), torch.linspace(-1, 1, width), indexing="ij"
+    )
+    return ((radius + 1.7) * torch.stack([x, y]))[None].double()
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "options"),
+    [
+        ("plain", (5, 7), {}),
+        ("strided", (5, 7), {"stride": 2}),
+        ("dilated", (5, 7), {"dilation": 3}),
+        ("up", (5, 7), {"up": True}),
+        ("without norm", (5, 7), {"norm": False}),
+    ],
+)
+def test_folding_keeps_what_a_block_computes(kind, args, options):
+    block = randomize_norms(ConvBlock(*args, **options)).double()
+    x = torch.randn(2, 5, 12, 8).double()
+    with torch.no_grad():
+        torch.testing.assert_close(fused_block(block, torch.float64)(x), block(x))
+        single = fused_block(block, torch.float32)(x.float())
+        torch.testing.assert_close(single.double(), block(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scene", ["whole", "leaves the frame", "holes", "nothing to see"])
+@pytest.mark.parametrize("size", [(10, 14), (2, 2), (4, 20)])
+def test_factored_first_layer_is_exact(scene, size):
+    torch.manual_seed(0)
+    matcher = randomize_norms(build_matcher("dicl", 6, 3)).double()
+    features1, features2 = torch.randn(2, 2, 6, *size).double().unbind(0)
+    if scene == "leaves the frame":
+        features2 = warp(features2, flow_of(3, height=size[0], width=size[1]).expand(2, -1, -1, -1))
+    if scene == "holes":
+        features2 = features2 * (torch.rand(2, 1, *size) > 0.2)
+    if scene == "nothing to see":
+        features2 = 0 * features2
+    with torch.no_grad():
+        expected = matcher(features1, features2)
+        result = FactoredMatcher(matcher, torch.float64)(features1, features2)
+    torch.testing.assert_close(result, expected, atol=1e-10, rtol=0)
+
+
+def test_chunks_do_not_change_the_scores(monkeypatch):
+    torch.manual_seed(0)
+    matcher = randomize_norms(build_matcher("dicl", 4, 2)).double()
+    maps = torch.randn(2, 3, 4, 8, 6).double()
+    results = []
+    for budget in (1, 100_000, 1 << 30):
+        monkeypatch.setitem(memory._AT_ONCE, "cpu", budget)
+        with torch.no_grad():
+            results.append(FactoredMatcher(matcher, torch.float64)(*maps))
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0], atol=1e-12, rtol=0)
+
+
+def test_whole_network_equals_the_plain_one_in_float64(golden_model, golden_images):
+    images = [image[..., :128, :256] for image in golden_images]
+    with torch.no_grad():
+        expected = golden_model.double()(*images)
+        result = FastDiclFlow(golden_model, torch.float64)(*images)
+    golden_model.float()
+    for fast, plain in zip(result, expected, strict=True):
+        for a, b in zip(fast, plain, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-9, rtol=0)
+
+
+def full_size_difference(model, precision, images):
+    flows = [
+        FlowEstimator(model, "cpu", chosen, backend)(*images).flow
+        for chosen, backend in (("fp32", "plain"), (precision, "fast"))
+    ]
+    return np.linalg.norm(flows[0] - flows[1], axis=-1)
+
+
+def test_float32_stays_within_the_promise(golden_model):
+    difference = full_size_difference(golden_model, "fp32", formula.pair(120, 250))
+    assert difference.mean() <= 1e-3
+    assert (difference > 2e-2).mean() <= 1e-4
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_reduced_precision_stays_near(golden_model, precision):
+    difference = full_size_difference(golden_model, precision, formula.pair(120, 120))
+    assert 0 < difference.mean() < (0.2 if precision == "bf16" else 0.03)
+
+
+def test_sizes_and_batches_may_change_call_by_call(small_model):
+    plain = FlowEstimator(small_model, "cpu", "fp32", "plain")
+    fast = FlowEstimator(small_model, "cpu", "fp32", "fast")
+    for batch, height, width in ((1, 37, 51), (3, 16, 33), (1, 64, 16), (2, 37, 51)):
+        images = torch.rand(2, batch, 3, height, width)
+        for a, b in zip(fast.estimate(*images), plain.estimate(*images), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-3, rtol=0)
+
+
+def test_features_can_be_kept_for_the_next_pair(small_model):
+    fast = FastDiclFlow(small_model)
+    image1, image2 = 2 * torch.rand(2, 1, 3, 32, 48) - 1
+    with torch.no_grad():
+        expected = fast(image1, image2)[-1]
+        kept = fast.flow_from_features(fast.features(image1), fast.features(image2), image1)[-1]
+    torch.testing.assert_close(kept.refined, expected.refined, atol=1e-5, rtol=0)
+
+
+def test_two_estimators_in_two_threads(small_model):
+    images = [torch.rand(2, 1, 3, *size) for size in ((32, 48), (40, 24))]
+    estimators = [FlowEstimator(small_model, "cpu", "fp32", "fast") for _ in images]
+    expected = [e.estimate(*pair)[0] for e, pair in zip(estimators, images, strict=True)]
+    found: list[list[torch.Tensor]] = [[], []]
+
+    def work(index):
+        found[index] = [estimators[index].estimate(*images[index])[0] for _ in range(5)]
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for flows, reference in zip(found, expected, strict=True):
+        assert len(flows) == 5
+        for flow in flows:
+            torch.testing.assert_close(flow, reference)
+
+
+def test_without_onednn_the_answer_is_the_same(small_model, monkeypatch):
+    images = 2 * torch.rand(2, 1, 3, 32, 48) - 1
+    with torch.no_grad():
+        expected = FastDiclFlow(small_model)(*images)[-1].refined
+        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        found = FastDiclFlow(small_model)(*images)[-1].refined
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_tiles_cover_the_frame_and_blend_to_what_they_agree_on():
+    image = torch.rand(1, 3, 700, 900)
+    seen = []
+
+    def estimate(image1, image2):
+        seen.append(tuple(image1.shape[-2:]))
+        return image1
+
+    tile = tile_size((700, 900), 512 * 512, 128)
+    torch.testing.assert_close(in_tiles(estimate, image, image, tile), image)
+    assert len(seen) > 1
+    assert tile in seen
+    assert tile[0] * tile[1] <= 512 * 512
+
+
+def test_frames_that_fit_are_not_cut():
+    assert tile_size((436, 1024), 512 * 1024, 128) == (436, 1024)
+
+
+def test_too_little_memory_is_said():
+    with pytest.raises(InputError, match="raise memory_limit"):
+        tile_size((2000, 2000), 100 * 100, 128)
+
+
+def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
+    limit = 304 * 300 * memory.network_bytes(torch.float32, fast=True)
+    estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
+    sizes = []
+    whole = estimator._compute
+
+    def spy(image1, image2):
+        sizes.append(tuple(image1.shape[-2:]))
+        return whole(image1, image2)
+
+    monkeypatch.setattr(estimator, "_compute", spy)
+    flow, confidence = estimator.estimate(*torch.rand(2, 1, 3, 300, 560))
+    assert flow.shape == (1, 2, 300, 560)
+    assert confidence.shape == (1, 1, 300, 560)
+    assert flow.isfinite().all()
+    assert len(sizes) > 1
+    assert max(height * width for height, width in sizes) <= 304 * 300

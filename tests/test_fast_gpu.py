@@ -1,0 +1,97 @@
+"""The fast path on a CUDA device. Run there: python -m pytest tests/test_fast_gpu.py."""
+
+import threading
+
+import pytest
+import torch
+from golden import formula
+
+from dicl_flow.estimator import FlowEstimator
+from dicl_flow.fast import Graphs
+from dicl_flow.weights import import_legacy, load_model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return load_model(import_legacy(checkpoint))
+
+
+def distance(model, precision, height, width):
+    images = formula.pair(height, width)
+    plain = FlowEstimator(model, "cuda", "fp32", "plain")(*images).flow
+    fast = FlowEstimator(model, "cuda", precision, "fast")(*images).flow
+    return torch.from_numpy(plain - fast).norm(dim=-1)
+
+
+@pytest.mark.parametrize("size", [(256, 384), (100, 130)])
+def test_float32_stays_within_the_promise(model, size):
+    difference = distance(model, "fp32", *size)
+    assert difference.mean() <= 1e-3
+    assert (difference > 2e-2).float().mean() <= 1e-4
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp16", 0.03), ("bf16", 0.3)])
+def test_reduced_precision_stays_near(model, precision, bound):
+    assert 0 < distance(model, precision, 256, 384).mean() < bound
+
+
+def test_shapes_come_and_go(model):
+    estimator = FlowEstimator(model, "cuda", "fp16", "fast")
+    sizes = [(1, 128, 256), (2, 128, 128), (1, 200, 130), (1, 256, 256), (3, 90, 90), (1, 128, 256)]
+    first: dict[tuple[int, int, int], torch.Tensor] = {}
+    for batch, height, width in sizes:
+        generator = torch.Generator().manual_seed(height)
+        images = torch.rand(2, batch, 3, height, width, generator=generator)
+        flow = estimator.estimate(*images)[0]
+        assert flow.shape == (batch, 2, height, width)
+        reference = first.setdefault((batch, height, width), flow)
+        torch.testing.assert_close(flow, reference, atol=2e-2, rtol=0)
+    assert isinstance(estimator._compute, Graphs)
+    assert len(estimator._compute._recordings) == 4
+
+
+def test_a_result_outlives_the_next_call(model):
+    estimator = FlowEstimator(model, "cuda", "fp16", "fast")
+    images = torch.rand(2, 1, 3, 128, 128)
+    flow = estimator.estimate(*images)[0]
+    kept = flow.clone()
+    estimator.estimate(*images.flip(0))
+    torch.testing.assert_close(flow, kept)
+
+
+def test_two_estimators_in_two_threads(model):
+    estimators = [FlowEstimator(model, "cuda", "fp16", "fast") for _ in range(2)]
+    images = [torch.rand(2, 1, 3, 128, 128 * (index + 1)) for index in range(2)]
+    found: list[list[torch.Tensor]] = [[], []]
+
+    def work(index):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            flows = [estimators[index].estimate(*images[index])[0] for _ in range(5)]
+            torch.cuda.current_stream().synchronize()
+            found[index] = flows
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for flows in found:
+        assert len(flows) == 5
+        for flow in flows:
+            torch.testing.assert_close(flow, flows[0], atol=1e-3, rtol=0)
+
+
+def test_the_memory_promise(model):
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_reserved()
+    estimator = FlowEstimator(model, "cuda", "fp16", "fast")
+    images = torch.rand(2, 1, 3, 436, 1024, device="cuda")
+    for _ in range(3):
+        estimator.estimate(*images)
+    assert torch.cuda.max_memory_reserved() - before <= 0.5 * 2**30

@@ -1,0 +1,99 @@
+"""The kernels of the fast path, in Triton's interpreter where there is no GPU."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+triton = pytest.importorskip("triton")
+
+from conftest import SMALL  # noqa: E402
+from test_fast import randomize_norms  # noqa: E402
+
+from dicl_flow.fast.cells import last_to_cells, up_to_cells  # noqa: E402
+from dicl_flow.fast.kernel_level import KernelLevel  # noqa: E402
+from dicl_flow.kernels.bias_relu import bias_relu_  # noqa: E402
+from dicl_flow.kernels.readout import readout  # noqa: E402
+from dicl_flow.kernels.warp import warp as kernel_warp  # noqa: E402
+from dicl_flow.models import build  # noqa: E402
+from dicl_flow.ops import (  # noqa: E402
+    displacement_probability,
+    expected_displacement,
+    normalized_entropy,
+    warp,
+)
+from dicl_flow.ops.warp import INSIDE  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+LAST = torch.channels_last
+
+
+def test_layers_on_cells_are_the_layers_on_pixels():
+    up, up_bias = torch.randn(5, 3, 4, 4).double(), torch.randn(3).double()
+    last, last_bias = torch.randn(1, 3, 3, 3).double(), torch.randn(1).double()
+    x = torch.randn(2, 5, 4, 6).double()
+    functional = torch.nn.functional
+    fine = functional.conv_transpose2d(x, up, up_bias, 2, 1).relu()
+    expected = functional.conv2d(fine, last, last_bias, 1, 1)
+    cells = functional.conv2d(x, *up_to_cells(up, up_bias), 1, 1).relu()
+    scores = functional.conv2d(cells, *last_to_cells(last, last_bias), 1, 1)
+    torch.testing.assert_close(functional.pixel_shuffle(scores[:, :4], 2), expected)
+    assert not scores[:, 4:].any()
+
+
+def test_warp_kernel_equals_the_plain_warp():
+    torch.manual_seed(0)
+    features = torch.randn(2, 5, 6, 9, device=DEVICE).to(memory_format=LAST)
+    flow = 6 * torch.randn(2, 2, 6, 9, device=DEVICE)
+    flow[0] = 0  # exactly on the pixels, the border ones included
+    found, visible = kernel_warp(features, flow, INSIDE)
+    expected = warp(features, flow)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(visible, (expected != 0).any(1).to(torch.int8))
+
+
+def test_bias_and_relu_in_place():
+    x = torch.randn(2, 5, 3, 7, device=DEVICE).to(memory_format=LAST)
+    bias = torch.randn(5, device=DEVICE)
+    expected = (x + bias[:, None, None]).relu()
+    assert bias_relu_(x, bias) is x
+    torch.testing.assert_close(x, expected)
+
+
+@pytest.mark.parametrize("projects", [True, False])
+@pytest.mark.parametrize("adds", [True, False])
+def test_readout_kernel_equals_the_plain_readout(projects, adds):
+    torch.manual_seed(0)
+    batch, radius, half = 2, 2, (3, 4)
+    count = (2 * radius + 1) ** 2
+    cells = 5 * torch.randn(count * batch, 8, *half, device=DEVICE).to(memory_format=LAST)
+    projection = torch.randn(count, count, 1, 1, device=DEVICE) if projects else None
+    coarse = torch.randn(batch, 2, 6, 8, device=DEVICE) if adds else None
+    matched, entropy = readout(cells.contiguous(memory_format=LAST), projection, coarse, batch)
+
+    scores = torch.nn.functional.pixel_shuffle(cells[:, :4], 2).unflatten(0, (count, batch))
+    scores = scores.squeeze(2).transpose(0, 1)
+    if projection is not None:
+        scores = torch.nn.functional.conv2d(scores, projection)
+    probability = displacement_probability(scores.unflatten(1, (5, 5)))
+    expected = expected_displacement(probability) + (0 if coarse is None else coarse)
+    torch.testing.assert_close(matched, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(entropy, normalized_entropy(probability), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("scene", "memory_limit"), [("no flow", None), ("leaves the frame", 1)])
+def test_kernel_level_equals_the_plain_level(scene, memory_limit):
+    torch.manual_seed(0)
+    level = randomize_norms(build(SMALL)).levels["4"].to(DEVICE)
+    features1, features2 = torch.randn(2, 2, 32, 10, 12, device=DEVICE).unbind(0)
+    features2 = features2 * (torch.rand(2, 1, 10, 12, device=DEVICE) > 0.03)
+    image = torch.rand(2, 3, 40, 48, device=DEVICE)
+    flow = None if scene == "no flow" else torch.full((2, 2, 10, 12), 2.3, device=DEVICE)
+    fast = KernelLevel(level, level.context, torch.float32, memory_limit).to(DEVICE)
+    with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        expected = level(features1, features2, image, flow)
+        found = fast(features1, features2, image, flow)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
