@@ -8,6 +8,7 @@ import torch
 from conftest import SMALL
 from golden import formula
 
+import dicl_flow
 from dicl_flow.errors import InputError
 from dicl_flow.estimator import FlowEstimator
 from dicl_flow.fast import FastDiclFlow, memory
@@ -220,3 +221,23 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
     assert flow.isfinite().all()
     assert len(sizes) > 1
     assert max(height * width for height, width in sizes) <= 304 * 300
+
+
+def test_packaged_weights_give_the_same_answer():
+    """The demo's film, with trained weights: float32 to rounding, bfloat16 to a fraction of a px."""
+    from dicl_flow.cli.demo import demo_pairs
+
+    pair = demo_pairs()[0]
+    ways = {"plain": "fp32", "fast": "fp32", "reduced": "bf16"}
+    flows = {
+        name: dicl_flow.load(
+            device="cpu", precision=precision, backend="plain" if name == "plain" else "fast"
+        )(pair.image1, pair.image2).flow
+        for name, precision in ways.items()
+    }
+    exact, reduced = (
+        np.linalg.norm(flows[name] - flows["plain"], axis=2) for name in ("fast", "reduced")
+    )
+    assert exact.mean() <= 1e-3
+    assert (exact > 2e-2).mean() <= 1e-4
+    assert reduced.mean() <= 0.1

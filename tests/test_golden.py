@@ -39,7 +39,7 @@ def test_converted_weights_give_the_authors_ten_flows(
 
 
 # In training mode the bottleneck normalises over two values, which magnifies rounding.
-@pytest.mark.parametrize(("training", "tolerance"), [(False, 1e-9), (True, 1e-6)])
+@pytest.mark.parametrize(("training", "tolerance"), [(False, 1e-9), (True, 1e-5)])
 def test_gradients_equal_a_straight_line_computation(
     model, golden_state, golden_images, training, tolerance
 ):

@@ -46,7 +46,8 @@ class FactoredMatcher(Matcher):
         """Two (B, C, H, W) maps of even sides -> (B, 1, U, V, H, W)."""
         side = 2 * self.radius + 1
         features1, features2 = (
-            f.contiguous(memory_format=torch.channels_last) for f in (features1, features2)
+            f.to(self.bias.dtype).contiguous(memory_format=torch.channels_last)
+            for f in (features1, features2)
         )
         edges = Edges(features1, features2, self.radius)
         minus_first, second_part = self.minus_first(features1), self.second_part(features2)

@@ -15,6 +15,9 @@ from .layers import FusedConv, fold, fused, is_reduced, with_remainder
 from .matching import FactoredMatcher
 
 
+_COARSE = 16
+
+
 class ImageConv(FusedConv):
     """The first layer of all, which sees the bits that a reduced precision cuts off an image."""
 
@@ -76,7 +79,10 @@ class FastDiclFlow(DiclFlow):
                 f"{model.config.matcher!r}; use backend='plain'"
             )
         make = _kernel_level if next(model.parameters()).is_cuda else _fast_level
-        levels = [make(level, dtype, memory_limit) for level in model.levels.values()]
+        levels = [
+            make(level, _level_dtype(dtype, stride), memory_limit)
+            for stride, level in zip(model.config.strides, model.levels.values(), strict=True)
+        ]
         super().__init__(model.config, _fast_pyramid(model.features, dtype), levels)
         self.eval()
 
@@ -101,6 +107,11 @@ def _fast_pyramid(pyramid: FeaturePyramid, dtype: torch.dtype) -> FeaturePyramid
     if is_reduced(dtype):
         twin.stem[0] = ImageConv(first, dtype)
     return twin
+
+
+def _level_dtype(dtype: torch.dtype, stride: int) -> torch.dtype:
+    """Coarse levels cost little, and what bfloat16 loses there is magnified by their stride."""
+    return torch.float32 if dtype == torch.bfloat16 and stride >= _COARSE else dtype
 
 
 def _kernel_level(level: nn.Module, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
