@@ -224,7 +224,7 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
 
 
 def test_packaged_weights_give_the_same_answer():
-    """The demo's film, with trained weights: float32 to rounding, bfloat16 to a fraction of a px."""
+    """The demo's film, with trained weights: float32 to rounding, bfloat16 nearly."""
     from dicl_flow.cli.demo import demo_pairs
 
     pair = demo_pairs()[0]

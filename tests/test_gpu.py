@@ -110,18 +110,19 @@ def run_steps(backend, precision, batches):
     return trainer, [trainer.train_step(batches, 0.0) for _ in range(4)]
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.02)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 0.01), ("bf16", 0.03)])
 def test_fused_training_follows_the_plain_one(scenes, precision, tolerance):
     """The same first loss and gradients; then rounding grows, but the loss falls as far.
 
     (In float32 and float64 the plain network itself is 1 % apart after one step.)
     """
     batch = scenes.render(4, 0).to_batch()
-    plain, expected = run_steps("plain", precision, repeat(batch))
-    fused, found = run_steps("fused", precision, repeat(batch))
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        plain, expected = run_steps("plain", precision, repeat(batch))
+        fused, found = run_steps("fused", precision, repeat(batch))
     assert found[0]["loss"] == pytest.approx(expected[0]["loss"], rel=tolerance)
     norms = (values[0]["gradient_norm"] for values in (found, expected))
-    assert next(norms) == pytest.approx(next(norms), rel=20 * tolerance)
+    assert next(norms) == pytest.approx(next(norms), rel=10 * tolerance)
     falls = [values[0]["loss"] - values[-1]["loss"] for values in (expected, found)]
     assert min(falls) > 0.5 * max(falls) > 0
     assert plain.weights().tensors.keys() == fused.weights().tensors.keys()

@@ -282,6 +282,7 @@ def stages(tmp_path_factory):
         "finetune": ["pairs=own"],
         "rendered-0": ["rendered=procedural"],
         "rendered": ["rendered=procedural"],
+        "rendered-large": ["rendered=procedural"],
     }
     for name, sets in data.items():
         arguments = ["train", name, "--out", str(root / "runs" / name), "--quiet"]
@@ -308,6 +309,7 @@ STARTS = {
     "kitti": "things",
     "finetune": "things",
     "rendered": "rendered-0",
+    "rendered-large": "rendered",
 }
 
 
@@ -340,6 +342,18 @@ def test_a_missing_stage_is_named(tmp_path, capsys):
         main([*arguments, "--out", str(tmp_path / "runs" / "chairs-1")])
     assert exit_info.value.code == 2
     assert "starts from 'chairs-0', but there is no" in capsys.readouterr().err
+
+
+def test_fine_tuned_weights_are_fed_like_those_they_started_from(tmp_path):
+    fed = replace(SMALL, padding="resize", max_pixels=5000)
+    path = tmp_path / "start.safetensors"
+    path.write_bytes(encode_weights(Weights(fed, build(fed).state_dict())))
+    trainer = Trainer(CONFIG, CPU, path)
+    assert trainer.weights().config == fed
+    resumed = Trainer(CONFIG, CPU)
+    assert resumed.weights().config == SMALL
+    resumed.restore(trainer.checkpoint())
+    assert resumed.weights().config == fed
 
 
 def test_start_refuses_weights_of_another_network(tmp_path):

@@ -14,7 +14,6 @@ from .kernel_level import KernelLevel
 from .layers import FusedConv, fold, fused, is_reduced, with_remainder
 from .matching import FactoredMatcher
 
-
 _COARSE = 16
 
 

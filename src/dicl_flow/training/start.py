@@ -2,6 +2,7 @@ from pathlib import Path
 
 from torch import nn
 
+from ..config import ModelConfig
 from ..errors import InputError
 from ..models import DiclFlow
 from ..weights import check_keys, read_weights
@@ -9,8 +10,8 @@ from ..weights import check_keys, read_weights
 _OPTIONAL = {"projection": ".projection.", "context": ".context."}
 
 
-def start_from(model: DiclFlow, path: str | Path) -> None:
-    """Fill `model` with the weights of an earlier stage.
+def start_from(model: DiclFlow, path: str | Path) -> ModelConfig:
+    """Fill `model` with the weights of an earlier stage; return that stage's config.
 
     Parts that the earlier stage did not have (projection, context nets) keep their
     initial values; everything else must be there and fit.
@@ -32,6 +33,7 @@ def start_from(model: DiclFlow, path: str | Path) -> None:
     except InputError as error:
         raise InputError(f"cannot start from {path}: {error}") from None
     model.load_state_dict(tensors, strict=True)
+    return weights.config
 
 
 def freeze_norms(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,9 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.config, self.processes = config, processes
         model = build(config.model)
-        if initial is not None:
-            start_from(model, initial)
+        # images are fed to trained weights as those they started from were
+        fed = config.model if initial is None else start_from(model, initial)
+        self.feeding: dict[str, Any] = {"padding": fed.padding, "max_pixels": fed.max_pixels}
         model = share_norms(model.to(processes.device), processes)
         fused = config.backend == "fused"
         self.model = _fused_twin(model, processes) if fused else model
@@ -132,6 +134,7 @@ class Trainer:
         """All that is needed to go on as if nothing had happened."""
         return {
             "config": to_toml(self.config),
+            "feeding": self.feeding,
             "step": self.step,
             "progress": self.progress,
             "skipped": self.skipped,
@@ -145,6 +148,7 @@ class Trainer:
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Go back to where `checkpoint` was made."""
         self.step, self.progress = checkpoint["step"], checkpoint["progress"]
+        self.feeding = checkpoint["feeding"]
         self.skipped = checkpoint["skipped"]
         self.skipped_in_a_row = checkpoint["skipped_in_a_row"]
         self.model.load_state_dict(checkpoint["model"], strict=True)
@@ -163,7 +167,7 @@ class Trainer:
             "steps": str(self.step),
             "pairs": str(self.step * self.config.batch),
         }
-        return Weights(self.config.model, tensors, about)
+        return Weights(replace(self.config.model, **self.feeding), tensors, about)
 
 
 def _fused_twin(model: DiclFlow, processes: Processes) -> DiclFlow:
