@@ -205,7 +205,7 @@ def test_too_little_memory_is_said():
 
 
 def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
-    limit = 304 * 300 * memory.network_bytes(torch.float32, fast=True)
+    limit = 304 * 300 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
     sizes = []
     whole = estimator._compute

@@ -139,7 +139,7 @@ class FlowEstimator:
             return image.shape[-2], image.shape[-1]
         limit = self.memory_limit or available_bytes(self.device)
         dtype, fast = PRECISIONS[self.precision], self.backend == "fast"
-        capacity = limit // (len(image) * network_bytes(dtype, fast=fast))
+        capacity = limit // (len(image) * network_bytes(dtype, self.device, fast=fast))
         size = (image.shape[-2], image.shape[-1])
         return tile_size(size, capacity, self.model.config.pad_multiple)
 

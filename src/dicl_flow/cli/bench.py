@@ -40,8 +40,8 @@ def bench(
 ) -> None:
     """Time the fast path beside the plain one on this machine.
 
-    Without --weights the packaged ones are used, or random ones where there are none: the
-    time is the same. Batches of several pairs are measured at the first size only.
+    Frames are computed at the size given, even where the weights would have them scaled down.
+    Batches of several pairs are measured at the first size only.
 
     Examples:
 
@@ -106,15 +106,14 @@ def _ways(paths: list[str], device: Any) -> list[tuple[str, str]]:
 
 
 def _model(weights: str | None) -> "DiclFlow":
-    import torch
+    from dataclasses import replace
 
-    from ..models import build
-    from ..weights import load_model, packaged_names, read_weights, resolve
+    from ..weights import load_model, read_weights, resolve
 
-    if weights is None and not packaged_names():
-        torch.manual_seed(0)
-        return build()
-    return load_model(read_weights(resolve(weights)))
+    found = read_weights(resolve(weights))
+    # frames at the size that was asked for, whatever the weights would have made of them
+    config = replace(found.config, padding="replicate", max_pixels=0)
+    return load_model(replace(found, config=config))
 
 
 def _machine(device: Any) -> dict[str, Any]:

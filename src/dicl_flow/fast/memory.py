@@ -1,6 +1,7 @@
 """How much to do at a time."""
 
 import os
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -8,7 +9,8 @@ from torch import Tensor
 _AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in a processor's cache
 _AT_ONCE_ELSEWHERE = 64 << 20
 # Measured at the network's peak, for each pixel of a pair: bytes in any precision, and numbers.
-_PER_PIXEL = {"fast": (220, 45), "plain": (0, 6800)}
+_FAST = (220, 45)
+_PLAIN = {"cuda": (0, 6800), "cpu": (0, 1200)}  # cuDNN's workspaces; 1090 measured on a CPU
 _HEADROOM = 0.8  # of what is free
 
 
@@ -21,9 +23,9 @@ def displacements_at_once(first_layer: Tensor, memory_limit: int | None) -> int:
     return max(1, budget // size)
 
 
-def network_bytes(dtype: torch.dtype, *, fast: bool) -> int:
+def network_bytes(dtype: torch.dtype, device: torch.device, *, fast: bool) -> int:
     """What each pixel of a pair needs at the peak; the plain path has all displacements at once."""
-    constant, numbers = _PER_PIXEL["fast" if fast else "plain"]
+    constant, numbers = _FAST if fast else _PLAIN.get(device.type, _PLAIN["cuda"])
     return constant + numbers * dtype.itemsize
 
 
@@ -33,4 +35,13 @@ def available_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(_HEADROOM * (free + reusable))
-    return int(_HEADROOM * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return int(_HEADROOM * _free_host_bytes())
+
+
+def _free_host_bytes() -> int:
+    """Free memory, with what the system would give up for it where it tells (Linux)."""
+    table = Path("/proc/meminfo")
+    if table.exists():
+        lines = (line.split() for line in table.read_text().splitlines())
+        return next(1024 * int(words[1]) for words in lines if words[0] == "MemAvailable:")
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
