@@ -1,9 +1,12 @@
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options
+
+if TYPE_CHECKING:
+    from ..training import Outcome
 
 
 def train(
@@ -47,15 +50,7 @@ def train(
     from ..data import parse_data_argument
     from ..errors import InputError
     from ..estimator import choose_device
-    from ..training import (
-        FixedSource,
-        Limits,
-        RunFolder,
-        join,
-        leave,
-        open_source,
-        read_recipe,
-    )
+    from ..training import FixedSource, Limits, RunFolder, join, leave, open_source, read_recipe
     from ..training import train as run_training
 
     if minutes is not None and not minutes > 0:
@@ -82,9 +77,14 @@ def train(
         )
     finally:
         leave(processes)
-    if processes.is_first and not quiet:
+    _conclude(outcome, folder.path, quiet=quiet or not processes.is_first)
+
+
+def _conclude(outcome: "Outcome", folder: Path, *, quiet: bool) -> None:
+    """Say how the run ended; a run that a signal ended exits as such."""
+    if not quiet:
         end = "finished" if outcome.finished else "stopped; go on with --resume"
-        typer.echo(f"{end}: step {outcome.step}, EPE {outcome.epe:.2f} px, in {folder.path}")
+        typer.echo(f"{end}: step {outcome.step}, EPE {outcome.epe:.2f} px, in {folder}")
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
 

@@ -81,8 +81,9 @@ def _read_photos(paths: Sequence[Path], size: tuple[int, int]) -> Tensor:
 
 def _fill(photo: Array, size: tuple[int, int]) -> Array:
     """Scale a photo until it fills `size`, and cut off what is over, half at each end."""
-    scale = max(side / length for side, length in zip(size, photo.shape, strict=False))
-    height, width = (max(s, round(n * scale)) for s, n in zip(size, photo.shape, strict=False))
+    sides = list(zip(size, photo.shape[:2], strict=True))
+    scale = max(side / length for side, length in sides)
+    height, width = (max(side, round(length * scale)) for side, length in sides)
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     resized = cv2.resize(photo, (width, height), interpolation=method)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
