@@ -38,13 +38,14 @@ def test_converted_weights_give_the_authors_ten_flows(
         np.testing.assert_allclose(flow.matched[0], golden_outputs[f"raw_{stride}"], atol=1e-6)
 
 
-# In training mode the bottleneck normalises over two values, which magnifies rounding.
-@pytest.mark.parametrize(("training", "tolerance"), [(False, 1e-9), (True, 1e-5)])
+# In training mode the bottleneck normalises over four values, which magnifies rounding.
+@pytest.mark.parametrize(("training", "tolerance"), [(False, 1e-9), (True, 1e-6)])
 def test_gradients_equal_a_straight_line_computation(
     model, golden_state, golden_images, training, tolerance
 ):
     """Every parameter's gradient, in float64, against code that shares nothing with ours."""
-    image1, image2 = (image[..., :128, :256] for image in golden_images)
+    crops = [slice(0, 128), slice(128, 256)] if training else [slice(0, 128)]
+    image1, image2 = (torch.cat([image[..., rows, :] for rows in crops]) for image in golden_images)
     generator = torch.Generator().manual_seed(0)
     model.train(training).zero_grad()
     flows = [flow for level in model(image1, image2) for flow in (level.matched, level.refined)]
