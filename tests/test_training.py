@@ -291,7 +291,8 @@ def stages(tmp_path_factory):
             place = path if path == "procedural" else root / path
             arguments += ["--data", f"{key}={place}"]
         changes = ["steps=2", "batch=2", "workers=0", "augment.crop=[128,128]", "log_every=1"]
-        for change in [*changes, "optimizer.precision=bf16", "backend=plain"]:
+        changes += ["render.sizes=[]", "optimizer.precision=bf16", "backend=plain"]
+        for change in changes:
             arguments += ["--set", change]
         if name == "finetune":
             arguments += ["--init", str(root / "runs" / "things" / "weights.safetensors")]
@@ -649,3 +650,13 @@ def test_sigterm_saves_and_exits(tmp_path, undisturbed):
     assert (outcome.finished, outcome.signal, outcome.step) == (False, signal.SIGTERM, 2)
     train(KILLED, RandomSource(), RunFolder(tmp_path), CPU, resume=True, quiet=True)
     assert_same(state_of(tmp_path), undisturbed)
+
+
+def test_rendered_frames_of_several_sizes_take_turns():
+    config = read_recipe(
+        "rendered-0", ["batch=4", "augment.crop=[128,256]", "render.sizes=[[128,256],[256,256]]"]
+    )
+    source = open_source(config, {"rendered": Path("procedural")})
+    batches = source.batches(4, 1, Processes(torch.device("cpu")))
+    shapes = [tuple(next(batches).flow.shape) for _ in range(3)]
+    assert shapes == [(2, 2, 256, 256), (4, 2, 128, 256), (2, 2, 256, 256)]

@@ -35,6 +35,9 @@ class RenderConfig:
     large_factor: float = 2.5
     horizontal_share: float = 0.25
     """Share of scenes in which everything moves sideways, as in stereo pairs and pans."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """Training: (height, width) of the frames, a step each in turn, with as many pairs as come
+    nearest to the pixels of a batch of `augment.crop`. Empty: that size alone."""
     max_flow: float = 400.0
     """Longer vectors are marked as not valid."""
 

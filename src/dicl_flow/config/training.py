@@ -150,10 +150,12 @@ class TrainConfig:
                     f"got {len(weights)}"
                 )
         multiple = self.model.pad_multiple
-        if any(side % multiple for side in self.augment.crop):
-            raise InputError(
-                f"augment.crop must be multiples of {multiple}, got {self.augment.crop}"
-            )
+        for key, size in [
+            ("augment.crop", self.augment.crop),
+            *(("render.sizes", size) for size in self.render.sizes),
+        ]:
+            if any(side % multiple for side in size):
+                raise InputError(f"{key} must be multiples of {multiple}, got {size}")
 
 
 def _at_least(key: str, value: float, least: float) -> None:

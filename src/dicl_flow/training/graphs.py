@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,16 @@ from .averaging import WeightAverage
 _WARM_UP = 3  # eager runs before recording: cuDNN chooses, Triton compiles, the allocator settles
 
 
+class _Recording(NamedTuple):
+    batch: FlowBatch
+    """Where the graph reads."""
+    graph: torch.cuda.CUDAGraph
+    result: Tensor
+    """Where it writes."""
+
+
 class RecordedStep:
-    """Gradients, clipping, optimizer and average of a step, recorded once and then replayed.
+    """Gradients, clipping, optimizer and average of a step, recorded once a shape, then replayed.
 
     `backward(batch)` leaves gradients in the parameters and returns (loss, EPE). A step that is
     not finite changes nothing: the optimizer and the norms' statistics are told on the device.
@@ -31,21 +40,23 @@ class RecordedStep:
         self._average, self._clip = average, clip
         device = next(model.parameters()).device
         self._rate, self._follow = torch.zeros((), device=device), torch.zeros((), device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._recordings: dict[torch.Size, _Recording] = {}
 
     def __call__(self, batch: FlowBatch, rate: float, follow: float) -> Tensor:
         """Take a step; return (loss, EPE, gradient norm). `follow` is the average's rate."""
-        if self._graph is None:
-            self._graph = self._record(batch)
-        for mine, given in zip(vars(self._batch).values(), vars(batch).values(), strict=True):
+        shape = batch.flow.shape
+        if shape not in self._recordings:
+            self._recordings[shape] = self._record(batch)
+        recording = self._recordings[shape]
+        for mine, given in zip(vars(recording.batch).values(), vars(batch).values(), strict=True):
             mine.copy_(given, non_blocking=True)
         self._rate.fill_(rate)
         self._follow.fill_(follow)
-        self._graph.replay()
-        return self._result
+        recording.graph.replay()
+        return recording.result
 
-    def _record(self, batch: FlowBatch) -> torch.cuda.CUDAGraph:
-        self._batch = FlowBatch(*(tensor.clone() for tensor in vars(batch).values()))
+    def _record(self, batch: FlowBatch) -> _Recording:
+        batch = FlowBatch(*(tensor.clone() for tensor in vars(batch).values()))
         self._prepare_optimizer()
         before = [buffer.clone() for buffer in self._model.buffers()]
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
@@ -53,18 +64,18 @@ class RecordedStep:
         with torch.cuda.stream(stream), _algorithm_search():
             for _ in range(_WARM_UP):
                 self._model.zero_grad(set_to_none=True)
-                self._backward(self._batch)
+                self._backward(batch)
             torch._foreach_copy_(list(self._model.buffers()), before)  # no trace of the warm-up
             self._model.zero_grad(set_to_none=True)  # so that replays overwrite, not add
             with torch.cuda.graph(graph, stream=stream):
-                self._result = self._step()
+                result = self._step(batch)
         torch.cuda.current_stream().wait_stream(stream)
-        return graph
+        return _Recording(batch, graph, result)
 
-    def _step(self) -> Tensor:
+    def _step(self, batch: FlowBatch) -> Tensor:
         statistics = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]
         before = [buffer.clone() for buffer in statistics]
-        totals = self._backward(self._batch)
+        totals = self._backward(batch)
         norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
         result = torch.cat([totals, norm[None]])
         finite = result.isfinite().all()

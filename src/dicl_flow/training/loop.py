@@ -105,8 +105,7 @@ def _note(trainer: Trainer, journal: Journal | None, values: dict[str, float]) -
     if journal is None:
         return
     config, step = trainer.config, trainer.step
-    pairs = len(trainer.batch.flow) * config.optimizer.accumulate * trainer.processes.world_size
-    journal.step(pairs, max(trainer.progress, step / config.steps), values)
+    journal.step(trainer.pairs_of_step, max(trainer.progress, step / config.steps), values)
     if "loss" not in values:
         journal.say(f"step {step}: the loss or a gradient was not finite; skipped")
     if step % config.log_every == 0:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count, repeat
+from math import prod
 from pathlib import Path
 from typing import Protocol
 
@@ -59,9 +60,15 @@ class RenderSource:
         config, device = self.config, processes.device
         folder = None if str(self.photos) == PROCEDURAL else self.photos
         textures = load_textures(folder, device, config.seed)
-        renderer = Renderer(config.render, config.augment.crop, textures, device, config.seed)
+        sizes = config.render.sizes or (config.augment.crop,)
+        renderers = [
+            Renderer(config.render, frame, textures, device, config.seed) for frame in sizes
+        ]
+        pairs = [max(1, round(size * prod(config.augment.crop) / prod(frame))) for frame in sizes]
         scenes = (
-            renderer.render(size, step * processes.world_size + processes.rank).to_batch()
+            renderers[step % len(sizes)]
+            .render(pairs[step % len(sizes)], step * processes.world_size + processes.rank)
+            .to_batch()
             for step in count(start_step)
         )
         return beside(scenes) if device.type == "cuda" else scenes

@@ -48,7 +48,8 @@ class Trainer:
         recorded = (self._backward, self.model, self.optimizer, self.average, clip)
         self.recorded = RecordedStep(*recorded) if fused else None
         self._upcoming: FlowBatch | None = None
-        self.step, self.progress = 0, 0.0
+        self._levels: dict[torch.Size, list[LevelFlow]] = {}
+        self.step, self.pairs, self.progress = 0, 0, 0.0
         self.skipped, self.skipped_in_a_row = 0, 0
 
     def train_step(self, batches: Iterator[FlowBatch], progress: float) -> dict[str, float]:
@@ -100,9 +101,9 @@ class Trainer:
         num_valid = self.processes.sum(batch.valid.sum()) / world
         wait = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if wait else nullcontext():  # type: ignore[operator]
-            self.levels = self._forward(batch)
+            levels = self._levels[batch.flow.shape] = self._forward(batch)
             loss = pyramid_loss(
-                self.levels,
+                levels,
                 batch.flow,
                 batch.valid,
                 self.config.model.reach,
@@ -111,7 +112,7 @@ class Trainer:
             )
             (loss / self.config.optimizer.accumulate).backward()
         with torch.no_grad():
-            error = end_point_error(self.levels[-1].refined, batch.flow)
+            error = end_point_error(levels[-1].refined, batch.flow)
             epe = (error * batch.valid).sum() / num_valid.clamp(min=1)
         return self.processes.sum(torch.stack([loss.detach(), epe])) / world
 
@@ -125,8 +126,19 @@ class Trainer:
         if self.config.optimizer.freeze_norm:
             freeze_norms(self.model)
 
+    @property
+    def levels(self) -> list[LevelFlow]:
+        """What the network made of `batch`: recordings of other sizes keep their own."""
+        return self._levels[self.batch.flow.shape]
+
+    @property
+    def pairs_of_step(self) -> int:
+        """How many pairs the last step saw, over all processes."""
+        return len(self.batch.flow) * self.config.optimizer.accumulate * self.processes.world_size
+
     def _count(self, *, finite: bool) -> None:
         self.step += 1
+        self.pairs += self.pairs_of_step
         self.skipped += not finite
         self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
 
@@ -136,6 +148,7 @@ class Trainer:
             "config": to_toml(self.config),
             "feeding": self.feeding,
             "step": self.step,
+            "pairs": self.pairs,
             "progress": self.progress,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -147,7 +160,8 @@ class Trainer:
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Go back to where `checkpoint` was made."""
-        self.step, self.progress = checkpoint["step"], checkpoint["progress"]
+        self.step, self.pairs = checkpoint["step"], checkpoint["pairs"]
+        self.progress = checkpoint["progress"]
         self.feeding = checkpoint["feeding"]
         self.skipped = checkpoint["skipped"]
         self.skipped_in_a_row = checkpoint["skipped_in_a_row"]
@@ -165,7 +179,7 @@ class Trainer:
         about = {
             "recipe": self.config.name,
             "steps": str(self.step),
-            "pairs": str(self.step * self.config.batch),
+            "pairs": str(self.pairs),
         }
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
 
