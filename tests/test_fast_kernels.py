@@ -14,7 +14,8 @@ from test_fast import randomize_norms  # noqa: E402
 
 from dicl_flow.fast.cells import last_to_cells, up_to_cells  # noqa: E402
 from dicl_flow.fast.kernel_level import KernelLevel  # noqa: E402
-from dicl_flow.kernels.bias_relu import bias_relu_  # noqa: E402
+from dicl_flow.kernels.context_input import context_input  # noqa: E402
+from dicl_flow.kernels.image_layer import image_layer  # noqa: E402
 from dicl_flow.kernels.readout import readout  # noqa: E402
 from dicl_flow.kernels.warp import warp as kernel_warp  # noqa: E402
 from dicl_flow.models import build  # noqa: E402
@@ -54,14 +55,6 @@ def test_warp_kernel_equals_the_plain_warp():
     torch.testing.assert_close(visible, (expected != 0).any(1).to(torch.int8))
 
 
-def test_bias_and_relu_in_place():
-    x = torch.randn(2, 5, 3, 7, device=DEVICE).to(memory_format=LAST)
-    bias = torch.randn(5, device=DEVICE)
-    expected = (x + bias[:, None, None]).relu()
-    assert bias_relu_(x, bias) is x
-    torch.testing.assert_close(x, expected)
-
-
 @pytest.mark.parametrize("projects", [True, False])
 @pytest.mark.parametrize("adds", [True, False])
 def test_readout_kernel_equals_the_plain_readout(projects, adds):
@@ -71,10 +64,12 @@ def test_readout_kernel_equals_the_plain_readout(projects, adds):
     cells = 5 * torch.randn(count * batch, 8, *half, device=DEVICE).to(memory_format=LAST)
     projection = torch.randn(count, count, 1, 1, device=DEVICE) if projects else None
     coarse = torch.randn(batch, 2, 6, 8, device=DEVICE) if adds else None
-    matched, entropy = readout(cells.contiguous(memory_format=LAST), projection, coarse, batch)
+    bias = torch.randn(1, device=DEVICE)
+    scores = cells.contiguous(memory_format=LAST)
+    matched, entropy = readout(scores, bias, projection, coarse, batch)
 
     scores = torch.nn.functional.pixel_shuffle(cells[:, :4], 2).unflatten(0, (count, batch))
-    scores = scores.squeeze(2).transpose(0, 1)
+    scores = scores.squeeze(2).transpose(0, 1) + bias
     if projection is not None:
         scores = torch.nn.functional.conv2d(scores, projection)
     probability = displacement_probability(scores.unflatten(1, (5, 5)))
@@ -97,3 +92,27 @@ def test_kernel_level_equals_the_plain_level(scene, memory_limit):
         found = fast(features1, features2, image, flow)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_image_layer_sees_all_bits_of_an_image(dtype):
+    torch.manual_seed(0)
+    image = torch.randn(2, 3, 5, 9, device=DEVICE)
+    weight, bias = torch.randn(6, 3, 3, 3, device=DEVICE).to(dtype), torch.randn(6, device=DEVICE)
+    taps = weight.permute(1, 2, 3, 0).flatten(0, 2).contiguous()
+    found = image_layer(image, taps, bias)
+    expected = torch.nn.functional.conv2d(image, weight.float(), bias, padding=1).relu()
+    rounding = 1e-5 if dtype == torch.float32 else 2**-10
+    torch.testing.assert_close(found.float(), expected, atol=rounding, rtol=rounding)
+    assert found.is_contiguous(memory_format=LAST)
+
+
+def test_context_input_is_the_parts_side_by_side():
+    torch.manual_seed(0)
+    flow, entropy, image = (torch.randn(2, c, 3, 5, device=DEVICE) for c in (2, 1, 3))
+    features = torch.randn(2, 32, 3, 5, device=DEVICE).half().to(memory_format=LAST)
+    found = context_input(flow, entropy, features, image)
+    lost = flow - flow.half()
+    expected = torch.cat([part.half() for part in (flow, entropy, features, image, lost)], 1)
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    assert found.is_contiguous(memory_format=LAST)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,14 @@ from torch import Tensor
 
 from .config import ModelConfig
 from .errors import InputError, unknown_name
-from .fast import FastDiclFlow, Graphs, available_bytes, is_supported, network_bytes
+from .fast import (
+    FastDiclFlow,
+    Graphs,
+    available_bytes,
+    cudnn_flags,
+    is_supported,
+    network_bytes,
+)
 from .files import write_flow
 from .inputs import Array, ImageInput, image_batch, normalize
 from .models import DiclFlow
@@ -90,10 +98,12 @@ class FlowEstimator:
         self.backend = choose_backend(backend, model.config, self.device)
         self.precision = choose_precision(precision, self.device, self.backend)
         self.memory_limit = memory_limit
-        self.model: DiclFlow = model.to(self.device).eval()
+        self.model: DiclFlow
         if self.backend == "fast":
             dtype = PRECISIONS[self.precision]
-            self.model = FastDiclFlow(self.model, dtype, memory_limit).to(self.device)
+            self.model = FastDiclFlow(model.eval(), dtype, memory_limit, self.device)
+        else:
+            self.model = model.to(self.device).eval()
         self._compute: Callable[[Tensor, Tensor], Tensor] = self._estimate_whole
         if self.backend == "fast" and self.device.type == "cuda":
             self._compute = Graphs(self._estimate_whole)
@@ -173,7 +183,7 @@ class FlowEstimator:
         elif (
             self.precision == "fp32" and self.device.type == "cuda"
         ):  # convolutions would use TF32, ten bits, by default
-            stack.enter_context(torch.backends.cudnn.flags(enabled=True, allow_tf32=False))
+            stack.enter_context(cudnn_flags(allow_tf32=False))
         return stack
 
 
@@ -188,7 +198,7 @@ def load(
 
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
     `precision` is "auto" (bf16 on CPUs with AMX, fp16 on CUDA with the fast backend, else
-    fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs), "fast" or "plain";
+    fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
     `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free.
     """
     path = resolve(weights)
@@ -224,8 +234,9 @@ def choose_backend(name: str, config: ModelConfig, device: torch.device) -> str:
     if name not in BACKENDS:
         raise unknown_name("backend", name, BACKENDS)
     if name == "auto":
-        # on CUDA the fast path is there to try, but its equality has not been measured yet
-        return "fast" if device.type == "cpu" and is_supported(config) else "plain"
+        kernels = device.type == "cuda" and find_spec("triton") is not None
+        there = is_supported(config) and (kernels or device.type == "cpu")
+        return "fast" if there else "plain"
     return name
 
 

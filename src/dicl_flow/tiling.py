@@ -53,9 +53,13 @@ def in_tiles(
     return total / weights
 
 
-def _starts(length: int, tile: int) -> range:
-    """Where tiles begin: on the grid of the feature net, as in the whole frame."""
-    return range(0, 1) if tile >= length else range(0, length - OVERLAP, tile - OVERLAP)
+def _starts(length: int, tile: int) -> list[int]:
+    """Where tiles begin: on the grid of the feature net, as in the whole frame.
+
+    The last one overlaps more rather than being narrower.
+    """
+    last = max(0, -(-(length - tile) // OVERLAP) * OVERLAP)
+    return [*range(0, last, tile - OVERLAP), last]
 
 
 def _fade(tile: Tensor) -> Tensor:

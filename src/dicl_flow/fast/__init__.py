@@ -3,5 +3,13 @@
 from .graphs import Graphs
 from .memory import available_bytes, network_bytes
 from .network import FastDiclFlow, is_supported
+from .settings import cudnn_flags
 
-__all__ = ["FastDiclFlow", "Graphs", "available_bytes", "is_supported", "network_bytes"]
+__all__ = [
+    "FastDiclFlow",
+    "Graphs",
+    "available_bytes",
+    "cudnn_flags",
+    "is_supported",
+    "network_bytes",
+]

@@ -43,16 +43,13 @@ class KernelLevel(DiclLevel):
         self.taps = nn.Buffer(weight.permute(2, 3, 1, 0).flatten(0, 2).to(dtype).contiguous())
         self.bias = nn.Buffer(bias.to(dtype))
         assert last.bias is not None
+        cells, bias = last_to_cells(last.weight.detach(), last.bias.detach())
         self.inner = nn.Sequential(
             *(fused_block(block, dtype) for block in inner),
             FusedConv(last, *up_to_cells(*fold(up)), dtype, relu=True),
-            FusedConv(
-                last,
-                *last_to_cells(last.weight.detach(), last.bias.detach()),
-                precise(dtype),
-                relu=False,
-            ),
+            FusedConv(last, cells, 0 * bias, precise(dtype), relu=False),
         )
+        self.last_bias = nn.Buffer(last.bias.detach().float())
         mixes = isinstance(level.projection, DisplacementProjection)
         self.projection_weight = nn.Buffer(_projection(level)) if mixes else None
 
@@ -64,14 +61,17 @@ class KernelLevel(DiclLevel):
         from ..kernels.warp import warp
 
         features1, features2 = (
-            f.contiguous(memory_format=torch.channels_last) for f in (features1, features2)
+            f.to(self.bias.dtype).contiguous(memory_format=torch.channels_last)
+            for f in (features1, features2)
         )
         if coarse_flow is None:
             visible = (features2 != 0).any(1).to(torch.int8)
         else:
             features2, visible = warp(features2, coarse_flow, INSIDE)
         scores = self._scores(features1, features2, visible)
-        matched, entropy = readout(scores, self.projection_weight, coarse_flow, len(features1))
+        matched, entropy = readout(
+            scores, self.last_bias, self.projection_weight, coarse_flow, len(features1)
+        )
         refined = matched
         if self.context is not None:
             refined = matched + self.context(matched, entropy, features1, image1)
@@ -79,16 +79,17 @@ class KernelLevel(DiclLevel):
 
     def _scores(self, features1: Tensor, features2: Tensor, visible: Tensor) -> Tensor:
         """(U·V·B, 8, H/2, W/2): scores of 2x2 cells."""
-        from ..kernels.first_layer import first_layer
+        from ..kernels.first_layer import first_layer, see
 
         count = (2 * self.radius + 1) ** 2
         parts = self.part1(features1), self.part2(features2)
+        seen = see(visible, self.radius)
         steps = -(-count // displacements_at_once(parts[0], self.memory_limit))
         bounds = [count * step // steps for step in range(steps + 1)]
         pieces = [
             self.inner(
                 first_layer(
-                    parts, (features1, features2), visible, self.taps, self.bias, range(start, stop)
+                    parts, (features1, features2), seen, self.taps, self.bias, range(start, stop)
                 )
             )
             for start, stop in pairwise(bounds)

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..nn import ConvBlock
-from .tuning import fastest
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -26,23 +25,25 @@ class FusedConv(nn.Module):
         assert isinstance(like, nn.Conv2d | nn.ConvTranspose2d)
         self.up = isinstance(like, nn.ConvTranspose2d)
         self.relu = relu
-        self._fastest: dict[torch.Size, int] = {}
         self.stride, self.dilation = list(like.stride), list(like.dilation)
         self.padding = [int(side) for side in like.padding]
         self.weight = nn.Buffer(weight.to(dtype).contiguous(memory_format=torch.channels_last))
         self.bias = nn.Buffer(bias.to(dtype))
+        self.has_bias = bool(bias.any())  # cuDNN's is added in a pass of its own
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         """(B, in, H, W) -> (B, out, H', W'); an `addend` of that shape joins before the ReLU."""
-        x = x.to(self.weight.dtype)
+        x = x.to(self.weight.dtype).contiguous(memory_format=torch.channels_last)
         if _onednn_fuses(x):
             return self._onednn(x, addend)
         if x.is_cuda and self.relu and not self.up and x.dtype != torch.float64:
-            return self._cuda(x)
+            where = (self.stride, self.padding, self.dilation)
+            return torch.cudnn_convolution_relu(x, self.weight, self.bias, *where, 1)
+        bias = self.bias if self.has_bias else None
         if self.up:
-            y = F.conv_transpose2d(x, self.weight, self.bias, self.stride, self.padding)
+            y = F.conv_transpose2d(x, self.weight, bias, self.stride, self.padding)
         else:
-            y = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
+            y = F.conv2d(x, self.weight, bias, self.stride, self.padding, self.dilation)
         y = y if addend is None else y.add_(addend)
         return y.relu_() if self.relu else y
 
@@ -59,24 +60,6 @@ class FusedConv(nn.Module):
         return operations._convolution_pointwise.binary(
             x, addend, *where, *steps, "add", 1.0, after, [], ""
         )
-
-    def _cuda(self, x: Tensor) -> Tensor:
-        """Let cuDNN fuse, or fuse what comes after it, whichever is faster for this shape."""
-        ways = (lambda: self._cudnn(x), lambda: self._convolve_then_fuse(x))
-        if x.shape not in self._fastest:
-            self._fastest[x.shape] = fastest(ways)
-        return ways[self._fastest[x.shape]]()
-
-    def _cudnn(self, x: Tensor) -> Tensor:
-        return torch.cudnn_convolution_relu(
-            x, self.weight, self.bias, self.stride, self.padding, self.dilation, 1
-        )
-
-    def _convolve_then_fuse(self, x: Tensor) -> Tensor:
-        from ..kernels.bias_relu import bias_relu_
-
-        y = F.conv2d(x, self.weight, None, self.stride, self.padding, self.dilation)
-        return bias_relu_(y.contiguous(memory_format=torch.channels_last), self.bias)
 
 
 def _onednn_fuses(x: Tensor) -> bool:

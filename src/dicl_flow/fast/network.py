@@ -1,4 +1,6 @@
 import copy
+from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +24,16 @@ class ImageConv(FusedConv):
 
     def __init__(self, block: ConvBlock, dtype: torch.dtype) -> None:
         weight, bias = fold(block)
-        weight = torch.cat([weight, weight, 0 * weight[:, :2]], 1)  # tensor cores like eights
-        super().__init__(block.conv, weight, bias, dtype, relu=True)
+        wide = torch.cat([weight, weight, 0 * weight[:, :2]], 1)  # matrix units like eights
+        super().__init__(block.conv, wide, bias, dtype, relu=True)
+        self.taps = nn.Buffer(weight.permute(1, 2, 3, 0).flatten(0, 2).to(dtype).contiguous())
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         """(B, 3, H, W) -> (B, out, H, W)."""
+        if x.is_cuda:
+            from ..kernels.image_layer import image_layer
+
+            return image_layer(x, self.taps, self.bias)
         rounded, remainder = with_remainder(x, self.weight.dtype)
         x = torch.cat([rounded, remainder, torch.zeros_like(rounded[:, :2])], 1)
         return super().forward(x.contiguous(memory_format=torch.channels_last))
@@ -37,8 +44,12 @@ class FastContext(ContextNet):
 
     def __init__(self, context: ContextNet, dtype: torch.dtype) -> None:
         nn.Module.__init__(self)
-        self.dtype, self.scale = dtype, context.scale
+        self.dtype = dtype
         self.layers = fused(context.layers, dtype)
+        last = self.layers[-1]
+        assert isinstance(last, FusedConv)
+        for buffer in last.buffers():
+            buffer.mul_(context.scale)  # a power of two: nothing is rounded
         if is_reduced(dtype):
             first = context.layers[0]
             assert isinstance(first, ConvBlock)
@@ -49,13 +60,19 @@ class FastContext(ContextNet):
     def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
         """Return the correction (B, 2, H, W) to add to `flow`, in its precision."""
         small = resize(image, (features.shape[-2], features.shape[-1]))
-        parts = [flow, entropy, features, small]
+        return self.layers(self._input(flow, entropy, features, small)).to(flow.dtype)
+
+    def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
+        """All (B, …, H, W) of one size -> what the first layer reads."""
+        if is_reduced(self.dtype) and flow.is_cuda:
+            from ..kernels.context_input import context_input
+
+            return context_input(flow, entropy, features.to(self.dtype), image)
+        parts = [flow, entropy, features, image]
         if is_reduced(self.dtype):
             parts[0], remainder = with_remainder(flow, self.dtype)
             parts.append(remainder)
-        x = torch.cat([part.to(self.dtype) for part in parts], 1)
-        x = x.contiguous(memory_format=torch.channels_last)
-        return self.layers(x).to(flow.dtype) * self.scale
+        return torch.cat([part.to(self.dtype) for part in parts], 1)
 
 
 class FastDiclFlow(DiclFlow):
@@ -63,7 +80,7 @@ class FastDiclFlow(DiclFlow):
 
     Batch norms are folded into the convolutions, tensors are channels last, both images pass
     through the feature net together, the matching net's first layer is factored. It stays on
-    the device that `model` is on: for CUDA it is built of Triton kernels.
+    `device` (default: where `model` is): for CUDA it is built of Triton kernels.
     """
 
     def __init__(
@@ -71,27 +88,53 @@ class FastDiclFlow(DiclFlow):
         model: DiclFlow,
         dtype: torch.dtype = torch.float32,
         memory_limit: int | None = None,
+        device: torch.device | None = None,
     ) -> None:
         if not is_supported(model.config):
             raise InputError(
                 f"there is no fast path for host {model.config.host!r} with matcher "
                 f"{model.config.matcher!r}; use backend='plain'"
             )
-        make = _kernel_level if next(model.parameters()).is_cuda else _fast_level
+        device = device or next(model.parameters()).device
+        make = _kernel_level if device.type == "cuda" else _fast_level
         levels = [
             make(level, _level_dtype(dtype, stride), memory_limit)
             for stride, level in zip(model.config.strides, model.levels.values(), strict=True)
         ]
         super().__init__(model.config, _fast_pyramid(model.features, dtype), levels)
-        self.eval()
+        self._stream: torch.cuda.Stream | None = None
+        self.to(device).eval()
 
     def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
-        both = torch.cat([image1, image2]).contiguous(memory_format=torch.channels_last)
-        pyramids = [features.chunk(2) for features in self.features(both)]
-        pyramid1, pyramid2 = zip(*pyramids, strict=True)
-        return self.flow_from_features(pyramid1, pyramid2, image1)
+        both = torch.cat([image1, image2])
+        pyramid = self._beside(both) if both.is_cuda else self.features(both)
+        count = len(image1)
+        pairs = ((features[:count], features[count:]) for features in pyramid)
+        return self.flow_from_pairs(pairs, image1)
+
+    def _beside(self, images: Tensor) -> Iterator[Tensor]:
+        """Yield the features of coarse levels while those of finer ones are still being made.
+
+        The kernels of coarse levels are small: they leave room on the device for others. What
+        the pyramid holds must not be freed before all of it is there, so it is never exhausted.
+        """
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        current = torch.cuda.current_stream()
+        pyramid = self.features.coarse_to_fine(images)
+        coarsest = next(pyramid)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            finer = [
+                (features, self._stream.record_event())
+                for features in islice(pyramid, len(self.levels) - 1)
+            ]
+        yield coarsest
+        for features, done in finer:
+            current.wait_event(done)
+            yield features
 
 
 def is_supported(config: ModelConfig) -> bool:

@@ -1,4 +1,9 @@
-"""The matching net's first layer from its two factors, exact at borders and holes, in one pass."""
+"""The matching net's first layer from its two factors, exact at borders and holes.
+
+It sees F1(p) and F2(p+u) through a 3x3 window, both zero where F2(p+u) is not seen: outside the
+image, or all zero. Where all nine taps are seen the layer is A(p) + B(p+u), where none is its
+bias: that takes one pass over memory. The few places between are then mended.
+"""
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
@@ -10,29 +15,105 @@ from torch import Tensor
 
 from .layout import check
 
-_SIDE = 8  # pixels on a side of a tile
-_WARPS = 8
+_BLOCK = 2048  # numbers that a program adds
+_CELLS = 1024  # pixels that a program looks at
+_ROWS = 64  # pixels that a program mends at a time
+_PROGRAMS = 512  # that mend: what a large GPU can hold at once
 
 
-@triton.jit
-def _window(visible, y, x, u, v, tap, height, width):
-    """Flat indices of the pixel at `tap` and of its partner (u, v) away, and if both are seen."""
-    y1, x1 = y + tap // 3 - 1, x + tap % 3 - 1
-    y2, x2 = y1 + v, x1 + u
-    inside = (y1 >= 0) & (y1 < height) & (x1 >= 0) & (x1 < width)
-    inside &= (y2 >= 0) & (y2 < height) & (x2 >= 0) & (x2 < width)
-    seen = tl.load(visible + y2 * width + x2, inside, 0) != 0
-    return y1 * width + x1, y2 * width + x2, seen
+@triton.jit(do_not_specialize=["batch", "height", "width"])
+def _see(visible, seen, batch, height, width, radius: tl.constexpr, cells: tl.constexpr):
+    """Which of the nine taps around each pixel are seen, `radius` beyond the image too."""
+    tall, wide = height + 2 * radius, width + 2 * radius
+    place = tl.program_id(0) * cells + tl.arange(0, cells)
+    in_map = place < batch * tall * wide
+    image, y, x = place // (tall * wide), place // wide % tall - radius, place % wide - radius
+    bits = tl.zeros((cells,), tl.int32)
+    for tap in tl.static_range(9):
+        row, column = y + tap // 3 - 1, x + tap % 3 - 1
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & in_map
+        shown = tl.load(visible + (image * height + row) * width + column, inside, 0)
+        bits += shown.to(tl.int32) << tap
+    tl.store(seen + place, bits.to(tl.int16), in_map)
 
 
 # One compilation serves all sizes: what the loads need to know of alignment is in `channels`.
 @triton.jit(do_not_specialize=["start", "batch", "height", "width"])
-def _first_layer(
+def _add_parts(
     part1,
     part2,
+    seen,
+    bias,
+    result,
+    start,
+    batch,
+    height,
+    width,
+    radius: tl.constexpr,
+    channels: tl.constexpr,
+    block: tl.constexpr,
+):
+    """A run of numbers in one row of pixels, for one displacement of one image."""
+    num_shifts: tl.constexpr = 2 * radius + 1
+    length = width * channels
+    blocks = tl.cdiv(length, block)
+    row, place = tl.program_id(0) // blocks, tl.program_id(0) % blocks * block
+    item, y = row // height, row % height
+    image, displacement = item % batch, start + item // batch
+    u, v = displacement // num_shifts, displacement % num_shifts  # from the corner of part 2
+    flat = place + tl.arange(0, block)
+    mask = flat < length
+    moved = ((image * (height + 2 * radius) + y + v) * (width + 2 * radius) + u).to(tl.int64)
+    value = tl.load(part1 + (image * height + y).to(tl.int64) * length + flat, mask, 0.0)
+    value = value.to(tl.float32) + tl.load(part2 + moved * channels + flat, mask, 0.0)
+    hidden = mask & (tl.load(seen + moved + flat // channels, mask, 1) == 0)
+    value = tl.where(hidden, tl.load(bias + flat % channels, hidden, 0.0), value)
+    value = tl.maximum(value, 0.0).to(result.dtype.element_ty)
+    tl.store(result + row.to(tl.int64) * length + flat, value, mask)
+
+
+@triton.jit
+def _locate(place, start, batch, height, width, radius: tl.constexpr):
+    """Of a flat place in (displacements, B, H, W): y, x, image, v, u, and the place in `seen`."""
+    num_shifts: tl.constexpr = 2 * radius + 1
+    y, x, item = place // width % height, place % width, place // (width * height)
+    image, displacement = item % batch, start + item // batch
+    v, u = displacement % num_shifts - radius, displacement // num_shifts - radius
+    tall, wide = height + 2 * radius, width + 2 * radius
+    return y, x, image, v, u, (image * tall + y + v + radius) * wide + x + u + radius
+
+
+@triton.jit(do_not_specialize=["start", "batch", "height", "width", "total"])
+def _list(
+    seen,
+    places,
+    number,
+    start,
+    batch,
+    height,
+    width,
+    total,
+    radius: tl.constexpr,
+    cells: tl.constexpr,
+):
+    """Write down the places to mend, in any order, and how many they are."""
+    place = tl.program_id(0) * cells + tl.arange(0, cells)
+    y, x, _, _, _, moved = _locate(place, start, batch, height, width, radius)
+    bits = tl.load(seen + moved, place < total, 0)
+    on_border = (y == 0) | (y == height - 1) | (x == 0) | (x == width - 1)
+    partial = (bits != 0) & ((bits != 511) | on_border)
+    rank = tl.cumsum(partial.to(tl.int32), 0)
+    first = tl.atomic_add(number, tl.max(rank, 0))
+    tl.store(places + first + rank - 1, place, partial)
+
+
+@triton.jit(do_not_specialize=["start", "batch", "height", "width"])
+def _mend(
     features1,
     features2,
-    visible,
+    seen,
+    places,
+    number,
     taps,
     bias,
     result,
@@ -45,64 +126,54 @@ def _first_layer(
     depth: tl.constexpr,
     columns: tl.constexpr,
     depth_columns: tl.constexpr,
-    side: tl.constexpr,
+    rows: tl.constexpr,
 ):
-    """A tile of pixels for one displacement of one image."""
-    num_shifts: tl.constexpr = 2 * radius + 1
-    tiles_x = tl.cdiv(width, side)
-    num_tiles = tiles_x * tl.cdiv(height, side)
-    item, tile = tl.program_id(0) // num_tiles, tl.program_id(0) % num_tiles
-    image, displacement = item % batch, start + item // batch
-    u, v = displacement // num_shifts - radius, displacement % num_shifts - radius
-    index = tl.arange(0, side * side)
-    y, x = tile // tiles_x * side + index // side, tile % tiles_x * side + index % side
-    in_image = (y < height) & (x < width)
-    column = tl.arange(0, columns)[None, :]
-    known = column < channels
-    # Offsets within an image are 32 bits wide, those of images 64.
-    size, wide = height * width, width + 2 * radius
-    image = image.to(tl.int64)
-    visible += image * size
-
-    count = tl.zeros((side * side,), tl.int32)
-    for tap in range(9):
-        _, _, seen = _window(visible, y, x, u, v, tap, height, width)
-        count += seen.to(tl.int32)
-    partial = (count > 0) & (count < 9) & in_image
+    """Every so many of the listed places, by the definition of the layer."""
+    column, inner = tl.arange(0, columns)[None, :], tl.arange(0, depth_columns)
+    known, within = column < channels, (inner < depth)[None, :]
+    weighted = (inner < depth)[:, None] & known
     shift = tl.load(bias + column, known, 0.0).to(tl.float32)
-    exact = tl.zeros((side * side, columns), tl.float32)
-    if tl.max(partial.to(tl.int32), 0) > 0:
-        features1 += image * size * depth
-        features2 += image * size * depth
-        inner = tl.arange(0, depth_columns)
-        weighted = (inner < depth)[:, None] & known
+    count = tl.load(number)
+    for first in range(tl.program_id(0) * rows, count, tl.num_programs(0) * rows):
+        listed = first + tl.arange(0, rows) < count
+        place = tl.load(places + first + tl.arange(0, rows), listed, 0)
+        y, x, image, v, u, moved = _locate(place, start, batch, height, width, radius)
+        bits = tl.load(seen + moved, listed, 0).to(tl.int32)
+        pixel = (image.to(tl.int64) * height + y) * width + x
+        value = tl.zeros((rows, columns), tl.float32)
         for tap in range(9):
-            first, second, seen = _window(visible, y, x, u, v, tap, height, width)
-            loaded = (seen & in_image)[:, None] & (inner < depth)[None, :]
-            given = tl.load(features1 + first[:, None] * depth + inner[None, :], loaded, 0.0)
+            dy, dx = tap // 3 - 1, tap % 3 - 1
+            inside = (y + dy >= 0) & (y + dy < height) & (x + dx >= 0) & (x + dx < width)
+            mask = (inside & (((bits >> tap) & 1) != 0))[:, None] & within
             row = taps + (tap * 2 * depth + inner[:, None]) * channels + column
-            exact = tl.dot(given, tl.load(row, weighted, 0.0), exact, input_precision="ieee")
-            given = tl.load(features2 + second[:, None] * depth + inner[None, :], loaded, 0.0)
+            source = (pixel + dy * width + dx)[:, None] * depth + inner[None, :]
+            given = tl.load(features1 + source, mask, 0.0)
+            value = tl.dot(given, tl.load(row, weighted, 0.0), value, input_precision="ieee")
+            source += (v * width + u)[:, None] * depth
+            given = tl.load(features2 + source, mask, 0.0)
             row += depth * channels
-            exact = tl.dot(given, tl.load(row, weighted, 0.0), exact, input_precision="ieee")
+            value = tl.dot(given, tl.load(row, weighted, 0.0), value, input_precision="ieee")
+        value = tl.maximum(value + shift, 0.0).to(result.dtype.element_ty)
+        target = result + place.to(tl.int64)[:, None] * channels + column
+        tl.store(target, value, listed[:, None] & known)
 
-    mask = in_image[:, None] & known
-    part1 += image * size * channels
-    part2 += image * (height + 2 * radius) * wide * channels
-    moved = (y + v + radius) * wide + x + u + radius
-    pixel = (y * width + x)[:, None] * channels + column
-    value = tl.load(part1 + pixel, mask, 0.0).to(tl.float32)
-    value += tl.load(part2 + moved[:, None] * channels + column, mask, 0.0)
-    # Where nothing is seen, `exact` is zero: the bias alone.
-    value = tl.where(count[:, None] == 9, value, exact + shift)
-    value = tl.maximum(value, 0.0).to(result.dtype.element_ty)
-    tl.store(result + item.to(tl.int64) * size * channels + pixel, value, mask)
+
+def see(visible: Tensor, radius: int) -> Tensor:
+    """(B, H, W) int8, one where a pixel is seen -> (B, H+2r, W+2r) int16: a bit for each tap."""
+    batch, height, width = visible.shape
+    size = (batch, height + 2 * radius, width + 2 * radius)
+    seen = visible.new_empty(size, dtype=torch.int16)
+    with torch.cuda.device_of(visible):
+        _see[(triton.cdiv(seen.numel(), _CELLS),)](
+            visible, seen, batch, height, width, radius=radius, cells=_CELLS
+        )
+    return seen
 
 
 def first_layer(
     parts: tuple[Tensor, Tensor],
     features: tuple[Tensor, Tensor],
-    visible: Tensor,
+    seen: Tensor,
     taps: Tensor,
     bias: Tensor,
     chunk: range,
@@ -110,39 +181,45 @@ def first_layer(
     """relu(first layer) of a `chunk` of displacements: (displacements · B, channels, H, W).
 
     `parts` are A (B, channels, H, W), which holds the bias, and B (B, channels, H+2r, W+2r);
-    `features` two (B, C, H, W) maps, `visible` (B, H, W) int8; `taps` (9·2C, channels).
+    `features` two (B, C, H, W) maps; `seen` is what `see` made; `taps` (9·2C, channels).
     """
     for tensor in (*parts, *features):
         check(tensor)
     batch, channels, height, width = parts[0].shape
-    depth = features[0].shape[1]
+    depth, radius = features[0].shape[1], (parts[1].shape[-1] - width) // 2
+    items = len(chunk) * batch
     result = torch.empty(
-        (len(chunk) * batch, channels, height, width),
+        (items, channels, height, width),
         dtype=parts[0].dtype,
         device=parts[0].device,
         memory_format=torch.channels_last,
     )
-    tiles = triton.cdiv(height, _SIDE) * triton.cdiv(width, _SIDE)
+    total = items * height * width
+    places, number = seen.new_empty(total, dtype=torch.int32), seen.new_zeros(1, dtype=torch.int32)
+    where = (chunk.start, batch, height, width)
     with torch.cuda.device_of(result):
-        _first_layer[(len(chunk) * batch * tiles,)](
-            *parts,
+        _add_parts[(items * height * triton.cdiv(width * channels, _BLOCK),)](
+            *parts, seen, bias, result, *where, radius=radius, channels=channels, block=_BLOCK
+        )
+        _list[(triton.cdiv(total, _CELLS),)](
+            seen, places, number, *where, total, radius=radius, cells=_CELLS
+        )
+        _mend[(min(triton.cdiv(total, _ROWS), _PROGRAMS),)](
             *features,
-            visible,
+            seen,
+            places,
+            number,
             taps,
             bias,
             result,
-            chunk.start,
-            batch,
-            height,
-            width,
-            radius=(parts[1].shape[-1] - width) // 2,
+            *where,
+            radius=radius,
             channels=channels,
             depth=depth,
             columns=triton.next_power_of_2(channels),
             depth_columns=max(triton.next_power_of_2(depth), 16),
-            side=_SIDE,
-            num_warps=_WARPS,
-            num_stages=1,  # most tiles take no part in the loop: let more of them be resident
-            maxnreg=128,
+            rows=_ROWS,
+            num_warps=4,
+            num_stages=3 if result.element_size() == 2 else 2,
         )
     return result

@@ -16,6 +16,7 @@ _ROWS, _WARPS = 32, 4
 @triton.jit(do_not_specialize=["batch", "height", "width"])
 def _readout(
     scores,
+    bias,
     projection,
     coarse,
     matched,
@@ -44,7 +45,7 @@ def _readout(
     known = (index < count)[None, :]
     source = (index[None, :] * batch + image[:, None]).to(tl.int64) * (size // 4 * cell)
     value = tl.load(scores + source + within[:, None], in_tile[:, None] & known, 0.0)
-    value = value.to(tl.float32)
+    value = value.to(tl.float32) + tl.load(bias)
     if projects:
         turned = projection + index[None, :] * count + index[:, None]  # transposed
         weight = tl.load(turned, (index < count)[:, None] & known, 0.0)
@@ -68,12 +69,16 @@ def _readout(
 
 
 def readout(
-    scores: Tensor, projection: Tensor | None, coarse_flow: Tensor | None, batch: int
+    scores: Tensor,
+    bias: Tensor,
+    projection: Tensor | None,
+    coarse_flow: Tensor | None,
+    batch: int,
 ) -> tuple[Tensor, Tensor]:
     """Matched flow (B, 2, H, W) and entropy (B, 1, H, W), float32.
 
     `scores` are (U·V·B, cells, H/2, W/2), channels last: the first four channels are the
-    pixels of a 2x2 cell. `projection` is (U·V, U·V, 1, 1) or None.
+    pixels of a 2x2 cell; all lack the same `bias`. `projection` is (U·V, U·V, 1, 1) or None.
     """
     items, cell, half_height, half_width = scores.shape
     height, width, count = 2 * half_height, 2 * half_width, items // batch
@@ -82,6 +87,7 @@ def readout(
     with torch.cuda.device_of(scores):
         _readout[(triton.cdiv(batch * height * width, _ROWS),)](
             scores,
+            bias,
             scores if projection is None else projection,
             matched if coarse_flow is None else coarse_flow.contiguous(),
             matched,

@@ -1,6 +1,6 @@
 """DICL-Flow: coarse to fine, match, project, read off, refine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -79,11 +79,15 @@ class DiclFlow(nn.Module):
         self, pyramid1: Sequence[Tensor], pyramid2: Sequence[Tensor], image1: Tensor
     ) -> list[LevelFlow]:
         """Match two feature pyramids, coarsest first; `image1` guides the context nets."""
+        return self.flow_from_pairs(zip(pyramid1, pyramid2, strict=True), image1)
+
+    def flow_from_pairs(
+        self, pairs: Iterable[tuple[Tensor, Tensor]], image1: Tensor
+    ) -> list[LevelFlow]:
+        """Do the same with the features of both images level by level, as they come."""
         flows: list[LevelFlow] = []
         coarse_flow = None  # the coarsest level starts from no motion
-        for level, features1, features2 in zip(
-            self.levels.values(), pyramid1, pyramid2, strict=True
-        ):
+        for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
             if flows:
                 size = (features1.shape[-2], features1.shape[-1])
                 coarse_flow = upsample_flow(flows[-1].refined, size).detach()

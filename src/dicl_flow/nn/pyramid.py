@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
@@ -36,12 +37,18 @@ class FeaturePyramid(nn.Module):
 
     def forward(self, image: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> features (B, channels, H/stride, W/stride), coarsest first."""
+        return list(self.coarse_to_fine(image))
+
+    def coarse_to_fine(self, image: Tensor) -> Iterator[Tensor]:
+        """Yield the features of each level as soon as they are there."""
         maps = {2: self.stem(image)}
         for stride, layer in self.down.items():
             maps[int(stride)] = layer(maps[int(stride) // 2])
-        for sweep in (self.up, self.down_again, self.up_again):
-            maps = sweep(maps)
-        return [self.outputs[str(stride)](maps[stride]) for stride in self.strides]
+        for sweep in (self.up, self.down_again):
+            maps = dict(sweep(maps))
+        for stride, features in self.up_again(maps):
+            if stride in self.strides:  # not the bottleneck
+                yield self.outputs[str(stride)](features)
 
 
 class Merge(nn.Module):
@@ -58,7 +65,7 @@ class Merge(nn.Module):
 
 
 class Sweep(nn.ModuleDict):
-    """Walk along `strides`, merging each map into the next; the result takes its place."""
+    """Walk along `strides`, merging each map into the next."""
 
     def __init__(self, strides: list[int]) -> None:
         self.path = list(pairwise(strides))
@@ -69,9 +76,11 @@ class Sweep(nn.ModuleDict):
             }
         )
 
-    def forward(self, maps: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Maps by stride in, maps by stride out."""
-        maps = dict(maps)
-        for source, target in self.path:
-            maps[target] = self[str(target)](maps[source], maps[target])
-        return maps
+    def forward(self, maps: dict[int, Tensor]) -> Iterator[tuple[int, Tensor]]:
+        """Yield each stride with its map, the first of them as it came."""
+        stride = self.path[0][0]
+        x = maps[stride]
+        yield stride, x
+        for _, stride in self.path:
+            x = self[str(stride)](x, maps[stride])
+            yield stride, x

@@ -1,13 +1,13 @@
 """A whole training step as one CUDA graph: the same kernels, without the gaps between them."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ..data import FlowBatch
+from ..fast import cudnn_flags
 from .averaging import WeightAverage
 
 _WARM_UP = 3  # eager runs before recording: cuDNN chooses, Triton compiles, the allocator settles
@@ -61,7 +61,7 @@ class RecordedStep:
         before = [buffer.clone() for buffer in self._model.buffers()]
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), _algorithm_search():
+        with torch.cuda.stream(stream), cudnn_flags(benchmark=True):
             for _ in range(_WARM_UP):
                 self._model.zero_grad(set_to_none=True)
                 self._backward(batch)
@@ -97,14 +97,3 @@ class RecordedStep:
             self._optimizer.step()  # of length zero
             for state in self._optimizer.state.values():
                 state["step"].zero_()
-
-
-def _algorithm_search() -> AbstractContextManager[None]:
-    """Let cuDNN time its algorithms and keep the fastest; its other settings stay as they are."""
-    settings = torch.backends.cudnn
-    return settings.flags(
-        enabled=True,
-        benchmark=True,
-        deterministic=settings.deterministic,
-        allow_tf32=settings.allow_tf32,
-    )

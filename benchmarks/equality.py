@@ -1,0 +1,41 @@
+"""How far the fast path is from the plain one.
+
+    python benchmarks/equality.py DEVICE NAME=PATH …
+
+For each pair and precision: mean distance of the two flows in px, the share of pixels further
+apart than 0.02 px; for each data set: EPE of the plain path in float32, change by the fast one.
+"""
+
+import sys
+
+import numpy as np
+
+import dicl_flow
+from dicl_flow.data import list_pairs, parse_data_argument, read_frames
+from dicl_flow.evaluation import pool, score_predictions
+
+device, *arguments = sys.argv[1:]
+precisions = ("fp32", "fp16" if device.startswith("cuda") else "bf16")
+estimators = {"plain": dicl_flow.load(None, device, "fp32", "plain")}
+estimators |= {name: dicl_flow.load(None, device, name, "fast") for name in precisions}
+
+for name, root in map(parse_data_argument, arguments):
+    pairs = list_pairs(name, root, needs_truth=True)
+    flows = {
+        way: [estimator(*read_frames(pair)).flow for pair in pairs]
+        for way, estimator in estimators.items()
+    }
+    for index, pair in enumerate(pairs):
+        plain = flows["plain"][index]
+        for way in precisions:
+            distance = np.linalg.norm(flows[way][index] - plain, axis=-1)
+            print(
+                f"{name} {pair.name} {way}: {distance.mean():.5f} px, "
+                f"{(distance > 0.02).mean():.2e} further than 0.02 px"
+            )
+    epe = {
+        way: pool(score_predictions(zip(pairs, found, strict=True)).values()).values["epe"]
+        for way, found in flows.items()
+    }
+    changes = (f"{way} {epe[way] / epe['plain'] - 1:+.3%}" for way in precisions)
+    print(f"{name}: EPE {epe['plain']:.4f}, {', '.join(changes)}")
