@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..config import LevelConfig, ModelConfig
@@ -74,6 +75,14 @@ class DiclFlow(nn.Module):
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
         return self.flow_from_features(self.features(image1), self.features(image2), image1)
+
+    def both_ways(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
+        """Flow from 1 to 2, then from 2 to 1, as one batch (2B); features are computed once."""
+        self._check(image1, image2)
+        both = torch.cat([image1, image2]).contiguous(memory_format=torch.channels_last)
+        pyramid = self.features(both)
+        swapped = [torch.cat(features.chunk(2)[::-1]) for features in pyramid]
+        return self.flow_from_features(pyramid, swapped, both)
 
     def flow_from_features(
         self, pyramid1: Sequence[Tensor], pyramid2: Sequence[Tensor], image1: Tensor
