@@ -8,7 +8,7 @@ from torch import Tensor
 from .errors import InputError
 from .inputs import Array
 from .occlusion import find_occlusion
-from .ops import warp_with_mask
+from .ops.warp import sampling_grid
 
 _HIDDEN = 1e-3  # weight of an occluded pixel: it shows where nothing else does
 _NOTHING = 1e-6  # less weight than this is a hole
@@ -23,18 +23,22 @@ def interpolate(
     """
     if not 0 <= time <= 1:
         raise InputError(f"the time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
-    if not (image1.shape == image2.shape and flow.shape == backward.shape == (*image1.shape[:2], 2)):
+    if not (
+        image1.shape == image2.shape and flow.shape == backward.shape == (*image1.shape[:2], 2)
+    ):
         raise InputError(
             f"frames and flows must have one size, got {image1.shape}, {image2.shape}, "
             f"{flow.shape} and {backward.shape}"
         )
+    if not (np.isfinite(flow).all() and np.isfinite(backward).all()):
+        raise InputError("the flow is unknown at some pixels; it must be a number at each")
     tensors = (_to_tensor(array) for array in (image1, image2, flow, backward))
-    between = interpolate_tensors(*tensors, time)
+    between = interpolate_tensors(*tensors, time=time)
     return np.rint(between[0].permute(1, 2, 0).clamp(0, 255).numpy()).astype(np.uint8)
 
 
 def interpolate_tensors(
-    image1: Tensor, image2: Tensor, flow: Tensor, backward: Tensor, time: float
+    image1: Tensor, image2: Tensor, flow: Tensor, backward: Tensor, *, time: float
 ) -> Tensor:
     """(B, 3, H, W) frames and (B, 2, H, W) flows -> (B, 3, H, W).
 
@@ -43,13 +47,12 @@ def interpolate_tensors(
     """
     hidden1, hidden2 = find_occlusion(flow, backward), find_occlusion(backward, flow)
     motion = _motion_between(flow, backward, hidden1, hidden2, time)
-    color1, seen1 = _fetch(image1, ~hidden1, -time * motion)
-    color2, seen2 = _fetch(image2, ~hidden2, (1 - time) * motion)
-    # what frame 2 hides is taken from frame 1 alone, and the other way round
-    weight1 = (1 - time) * (seen2 + _HIDDEN) * (color1[:, 3:] + _HIDDEN)
-    weight2 = time * (seen1 + _HIDDEN) * (color2[:, 3:] + _HIDDEN)
-    total = (weight1 + weight2).clamp(min=_NOTHING)
-    return (weight1 * color1[:, :3] + weight2 * color2[:, :3]) / total
+    color1, seen1, inside1 = _fetch(image1, ~hidden1, -time * motion)
+    color2, seen2, inside2 = _fetch(image2, ~hidden2, (1 - time) * motion)
+    # what frame 2 does not show comes from frame 1 alone, and the other way round
+    weight1 = (1 - time) * (seen2 + _HIDDEN) * (inside1 + _HIDDEN)
+    weight2 = time * (seen1 + _HIDDEN) * (inside2 + _HIDDEN)
+    return (weight1 * color1 + weight2 * color2) / (weight1 + weight2)
 
 
 def splat(values: Tensor, flow: Tensor) -> Tensor:
@@ -94,11 +97,13 @@ def _fill(weighted: Tensor, weight: Tensor) -> Tensor:
     return mean.where(known, around)
 
 
-def _fetch(image: Tensor, visible: Tensor, way: Tensor) -> tuple[Tensor, Tensor]:
-    """Colours at p + way(p) with a fourth channel, 1 inside the frame; and how visible they are."""
-    # at the border a colour is repeated rather than black
-    sampled, inside = warp_with_mask(torch.cat([image, visible.to(image.dtype)], 1), way)
-    return torch.cat([sampled[:, :3], inside.to(image.dtype)], 1), sampled[:, 3:]
+def _fetch(image: Tensor, visible: Tensor, way: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Look up at p + way(p): colours, whether the other frame shows them, whether it is inside."""
+    grid = sampling_grid(way)
+    values = torch.cat([image, visible.to(image.dtype)], 1)
+    sampled = F.grid_sample(values, grid, padding_mode="border", align_corners=True)
+    inside = (grid.abs() <= 1).all(-1).unsqueeze(1)
+    return sampled[:, :3], sampled[:, 3:], inside.to(image.dtype)
 
 
 def _to_tensor(array: Array) -> Tensor:

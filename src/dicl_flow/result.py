@@ -43,7 +43,7 @@ class FlowResult:
         """Mark flow of less confidence as unknown: NaN, in both directions."""
         sure = self.confidence[..., None] >= min_confidence
         flow = np.where(sure, self.flow, np.float32(np.nan))
-        backward = None if self.backward is None else self.backward.masked(min_confidence)
+        backward = self.backward and self.backward.masked(min_confidence)
         return replace(self, flow=flow, backward=backward)
 
     def __len__(self) -> int:
@@ -51,13 +51,16 @@ class FlowResult:
             raise TypeError("this is the result of one pair, not of a batch")
         return len(self.flow)
 
+    def __bool__(self) -> bool:
+        return True  # whatever its length, or the lack of one
+
     def __getitem__(self, index: int) -> "FlowResult":
         len(self)  # refuses a single result
         return FlowResult(
             self.flow[index],
             self.confidence[index],
             None if self.occlusion is None else self.occlusion[index],
-            None if self.backward is None else self.backward[index],
+            self.backward and self.backward[index],
         )
 
     def __iter__(self) -> Iterator["FlowResult"]:

@@ -15,10 +15,12 @@ from . import (
     eval,
     flow,
     info,
+    interpolate,
     render,
     show,
     submit,
     train,
+    warp,
 )
 
 app = typer.Typer(
@@ -33,6 +35,8 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
 app.command("show")(show.show)
+app.command("warp")(warp.warp)
+app.command("interpolate")(interpolate.interpolate)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
 app.command("calibrate")(calibrate.calibrate)
