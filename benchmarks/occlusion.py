@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 import dicl_flow
-from dicl_flow import occlusion
 from dicl_flow.config import RenderConfig
 from dicl_flow.data import collate
+from dicl_flow.occlusion import find_occlusion
 from dicl_flow.render import Renderer, load_textures
 
 CANDIDATES = [(0.01, 0.5), (0.01, 4.0), (0.05, 1.0), (0.05, 4.0), (0.05, 16.0), (0.1, 4.0)]
@@ -33,8 +33,8 @@ def main() -> None:
         rendered = renderer.render(1, number)
         batch = collate(rendered.to_samples())
         flow, _, backward, _ = estimator.estimate_both(batch.image1, batch.image2)
-        for row, (occlusion.RELATIVE, occlusion.ABSOLUTE) in enumerate(CANDIDATES):
-            found = occlusion.find_occlusion(flow, backward)[:, 0]
+        for row, thresholds in enumerate(CANDIDATES):
+            found = find_occlusion(flow, backward, *thresholds)[:, 0]
             true = rendered.occluded
             counts[row] += torch.tensor([found.sum(), true.sum(), (found & true).sum()])
     print("relative  absolute px²  precision  recall    F1")

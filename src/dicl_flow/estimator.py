@@ -62,7 +62,7 @@ class FlowEstimator:
         if self.backend == "fast" and self.device.type == "cuda":
             self._compute = Graphs(self._estimate_whole)
             self._compute_both = Graphs(self._estimate_both)
-        self._tiles: dict[tuple[torch.Size, int], tuple[int, int]] = {}
+        self._tiles: dict[torch.Size, tuple[int, int]] = {}
 
     def __call__(
         self, image1: ImageInput, image2: ImageInput, *, backward: bool = False
@@ -98,7 +98,7 @@ class FlowEstimator:
         self, image1: Tensor, image2: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Flow and confidence as `estimate`, then those from `image2` to `image1`."""
-        both = self._in_tiles(self._compute_both, image1, image2, directions=2)
+        both = self._in_tiles(self._compute_both, image1, image2)
         flow, confidence, backward, backward_confidence = both.split([2, 1, 2, 1], 1)
         return flow, confidence, backward, backward_confidence
 
@@ -121,21 +121,18 @@ class FlowEstimator:
         compute: Callable[[Tensor, Tensor], Tensor],
         image1: Tensor,
         image2: Tensor,
-        directions: int = 1,
     ) -> Tensor:
         image1, image2 = image1.to(self.device), image2.to(self.device)
-        key = (image1.shape, directions)
-        if key not in self._tiles:  # asking for free memory takes its time
-            self._tiles[key] = self._tile(image1, directions)
-        return in_tiles(compute, image1, image2, self._tiles[key])
+        if image1.shape not in self._tiles:  # asking for free memory takes its time
+            self._tiles[image1.shape] = self._tile(image1)
+        return in_tiles(compute, image1, image2, self._tiles[image1.shape])
 
-    def _tile(self, image: Tensor, directions: int = 1) -> tuple[int, int]:
+    def _tile(self, image: Tensor) -> tuple[int, int]:
         if self.model.config.max_pixels:  # the network never sees more
             return image.shape[-2], image.shape[-1]
         limit = self.memory_limit or available_bytes(self.device)
         dtype, fast = PRECISIONS[self.precision], self.backend == "fast"
-        pairs = directions * len(image)
-        capacity = limit // (pairs * network_bytes(dtype, self.device, fast=fast))
+        capacity = limit // (len(image) * network_bytes(dtype, self.device, fast=fast))
         size = (image.shape[-2], image.shape[-1])
         return tile_size(size, capacity, self.model.config.pad_multiple)
 
@@ -150,10 +147,10 @@ class FlowEstimator:
         """The same for both directions, one after the other: (B, 6, H, W)."""
         fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
         with self._arithmetic():
-            levels = self.model.both_ways(fitted1, fitted2)
-        first, second = torch.cat([fitted1, fitted2]), torch.cat([fitted2, fitted1])
-        answer = self._answer(levels, first, second, (image1.shape[-2], image1.shape[-1]))
-        return torch.cat(answer.chunk(2), 1)  # (2B, 3, H, W) -> (B, 6, H, W)
+            there, back = self.model.both_ways(fitted1, fitted2)
+        size = (image1.shape[-2], image1.shape[-1])
+        forward = self._answer(there, fitted1, fitted2, size)
+        return torch.cat([forward, self._answer(back, fitted2, fitted1, size)], 1)
 
     def _answer(
         self, levels: list[LevelFlow], image1: Tensor, image2: Tensor, size: tuple[int, int]

@@ -7,13 +7,15 @@ from .ops import warp_with_mask
 RELATIVE, ABSOLUTE = 0.05, 4.0  # chosen on rendered scenes: docs/how-to/confidence-and-occlusion.md
 
 
-def find_occlusion(flow: Tensor, backward: Tensor) -> Tensor:
+def find_occlusion(
+    flow: Tensor, backward: Tensor, relative: float = RELATIVE, absolute: float = ABSOLUTE
+) -> Tensor:
     """Two (B, 2, H, W) flows, there and back -> (B, 1, H, W) bool.
 
     A pixel p is occluded where p + f(p) leaves the frame, and where the way there and back
-    ends elsewhere: |f + b|² > RELATIVE (|f|² + |b|²) + ABSOLUTE px², with b read at p + f(p).
+    ends elsewhere: |f + b|² > relative (|f|² + |b|²) + absolute px², with b read at p + f(p).
     """
     back, inside = warp_with_mask(backward, flow)
     miss = (flow + back).square().sum(1, keepdim=True)
     motion = (flow.square() + back.square()).sum(1, keepdim=True)
-    return ~inside | (miss > RELATIVE * motion + ABSOLUTE)
+    return ~inside | (miss > relative * motion + absolute)

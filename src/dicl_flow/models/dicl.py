@@ -76,13 +76,14 @@ class DiclFlow(nn.Module):
         self._check(image1, image2)
         return self.flow_from_features(self.features(image1), self.features(image2), image1)
 
-    def both_ways(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
-        """Flow from 1 to 2, then from 2 to 1, as one batch (2B); features are computed once."""
+    def both_ways(self, image1: Tensor, image2: Tensor) -> tuple[list[LevelFlow], list[LevelFlow]]:
+        """The flow from 1 to 2 and that from 2 to 1; features are computed once for both."""
         self._check(image1, image2)
         both = torch.cat([image1, image2]).contiguous(memory_format=torch.channels_last)
-        pyramid = self.features(both)
-        swapped = [torch.cat(features.chunk(2)[::-1]) for features in pyramid]
-        return self.flow_from_features(pyramid, swapped, both)
+        pyramids = [features.chunk(2) for features in self.features(both)]
+        pyramid1, pyramid2 = zip(*pyramids, strict=True)
+        there = self.flow_from_features(pyramid1, pyramid2, image1)
+        return there, self.flow_from_features(pyramid2, pyramid1, image2)
 
     def flow_from_features(
         self, pyramid1: Sequence[Tensor], pyramid2: Sequence[Tensor], image1: Tensor
