@@ -221,7 +221,7 @@ def test_a_network_that_is_never_right_cannot_be_calibrated():
 def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     """The packaged weights, a few small scenes: the least sure are the most wrong."""
     output = tmp_path / "out.safetensors"
-    arguments = ["-d", "rendered=procedural", "-n", 9, "--size", "256x256", "--device", "cpu"]
+    arguments = ["-d", "rendered=procedural", "-n", 6, "--size", "256x256", "--device", "cpu"]
     code, out, _ = run("calibrate", *arguments, "-o", output, "--json")
     assert code == 0
     summary = json.loads(out)
@@ -229,10 +229,19 @@ def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     assert deciles[0] > deciles[2] > deciles[5] > deciles[9]
     assert summary["ause"] < summary["ause_of_entropy"]
     weights = read_weights(output)
-    assert weights.calibration.scenes == 9
-    assert "9 rendered scenes" in weights.about["calibration"]
+    assert weights.calibration.scenes == 6
+    assert "6 rendered scenes" in weights.about["calibration"]
     before = read_weights(dicl_flow.weights.resolve(None))
     assert all(torch.equal(weights.tensors[key], before.tensors[key]) for key in before.tensors)
+
+
+def test_calibrate_gives_the_same_file_again(run, small_weights, tmp_path):
+    arguments = ["-w", small_weights, "-d", "rendered=procedural", "-n", 2, "--size", "64x64"]
+    outputs = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]
+    for output in outputs:
+        assert run("calibrate", *arguments, "--threshold", 9, "-o", output, "-q")[0] == 0
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+    assert read_weights(outputs[0]).calibration.threshold == 9
 
 
 def test_calibrate_says_what_is_wrong(run, small_weights, tmp_path):

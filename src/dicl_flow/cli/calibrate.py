@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +26,9 @@ def calibrate(
         int, typer.Option("--scenes", "-n", min=1, help="Scenes to fit to; a third as many judge.")
     ] = 64,
     size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene.")] = "384x512",
-    threshold: Annotated[float, typer.Option(help="An error up to so many px is right.")] = 1.0,
+    threshold: Annotated[
+        float, typer.Option(min=0.01, help="An error up to so many px is right.")
+    ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same scenes.")] = 1000,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
@@ -46,12 +48,10 @@ def calibrate(
     """
     from dataclasses import replace
 
-    from ..config import RenderConfig
     from ..errors import InputError
     from ..estimator import FlowEstimator
     from ..evaluation import Evidence, fit_calibration, judge, probability
     from ..files import write_files
-    from ..render import Renderer, load_textures
     from ..weights import encode_weights, load_model, read_weights, resolve
 
     options.check_outputs([output])
@@ -59,21 +59,14 @@ def calibrate(
         raise InputError(f"{output}: the output ends in .safetensors")
     found, frame = read_weights(resolve(weights)), options.parse_size("--size", size)
     estimator = FlowEstimator(load_model(found), device, precision)
-    _check_size(frame, estimator)
-    textures = load_textures(_photos(data), estimator.device, seed)
-    renderer = Renderer(RenderConfig(), frame, textures, estimator.device, seed)
-    numbers = range(scenes + -(-scenes // 3))
-    parts = [
-        _gather(estimator, renderer, number)
-        for number in options.track(numbers, "estimating", quiet=quiet)
-    ]
+    renderer = _renderer(estimator, _photos(data), frame, seed)
+    numbers = options.track(range(scenes + -(-scenes // 3)), "estimating", quiet=quiet)
+    parts = [_gather(estimator, renderer, number) for number in numbers]
     calibration = fit_calibration(Evidence.of(parts[:scenes]), threshold, scenes)
     unseen = Evidence.of(parts[scenes:])
-    confidence = probability(calibration, unseen.cues)
     before = judge(1 - unseen.cues[:, 0], unseen.error, threshold)
-    after = judge(confidence, unseen.error, threshold)
-    note = f"{scenes} rendered scenes of {size}; {_summary(after)} on {len(parts) - scenes} others"
-    about = {**found.about, "calibration": note}
+    after = judge(probability(calibration, unseen.cues), unseen.error, threshold)
+    about = {**found.about, "calibration": _describe(scenes, size, len(parts) - scenes, after)}
     write_files({output: encode_weights(replace(found, about=about, calibration=calibration))})
     summary = {
         "written": str(output),
@@ -96,17 +89,22 @@ def _photos(data: str) -> Path | None:
     return None if folder == "procedural" else Path(folder).expanduser()
 
 
-def _check_size(frame: tuple[int, int], estimator: "FlowEstimator") -> None:
+def _renderer(
+    estimator: "FlowEstimator", photos: Path | None, frame: tuple[int, int], seed: int
+) -> "Renderer":
+    from ..config import RenderConfig
     from ..errors import InputError
     from ..ops import size_in_multiples
+    from ..render import Renderer, load_textures
 
-    config = estimator.model.config
+    config, device = estimator.model.config, estimator.device
     if size_in_multiples(frame, config.pad_multiple, config.max_pixels) != frame:
         raise InputError(
             f"--size must be what the network sees unchanged: multiples of {config.pad_multiple}"
             + (f", at most {config.max_pixels} px in all" if config.max_pixels else "")
             + f"; got {frame[0]}x{frame[1]}"
         )
+    return Renderer(RenderConfig(), frame, load_textures(photos, device, seed), device, seed)
 
 
 def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> "Evidence":
@@ -124,5 +122,6 @@ def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> "E
     )
 
 
-def _summary(judged: dict[str, Any]) -> str:
-    return f"AUSE {judged['ause']:.3f}, calibration error {judged['calibration_error']:.3f}"
+def _describe(scenes: int, size: str, unseen: int, judged: dict[str, float]) -> str:
+    quality = f"AUSE {judged['ause']:.3f}, calibration error {judged['calibration_error']:.3f}"
+    return f"{scenes} rendered scenes of {size}; {quality} on {unseen} others"

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -90,7 +91,7 @@ def encode_weights(weights: Weights) -> bytes:
     if weights.calibration is not None:
         about[CALIBRATION_KEY] = weights.calibration.to_json()
     tensors = {key: tensor.contiguous() for key, tensor in weights.tensors.items()}
-    return safetensors.torch.save(tensors, metadata=about)
+    return _in_order(safetensors.torch.save(tensors, metadata=about))
 
 
 def halve(weights: Weights) -> Weights:
@@ -132,5 +133,18 @@ def _some(keys: list[str], limit: int = 5) -> str:
 
 
 def _metadata(data: bytes) -> dict[str, str]:
+    return dict(_split(data)[0].get("__metadata__", {}))
+
+
+def _in_order(data: bytes) -> bytes:
+    """Sort the header, which safetensors writes in any order: equal weights are equal files."""
+    header, tensors = _split(data)
+    text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of eight
+    return struct.pack("<Q", len(text)) + text + tensors
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a .safetensors file, and what follows it."""
     (length,) = struct.unpack("<Q", data[:8])
-    return dict(json.loads(data[8 : 8 + length]).get("__metadata__", {}))
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
