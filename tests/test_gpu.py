@@ -143,3 +143,23 @@ def test_a_recorded_step_skips_what_is_not_finite(scenes):
     state = trainer.checkpoint()
     assert all(tensor.isfinite().all() for tensor in state["model"].values())
     assert all(tensor.isfinite().all() for tensor in state["average"].values())
+
+
+@pytest.mark.parametrize("backend", ["plain", "fast"])
+def test_both_ways_with_confidence_replay_as_on_the_cpu(backend):
+    """Twice, so that the second answer is a replay where graphs are recorded."""
+    from dicl_flow.config import Calibration
+
+    torch.manual_seed(0)
+    model, calibration = build(), Calibration(1.0, -1.0, -0.5, -0.3, -0.2, -0.8, -0.1, -1.0)
+    images = torch.rand(2, 1, 3, 256, 256)
+    on_cpu = FlowEstimator(model, "cpu", "fp32", "plain", calibration=calibration)
+    expected = on_cpu.estimate_both(*images)
+    on_gpu = FlowEstimator(model, "cuda", "fp32", backend, calibration=calibration)
+    for _ in range(2):
+        found = on_gpu.estimate_both(*images)
+        for a, b in zip(expected, found, strict=True):
+            assert (a - b.cpu()).abs().mean() <= 1e-2
+    one_way = on_gpu.estimate(*images)
+    for a, b in zip(found[:2], one_way, strict=True):
+        assert (a - b).abs().mean() <= 1e-2

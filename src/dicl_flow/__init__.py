@@ -17,16 +17,18 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .config import LevelConfig, ModelConfig
     from .errors import InputError
-    from .estimator import FlowEstimator, FlowResult, load
+    from .estimator import FlowEstimator, load
     from .files import read_flow, read_image, write_flow
+    from .interpolation import interpolate
     from .models import build
+    from .result import FlowResult
     from .visualize import flow_to_rgb
     from .warping import warp
 
 _HOME = {
     "load": "estimator",
     "FlowEstimator": "estimator",
-    "FlowResult": "estimator",
+    "FlowResult": "result",
     "build": "models",
     "ModelConfig": "config",
     "LevelConfig": "config",
@@ -35,6 +37,7 @@ _HOME = {
     "read_image": "files",
     "flow_to_rgb": "visualize",
     "warp": "warping",
+    "interpolate": "interpolation",
     "InputError": "errors",
 }
 
@@ -50,6 +53,7 @@ __all__ = [
     "read_image",
     "flow_to_rgb",
     "warp",
+    "interpolate",
     "InputError",
     "__version__",
 ]

@@ -1,16 +1,15 @@
 """Images in, flow out: the face for Python users."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .config import ModelConfig
+from .confidence import find_confidence, find_cues
+from .config import Calibration, ModelConfig
 from .errors import InputError, unknown_name
 from .fast import (
     FastDiclFlow,
@@ -20,9 +19,8 @@ from .fast import (
     is_supported,
     network_bytes,
 )
-from .files import write_flow
-from .inputs import Array, ImageInput, image_batch, normalize
-from .models import DiclFlow
+from .inputs import ImageInput, image_batch, normalize
+from .models import DiclFlow, LevelFlow
 from .ops import (
     crop,
     pad_to_multiple,
@@ -32,51 +30,14 @@ from .ops import (
     size_in_multiples,
     upsample_flow,
 )
+from .result import FlowResult as FlowResult
+from .result import both_results, to_result
 from .tiling import in_tiles, tile_size
-from .visualize import flow_to_rgb
 from .weights import load_model, read_weights, resolve
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEVICES = ("auto", "cpu", "cuda", "mps")
 BACKENDS = ("auto", "fast", "plain")
-
-
-@dataclass(frozen=True)
-class FlowResult:
-    """The flow of one pair, or of a batch: then every array has a leading batch axis."""
-
-    flow: Array
-    """(H, W, 2) float32: pixels, x right, y down, from frame 1 to frame 2."""
-    confidence: Array
-    """(H, W) float32 in [0, 1]: one minus the normalised matching entropy of the finest level.
-
-    It orders pixels by how decided the match was; it is not a calibrated probability.
-    """
-
-    def to_rgb(self, maximum: float | None = None) -> Array:
-        """(H, W, 3) uint8: the Middlebury colour wheel; `maximum` px has full saturation."""
-        return flow_to_rgb(self._single().flow, maximum)
-
-    def save(self, path: str | Path) -> None:
-        """Write the flow in the format of the extension: .flo, .png (KITTI), .pfm, .npz, .npy."""
-        write_flow(path, self._single().flow)
-
-    def __len__(self) -> int:
-        if self.flow.ndim == 3:
-            raise TypeError("this is the result of one pair, not of a batch")
-        return len(self.flow)
-
-    def __getitem__(self, index: int) -> "FlowResult":
-        len(self)  # refuses a single result
-        return FlowResult(self.flow[index], self.confidence[index])
-
-    def __iter__(self) -> Iterator["FlowResult"]:
-        return (self[index] for index in range(len(self)))
-
-    def _single(self) -> "FlowResult":
-        if self.flow.ndim == 4:
-            raise InputError("this is the result of a batch; take one pair of it: result[0]")
-        return self
 
 
 class FlowEstimator:
@@ -93,7 +54,9 @@ class FlowEstimator:
         precision: str = "auto",
         backend: str = "auto",
         memory_limit: int | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
+        self.calibration = calibration
         self.device = choose_device(device)
         self.backend = choose_backend(backend, model.config, self.device)
         self.precision = choose_precision(precision, self.device, self.backend)
@@ -105,26 +68,30 @@ class FlowEstimator:
         else:
             self.model = model.to(self.device).eval()
         self._compute: Callable[[Tensor, Tensor], Tensor] = self._estimate_whole
+        self._compute_both: Callable[[Tensor, Tensor], Tensor] = self._estimate_both
         if self.backend == "fast" and self.device.type == "cuda":
             self._compute = Graphs(self._estimate_whole)
+            self._compute_both = Graphs(self._estimate_both)
         self._tiles: dict[torch.Size, tuple[int, int]] = {}
 
-    def __call__(self, image1: ImageInput, image2: ImageInput) -> FlowResult:
+    def __call__(
+        self, image1: ImageInput, image2: ImageInput, *, backward: bool = False
+    ) -> FlowResult:
         """Estimate where each pixel of `image1` went in `image2`.
 
         Paths, arrays (H, W, 3), tensors (3, H, W), or batches of them; see
-        `dicl_flow.inputs.image_batch` for all that is understood.
+        `dicl_flow.inputs.image_batch` for all that is understood. `backward` asks for the
+        flow of the pixels of `image2` as well, and for what is occluded in either.
         """
         (batch1, is_batch), (batch2, _) = image_batch(image1), image_batch(image2)
         if batch1.shape != batch2.shape:
             raise InputError(
                 f"the two images must have one size, got {_size(batch1)} and {_size(batch2)}"
             )
-        flow, confidence = self.estimate(batch1, batch2)
-        result = FlowResult(
-            np.ascontiguousarray(flow.permute(0, 2, 3, 1).cpu().numpy()),
-            confidence[:, 0].cpu().numpy(),
-        )
+        if backward:
+            result = both_results(*self.estimate_both(batch1, batch2))
+        else:
+            result = to_result(*self.estimate(batch1, batch2))
         return result if is_batch else result[0]
 
     @torch.inference_mode()
@@ -133,16 +100,42 @@ class FlowEstimator:
 
         Frames for which the memory does not suffice are cut into overlapping tiles.
         """
-        image1, image2 = image1.to(self.device), image2.to(self.device)
-        if image1.shape not in self._tiles:  # asking for free memory takes its time
-            self._tiles[image1.shape] = self._tile(image1)
-        tile = self._tiles[image1.shape]
-        flow, confidence = in_tiles(self._compute, image1, image2, tile).split([2, 1], 1)
+        flow, confidence = self._in_tiles(self._compute, image1, image2).split([2, 1], 1)
         return flow, confidence
+
+    @torch.inference_mode()
+    def estimate_both(
+        self, image1: Tensor, image2: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Flow and confidence as `estimate`, then those from `image2` to `image1`."""
+        both = self._in_tiles(self._compute_both, image1, image2)
+        flow, confidence, backward, backward_confidence = both.split([2, 1, 2, 1], 1)
+        return flow, confidence, backward, backward_confidence
+
+    @torch.inference_mode()
+    def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
+        """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size the network sees: to calibrate."""
+        fitted1, fitted2 = (self._fit(normalize(i.to(self.device))) for i in (image1, image2))
+        with self._arithmetic():
+            levels = self.model(fitted1, fitted2)
+        size = (fitted1.shape[-2], fitted1.shape[-1])
+        cues = resize(find_cues(levels, fitted1, fitted2), size)
+        return upsample_flow(levels[-1].refined, size), cues
 
     def fits(self, image: Tensor) -> bool:
         """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
         return self._tile(image) == tuple(image.shape[-2:])
+
+    def _in_tiles(
+        self,
+        compute: Callable[[Tensor, Tensor], Tensor],
+        image1: Tensor,
+        image2: Tensor,
+    ) -> Tensor:
+        image1, image2 = image1.to(self.device), image2.to(self.device)
+        if image1.shape not in self._tiles:  # asking for free memory takes its time
+            self._tiles[image1.shape] = self._tile(image1)
+        return in_tiles(compute, image1, image2, self._tiles[image1.shape])
 
     def _tile(self, image: Tensor) -> tuple[int, int]:
         if self.model.config.max_pixels:  # the network never sees more
@@ -155,13 +148,26 @@ class FlowEstimator:
 
     def _estimate_whole(self, image1: Tensor, image2: Tensor) -> Tensor:
         """(B, 3, H, W) images in [0, 1] -> flow and confidence (B, 3, H, W)."""
-        size = (image1.shape[-2], image1.shape[-1])
         fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
         with self._arithmetic():
-            finest = self.model(fitted1, fitted2)[-1]
-        network_size = (fitted1.shape[-2], fitted1.shape[-1])
-        flow = upsample_flow(finest.refined, network_size)
-        confidence = (1 - resize(finest.entropy, network_size)).clamp(0, 1)
+            levels = self.model(fitted1, fitted2)
+        return self._answer(levels, fitted1, fitted2, (image1.shape[-2], image1.shape[-1]))
+
+    def _estimate_both(self, image1: Tensor, image2: Tensor) -> Tensor:
+        """The same for both directions, one after the other: (B, 6, H, W)."""
+        fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
+        with self._arithmetic():
+            there, back = self.model.both_ways(fitted1, fitted2)
+        size = (image1.shape[-2], image1.shape[-1])
+        forward = self._answer(there, fitted1, fitted2, size)
+        return torch.cat([forward, self._answer(back, fitted2, fitted1, size)], 1)
+
+    def _answer(
+        self, levels: list[LevelFlow], image1: Tensor, image2: Tensor, size: tuple[int, int]
+    ) -> Tensor:
+        """What the network says of the fitted images -> flow and confidence at `size`."""
+        flow = upsample_flow(levels[-1].refined, (image1.shape[-2], image1.shape[-1]))
+        confidence = find_confidence(levels, image1, image2, self.calibration)
         if self.model.config.padding != "resize":
             return crop(torch.cat([flow, confidence], 1), size)
         return torch.cat([resize_flow_pixels(flow, size), resize_pixels(confidence, size)], 1)
@@ -203,11 +209,12 @@ def load(
     """
     path = resolve(weights)
     try:
-        model = load_model(read_weights(path))
+        found = read_weights(path)
+        model = load_model(found)
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
-    return FlowEstimator(model, device, precision, backend, memory_limit)
+    return FlowEstimator(model, device, precision, backend, memory_limit, found.calibration)
 
 
 def choose_device(name: str) -> torch.device:

@@ -5,7 +5,23 @@ import sys
 import typer
 
 from ..errors import InputError
-from . import bench, convert, data, data_bench, demo, eval, flow, info, render, show, submit, train
+from . import (
+    bench,
+    calibrate,
+    convert,
+    data,
+    data_bench,
+    demo,
+    eval,
+    flow,
+    info,
+    interpolate,
+    render,
+    show,
+    submit,
+    train,
+    warp,
+)
 
 app = typer.Typer(
     name="dicl-flow",
@@ -19,8 +35,11 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
 app.command("show")(show.show)
+app.command("warp")(warp.warp)
+app.command("interpolate")(interpolate.interpolate)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
+app.command("calibrate")(calibrate.calibrate)
 app.command("bench")(bench.bench)
 app.command("train")(train.train)
 app.command("render")(render.render)

@@ -9,6 +9,8 @@ from . import options
 if TYPE_CHECKING:
     from ..data import FlowPair
     from ..evaluation import Method, Prediction, Result
+    from ..inputs import Array
+    from ..result import FlowResult
 
     Predictor: TypeAlias = Callable[[str, Iterable[FlowPair]], Iterator[Prediction]]
     """Data set name and pairs -> predictions."""
@@ -28,6 +30,9 @@ def evaluate(
         tuple[int, Path] | None,
         typer.Option(metavar="N DIR", help="Draw the N worst pairs of each method and data set."),
     ] = None,
+    sparsification: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Draw how well the confidence finds errors.")
+    ] = None,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep predictions: METHOD/DATA/PAIR.flo.")
     ] = None,
@@ -40,8 +45,8 @@ def evaluate(
 ) -> None:
     """Score a network on data sets, beside the published numbers.
 
-    EPE and EPE images, 1/3/5 px, Fl-all, WAUC, EPE by speed and by visibility. Pairs without
-    truth are judged by warping instead, which is not an endpoint error.
+    EPE and EPE images, 1/3/5 px, Fl-all, WAUC, EPE by speed and by visibility, AUSE of the
+    confidence. Pairs without truth are judged by warping, which is not an endpoint error.
 
     Examples:
 
@@ -51,12 +56,14 @@ def evaluate(
     """
     from rich.console import Console
 
-    from ..evaluation import print_results, to_json, to_markdown
+    from ..evaluation import draw_sparsification, print_results, to_json, to_markdown
     from ..files import write_files
 
     count, pictures = worst or (0, None)
     _check(weights, baseline, keep, predictions, worst)
-    options.check_outputs([json_file, markdown])
+    options.check_outputs([json_file, markdown, sparsification])
+    if sparsification is not None:
+        _check_plot(sparsification, baseline is not None and weights is None)
     options.check_folders([keep, pictures])
     sets = _list_data(data)
     predictors = (
@@ -69,7 +76,10 @@ def evaluate(
             if pictures is not None:
                 _draw_worst(results[-1], pairs, predictor, count, pictures)
     texts = {json_file: to_json, markdown: to_markdown}
-    write_files({path: text(results).encode() for path, text in texts.items() if path is not None})
+    contents = {path: text(results).encode() for path, text in texts.items() if path is not None}
+    if sparsification is not None:
+        contents[sparsification] = draw_sparsification(results)
+    write_files(contents)
     if not quiet:
         print_results(results, Console())
 
@@ -90,6 +100,17 @@ def _check(
         raise InputError("--predictions predicts nothing; leave out --weights, --baseline, --keep")
     if worst is not None and worst[0] < 1:
         raise InputError(f"--worst takes a number of pairs from 1 up and a folder, got {worst[0]}")
+
+
+def _check_plot(path: Path, baseline_alone: bool) -> None:
+    from ..errors import InputError
+    from ..render.statistics import plotting
+
+    plotting()
+    if path.suffix.lower() != ".png":
+        raise InputError(f"{path}: the curves are drawn as .png")
+    if baseline_alone:
+        raise InputError("--sparsification needs a confidence, which the baseline has not; add -w")
 
 
 def _list_data(arguments: list[str]) -> "dict[str, list[FlowPair]]":
@@ -115,12 +136,16 @@ def _methods(
     methods: dict[str, Method] = {}
     if weights or not baseline:
         estimator = load(weights, device, precision)
-        methods[resolve(weights).stem] = lambda *frames: estimator(*frames).flow
+        methods[resolve(weights).stem] = lambda *frames: _flow_and_confidence(estimator(*frames))
     if baseline in methods:
         raise InputError(f"{weights} has the name of the baseline; rename the file")
     if baseline:
         methods[baseline] = BASELINES[baseline]()
     return {name: _predictor(method, keep and keep / name) for name, method in methods.items()}
+
+
+def _flow_and_confidence(result: "FlowResult") -> "tuple[Array, Array]":
+    return result.flow, result.confidence
 
 
 def _predictor(method: "Method", keep: Path | None) -> "Predictor":
@@ -177,6 +202,6 @@ def _draw_worst(
     worst = [by_name[name] for name in result.worst(count)]
     folder = pictures / result.method / _folder_name(result.data)
     folder.mkdir(parents=True, exist_ok=True)
-    for rank, (pair, flow) in enumerate(predictor(result.data, worst), start=1):
+    for rank, (pair, flow, *_) in enumerate(predictor(result.data, worst), start=1):
         path = folder / f"{rank:02d}-{pair.name.replace('/', '-')}.png"
         write_files({path: encode_image(path, draw_prediction(pair, flow))})

@@ -20,6 +20,15 @@ def flow(
     overlay: Annotated[Path | None, typer.Option(help="Frame 1 coloured by its flow.")] = None,
     arrows: Annotated[Path | None, typer.Option(help="Frame 1 with arrows.")] = None,
     confidence: Annotated[Path | None, typer.Option(help="Confidence, white is sure.")] = None,
+    backward: Annotated[
+        Path | None, typer.Option(help="Flow file of the way back, from frame 2 to frame 1.")
+    ] = None,
+    occlusion: Annotated[
+        Path | None, typer.Option(help="White where frame 2 does not show a pixel of frame 1.")
+    ] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Flow of less confidence becomes unknown.")
+    ] = None,
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
@@ -36,48 +45,84 @@ def flow(
       dicl-flow flow a.png b.png -o flow.flo --image flow.png
 
       dicl-flow flow a.png b.png -o kitti.png --weights my.safetensors --device cuda
+
+      dicl-flow flow a.png b.png -o there.flo --backward back.flo --occlusion hidden.png
     """
     from time import perf_counter
 
     from ..errors import InputError
     from ..estimator import load
-    from ..files import FLOW_SUFFIXES, write_files
+    from ..files import write_files
     from ..visualize import flow_statistics
 
-    pictures = {"image": image, "overlay": overlay, "arrows": arrows, "confidence": confidence}
-    wanted = options.check_outputs([output, *pictures.values()])
+    pictures = {
+        "image": image,
+        "overlay": overlay,
+        "arrows": arrows,
+        "confidence": confidence,
+        "occlusion": occlusion,
+    }
+    wanted = options.check_outputs([output, backward, *pictures.values()])
     if not wanted:
         raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
-    if output is not None and output.suffix.lower() not in FLOW_SUFFIXES:
-        raise InputError(f"{output}: flow files end in {', '.join(FLOW_SUFFIXES)}")
+    _check_flow_files([output, backward])
     estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
     start = perf_counter()
-    result = estimator(image1, image2)
+    result = estimator(image1, image2, backward=bool(backward or occlusion))
     seconds = perf_counter() - start
-    write_files(_contents(result, image1, output, pictures, maximum))
+    if min_confidence is not None:
+        result = _masked(result, min_confidence)
+    flow_files = {output: result, backward: result.backward}
+    write_files(_contents(result, image1, flow_files, pictures, maximum))
     height, width = result.flow.shape[:2]
     summary = {
         "written": ", ".join(map(str, wanted)),
         "size": f"{width}x{height}",
+        "known": flow_statistics(result.flow)["known"],
         "mean_length": flow_statistics(result.flow)["mean_length"],
         "max_length": flow_statistics(result.flow)["max_length"],
         "mean_confidence": float(result.confidence.mean()),
+        "calibrated": estimator.calibration is not None,
         "device": str(estimator.device),
         "backend": estimator.backend,
         "precision": estimator.precision,
         "seconds": seconds,
     }
+    if result.occlusion is not None:
+        summary["occluded"] = float(result.occlusion.mean())
     options.report(summary, quiet=quiet, as_json=as_json)
+
+
+def _check_flow_files(paths: list[Path | None]) -> None:
+    from ..errors import InputError
+    from ..files import FLOW_SUFFIXES
+
+    for path in paths:
+        if path is not None and path.suffix.lower() not in FLOW_SUFFIXES:
+            raise InputError(f"{path}: flow files end in {', '.join(FLOW_SUFFIXES)}")
+
+
+def _masked(result: "FlowResult", min_confidence: float) -> "FlowResult":
+    from ..errors import InputError
+
+    highest = float(result.confidence.max())
+    if highest < min_confidence:
+        raise InputError(
+            f"no pixel has a confidence of {min_confidence:g}; the highest is {highest:.3f}"
+        )
+    return result.masked(min_confidence)
 
 
 def _contents(
     result: "FlowResult",
     image1: Path,
-    output: Path | None,
+    flow_files: "dict[Path | None, FlowResult | None]",
     pictures: dict[str, Path | None],
     maximum: float | None,
 ) -> dict[Path, bytes]:
     """Bytes of every file that was asked for."""
+    import numpy as np
+
     from ..files import encode_flow, encode_image, read_image, to_uint8
     from ..visualize import confidence_to_grey, draw_arrows, overlay
 
@@ -86,8 +131,11 @@ def _contents(
         "overlay": lambda: overlay(to_uint8(read_image(image1)), result.flow, maximum),
         "arrows": lambda: draw_arrows(to_uint8(read_image(image1)), result.flow),
         "confidence": lambda: confidence_to_grey(result.confidence),
+        "occlusion": lambda: confidence_to_grey(np.asarray(result.occlusion)),
     }
-    contents = {output: encode_flow(output, result.flow)} if output else {}
+    contents = {
+        path: encode_flow(path, way.flow) for path, way in flow_files.items() if path and way
+    }
     for kind, path in pictures.items():
         if path is not None:
             contents[path] = encode_image(path, draw[kind]())

@@ -45,6 +45,7 @@ def _installation() -> dict[str, Any]:
 
 
 def _weights(name: str) -> dict[str, Any]:
+    from ..confidence import UNCALIBRATED
     from ..models import count_parameters
     from ..weights import load_model, read_weights, resolve
 
@@ -61,6 +62,9 @@ def _weights(name: str) -> dict[str, Any]:
         "padding": config.padding,
         "levels": ", ".join(f"1/{level.stride} (radius {level.radius})" for level in config.levels),
         "reach": f"{config.reach[-1]} px per axis",
+        "confidence": weights.calibration.meaning
+        if weights.calibration
+        else f"uncalibrated: {UNCALIBRATED}",
         "parameters": count_parameters(load_model(weights)),
         **weights.about,
     }

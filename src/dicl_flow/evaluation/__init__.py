@@ -1,10 +1,12 @@
 """Evaluation: predict, then score, then print tables beside the published numbers."""
 
 from .baseline import BASELINES, Method, dis
+from .calibration import Evidence, fit_calibration, judge, probability
 from .metrics import METRICS, Score, endpoint_error, pool, score_flow
 from .predict import Prediction, predict, read_predictions
 from .published import PUBLISHED, PublishedRow
 from .score import Result, score_by_warping, score_pair, score_predictions
+from .sparsification import draw_sparsification, score_confidence, sparsification_curves
 from .submit import BENCHMARKS, submission_entries, write_submission
 from .table import print_results, to_json, to_markdown
 from .worst import draw_prediction
@@ -12,6 +14,7 @@ from .worst import draw_prediction
 __all__ = [
     "BASELINES",
     "BENCHMARKS",
+    "Evidence",
     "METRICS",
     "Method",
     "PUBLISHED",
@@ -21,15 +24,21 @@ __all__ = [
     "Score",
     "dis",
     "draw_prediction",
+    "draw_sparsification",
     "endpoint_error",
+    "fit_calibration",
+    "judge",
     "pool",
     "predict",
     "print_results",
+    "probability",
     "read_predictions",
     "score_by_warping",
+    "score_confidence",
     "score_flow",
     "score_pair",
     "score_predictions",
+    "sparsification_curves",
     "submission_entries",
     "to_json",
     "to_markdown",

@@ -10,11 +10,11 @@ from ..errors import InputError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-Method: TypeAlias = Callable[[Array, Array], Array]
-"""Two (H, W, 3) uint8 RGB frames -> (H, W, 2) float32 flow."""
+Method: TypeAlias = Callable[[Array, Array], Array | tuple[Array, Array]]
+"""Two (H, W, 3) uint8 RGB frames -> (H, W, 2) float32 flow, or it and (H, W) confidence."""
 
 
-def dis() -> Method:
+def dis() -> Callable[[Array, Array], Array]:
     """OpenCV's dense inverse search (Kroeger et al. 2016) with its "medium" settings."""
     if not hasattr(cv2, "DISOpticalFlow_create"):
         raise InputError(

@@ -38,6 +38,12 @@ METRICS = {
     "s40_plus": Metric("s40+", 2, "EPE of pixels that move 40 px or more"),
     "matched": Metric("matched", 2, "EPE of pixels that are visible in both frames"),
     "unmatched": Metric("unmatched", 2, "EPE of pixels that are hidden in frame 2"),
+    "ause": Metric(
+        "AUSE",
+        3,
+        "area between the sparsification curve (the mean error that is left when the least "
+        "confident pixels are taken away, as a share of the whole) and that of the best order",
+    ),
     "warping_error": Metric(
         "warping error",
         2,

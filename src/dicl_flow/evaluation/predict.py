@@ -2,16 +2,24 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 from ..data import FlowPair, read_frames
 from ..errors import InputError
-from ..files import read_flow, write_flow
+from ..files import encode_flow, read_bytes, read_flow, write_files
+from ..files.flow_files import decode_npy, encode_npy
 from .baseline import Array, Method
 from .metrics import check_estimate
 
-Prediction: TypeAlias = tuple[FlowPair, Array]
-"""A pair and its (H, W, 2) float32 flow."""
+
+class Prediction(NamedTuple):
+    """What a method says of a pair."""
+
+    pair: FlowPair
+    flow: Array
+    """(H, W, 2) float32."""
+    confidence: Array | None = None
+    """(H, W) float32, for methods that have one."""
 
 
 def predict(
@@ -21,21 +29,35 @@ def predict(
     for pair in pairs:
         frames = read_frames(pair)
         try:
-            flow = method(*frames)
+            estimate = method(*frames)
+            flow, confidence = estimate if isinstance(estimate, tuple) else (estimate, None)
             check_estimate(flow, (frames[0].shape[0], frames[0].shape[1]))
         except InputError as error:
             raise InputError(f"pair {pair.name}: {error}") from None
+        prediction = Prediction(pair, flow, confidence)
         if folder is not None:
-            path = _path(folder, pair)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_flow(path, flow)
-        yield pair, flow
+            _keep(prediction, folder)
+        yield prediction
 
 
 def read_predictions(pairs: Iterable[FlowPair], folder: Path) -> Iterator[Prediction]:
     """Read what `predict` kept in `folder`."""
-    return ((pair, read_flow(_path(folder, pair))) for pair in pairs)
+    for pair in pairs:
+        flow_file, confidence_file = _paths(folder, pair)
+        known = confidence_file.exists()
+        confidence = decode_npy(read_bytes(confidence_file)) if known else None
+        yield Prediction(pair, read_flow(flow_file), confidence)
 
 
-def _path(folder: Path, pair: FlowPair) -> Path:
-    return folder / f"{pair.name}.flo"  # a "/" in the name makes folders
+def _keep(prediction: Prediction, folder: Path) -> None:
+    flow_file, confidence_file = _paths(folder, prediction.pair)
+    flow_file.parent.mkdir(parents=True, exist_ok=True)
+    contents = {flow_file: encode_flow(flow_file, prediction.flow)}
+    if prediction.confidence is not None:
+        contents[confidence_file] = encode_npy(prediction.confidence)
+    write_files(contents)
+
+
+def _paths(folder: Path, pair: FlowPair) -> tuple[Path, Path]:
+    """Flow and confidence; a "/" in the pair's name makes folders."""
+    return folder / f"{pair.name}.flo", folder / f"{pair.name}.confidence.npy"

@@ -8,8 +8,9 @@ import numpy as np
 from ..data import FlowPair, read_frames, read_sample
 from ..errors import InputError
 from ..warping import warp
-from .metrics import Array, Score, check_estimate, pool, score_flow, score_of
+from .metrics import Array, Score, check_estimate, endpoint_error, pool, score_flow, score_of
 from .predict import Prediction
+from .sparsification import score_confidence
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,20 @@ def badness(score: Score) -> float:
 
 def score_predictions(predictions: Iterable[Prediction]) -> dict[str, Score]:
     """Score each predicted pair, by name."""
-    return {pair.name: score_pair(pair, estimate) for pair, estimate in predictions}
+    return {prediction[0].name: score_pair(*prediction) for prediction in predictions}
 
 
-def score_pair(pair: FlowPair, estimate: Array) -> Score:
-    """Score one (H, W, 2) estimate; an error names the pair."""
+def score_pair(pair: FlowPair, estimate: Array, confidence: Array | None = None) -> Score:
+    """Score one (H, W, 2) estimate and its (H, W) confidence; an error names the pair."""
     try:
         if pair.truth is None:
             return score_by_warping(estimate, *read_frames(pair))
-        return score_flow(estimate, read_sample(pair))
+        sample = read_sample(pair)
+        score = score_flow(estimate, sample)
+        if confidence is None:
+            return score
+        error = endpoint_error(estimate, sample.flow)[sample.valid]
+        return score + score_confidence(confidence[sample.valid], error)
     except InputError as error:
         raise InputError(f"pair {pair.name}: {error}") from None
 

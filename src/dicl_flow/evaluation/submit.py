@@ -32,7 +32,7 @@ def write_submission(path: Path, names: Iterable[str], predictions: Iterable[Pre
         replacing(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
-        for name, (_, flow) in zip(names, predictions, strict=True):
+        for name, (_, flow, *_) in zip(names, predictions, strict=True):
             kept = np.clip(flow, *_KITTI_RANGE) if name.endswith(".png") else flow
             archive.writestr(name, encode_flow(name, kept))
 

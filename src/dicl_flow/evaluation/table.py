@@ -10,10 +10,18 @@ from rich.table import Table
 from .metrics import METRICS
 from .published import FULL_SIZE, PUBLISHED, PublishedRow, relevant_columns
 from .score import Result
+from .sparsification import sparsification_curves
 
 _GROUPS = {
     "Endpoint errors": ("epe", "epe_images", "over_1px", "over_3px", "over_5px", "fl_all", "wauc"),
-    "By speed and visibility": ("s0_10", "s10_40", "s40_plus", "matched", "unmatched"),
+    "By speed, visibility and confidence": (
+        "s0_10",
+        "s10_40",
+        "s40_plus",
+        "matched",
+        "unmatched",
+        "ause",
+    ),
     "No truth: grey levels, not endpoint errors": ("warping_error", "warping_error_still"),
 }
 _NOT_IN_PAPER = "*"
@@ -137,6 +145,7 @@ def _result_json(result: Result) -> dict[str, Any]:
         "method": result.method,
         "num_pairs": len(result.scores),
         "metrics": result.total.values,
+        "sparsification": sparsification_curves(result.total),
         "pairs": {name: score.values for name, score in result.scores.items()},
     }
 

@@ -192,9 +192,10 @@ def _decode_npz(data: bytes) -> Array:
         raise InputError(f"not a .npz archive of numbers: {error}") from None
 
 
-def _encode_npy(flow: Array) -> bytes:
+def encode_npy(array: Array) -> bytes:
+    """Return the bytes of a .npy file."""
     buffer = io.BytesIO()
-    np.save(buffer, flow)
+    np.save(buffer, array)
     return buffer.getvalue()
 
 
@@ -209,6 +210,6 @@ _FORMATS: dict[str, FlowFormat] = {
     ".pfm": FlowFormat(_decode_pfm_flow, _encode_pfm),
     ".png": FlowFormat(_decode_kitti, _encode_kitti),
     ".npz": FlowFormat(_decode_npz, _encode_npz),
-    ".npy": FlowFormat(decode_npy, _encode_npy),
+    ".npy": FlowFormat(decode_npy, encode_npy),
 }
 FLOW_SUFFIXES = tuple(_FORMATS)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from ..config import LevelConfig, ModelConfig
@@ -74,6 +75,14 @@ class DiclFlow(nn.Module):
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
         return self.flow_from_features(self.features(image1), self.features(image2), image1)
+
+    def both_ways(self, image1: Tensor, image2: Tensor) -> tuple[list[LevelFlow], list[LevelFlow]]:
+        """The flow from 1 to 2 and that from 2 to 1; features are computed once for both."""
+        self._check(image1, image2)
+        pyramids = [features.chunk(2) for features in self.features(torch.cat([image1, image2]))]
+        pyramid1, pyramid2 = zip(*pyramids, strict=True)
+        there = self.flow_from_features(pyramid1, pyramid2, image1)
+        return there, self.flow_from_features(pyramid2, pyramid1, image2)
 
     def flow_from_features(
         self, pyramid1: Sequence[Tensor], pyramid2: Sequence[Tensor], image1: Tensor

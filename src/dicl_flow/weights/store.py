@@ -4,17 +4,19 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig
+from ..config import Calibration, ModelConfig
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
 from ..models import DiclFlow, build
 
 CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
+CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
     "rendered": "696d35636a8632228e5ed901cd44799a20e1c808eac26d61fdf93dea0118996f",
@@ -31,6 +33,8 @@ class Weights:
     about: Mapping[str, str] = field(default_factory=dict)
     """Free text by topic: source, recipe, metrics …"""
     sha256: str = ""
+    calibration: Calibration | None = None
+    """What makes the confidence a probability; fitted to these very weights."""
 
 
 def packaged_names() -> list[str]:
@@ -73,17 +77,21 @@ def read_weights(path: str | Path) -> Weights:
     if CONFIG_KEY not in about:
         raise InputError(f"{path} holds no dicl-flow config; it was written by something else")
     config = ModelConfig.from_json(about.pop(CONFIG_KEY))
+    calibration = about.pop(CALIBRATION_KEY, None)
     sha256 = hashlib.sha256(data).hexdigest()
     if Path(path).parent == _PACKAGED and PACKAGED_SHA256.get(Path(path).stem) != sha256:
         raise InputError(f"{path} is damaged: its sha256 is not the listed one; install again")
-    return Weights(config, tensors, about, sha256)
+    calibrated = None if calibration is None else Calibration.from_json(calibration)
+    return Weights(config, tensors, about, sha256, calibrated)
 
 
 def encode_weights(weights: Weights) -> bytes:
     """Return the bytes of a .safetensors file, config and all."""
     about = {CONFIG_KEY: weights.config.to_json(), **weights.about}
+    if weights.calibration is not None:
+        about[CALIBRATION_KEY] = weights.calibration.to_json()
     tensors = {key: tensor.contiguous() for key, tensor in weights.tensors.items()}
-    return safetensors.torch.save(tensors, metadata=about)
+    return _in_order(safetensors.torch.save(tensors, metadata=about))
 
 
 def halve(weights: Weights) -> Weights:
@@ -125,5 +133,18 @@ def _some(keys: list[str], limit: int = 5) -> str:
 
 
 def _metadata(data: bytes) -> dict[str, str]:
+    return dict(_split(data)[0].get("__metadata__", {}))
+
+
+def _in_order(data: bytes) -> bytes:
+    """Sort the header, which safetensors writes in any order: equal weights are equal files."""
+    header, tensors = _split(data)
+    text = json.dumps(header, sort_keys=True).encode()
+    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of eight
+    return struct.pack("<Q", len(text)) + text + tensors
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header of a .safetensors file, and what follows it."""
     (length,) = struct.unpack("<Q", data[:8])
-    return dict(json.loads(data[8 : 8 + length]).get("__metadata__", {}))
+    return json.loads(data[8 : 8 + length]), data[8 + length :]

@@ -1,0 +1,65 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options
+
+
+def interpolate(
+    image1: Annotated[Path, typer.Argument(help="First frame.")],
+    image2: Annotated[Path, typer.Argument(help="Second frame, of the same size.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Picture to write; with -n, NAME_1 … NAME_N.")
+    ],
+    time: Annotated[
+        float | None, typer.Option(help="Between 0 (frame 1) and 1 (frame 2); default 0.5.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="So many frames, evenly spaced.")
+    ] = None,
+    weights: options.Weights = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Make the frame between two frames, from the flow in both directions.
+
+    Examples:
+
+      dicl-flow interpolate frame1.png frame2.png -o middle.png
+
+      dicl-flow interpolate frame1.png frame2.png -o slow.png -n 3
+    """
+    from ..errors import InputError
+    from ..estimator import load
+    from ..files import encode_image, read_image, to_uint8, write_files
+    from ..interpolation import interpolate
+
+    if time is not None and count is not None:
+        raise InputError("give --time or -n, not both")
+    if time is not None and not 0 <= time <= 1:
+        raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
+    times = _times(output, 0.5 if time is None else time, count)
+    options.check_outputs(list(times))
+    frames = to_uint8(read_image(image1)), to_uint8(read_image(image2))
+    result = load(weights, device, precision)(*frames, backward=True)
+    assert result.backward is not None
+    flows = result.flow, result.backward.flow
+    pictures = {path: interpolate(*frames, *flows, moment) for path, moment in times.items()}
+    write_files({path: encode_image(path, picture) for path, picture in pictures.items()})
+    summary = {
+        "written": ", ".join(map(str, times)),
+        "times": ", ".join(f"{moment:.3g}" for moment in times.values()),
+        "size": f"{frames[0].shape[1]}x{frames[0].shape[0]}",
+    }
+    options.report(summary, quiet=quiet, as_json=as_json)
+
+
+def _times(output: Path, time: float, count: int | None) -> dict[Path, float]:
+    """Each file to write and its moment."""
+    if count is None:
+        return {output: time}
+    names = {n: output.with_name(f"{output.stem}_{n}{output.suffix}") for n in range(1, count + 1)}
+    return {path: n / (count + 1) for n, path in names.items()}

@@ -1,0 +1,63 @@
+"""How far a flow can be trusted: from what the network shows to a probability."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .config import Calibration
+from .models import LevelFlow
+from .ops import resize, upsample_flow, warp_with_mask
+
+UNCALIBRATED = "one minus the entropy of the finest match; orders pixels, is no probability"
+_NOISE = 0.02  # difference of brightness, of 2 from black to white, that says nothing
+
+
+def find_confidence(
+    levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor, calibration: Calibration | None
+) -> Tensor:
+    """(B, 1, H, W) in [0, 1] at the size of the (B, 3, H, W) images the network has seen."""
+    size = (image1.shape[-2], image1.shape[-1])
+    if calibration is None:
+        return (1 - resize(levels[-1].entropy, size)).clamp(0, 1)
+    cues = find_cues(levels, image1, image2).unbind(1)
+    evidence = torch.full_like(cues[0], calibration.bias)
+    for weight, cue in zip(calibration.weights, cues, strict=True):
+        evidence += weight * cue  # numbers, not a tensor: nothing has to travel to the device
+    return resize(evidence.unsqueeze(1), size).sigmoid()
+
+
+def find_cues(levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor) -> Tensor:
+    """What speaks against the finest flow, (B, 7, h, w) at its size, in the order of `CUES`.
+
+    - entropy of the match
+    - refinement: how far the context net moved the match
+    - disagreement with the next coarser level
+    - length of the flow
+    - edge: how much the flow varies among the 3x3 neighbours
+    - difference between frame 1 and frame 2 warped onto it
+    - outside: 1 where the flow leaves the frame
+
+    Lengths are log(1 + px) of the frame that the network sees, the difference a logarithm.
+    """
+    finest = levels[-1]
+    flow = finest.refined
+    size = (flow.shape[-2], flow.shape[-1])
+    stride = image1.shape[-1] / size[1]
+    coarser = upsample_flow(levels[-2].refined, size) if len(levels) > 1 else flow
+    small1, small2 = resize(image1, size), resize(image2, size)
+    warped, inside = warp_with_mask(small2, flow)
+    lengths = [flow - finest.matched, flow - coarser, flow, _spread(flow)]
+    cues = [
+        finest.entropy,
+        *(torch.log1p(stride * vectors.norm(dim=1, keepdim=True)) for vectors in lengths),
+        torch.log((warped - small1).abs().mean(1, keepdim=True) + _NOISE),
+        1 - inside.to(flow.dtype),
+    ]
+    return torch.cat(cues, 1)
+
+
+def _spread(flow: Tensor) -> Tensor:
+    """(B, 2, H, W): largest minus smallest component among the 3x3 neighbours."""
+    return F.max_pool2d(flow, 3, 1, 1) + F.max_pool2d(-flow, 3, 1, 1)

@@ -1,0 +1,65 @@
+"""What turns the cues of a network into a probability."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from ..errors import InputError
+from .strict import structure
+
+CUES = (
+    "entropy",
+    "refinement",
+    "disagreement",
+    "length",
+    "edge",
+    "difference",
+    "outside",
+)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A logistic regression: sigmoid(bias + sum of weight x cue).
+
+    The answer is the probability that the flow is wrong by at most `threshold` px, of the
+    frame as the network sees it. Each cue's weight bears its name; see `dicl_flow.confidence`.
+    """
+
+    bias: float
+    entropy: float
+    refinement: float
+    disagreement: float
+    length: float
+    edge: float
+    difference: float
+    outside: float
+    threshold: float = 1.0
+    scenes: int = 0
+    """How many rendered scenes it was fitted to."""
+
+    def __post_init__(self) -> None:
+        if self.threshold <= 0:
+            raise InputError(f"the threshold must be positive, got {self.threshold}")
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """One for each of `CUES`."""
+        return tuple(getattr(self, cue) for cue in CUES)
+
+    @property
+    def meaning(self) -> str:
+        """What a confidence of 0.9 says."""
+        return f"probability of an error of at most {self.threshold:g} px"
+
+    def to_json(self) -> str:
+        """One line of JSON that `Calibration.from_json` reads back to an equal one."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Calibration":
+        """Read what `to_json` wrote; anything unknown or ill-typed is refused."""
+        try:
+            return structure(cls, json.loads(text))
+        except json.JSONDecodeError as error:
+            raise InputError(f"the calibration is not valid JSON: {error}") from None

@@ -1,0 +1,90 @@
+"""What a user gets: flow, how far it can be trusted, and what the other frame does not show."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from .errors import InputError
+from .files import write_flow
+from .inputs import Array
+from .occlusion import find_occlusion
+from .visualize import flow_to_rgb
+
+
+@dataclass(frozen=True)
+class FlowResult:
+    """The flow of one pair, or of a batch: then every array has a leading batch axis."""
+
+    flow: Array
+    """(H, W, 2) float32: pixels, x right, y down, from frame 1 to frame 2."""
+    confidence: Array
+    """(H, W) float32 in [0, 1]: the probability that the flow is right to 1 px.
+
+    Without a calibration in the weights (`estimator.calibration` is None) one minus the
+    entropy of the finest match: it orders pixels, but is no probability.
+    """
+    occlusion: Array | None = None
+    """(H, W) bool: pixels of this frame that the other does not show; with `backward=True`."""
+    backward: "FlowResult | None" = None
+    """The same from frame 2 to frame 1, for the pixels of frame 2; with `backward=True`."""
+
+    def to_rgb(self, maximum: float | None = None) -> Array:
+        """(H, W, 3) uint8: the Middlebury colour wheel; `maximum` px has full saturation."""
+        return flow_to_rgb(self._single().flow, maximum)
+
+    def save(self, path: str | Path) -> None:
+        """Write the flow in the format of the extension: .flo, .png (KITTI), .pfm, .npz, .npy."""
+        write_flow(path, self._single().flow)
+
+    def masked(self, min_confidence: float) -> "FlowResult":
+        """Mark flow of less confidence as unknown: NaN, in both directions."""
+        sure = self.confidence[..., None] >= min_confidence
+        flow = np.where(sure, self.flow, np.float32(np.nan))
+        backward = self.backward and self.backward.masked(min_confidence)
+        return replace(self, flow=flow, backward=backward)
+
+    def __len__(self) -> int:
+        if self.flow.ndim == 3:
+            raise TypeError("this is the result of one pair, not of a batch")
+        return len(self.flow)
+
+    def __bool__(self) -> bool:
+        return True  # whatever its length, or the lack of one
+
+    def __getitem__(self, index: int) -> "FlowResult":
+        len(self)  # refuses a single result
+        return FlowResult(
+            self.flow[index],
+            self.confidence[index],
+            None if self.occlusion is None else self.occlusion[index],
+            self.backward and self.backward[index],
+        )
+
+    def __iter__(self) -> Iterator["FlowResult"]:
+        return (self[index] for index in range(len(self)))
+
+    def _single(self) -> "FlowResult":
+        if self.flow.ndim == 4:
+            raise InputError("this is the result of a batch; take one pair of it: result[0]")
+        return self
+
+
+def to_result(flow: Tensor, confidence: Tensor) -> FlowResult:
+    """(B, 2, H, W) and (B, 1, H, W) tensors, anywhere -> the arrays of a batch."""
+    return FlowResult(
+        np.ascontiguousarray(flow.permute(0, 2, 3, 1).cpu().numpy()),
+        confidence[:, 0].cpu().numpy(),
+    )
+
+
+def both_results(
+    flow: Tensor, confidence: Tensor, backward: Tensor, backward_confidence: Tensor
+) -> FlowResult:
+    """The tensors of `to_result` for both directions -> a batch that knows its occlusion."""
+    there, back = to_result(flow, confidence), to_result(backward, backward_confidence)
+    hidden1, hidden2 = find_occlusion(flow, backward), find_occlusion(backward, flow)
+    back = replace(back, occlusion=hidden2[:, 0].cpu().numpy())
+    return replace(there, occlusion=hidden1[:, 0].cpu().numpy(), backward=back)
