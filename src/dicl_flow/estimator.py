@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from .errors import InputError, unknown_name
 from .fast import FastDiclFlow, Graphs, available_bytes, is_supported, network_bytes
 from .files import write_flow
 from .inputs import Array, ImageInput, image_batch, normalize
-from .models import DiclFlow
+from .models import DiclFlow, FlowNetwork
 from .ops import (
     crop,
     pad_to_multiple,
@@ -22,7 +23,6 @@ from .ops import (
     resize_flow_pixels,
     resize_pixels,
     size_in_multiples,
-    upsample_flow,
 )
 from .tiling import in_tiles, tile_size
 from .visualize import flow_to_rgb
@@ -80,7 +80,7 @@ class FlowEstimator:
 
     def __init__(
         self,
-        model: DiclFlow,
+        model: FlowNetwork,
         device: str = "auto",
         precision: str = "auto",
         backend: str = "auto",
@@ -90,10 +90,11 @@ class FlowEstimator:
         self.backend = choose_backend(backend, model.config, self.device)
         self.precision = choose_precision(precision, self.device, self.backend)
         self.memory_limit = memory_limit
-        self.model: DiclFlow = model.to(self.device).eval()
+        self.model: FlowNetwork = model.to(self.device).eval()
         if self.backend == "fast":
             dtype = PRECISIONS[self.precision]
-            self.model = FastDiclFlow(self.model, dtype, memory_limit).to(self.device)
+            plain = cast(DiclFlow, self.model)  # it refuses other hosts
+            self.model = FastDiclFlow(plain, dtype, memory_limit).to(self.device)
         self._compute: Callable[[Tensor, Tensor], Tensor] = self._estimate_whole
         if self.backend == "fast" and self.device.type == "cuda":
             self._compute = Graphs(self._estimate_whole)
@@ -150,7 +151,7 @@ class FlowEstimator:
         with self._arithmetic():
             finest = self.model(fitted1, fitted2)[-1]
         network_size = (fitted1.shape[-2], fitted1.shape[-1])
-        flow = upsample_flow(finest.refined, network_size)
+        flow = self.model.upsample(finest.refined, network_size)
         confidence = (1 - resize(finest.entropy, network_size)).clamp(0, 1)
         if self.model.config.padding != "resize":
             return crop(torch.cat([flow, confidence], 1), size)

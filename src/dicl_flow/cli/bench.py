@@ -8,7 +8,7 @@ from . import options
 
 if TYPE_CHECKING:
     from ..bench import Result
-    from ..models import DiclFlow
+    from ..models import FlowNetwork
 
 _SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
 
@@ -105,7 +105,7 @@ def _ways(paths: list[str], device: Any) -> list[tuple[str, str]]:
     return list(dict.fromkeys(ways))
 
 
-def _model(weights: str | None) -> "DiclFlow":
+def _model(weights: str | None) -> "FlowNetwork":
     from dataclasses import replace
 
     from ..weights import load_model, read_weights, resolve

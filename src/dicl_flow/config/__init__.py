@@ -1,12 +1,13 @@
 """Config is data: frozen, checked when it is made, read strictly from TOML or JSON."""
 
 from .augment import AugmentConfig
-from .model import HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
+from .model import HOST_LEVELS, HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
 from .render import RenderConfig
 from .strict import differences, read_toml, read_toml_table, structure, to_toml
 from .training import DataConfig, LossConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 __all__ = [
+    "HOST_LEVELS",
     "HOSTS",
     "MATCHERS",
     "PADDINGS",

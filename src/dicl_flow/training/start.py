@@ -4,13 +4,13 @@ from torch import nn
 
 from ..config import ModelConfig
 from ..errors import InputError
-from ..models import DiclFlow
+from ..models import FlowNetwork
 from ..weights import check_keys, read_weights
 
 _OPTIONAL = {"projection": ".projection.", "context": ".context."}
 
 
-def start_from(model: DiclFlow, path: str | Path) -> ModelConfig:
+def start_from(model: FlowNetwork, path: str | Path) -> ModelConfig:
     """Fill `model` with the weights of an earlier stage; return that stage's config.
 
     Parts that the earlier stage did not have (projection, context nets) keep their

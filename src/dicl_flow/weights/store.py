@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..config import ModelConfig
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
-from ..models import DiclFlow, build
+from ..models import FlowNetwork, build
 
 CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 DEFAULT_NAME = "rendered"
@@ -95,7 +95,7 @@ def halve(weights: Weights) -> Weights:
     return replace(weights, tensors=tensors)
 
 
-def load_model(weights: Weights) -> DiclFlow:
+def load_model(weights: Weights) -> FlowNetwork:
     """Build the network of `weights` and fill it, strictly, in float32."""
     model = build(weights.config)
     check_keys(weights.tensors, model)
