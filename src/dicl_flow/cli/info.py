@@ -50,7 +50,7 @@ def _weights(name: str) -> dict[str, Any]:
 
     path = resolve(name)
     weights = read_weights(path)
-    config = weights.config
+    config, model = weights.config, load_model(weights)
     return {
         "file": str(path),
         "sha256": weights.sha256,
@@ -61,6 +61,7 @@ def _weights(name: str) -> dict[str, Any]:
         "padding": config.padding,
         "levels": ", ".join(f"1/{level.stride} (radius {level.radius})" for level in config.levels),
         "reach": f"{config.reach[-1]} px per axis",
-        "parameters": count_parameters(load_model(weights)),
+        "parameters": count_parameters(model),
+        "of_them_at_inference": count_parameters(model, inference=True),
         **weights.about,
     }

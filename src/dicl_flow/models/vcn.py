@@ -66,7 +66,7 @@ class VcnLevel(nn.Module):
         coarse: Hypotheses | None,
     ) -> tuple[LevelFlow, Hypotheses]:
         """(B, C, H, W) features; flow and hypotheses of the coarser level at this size."""
-        unit1, unit2 = F.normalize(features1, dim=1), F.normalize(features2, dim=1)
+        unit1, unit2 = (F.normalize(f, dim=1).to(f.dtype) for f in (features1, features2))
         if coarse_flow is not None:
             unit2 = warp_strictly_inside(unit2, coarse_flow)
         volume = F.leaky_relu(self.matcher(unit1, unit2), SLOPE)  # (B, K, U, V, H, W)

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -75,7 +76,9 @@ def dilated_net(
 
 def apply_in_float32(layer: nn.Conv2d | nn.ConvTranspose2d, x: Tensor) -> Tensor:
     """Run a layer whose output is a flow: autocast would leave it three digits."""
-    with torch.autocast(x.device.type, enabled=False):
+    kind = x.device.type
+    known = torch.amp.is_autocast_available(kind)
+    with torch.autocast(kind, enabled=False) if known else nullcontext():
         return at_least_float32(layer(x.to(layer.weight.dtype)))
 
 
