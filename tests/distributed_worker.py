@@ -25,11 +25,14 @@ class ShareOfFour:
         yield FlowBatch(*(part[first : first + size] for part in parts))
 
 
-def main(output: str) -> None:
+def main(output: str, host: str) -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     processes = join(torch.device("cpu"))
-    trainer = Trainer(replace(CONFIG, batch=BATCH, optimizer=OptimizerConfig()), processes)
+    config = replace(CONFIG, batch=BATCH, optimizer=OptimizerConfig())
+    kind = {"dicl": "averaged", "pwcnet": "multi-scale", "vcn": "summed"}[host]
+    model, loss = replace(CONFIG.model, host=host), replace(CONFIG.loss, kind=kind)
+    trainer = Trainer(replace(config, model=model, loss=loss), processes)
     gradients = {}
     trainer.optimizer.step = lambda: gradients.update(
         {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
@@ -43,4 +46,4 @@ def main(output: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from fake_trees import make_chairs
 
+from dicl_flow.config import HOSTS
 from dicl_flow.errors import InputError
 from dicl_flow.training import Processes
 from dicl_flow.weights import read_weights
@@ -23,7 +24,7 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def start(world_size, rank, output, port):
+def start(world_size, rank, output, port, host):
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]),
@@ -34,16 +35,16 @@ def start(world_size, rank, output, port):
         "LOCAL_RANK": str(rank),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, str(HERE / "distributed_worker.py"), str(output)]
+    command = [sys.executable, str(HERE / "distributed_worker.py"), str(output), host]
     return subprocess.Popen(command, env=environment)
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+@pytest.fixture(scope="module", params=HOSTS)
+def outcomes(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("distributed")
     port = free_port()
-    processes = [start(1, 0, folder / "1.pt", port)]
-    processes += [start(2, rank, folder / "2.pt", port) for rank in range(2)]
+    processes = [start(1, 0, folder / "1.pt", port, request.param)]
+    processes += [start(2, rank, folder / "2.pt", port, request.param) for rank in range(2)]
     assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
     return [torch.load(folder / f"{n}.pt", weights_only=True) for n in (1, 2)]
 

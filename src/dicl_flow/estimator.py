@@ -4,12 +4,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from .confidence import find_confidence, find_cues
-from .config import Calibration, ModelConfig
+from .config import PAPER_LEVELS, Calibration, ModelConfig
 from .errors import InputError, unknown_name
 from .fast import (
     FastDiclFlow,
@@ -20,7 +21,7 @@ from .fast import (
     network_bytes,
 )
 from .inputs import ImageInput, image_batch, normalize
-from .models import DiclFlow, LevelFlow
+from .models import DiclFlow, FlowNetwork, LevelFlow
 from .ops import (
     crop,
     pad_to_multiple,
@@ -28,7 +29,6 @@ from .ops import (
     resize_flow_pixels,
     resize_pixels,
     size_in_multiples,
-    upsample_flow,
 )
 from .result import FlowResult as FlowResult
 from .result import both_results, to_result
@@ -49,7 +49,7 @@ class FlowEstimator:
 
     def __init__(
         self,
-        model: DiclFlow,
+        model: FlowNetwork,
         device: str = "auto",
         precision: str = "auto",
         backend: str = "auto",
@@ -61,10 +61,10 @@ class FlowEstimator:
         self.backend = choose_backend(backend, model.config, self.device)
         self.precision = choose_precision(precision, self.device, self.backend)
         self.memory_limit = memory_limit
-        self.model: DiclFlow
+        self.model: FlowNetwork
         if self.backend == "fast":
-            dtype = PRECISIONS[self.precision]
-            self.model = FastDiclFlow(model.eval(), dtype, memory_limit, self.device)
+            dtype, plain = PRECISIONS[self.precision], cast(DiclFlow, model)  # refuses other hosts
+            self.model = FastDiclFlow(plain.eval(), dtype, memory_limit, self.device)
         else:
             self.model = model.to(self.device).eval()
         self._compute: Callable[[Tensor, Tensor], Tensor] = self._estimate_whole
@@ -120,7 +120,7 @@ class FlowEstimator:
             levels = self.model(fitted1, fitted2)
         size = (fitted1.shape[-2], fitted1.shape[-1])
         cues = resize(find_cues(levels, fitted1, fitted2), size)
-        return upsample_flow(levels[-1].refined, size), cues
+        return self.model.upsample(levels[-1].refined, size), cues
 
     def fits(self, image: Tensor) -> bool:
         """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
@@ -142,7 +142,10 @@ class FlowEstimator:
             return image.shape[-2], image.shape[-1]
         limit = self.memory_limit or available_bytes(self.device)
         dtype, fast = PRECISIONS[self.precision], self.backend == "fast"
-        capacity = limit // (len(image) * network_bytes(dtype, self.device, fast=fast))
+        per_pixel = network_bytes(dtype, self.device, fast=fast)
+        if not fast:
+            per_pixel = int(per_pixel * _relative_volume(self.model.config))
+        capacity = limit // (len(image) * per_pixel)
         size = (image.shape[-2], image.shape[-1])
         return tile_size(size, capacity, self.model.config.pad_multiple)
 
@@ -166,7 +169,7 @@ class FlowEstimator:
         self, levels: list[LevelFlow], image1: Tensor, image2: Tensor, size: tuple[int, int]
     ) -> Tensor:
         """What the network says of the fitted images -> flow and confidence at `size`."""
-        flow = upsample_flow(levels[-1].refined, (image1.shape[-2], image1.shape[-1]))
+        flow = self.model.upsample(levels[-1].refined, (image1.shape[-2], image1.shape[-1]))
         confidence = find_confidence(levels, image1, image2, self.calibration)
         if self.model.config.padding != "resize":
             return crop(torch.cat([flow, confidence], 1), size)
@@ -258,6 +261,12 @@ def choose_precision(name: str, device: torch.device, backend: str) -> str:
     if backend == "fast" and device.type == "cpu" and torch.cpu._is_amx_tile_supported():
         return "bf16"
     return "fp32"
+
+
+def _relative_volume(config: ModelConfig) -> float:
+    """What a network compares at its finest level, beside the paper's: memory goes with it."""
+    wider = 1.4 if config.host == "vcn" else 1.0  # 64 channels there, not 32
+    return wider * max(1.0, config.levels[-1].num_hypotheses / PAPER_LEVELS[-1].num_hypotheses)
 
 
 def _size(batch: Tensor) -> str:

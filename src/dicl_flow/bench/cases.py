@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..estimator import PRECISIONS, FlowEstimator
-from ..models import DiclFlow
+from ..models import FlowNetwork
 from .clock import PeakMemory, median_seconds
 from .floor import count_work, floor_seconds, machine_rates
 
@@ -40,7 +40,7 @@ class Result:
 
 
 def measure(
-    model: DiclFlow,
+    model: FlowNetwork,
     device: torch.device,
     cases: Sequence[Case],
     ways: Sequence[tuple[str, str]],
@@ -84,7 +84,7 @@ class _Run:
 
 
 def _run(
-    model: DiclFlow,
+    model: FlowNetwork,
     device: torch.device,
     backend: str,
     precision: str,

@@ -10,6 +10,8 @@ from ..config import ModelConfig
 from ..models import build
 from .clock import median_seconds
 
+_CONVOLUTIONS = nn.Conv2d | nn.ConvTranspose2d | nn.Conv3d
+
 
 @dataclass
 class Work:
@@ -34,7 +36,7 @@ def count_work(config: ModelConfig, batch: int, size: tuple[int, int]) -> Work:
         f"levels.{level.stride}.matcher.net.0.conv": level.num_hypotheses for level in config.levels
     }
     for name, layer in model.named_modules():
-        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
+        if isinstance(layer, _CONVOLUTIONS):
             layer.register_forward_hook(partial(_count, work, repeats.get(name, 1)))
     with torch.no_grad():
         model(image, image)
@@ -60,8 +62,8 @@ def machine_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, floa
 def _count(
     work: Work, repeats: int, layer: nn.Module, inputs: tuple[Tensor], output: Tensor
 ) -> None:
-    assert isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)
+    assert isinstance(layer, _CONVOLUTIONS)
     pixels = inputs[0] if isinstance(layer, nn.ConvTranspose2d) else output
-    positions = pixels.shape[0] * pixels.shape[2] * pixels.shape[3]
+    positions = pixels.numel() // pixels.shape[1]
     work.operations += 2 * positions * layer.weight.numel() / repeats
     work.numbers += inputs[0].numel() / repeats + output.numel() + layer.weight.numel()

@@ -8,7 +8,8 @@ from . import options
 
 if TYPE_CHECKING:
     from ..bench import Result
-    from ..models import DiclFlow
+    from ..config import ModelConfig
+    from ..models import FlowNetwork
 
 _SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
 
@@ -24,7 +25,9 @@ def bench(
     paths: Annotated[
         list[str] | None,
         typer.Option(
-            "--path", help="BACKEND-PRECISION; default: plain-fp32, fast-fp32, fast-auto."
+            "--path",
+            help="BACKEND-PRECISION; default: plain-fp32, fast-fp32, fast-auto; with --host "
+            "plain-fp32.",
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls, of which the median.")] = 20,
@@ -32,6 +35,9 @@ def bench(
         bool, typer.Option("--quick", help="One small size, batch 1, three calls.")
     ] = False,
     weights: options.Weights = None,
+    host: Annotated[
+        str | None, typer.Option(help="Time this host, with weights of no use: pwcnet, vcn, dicl.")
+    ] = None,
     device: options.Device = "auto",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="PNG: time and memory by size.")] = None,
@@ -48,13 +54,18 @@ def bench(
       dicl-flow bench --quick
 
       dicl-flow bench --device cuda -o h200.json --plot h200.png
+
+      dicl-flow bench --host vcn --size 1024x436 --batch 1
     """
     import json
 
     from ..bench import Case, as_record, encode_plot, measure
+    from ..errors import InputError
     from ..estimator import choose_device
     from ..files import write_files
 
+    if host is not None and weights is not None:
+        raise InputError("--host times a network without weights; give --host or --weights")
     wanted = options.check_outputs([output, plot])
     sizes, batches = (
         sizes or (["512x256"] if quick else _SIZES),
@@ -64,13 +75,19 @@ def bench(
     cases = [Case(*shape, batches[0]) for shape in shapes]
     cases += [Case(*shapes[0], batch) for batch in batches[1:]]
     place = choose_device(device)
-    ways = _ways(paths or ["plain-fp32", "fast-fp32", "fast-auto"], place)
+    model = _model(weights) if host is None else _fresh_model(host)
+    default = ["plain-fp32", "fast-fp32", "fast-auto"] if host is None else ["plain-fp32"]
+    ways = _ways(paths or default, model.config, place)
     results = []
-    for result in measure(_model(weights), place, cases, ways, 3 if quick else repeats):
+    for result in measure(model, place, cases, ways, 3 if quick else repeats):
         results.append(result)
         if not (quiet or as_json):
             _print_row(result, first=len(results) == 1)
-    report = {**_machine(place), "results": [as_record(result) for result in results]}
+    report = {
+        **_machine(place),
+        "host": model.config.host,
+        "results": [as_record(result) for result in results],
+    }
     encoders = {
         output: lambda: json.dumps(report, indent=1).encode(),
         plot: lambda: encode_plot(results),
@@ -89,9 +106,8 @@ def _parse_size(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _ways(paths: list[str], device: Any) -> list[tuple[str, str]]:
+def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:
     """Read BACKEND-PRECISION, resolve "auto", drop what is there twice."""
-    from ..config import ModelConfig
     from ..errors import InputError
     from ..estimator import choose_backend, choose_precision
 
@@ -100,12 +116,12 @@ def _ways(paths: list[str], device: Any) -> list[tuple[str, str]]:
         backend, dash, precision = path.partition("-")
         if not dash:
             raise InputError(f"--path is BACKEND-PRECISION, as fast-fp16, got {path!r}")
-        backend = choose_backend(backend, ModelConfig(), device)
+        backend = choose_backend(backend, config, device)
         ways.append((backend, choose_precision(precision, device, backend)))
     return list(dict.fromkeys(ways))
 
 
-def _model(weights: str | None) -> "DiclFlow":
+def _model(weights: str | None) -> "FlowNetwork":
     from dataclasses import replace
 
     from ..weights import load_model, read_weights, resolve
@@ -114,6 +130,16 @@ def _model(weights: str | None) -> "DiclFlow":
     # frames at the size that was asked for, whatever the weights would have made of them
     config = replace(found.config, padding="replicate", max_pixels=0)
     return load_model(replace(found, config=config))
+
+
+def _fresh_model(host: str) -> "FlowNetwork":
+    import torch
+
+    from ..config import ModelConfig
+    from ..models import build
+
+    torch.manual_seed(0)
+    return build(ModelConfig(host=host))
 
 
 def _machine(device: Any) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def _weights(name: str) -> dict[str, Any]:
 
     path = resolve(name)
     weights = read_weights(path)
-    config = weights.config
+    config, model = weights.config, load_model(weights)
     return {
         "file": str(path),
         "sha256": weights.sha256,
@@ -65,6 +65,7 @@ def _weights(name: str) -> dict[str, Any]:
         "confidence": weights.calibration.meaning
         if weights.calibration
         else f"uncalibrated: {UNCALIBRATED}",
-        "parameters": count_parameters(load_model(weights)),
+        "parameters": count_parameters(model),
+        "of_them_at_inference": count_parameters(model, inference=True),
         **weights.about,
     }

@@ -2,13 +2,14 @@
 
 from .augment import AugmentConfig
 from .calibration import CUES, Calibration
-from .model import HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
+from .model import HOST_LEVELS, HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
 from .render import RenderConfig
 from .strict import differences, read_toml, read_toml_table, structure, to_toml
 from .training import DataConfig, LossConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 __all__ = [
     "CUES",
+    "HOST_LEVELS",
     "HOSTS",
     "MATCHERS",
     "PADDINGS",

@@ -8,8 +8,9 @@ from itertools import accumulate, pairwise
 from ..errors import InputError, unknown_name
 from .strict import structure
 
-HOSTS = ("dicl",)
+HOSTS = ("dicl", "pwcnet", "vcn")
 MATCHERS = ("dot", "cosine", "mlp", "reduced", "dicl")
+STRIDED_MATCHERS = ("dicl",)  # want maps of even sides
 PADDINGS = ("replicate", "white", "resize")
 STRIDES = (64, 32, 16, 8, 4, 2)  # what the feature pyramid can deliver
 
@@ -56,6 +57,14 @@ PAPER_LEVELS = (
     LevelConfig(4, context=_DEEP_CONTEXT),
 )
 
+_WIDE_CONTEXT = ((128, 1), (128, 2), (128, 4), (96, 8), (64, 16), (32, 1))
+
+HOST_LEVELS = {
+    "dicl": PAPER_LEVELS,
+    "pwcnet": (*(LevelConfig(s, 4) for s in (64, 32, 16, 8)), LevelConfig(4, 4, _WIDE_CONTEXT)),
+    "vcn": tuple(LevelConfig(s, 4, _WIDE_CONTEXT) for s in (64, 32, 16, 8, 4)),
+}
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -66,22 +75,32 @@ class ModelConfig:
     matcher: str | None = None
     """How two feature vectors are compared; None: the host's own way."""
     projection: bool = True
-    """Reweight the scores with a displacement-aware projection (DAP)."""
+    """Reweight the scores with a displacement-aware projection (DAP); the host "dicl" only."""
     context: bool = True
-    """Refine the flow of each level with a context net."""
+    """Refine the flow with context nets, at the levels that have one. VCN weighs its hypotheses
+    by them; without, it takes the mean."""
     feature_channels: int = 32
-    """Width of the features that are compared."""
+    """Width of the features that are compared; the host "dicl" only."""
     padding: str = "replicate"
     """How an image gets sides that are multiples of `pad_multiple`: filled up with its border
     repeated, or with white, or resized."""
     max_pixels: int = 0
     """With "resize": frames of more pixels are scaled down to about so many; 0: never."""
     levels: tuple[LevelConfig, ...] = PAPER_LEVELS
-    """Coarsest first; each has half the stride of the one before."""
+    """Coarsest first; each has half the stride of the one before. The levels that are the own
+    ones of any host stand for those of this host."""
 
     def __post_init__(self) -> None:
         if self.host not in HOSTS:
             raise unknown_name("host", self.host, HOSTS)
+        if self.levels in HOST_LEVELS.values():
+            object.__setattr__(self, "levels", HOST_LEVELS[self.host])
+        if self.host != "dicl":
+            object.__setattr__(self, "projection", False)
+            if self.feature_channels != ModelConfig.feature_channels:
+                raise InputError(f"host {self.host!r} has its own widths; drop feature_channels")
+        if self.host == "vcn" and self.strides[-1:] == (2,):
+            raise InputError("host 'vcn' has no features at stride 2; its finest level is 4")
         if self.matcher is not None and self.matcher not in MATCHERS:
             raise unknown_name("matcher", self.matcher, MATCHERS)
         if self.padding not in PADDINGS:
@@ -109,8 +128,12 @@ class ModelConfig:
 
     @property
     def pad_multiple(self) -> int:
-        """Image sides must be multiples of this: the stride of the feature net's bottleneck."""
-        return 2 * self.levels[0].stride
+        """Image sides must be multiples of this: the stride of the feature net's bottleneck.
+
+        A strided matcher goes one octave below the coarsest level; so does the "dicl" host.
+        """
+        deeper = self.host == "dicl" or self.matcher in STRIDED_MATCHERS
+        return self.levels[0].stride * (2 if deeper else 1)
 
     def to_json(self) -> str:
         """One line of JSON that `ModelConfig.from_json` reads back to an equal config."""

@@ -11,6 +11,7 @@ from .render import RenderConfig
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 BACKENDS = ("plain", "fused")
+LOSSES = ("averaged", "multi-scale", "summed")
 TRAINING_PRECISIONS = ("fp32", "bf16")
 
 
@@ -35,10 +36,23 @@ class LossConfig:
     """For the flow after the context net."""
     matched: tuple[float, ...] = (0.4, 0.4, 0.4, 0.6, 0.8)
     """For the flow read off the scores."""
+    kind: str = "averaged"
+    """averaged: DICL's, at full size, each level within its reach, all terms averaged;
+    multi-scale: PWC-Net's, at the size of each level, in units of 20 px, pixels summed up;
+    summed: VCN's, at full size, terms summed up."""
 
     def __post_init__(self) -> None:
+        if self.kind not in LOSSES:
+            raise unknown_name("loss.kind", self.kind, LOSSES)
         if not self.refined and not self.matched:
             raise InputError("loss.refined and loss.matched are both empty; nothing would train")
+
+
+HOST_LOSSES = {
+    "dicl": LossConfig(),
+    "pwcnet": LossConfig((0.32, 0.08, 0.02, 0.01, 0.005), (), "multi-scale"),
+    "vcn": LossConfig((0.25, 0.25, 0.25, 0.5, 1.0), (), "summed"),
+}
 
 
 @dataclass(frozen=True)
@@ -124,10 +138,13 @@ class TrainConfig:
     render: RenderConfig = field(default_factory=RenderConfig)
     """Scenes of the data set "rendered"."""
     loss: LossConfig = field(default_factory=LossConfig)
+    """What is the own loss of any host stands for that of this host."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def __post_init__(self) -> None:
+        if self.loss in HOST_LOSSES.values():
+            object.__setattr__(self, "loss", HOST_LOSSES[self.model.host])
         for key in self._POSITIVE:
             _at_least(key, getattr(self, key), 1)
         for key in ("seed", "workers", "picture_every"):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ..errors import unknown_name
 from .contract import Matcher
-from .metrics import CosineMatcher, DotMatcher
+from .metrics import ChannelwiseMatcher, CorrelationMatcher, CosineMatcher, DotMatcher
 from .pairwise import PairwiseMatcher, matching_net, mlp_net, reduced_net
 from .projection import DisplacementProjection
 
@@ -30,6 +30,8 @@ def build_matcher(name: str, channels: int, radius: int) -> Matcher:
 
 
 __all__ = [
+    "ChannelwiseMatcher",
+    "CorrelationMatcher",
     "CosineMatcher",
     "DisplacementProjection",
     "DotMatcher",

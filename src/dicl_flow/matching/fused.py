@@ -57,4 +57,7 @@ def fuse(model: _Model) -> _Model:
         module.__class__ = _TWINS.get(type(module), type(module))
         if type(module) is nn.Conv2d and module.out_channels < _FEWEST_CHANNELS:
             module.__class__ = WideConv2d
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for parameter in model.parameters():
+        if parameter.ndim == 4:  # filters of volumes have five axes, and no such order
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)
+    return model

@@ -1,4 +1,4 @@
-"""Metrics that are not learned, but for one scale that lets a softmax over them decide."""
+"""Metrics that are not learned, but for one scale where a softmax over them has to decide."""
 
 from math import sqrt
 
@@ -10,20 +10,42 @@ from ..ops import displacement_windows
 from .contract import Matcher
 
 
-class DotMatcher(Matcher):
-    """The mean over channels of the product, times a learned scale."""
+class CorrelationMatcher(Matcher):
+    """The mean over channels of the product, as PWC-Net has it: nothing is learned."""
 
     def __init__(self, channels: int, radius: int) -> None:
         super().__init__()
         self.radius = radius
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
+        moved = displacement_windows(features2, self.radius)
+        return (features1[:, :, None, None] * moved).mean(1, keepdim=True)
+
+
+class ChannelwiseMatcher(Matcher):
+    """The product of each channel on its own, as VCN has it: K = C, nothing is learned."""
+
+    def __init__(self, channels: int, radius: int) -> None:
+        super().__init__()
+        self.radius, self.out_channels = radius, channels
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> (B, C, U, V, H, W)."""
+        return features1[:, :, None, None] * displacement_windows(features2, self.radius)
+
+
+class DotMatcher(CorrelationMatcher):
+    """The mean over channels of the product, times a learned scale."""
+
+    def __init__(self, channels: int, radius: int) -> None:
+        super().__init__(channels, radius)
         # sqrt(C)·mean = sum/sqrt(C): unit variance for independent unit features
         self.scale = nn.Parameter(torch.tensor(sqrt(channels)))
 
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
-        moved = displacement_windows(features2, self.radius)
-        score = (features1[:, :, None, None] * moved).mean(1, keepdim=True)
-        return self.scale * score
+        return self.scale * super().forward(features1, features2)
 
 
 class CosineMatcher(Matcher):

@@ -5,20 +5,32 @@ from collections.abc import Callable
 from torch import nn
 
 from ..config import ModelConfig
-from .dicl import DiclFlow, LevelFlow, build_dicl
+from .dicl import DiclFlow, build_dicl
+from .network import FlowNetwork, LevelFlow
+from .pwcnet import build_pwcnet
+from .vcn import build_vcn
 
-_BUILDERS: dict[str, Callable[[ModelConfig], DiclFlow]] = {"dicl": build_dicl}
+_BUILDERS: dict[str, Callable[[ModelConfig], FlowNetwork]] = {
+    "dicl": build_dicl,
+    "pwcnet": build_pwcnet,
+    "vcn": build_vcn,
+}
 
 
-def build(config: ModelConfig | None = None) -> DiclFlow:
+def build(config: ModelConfig | None = None) -> FlowNetwork:
     """Return a freshly initialised network; without a config, the paper's."""
     config = config or ModelConfig()
     return _BUILDERS[config.host](config)
 
 
-def count_parameters(model: nn.Module) -> int:
-    """How many numbers training can change."""
-    return sum(parameter.numel() for parameter in model.parameters())
+def count_parameters(model: nn.Module, *, inference: bool = False) -> int:
+    """How many numbers training can change; with `inference`, those that an answer needs."""
+    left_out = getattr(model, "training_only", None) if inference else None
+    return sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if left_out is None or left_out not in name
+    )
 
 
-__all__ = ["DiclFlow", "LevelFlow", "build", "count_parameters"]
+__all__ = ["DiclFlow", "FlowNetwork", "LevelFlow", "build", "count_parameters"]

@@ -1,7 +1,6 @@
 """DICL-Flow: coarse to fine, match, project, read off, refine."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +15,7 @@ from ..ops import (
     upsample_flow,
     warp,
 )
-
-
-class LevelFlow(NamedTuple):
-    """What one level found, in pixels of that level, never below float32."""
-
-    matched: Tensor
-    """(B, 2, H, W): read off the scores."""
-    refined: Tensor
-    """(B, 2, H, W): corrected by the context net; the matched flow where there is none."""
-    entropy: Tensor
-    """(B, 1, H, W): ambiguity of the match, 0 … 1."""
+from .network import FlowNetwork, LevelFlow
 
 
 class DiclLevel(nn.Module):
@@ -58,14 +47,13 @@ class DiclLevel(nn.Module):
         return LevelFlow(matched, refined, entropy)
 
 
-class DiclFlow(nn.Module):
-    """The whole network. Images come normalised to [-1, 1], sides multiples of `pad_multiple`."""
+class DiclFlow(FlowNetwork):
+    """The whole network."""
 
     def __init__(
         self, config: ModelConfig, features: FeaturePyramid, levels: list[DiclLevel]
     ) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         self.features = features
         self.levels = nn.ModuleDict(
             {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
@@ -102,16 +90,6 @@ class DiclFlow(nn.Module):
                 coarse_flow = upsample_flow(flows[-1].refined, size).detach()
             flows.append(level(features1, features2, image1, coarse_flow))
         return flows
-
-    def _check(self, image1: Tensor, image2: Tensor) -> None:
-        if image1.shape != image2.shape:
-            raise ValueError(f"image shapes differ: {image1.shape} and {image2.shape}")
-        multiple = self.config.pad_multiple
-        if image1.shape[-2] % multiple or image1.shape[-1] % multiple:
-            raise ValueError(
-                f"image sides must be multiples of {multiple}, got {tuple(image1.shape[-2:])}; "
-                f"use FlowEstimator or ops.pad_to_multiple"
-            )
 
 
 def build_dicl(config: ModelConfig) -> DiclFlow:

@@ -1,7 +1,21 @@
 """The parts every host is built from."""
 
-from .blocks import ConvBlock, initialize
+from .blocks import SLOPE, ConvBlock, LeakyBlock, apply_in_float32, dilated_net, initialize
 from .context import ContextNet
+from .psp import PspPyramid
 from .pyramid import FeaturePyramid
+from .volume import SeparableConv, VolumeFilter
 
-__all__ = ["ContextNet", "ConvBlock", "FeaturePyramid", "initialize"]
+__all__ = [
+    "SLOPE",
+    "ContextNet",
+    "ConvBlock",
+    "FeaturePyramid",
+    "LeakyBlock",
+    "PspPyramid",
+    "SeparableConv",
+    "VolumeFilter",
+    "apply_in_float32",
+    "dilated_net",
+    "initialize",
+]

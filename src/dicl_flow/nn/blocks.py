@@ -1,5 +1,13 @@
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
+
+from ..ops import at_least_float32
+
+SLOPE = 0.1  # of LeakyReLU, in both hosts that use it
 
 
 class ConvBlock(nn.Module):
@@ -35,10 +43,49 @@ class ConvBlock(nn.Module):
         return torch.relu(self.bn(self.conv(x)))
 
 
-def initialize(model: nn.Module) -> None:
-    """Kaiming normal (fan out, ReLU) for every convolution; batch norms keep torch's 1 and 0."""
+class LeakyBlock(nn.Sequential):
+    """Convolution, batch normalisation where wanted, LeakyReLU: what PWC-Net and VCN use."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int = 3,
+        stride: int = 1,
+        dilation: int = 1,
+        *,
+        norm: bool = True,
+        bias: bool = False,
+    ) -> None:
+        padding = dilation * (kernel // 2)
+        conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, dilation, bias=bias)
+        super().__init__(conv, *[nn.BatchNorm2d(out_channels)] * norm, nn.LeakyReLU(SLOPE))
+
+
+def dilated_net(
+    in_channels: int, layers: Sequence[tuple[int, int]], out_channels: int, *, norm: bool
+) -> nn.Sequential:
+    """Return leaky blocks of (width, dilation) and a plain convolution, all with a bias."""
+    widths = [in_channels, *(width for width, _ in layers)]
+    blocks = [
+        LeakyBlock(width, next_width, dilation=dilation, norm=norm, bias=True)
+        for width, (next_width, dilation) in zip(widths[:-1], layers, strict=True)
+    ]
+    return nn.Sequential(*blocks, nn.Conv2d(widths[-1], out_channels, 3, padding=1))
+
+
+def apply_in_float32(layer: nn.Conv2d | nn.ConvTranspose2d, x: Tensor) -> Tensor:
+    """Run a layer whose output is a flow: autocast would leave it three digits."""
+    kind = x.device.type
+    known = torch.amp.is_autocast_available(kind)
+    with torch.autocast(kind, enabled=False) if known else nullcontext():
+        return at_least_float32(layer(x.to(layer.weight.dtype)))
+
+
+def initialize(model: nn.Module, fan: Literal["fan_in", "fan_out"] = "fan_out") -> None:
+    """Kaiming normal (ReLU) for every convolution; batch norms keep torch's 1 and 0."""
     for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Conv3d):
+            nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

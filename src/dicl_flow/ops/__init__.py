@@ -1,12 +1,26 @@
 """Pure tensor functions; no parameters, no devices."""
 
-from .pad import crop, pad_to_multiple, resize_flow_pixels, resize_pixels, size_in_multiples
-from .readout import displacement_probability, expected_displacement, normalized_entropy
+from .pad import (
+    crop,
+    pad_to_multiple,
+    resize_flow_pixels,
+    resize_pixels,
+    size_in_multiples,
+    upsample_pixels,
+)
+from .readout import (
+    at_least_float32,
+    displacement_probability,
+    expected_displacement,
+    normalized_entropy,
+    truncate_scores,
+)
 from .resize import resize, resize_by_matrices, upsample_flow
-from .warp import warp, warp_with_mask
+from .warp import warp, warp_strictly_inside, warp_with_mask
 from .windows import displacement_windows
 
 __all__ = [
+    "at_least_float32",
     "crop",
     "displacement_probability",
     "displacement_windows",
@@ -18,7 +32,10 @@ __all__ = [
     "resize_pixels",
     "size_in_multiples",
     "resize_by_matrices",
+    "truncate_scores",
     "upsample_flow",
+    "upsample_pixels",
     "warp",
+    "warp_strictly_inside",
     "warp_with_mask",
 ]

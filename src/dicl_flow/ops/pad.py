@@ -42,7 +42,12 @@ def resize_pixels(images: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
 
 
+def upsample_pixels(tensor: Tensor, size: tuple[int, int]) -> Tensor:
+    """Enlarge (B, C, H, W), pixels being areas: corners do not stay corners."""
+    return F.interpolate(tensor, size=size, mode="bilinear", align_corners=False)
+
+
 def resize_flow_pixels(flow: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize a flow as `resize_pixels` does pictures, its vectors with it."""
-    x, y = F.interpolate(flow, size=size, mode="bilinear", align_corners=False).unbind(1)
+    x, y = upsample_pixels(flow, size).unbind(1)
     return torch.stack([x * (size[1] / flow.shape[-1]), y * (size[0] / flow.shape[-2])], 1)

@@ -34,6 +34,19 @@ def normalized_entropy(probability: Tensor) -> Tensor:
     return (entropy / log(num_hypotheses)).unsqueeze(1)
 
 
+def truncate_scores(scores: Tensor, radius: int) -> Tensor:
+    """Make (B, U, V, H, W) scores -inf farther than `radius` from the best one, on either axis.
+
+    A softmax over the rest is that of one peak: a second one far away does not pull at its mean.
+    """
+    num_u, num_v = scores.shape[1:3]
+    peak = scores.flatten(1, 2).argmax(1)[:, None, None]  # (B, 1, 1, H, W)
+    u = torch.arange(num_u, device=scores.device)[:, None, None, None]
+    v = torch.arange(num_v, device=scores.device)[:, None, None]
+    far = ((u - peak // num_v).abs() > radius) | ((v - peak % num_v).abs() > radius)
+    return scores.masked_fill(far, -torch.inf)
+
+
 def _centred_range(length: int, like: Tensor) -> Tensor:
     radius = length // 2
     return torch.arange(-radius, radius + 1, dtype=like.dtype, device=like.device)

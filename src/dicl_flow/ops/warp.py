@@ -26,6 +26,14 @@ def warp_with_mask(features: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
     return warped, inside
 
 
+def warp_strictly_inside(features: Tensor, flow: Tensor) -> Tensor:
+    """Sample like `warp`; zero where the sample lies on the border of the image or beyond."""
+    grid = sampling_grid(flow)
+    dtype = torch.promote_types(features.dtype, flow.dtype)
+    warped = _sample(features.to(dtype), grid.to(dtype)).to(features.dtype)
+    return warped * (grid.abs() < 1).all(-1)[:, None]
+
+
 def sampling_grid(flow: Tensor) -> Tensor:
     """(B, 2, H, W) flow in pixels -> (B, H, W, 2) positions, with -1 and 1 at pixel centres."""
     height, width = flow.shape[-2:]

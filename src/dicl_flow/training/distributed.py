@@ -35,6 +35,10 @@ class Processes:
             dist.all_reduce(value)
         return value
 
+    def average(self, value: Tensor) -> Tensor:
+        """The mean over all processes of a tensor that needs no gradient."""
+        return self.sum(value) / self.world_size
+
     def any(self, wish: bool) -> bool:
         """Whether any process wishes so; also the place where all wait for each other."""
         if self.world_size == 1:

@@ -1,11 +1,39 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import LossConfig
+from ..config import LevelConfig, LossConfig, TrainConfig
+from ..data import FlowBatch
 from ..models import LevelFlow
-from ..ops import resize_by_matrices, upsample_flow
+from ..ops import resize_by_matrices, resize_flow_pixels, upsample_flow, upsample_pixels, warp
+
+_UNIT = 20  # input pixels, as PWC-Net measures motion
+_SAME_COLOR = 0.3  # largest distance of two RGB colours in [0, 1] that count as the same
+
+
+def training_loss(
+    levels: Sequence[LevelFlow],
+    batch: FlowBatch,
+    config: TrainConfig,
+    average: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """The loss that `config` asks for, and that of the out-of-range heads where there are any.
+
+    `average` takes the mean of a number over the processes that share a batch.
+    """
+    truth, valid = batch.flow, batch.valid
+    num_valid = average(valid.sum()).clamp(min=1)
+    if config.loss.kind == "averaged":
+        loss = pyramid_loss(levels, truth, valid, config.model.reach, config.loss, num_valid)
+    elif config.loss.kind == "multi-scale":
+        loss = multi_scale_loss(levels, truth, valid, config.loss)
+    else:
+        loss = summed_loss(levels, truth, valid, config.loss, num_valid)
+    if levels[0].out_of_range is not None:
+        loss = loss + out_of_range_loss(levels, batch, config.model.levels, average)
+    return loss
 
 
 def pyramid_loss(
@@ -25,15 +53,89 @@ def pyramid_loss(
     """
     count = (valid.sum() if num_valid is None else num_valid).clamp(min=1)
     terms = []
-    for kind, weights in (("matched", config.matched), ("refined", config.refined)):
-        for weight, level, limit in zip(weights, levels, reach, strict=bool(weights)):
-            error = end_point_error(getattr(level, kind), truth)
-            answerable = valid & (truth.abs() <= limit).all(1)
-            terms.append(weight * (error * answerable).sum() / count)
+    for weight, flow, index in _weighted_flows(levels, config):
+        error = end_point_error(flow, truth)
+        answerable = valid & (truth.abs() <= reach[index]).all(1)
+        terms.append(weight * (error * answerable).sum() / count)
     return torch.stack(terms).mean()
 
 
-def end_point_error(flow: Tensor, truth: Tensor) -> Tensor:
+def multi_scale_loss(
+    levels: Sequence[LevelFlow], truth: Tensor, valid: Tensor, config: LossConfig
+) -> Tensor:
+    """PWC-Net's loss: at the size of each level, summed over its pixels, averaged over pairs.
+
+    The truth of a cell is the mean of its valid pixels; a cell without any is left out.
+    """
+    terms = []
+    for weight, flow, _ in _weighted_flows(levels, config):
+        stride = truth.shape[-1] // flow.shape[-1]
+        share = F.avg_pool2d(valid[:, None].to(truth.dtype), stride)  # (B, 1, h, w)
+        cells = F.avg_pool2d(truth * valid[:, None], stride) / share.clamp(min=1 / stride**2)
+        error = torch.linalg.vector_norm(flow * stride - cells, dim=1, keepdim=True) / _UNIT
+        terms.append(weight * (error * (share > 0)).sum() / len(truth))
+    return torch.stack(terms).sum()
+
+
+def summed_loss(
+    levels: Sequence[LevelFlow],
+    truth: Tensor,
+    valid: Tensor,
+    config: LossConfig,
+    num_valid: Tensor,
+) -> Tensor:
+    """VCN's loss: mean end-point error of every level's flow at full size, weighted, summed."""
+    terms = []
+    for weight, flow, _ in _weighted_flows(levels, config):
+        error = end_point_error(flow, truth, resize_flow_pixels)
+        terms.append(weight * (error * valid).sum() / num_valid)
+    return torch.stack(terms).sum()
+
+
+def out_of_range_loss(
+    levels: Sequence[LevelFlow],
+    batch: FlowBatch,
+    configs: Sequence[LevelConfig],
+    average: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Cross entropy of the out-of-range logits of all levels, both classes weighing the same.
+
+    Out of range is what lies farther from the coarser level's flow than the radius, on either
+    axis, and what has another colour where the truth says it went: it is hidden there.
+    """
+    truth, valid = batch.flow, batch.valid
+    size = (truth.shape[-2], truth.shape[-1])
+    num_valid = average(valid.sum()).clamp(min=1)
+    color_change = (warp(batch.image2, truth) - batch.image1).norm(dim=1)
+    loss, rest = truth.new_zeros(()), truth
+    for level, config in zip(levels, configs, strict=True):
+        assert level.out_of_range is not None
+        limit = config.radius * config.stride
+        outside = ((rest.abs() > limit).any(1) | (color_change > _SAME_COLOR)).to(truth.dtype)
+        share = average((outside * valid).sum()) / num_valid
+        weights = valid * torch.where(outside > 0, 1 - share, share)
+        logits = upsample_pixels(level.out_of_range, size)[:, 0]
+        entropy = F.binary_cross_entropy_with_logits(logits, outside, weights, reduction="sum")
+        loss = loss + entropy / num_valid
+        rest = truth - resize_flow_pixels(level.refined.detach(), size)
+    return loss
+
+
+def end_point_error(
+    flow: Tensor,
+    truth: Tensor,
+    upsample: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
+) -> Tensor:
     """(B, H, W) distance in pixels, after bringing a level's flow to the size of the truth."""
     size = (truth.shape[-2], truth.shape[-1])
-    return torch.linalg.vector_norm(upsample_flow(flow, size, resize_by_matrices) - truth, dim=1)
+    full = upsample(flow, size) if upsample else upsample_flow(flow, size, resize_by_matrices)
+    return torch.linalg.vector_norm(full - truth, dim=1)
+
+
+def _weighted_flows(
+    levels: Sequence[LevelFlow], config: LossConfig
+) -> Iterator[tuple[float, Tensor, int]]:
+    """Every flow that is trained: its weight, itself, and the index of its level."""
+    for kind, weights in (("matched", config.matched), ("refined", config.refined)):
+        for index, (weight, level) in enumerate(zip(weights, levels, strict=bool(weights))):
+            yield weight, getattr(level, kind), index

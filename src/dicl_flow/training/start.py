@@ -4,13 +4,13 @@ from torch import nn
 
 from ..config import ModelConfig
 from ..errors import InputError
-from ..models import DiclFlow
+from ..models import FlowNetwork
 from ..weights import check_keys, read_weights
 
-_OPTIONAL = {"projection": ".projection.", "context": ".context."}
+_OPTIONAL = {"projection": [".projection."], "context": [".context.", ".out_of_range."]}
 
 
-def start_from(model: DiclFlow, path: str | Path) -> ModelConfig:
+def start_from(model: FlowNetwork, path: str | Path) -> ModelConfig:
     """Fill `model` with the weights of an earlier stage; return that stage's config.
 
     Parts that the earlier stage did not have (projection, context nets) keep their
@@ -19,8 +19,9 @@ def start_from(model: DiclFlow, path: str | Path) -> ModelConfig:
     weights = read_weights(path)
     fresh = [
         marker
-        for part, marker in _OPTIONAL.items()
+        for part, markers in _OPTIONAL.items()
         if getattr(model.config, part) and not getattr(weights.config, part)
+        for marker in markers
     ]
     initial = {
         key: tensor

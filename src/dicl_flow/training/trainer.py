@@ -15,12 +15,12 @@ from ..config import TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
 from ..inputs import normalize
-from ..models import DiclFlow, LevelFlow, build
+from ..models import FlowNetwork, LevelFlow, build
 from ..weights import Weights
 from .averaging import WeightAverage
 from .distributed import Processes, distribute, share_norms
 from .graphs import RecordedStep
-from .loss import end_point_error, pyramid_loss
+from .loss import end_point_error, training_loss
 from .optimizer import build_optimizer, learning_rate
 from .start import freeze_norms, start_from
 
@@ -97,24 +97,17 @@ class Trainer:
 
     def _backward(self, batch: FlowBatch, *, last: bool = True) -> Tensor:
         """Accumulate the gradients of one part of a batch; return loss and EPE over processes."""
-        parallel, world = self.parallel, self.processes.world_size
-        num_valid = self.processes.sum(batch.valid.sum()) / world
+        parallel, average = self.parallel, self.processes.average
+        num_valid = average(batch.valid.sum())
         wait = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if wait else nullcontext():  # type: ignore[operator]
             levels = self._levels[batch.flow.shape] = self._forward(batch)
-            loss = pyramid_loss(
-                levels,
-                batch.flow,
-                batch.valid,
-                self.config.model.reach,
-                self.config.loss,
-                num_valid,
-            )
+            loss = training_loss(levels, batch, self.config, average)
             (loss / self.config.optimizer.accumulate).backward()
         with torch.no_grad():
-            error = end_point_error(levels[-1].refined, batch.flow)
+            error = end_point_error(levels[-1].refined, batch.flow, self.model.upsample)
             epe = (error * batch.valid).sum() / num_valid.clamp(min=1)
-        return self.processes.sum(torch.stack([loss.detach(), epe])) / world
+        return average(torch.stack([loss.detach(), epe]))
 
     def _forward(self, batch: FlowBatch) -> list[LevelFlow]:
         reduced = self.config.optimizer.precision == "bf16"
@@ -184,7 +177,7 @@ class Trainer:
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
 
 
-def _fused_twin(model: DiclFlow, processes: Processes) -> DiclFlow:
+def _fused_twin(model: FlowNetwork, processes: Processes) -> FlowNetwork:
     """The same network with fused kernels."""
     from ..matching.fused import fuse
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..config import Calibration, ModelConfig
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
-from ..models import DiclFlow, build
+from ..models import FlowNetwork, build
 
 CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
@@ -103,7 +103,7 @@ def halve(weights: Weights) -> Weights:
     return replace(weights, tensors=tensors)
 
 
-def load_model(weights: Weights) -> DiclFlow:
+def load_model(weights: Weights) -> FlowNetwork:
     """Build the network of `weights` and fill it, strictly, in float32."""
     model = build(weights.config)
     check_keys(weights.tensors, model)

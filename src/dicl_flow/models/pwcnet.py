@@ -1,0 +1,165 @@
+"""PWC-Net: coarse to fine, warp, match, decode the volume with dense connections."""
+
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..config import LevelConfig, ModelConfig
+from ..matching import CorrelationMatcher, Matcher, build_matcher
+from ..nn import SLOPE, LeakyBlock, apply_in_float32, dilated_net, initialize
+from ..ops import displacement_probability, normalized_entropy, warp
+from .network import FlowNetwork, LevelFlow
+
+WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
+DENSE_WIDTHS = (128, 128, 96, 64, 32)
+UNIT = 20  # input pixels that a predicted 1 stands for
+_CARRIED = 2  # channels of features that a level passes on, beside its flow
+
+
+class StridedPyramid(nn.Module):
+    """Three convolutions at each stride, the first of them halving the size."""
+
+    def __init__(self, strides: tuple[int, ...]) -> None:
+        super().__init__()
+        self.strides = strides
+        descent = [stride for stride in WIDTHS if stride <= strides[0]]
+        self.steps = nn.ModuleDict({str(stride): _pyramid_step(stride) for stride in descent})
+
+    def forward(self, image: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) -> features (B, C, H/stride, W/stride), coarsest first."""
+        maps: dict[int, Tensor] = {}
+        for stride, step in self.steps.items():
+            image = maps[int(stride)] = step(image)
+        return [maps[stride] for stride in self.strides]
+
+
+class DenseDecoder(nn.Module):
+    """Every layer sees the outputs of all before it, and the input."""
+
+    def __init__(self, in_channels: int) -> None:
+        super().__init__()
+        *widths, self.out_channels = accumulate(DENSE_WIDTHS, initial=in_channels)
+        self.layers = nn.ModuleList(
+            LeakyBlock(width, new, norm=False, bias=True)
+            for width, new in zip(widths, DENSE_WIDTHS, strict=True)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) -> (B, in + 448, H, W)."""
+        for layer in self.layers:
+            x = torch.cat([layer(x), x], 1)
+        return x
+
+
+class Carried(NamedTuple):
+    """What a level passes on to the next finer one, at its size."""
+
+    flow: Tensor
+    """(B, 2, H, W) in units of `UNIT` input pixels."""
+    features: Tensor
+    """(B, 2, H, W)."""
+
+
+class PwcLevel(nn.Module):
+    """One level: warp, match, decode, refine; `is_finest` has no one to pass anything on to."""
+
+    def __init__(
+        self,
+        matcher: Matcher,
+        decoder: DenseDecoder,
+        context: nn.Sequential | None,
+        stride: int,
+        *,
+        is_finest: bool,
+    ) -> None:
+        super().__init__()
+        width = decoder.out_channels
+        self.scale = UNIT / stride  # pixels of this level
+        self.matcher, self.decoder, self.context = matcher, decoder, context
+        self.flow = nn.Conv2d(width, 2, 3, padding=1)
+        self.up_flow = None if is_finest else nn.ConvTranspose2d(2, 2, 4, 2, 1)
+        self.up_features = None if is_finest else nn.ConvTranspose2d(width, _CARRIED, 4, 2, 1)
+
+    def forward(
+        self, features1: Tensor, features2: Tensor, coarse: Carried | None
+    ) -> tuple[LevelFlow, Carried | None]:
+        """(B, C, H, W) features, and what the coarser level passed on."""
+        if coarse is not None:
+            features2 = warp(features2, self.scale * coarse.flow)
+        scores = self.matcher(features1, features2)  # (B, K, U, V, H, W)
+        parts = [F.leaky_relu(scores, SLOPE).flatten(1, 3)]
+        if coarse is not None:
+            parts += [features1, *coarse]
+        hidden = self.decoder(torch.cat([part.to(features1.dtype) for part in parts], 1))
+        matched = refined = apply_in_float32(self.flow, hidden)
+        if self.context is not None:
+            refined = matched + self.context(hidden)
+        entropy = normalized_entropy(displacement_probability(scores.detach().mean(1)))
+        level = LevelFlow(self.scale * matched, self.scale * refined, entropy)
+        if self.up_flow is None or self.up_features is None:
+            return level, None
+        return level, Carried(apply_in_float32(self.up_flow, refined), self.up_features(hidden))
+
+
+class PwcNet(FlowNetwork):
+    """The whole network."""
+
+    def __init__(
+        self, config: ModelConfig, features: StridedPyramid, levels: list[PwcLevel]
+    ) -> None:
+        super().__init__(config)
+        self.features = features
+        self.levels = nn.ModuleDict(
+            {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
+        )
+
+    def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
+        """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
+        self._check(image1, image2)
+        flows: list[LevelFlow] = []
+        carried = None
+        for level, features1, features2 in zip(
+            self.levels.values(), self.features(image1), self.features(image2), strict=True
+        ):
+            flow, carried = level(features1, features2, carried)
+            flows.append(flow)
+        return flows
+
+
+def build_pwcnet(config: ModelConfig) -> PwcNet:
+    """Assemble and initialise the network that `config` describes."""
+    levels = [_build_level(config, level) for level in config.levels]
+    model = PwcNet(config, StridedPyramid(config.strides), levels)
+    initialize(model, "fan_in")  # a flow of two channels from hundreds would be huge otherwise
+    return model
+
+
+def _build_level(config: ModelConfig, level: LevelConfig) -> PwcLevel:
+    channels = WIDTHS[level.stride]
+    matcher: Matcher = (
+        build_matcher(config.matcher, channels, level.radius)
+        if config.matcher
+        else CorrelationMatcher(channels, level.radius)
+    )
+    in_channels = matcher.out_channels * level.num_hypotheses
+    if level is not config.levels[0]:  # the coarsest sees its volume only
+        in_channels += channels + 2 + _CARRIED
+    decoder = DenseDecoder(in_channels)
+    context = (
+        dilated_net(decoder.out_channels, level.context, 2, norm=False)
+        if config.context and level.context
+        else None
+    )
+    finest = level is config.levels[-1]
+    return PwcLevel(matcher, decoder, context, level.stride, is_finest=finest)
+
+
+def _pyramid_step(stride: int) -> nn.Sequential:
+    width = WIDTHS[stride]
+    return nn.Sequential(
+        LeakyBlock(WIDTHS.get(stride // 2, 3), width, stride=2, norm=False, bias=True),
+        *[LeakyBlock(width, width, norm=False, bias=True) for _ in range(2)],
+    )
