@@ -16,8 +16,8 @@ SOURCE = Path(dicl_flow.__file__).parent
 LAYERS = [
     ["__main__"],
     ["cli"],
-    ["bench"],
-    ["training", "evaluation", "analysis", "estimator", "video", "export"],
+    ["bench", "analysis"],
+    ["training", "evaluation", "estimator", "video", "export"],
     ["sheets"],
     ["weights", "data", "render", "warping", "tiling"],
     ["fast"],

@@ -5,7 +5,21 @@ import sys
 import typer
 
 from ..errors import InputError
-from . import bench, convert, data, data_bench, demo, eval, flow, info, render, show, submit, train
+from . import (
+    ablate,
+    bench,
+    convert,
+    data,
+    data_bench,
+    demo,
+    eval,
+    flow,
+    info,
+    render,
+    show,
+    submit,
+    train,
+)
 
 app = typer.Typer(
     name="dicl-flow",
@@ -26,6 +40,7 @@ app.command("train")(train.train)
 app.command("render")(render.render)
 app.command("eval")(eval.evaluate)
 app.command("submit")(submit.submit)
+app.command("ablate")(ablate.ablate)
 data.data_app.command("bench")(data_bench.bench)
 app.add_typer(data.data_app, name="data")
 

@@ -3,18 +3,21 @@
 from .baseline import BASELINES, Method, dis
 from .metrics import METRICS, Score, endpoint_error, pool, score_flow
 from .predict import Prediction, predict, read_predictions
-from .published import PUBLISHED, PublishedRow
+from .published import PUBLISHED, PUBLISHED_ABLATIONS, AblationRow, PublishedRow
 from .score import Result, score_by_warping, score_pair, score_predictions
 from .submit import BENCHMARKS, submission_entries, write_submission
-from .table import print_results, to_json, to_markdown
+from .table import Grid, grid_markdown, print_grid, print_results, to_json, to_markdown
 from .worst import draw_prediction
 
 __all__ = [
+    "AblationRow",
     "BASELINES",
     "BENCHMARKS",
+    "Grid",
     "METRICS",
     "Method",
     "PUBLISHED",
+    "PUBLISHED_ABLATIONS",
     "Prediction",
     "PublishedRow",
     "Result",
@@ -22,8 +25,10 @@ __all__ = [
     "dis",
     "draw_prediction",
     "endpoint_error",
+    "grid_markdown",
     "pool",
     "predict",
+    "print_grid",
     "print_results",
     "read_predictions",
     "score_by_warping",
