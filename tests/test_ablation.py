@@ -153,7 +153,7 @@ def test_a_study_end_to_end(command, run, tmp_path, monkeypatch):
     text = (out / "projection.md").read_text()
     assert "Sintel clean EPE" in text
     assert "1.94" in text  # the paper's
-    assert f"{pairs[0]} of the 1041 pairs" in text
+    assert f"Sintel clean {pairs[0]} of 1041" in text
     assert {path.suffix for path in out.glob("projection.*")} == {".md", ".json", ".svg", ".png"}
 
     make_sintel(tmp_path / "more", size=(40, 60))
@@ -165,7 +165,7 @@ def test_a_study_end_to_end(command, run, tmp_path, monkeypatch):
 def test_seeds_are_averaged_and_their_spread_is_told(command, run, tmp_path):
     assert run(*command, *RENDERED, "--seeds", 2, "--pairs", 2)[0] == 0
     text = (tmp_path / "out" / "projection.md").read_text()
-    assert "2 pairs, 2 seeds" in text
+    assert "Us: 2 pairs each, 2 seeds" in text
     assert " ± " in text
     document = json.loads((tmp_path / "out" / "projection.json").read_text())
     assert [r["seed"] for r in document["variants"]["DICL"]] == [0, 1]

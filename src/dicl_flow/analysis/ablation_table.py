@@ -11,6 +11,8 @@ from ..evaluation.published import ABLATION_COLUMNS, ABLATION_SIZE
 from .ablation import HELD_OUT, VariantResult
 from .figures import draw_figure, encode_figure
 
+_HEADINGS = {"epe": "EPE", "epe_images": "EPE", "fl_all": "Fl-all"}
+
 Results = Mapping[str, Sequence[VariantResult]]
 """By variant: one result per seed."""
 
@@ -19,15 +21,15 @@ def ablation_grid(study: str, results: Results) -> Grid:
     """Our rows, then the paper's, under the same columns."""
     published = [row for row in PUBLISHED_ABLATIONS if row.study == study]
     columns = _columns(results, published)
-    headings = [f"{_label(data)} {METRICS[metric].heading}" for data, metric in columns]
+    headings = [f"{_label(data)} {_HEADINGS[metric]}" for data, metric in columns]
     rows = [_our_row(name, runs, columns) for name, runs in results.items()]
     rows += [
-        [row.variant, "paper", "", "", *(_number(row.value(*c), c[1]) for c in columns)]
+        [row.variant, "paper", "", *(_number(row.value(*c), c[1]) for c in columns)]
         for row in published
     ]
     return Grid(
         f"Ablation: {study}",
-        ["variant", "trained", "parameters", "pairs/s", *headings],
+        ["variant", "by", "size", *headings],
         rows,
         _note(results),
     )
@@ -75,16 +77,15 @@ def _columns(results: Results, published: Sequence[AblationRow]) -> list[tuple[s
 
 
 def _label(data: str) -> str:
-    return "held-out scenes" if data == HELD_OUT else data_set(data).label
+    """The data set's name in headings, short: FlyingChairs (val) -> Chairs."""
+    return data if data == HELD_OUT else data_set(data).label.split(" (")[0].removeprefix("Flying")
 
 
 def _our_row(
     name: str, runs: Sequence[VariantResult], columns: Sequence[tuple[str, str]]
 ) -> list[str]:
-    seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
     cells = [_spread(runs, data, metric) for data, metric in columns]
-    speed = f"{mean(run.pairs_per_second for run in runs):.3g}"
-    return [name, f"{runs[0].trained_pairs:,} pairs, {seeds}", _count(runs[0]), speed, *cells]
+    return [name, "us", f"{runs[0].parameters / 1e6:.1f} M", *cells]
 
 
 def _spread(runs: Sequence[VariantResult], data: str, metric: str) -> str:
@@ -99,23 +100,20 @@ def _number(value: float | None, metric: str) -> str:
     return "" if value is None else f"{value:.{METRICS[metric].digits}f}"
 
 
-def _count(run: VariantResult) -> str:
-    return f"{run.parameters / 1e6:.2f} M"
-
-
 def _note(results: Results) -> str:
     runs = [run for runs in results.values() for run in runs]
-    scores = {name: score for run in runs for name, score in run.scores.items()}
-    parts = [
-        f"{_label(name)} here has {score.num_pairs} of the {ABLATION_SIZE[name]} pairs of the "
-        f"paper's numbers: not comparable."
-        for name, score in scores.items()
-        if ABLATION_SIZE.get(name, score.num_pairs) != score.num_pairs
+    pairs = ", ".join(f"{n:,}" for n in sorted({run.trained_pairs for run in runs}))
+    seeds, devices = len({run.seed for run in runs}), sorted({run.device for run in runs})
+    spread = "±: standard deviation over the seeds." if seeds > 1 else "One seed tells no spread."
+    sizes = {name: score.num_pairs for run in runs for name, score in run.scores.items()}
+    partial = [
+        f"{_label(name)} {count} of {ABLATION_SIZE[name]}"
+        for name, count in sizes.items()
+        if ABLATION_SIZE.get(name, count) != count
     ]
-    if all(len(group) == 1 for group in results.values()):
-        parts.append("One seed: how far seeds differ is not known.")
-    else:
-        parts.append("±: standard deviation over the seeds.")
-    parts.append(f"Trained on {', '.join(sorted({run.device for run in runs}))}.")
-    parts.append("Paper: Chairs after training there, the others after Chairs and Things.")
+    parts = [
+        f"Us: {pairs} pairs each, {seeds} seed{'s' * (seeds > 1)}, on {', '.join(devices)}. {spread}",
+        "Paper: Chairs after training there, the others after Chairs and Things.",
+        *([f"Not comparable, pairs of the paper's: {', '.join(partial)}."] if partial else []),
+    ]
     return " ".join(parts)
