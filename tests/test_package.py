@@ -16,7 +16,8 @@ SOURCE = Path(dicl_flow.__file__).parent
 LAYERS = [
     ["__main__"],
     ["cli"],
-    ["bench", "analysis"],
+    ["analysis"],
+    ["bench"],
     ["training", "evaluation", "estimator", "video", "export"],
     ["sheets"],
     ["weights", "data", "render", "warping", "tiling"],

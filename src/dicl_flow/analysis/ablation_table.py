@@ -111,8 +111,9 @@ def _note(results: Results) -> str:
         for name, count in sizes.items()
         if ABLATION_SIZE.get(name, count) != count
     ]
+    plural = "s" * (seeds > 1)
     parts = [
-        f"Us: {pairs} pairs each, {seeds} seed{'s' * (seeds > 1)}, on {', '.join(devices)}. {spread}",
+        f"Us: {pairs} pairs each, {seeds} seed{plural}, on {', '.join(devices)}. {spread}",
         "Paper: Chairs after training there, the others after Chairs and Things.",
         *([f"Not comparable, pairs of the paper's: {', '.join(partial)}."] if partial else []),
     ]

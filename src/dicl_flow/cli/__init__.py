@@ -7,7 +7,9 @@ import typer
 from ..errors import InputError
 from . import (
     ablate,
+    analyze,
     bench,
+    compare,
     convert,
     data,
     data_bench,
@@ -43,6 +45,8 @@ app.command("submit")(submit.submit)
 app.command("ablate")(ablate.ablate)
 data.data_app.command("bench")(data_bench.bench)
 app.add_typer(data.data_app, name="data")
+analyze.analyze_app.command("compare")(compare.compare)
+app.add_typer(analyze.analyze_app, name="analyze")
 
 
 def _print_version(wanted: bool) -> None:
