@@ -37,20 +37,22 @@ def weight_by_distance(kernel: Array) -> dict[float, float]:
 
 
 def summarize_kernel(kernel: Array) -> dict[str, float]:
-    """The paper's claim as numbers: positive near a kernel's own displacement, negative far."""
+    """The paper's claim as numbers: positive near a kernel's own displacement, negative far.
+
+    A small window has nothing far.
+    """
     distance = _distances(kernel)
     groups = {
-        "own": distance == 0,
-        "near": (distance > 0) & (distance < _NEAR),
-        "far": distance > _FAR,
+        "own": kernel[distance == 0],
+        "near": kernel[(distance > 0) & (distance < _NEAR)],
+        "far": kernel[distance > _FAR],
     }
-    values = {f"{name}_mean": float(kernel[mask].mean()) for name, mask in groups.items()}
-    far = kernel[groups["far"]]
-    near = kernel[groups["near"]]
-    return values | {
-        "near_positive_share": float((near > 0).mean()),
-        "far_negative_share": float((far < 0).mean()),
-    }
+    known = {name: weights for name, weights in groups.items() if weights.size}
+    values = {f"{name}_mean": float(weights.mean()) for name, weights in known.items()}
+    values["near_positive_share"] = float((groups["near"] > 0).mean())
+    if "far" in known:
+        values["far_negative_share"] = float((groups["far"] < 0).mean())
+    return values
 
 
 def draw_kernels(name: str, kernels: Mapping[int, Array]) -> Any:

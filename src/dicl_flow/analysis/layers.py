@@ -5,7 +5,7 @@ it; VCN's separable one mixes (u, v), then (h, w); the matching net looks at one
 at a time, with the same 2-D convolution.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..bench.clock import median_seconds
+from ..evaluation import Grid
 from .figures import draw_figure
 
+DENSE, SEPARABLE = "4-D convolution", "VCN, separable"
+BATCHED, ONE_BY_ONE = "matching net, batched", "matching net, one by one"
 WHY = (
     "The paper counts a layer of the matching net from K channels to 1 (9K weights), of the other "
     "two from K to K; hence its 9K : 2K : 1. Layers of equal width compare as 9 : 2 : 1."
@@ -46,6 +49,8 @@ class LayerCost:
     """One way to process the volume."""
 
     name: str
+    kernel: str
+    """The shape of its weights in the paper's table."""
     paper_parameters: int
     """As the paper counts them: ours to one channel."""
     parameters: int
@@ -66,15 +71,13 @@ def layer_costs(volume: Volume) -> list[LayerCost]:
     whole = channels * displacements * volume.pixels
     square = channels**2
     work = square * displacements * volume.pixels
+    dense, separable, plane = 81 * square, 18 * square, 9 * square
     return [
-        LayerCost("4-D convolution", 81 * square, 81 * square, 81 * work, whole),
-        LayerCost("VCN, separable", 18 * square, 18 * square, 18 * work, whole),
-        LayerCost(BATCHED, 9 * channels, 9 * square, 9 * work, whole),
-        LayerCost(ONE_BY_ONE, 9 * channels, 9 * square, 9 * work, channels * volume.pixels),
+        LayerCost(DENSE, "(K, K, 3, 3, 3, 3)", dense, dense, 81 * work, whole),
+        LayerCost(SEPARABLE, "(2, K, K, 3, 3)", separable, separable, 18 * work, whole),
+        LayerCost(BATCHED, "(K, 3, 3)", 9 * channels, plane, 9 * work, whole),
+        LayerCost(ONE_BY_ONE, "(K, 3, 3)", 9 * channels, plane, 9 * work, whole // displacements),
     ]
-
-
-BATCHED, ONE_BY_ONE = "matching net, batched", "matching net, one displacement at a time"
 
 
 def measure_layers(volume: Volume, device: torch.device) -> list[LayerCost]:
@@ -132,8 +135,8 @@ def _runs(volume: Volume, features: Tensor) -> dict[str, Callable[[], Tensor]]:
     dense = torch.rand(3, k, k, 3, 3, 3, device=device)  # the first axis: u
     across, along = torch.rand(2, k, k, 3, 3, device=device)
     return {
-        "4-D convolution": lambda: _convolve_4d(volume, features, dense),
-        "VCN, separable": lambda: _convolve_separably(volume, features, across, along),
+        DENSE: lambda: _convolve_4d(volume, features, dense),
+        SEPARABLE: lambda: _convolve_separably(volume, features, across, along),
         BATCHED: lambda: F.conv2d(_build(volume, features).flatten(0, 1), along, padding=1),
         ONE_BY_ONE: lambda: _one_by_one(volume, features, along),
     }
@@ -196,8 +199,47 @@ def _slice(volume: Volume, features: Tensor, u: int, v: int) -> Tensor:
     return torch.cat([features[0], moved])
 
 
-def draw_layers(volume: Volume, costs: list[LayerCost]) -> Any:
-    """Parameters, arithmetic and memory of each kind of layer, logarithmic."""
+def layer_grids(volume: Volume, costs: Sequence[LayerCost]) -> list[Grid]:
+    """The paper's table 1, and the same for layers of equal width, measured."""
+    last = costs[-1]
+    paper = [
+        [
+            cost.name,
+            cost.kernel,
+            f"{cost.paper_parameters:,}",
+            f"{cost.paper_parameters / last.paper_parameters:g}",
+            f"{cost.paper_memory / last.paper_memory:g}",
+        ]
+        for cost in costs
+    ]
+    measured = [
+        [
+            cost.name,
+            "K to K",
+            f"{cost.parameters:,}",
+            f"{cost.parameters / last.parameters:g}",
+            f"{cost.multiply_adds / 1e9:.3g}",
+            f"{cost.measured_bytes / 2**20:.3g}",
+            f"{cost.seconds:.2g}",
+        ]
+        for cost in costs
+    ]
+    first = ["layer", "kernel", "parameters", "ratio"]
+    return [
+        Grid(f"As the paper counts, {_title(volume)}", [*first, "memory ratio"], paper),
+        Grid("Of equal width, measured", [*first, "G multiply-adds", "MiB", "s"], measured, WHY),
+    ]
+
+
+def _title(volume: Volume) -> str:
+    return (
+        f"K = {volume.channels}, {volume.side}x{volume.side} displacements, "
+        f"{volume.width}x{volume.height} pixels"
+    )
+
+
+def draw_layers(volume: Volume, costs: Sequence[LayerCost]) -> Any:
+    """Parameters, arithmetic and memory of each kind of layer, K to K; logarithmic bars."""
     figure = draw_figure(11, 3.2)
     panels = figure.subplots(1, 3, sharey=True)
     names = [cost.name for cost in costs]
@@ -214,10 +256,7 @@ def draw_layers(volume: Volume, costs: list[LayerCost]) -> Any:
         panel.set_xticks([])
         panel.margins(x=0.35)
     panels[0].invert_yaxis()
-    figure.suptitle(
-        f"one layer from {volume.channels} to {volume.channels} channels, "
-        f"{volume.side}x{volume.side} displacements, {volume.width}x{volume.height} pixels"
-    )
+    figure.suptitle(f"One layer, K to K: {_title(volume)}; bars are logarithmic")
     return figure
 
 

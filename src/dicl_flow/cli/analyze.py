@@ -160,22 +160,30 @@ def layers(
 
       dicl-flow analyze layers --channels 64 --device cuda -o layers
     """
+    import json
     from dataclasses import asdict
 
-    from ..analysis.layers import WHY, Volume, draw_layers, measure_layers
+    from rich.console import Console
+
+    from ..analysis.layers import WHY, Volume, draw_layers, layer_grids, measure_layers
     from ..errors import InputError
     from ..estimator import choose_device
+    from ..evaluation import grid_markdown, print_grid
+    from ..files import write_files
 
     if channels % 2:
         raise InputError(f"--channels are those of two frames, an even number; got {channels}")
     volume = Volume(channels, 2 * radius + 1, *options.parse_size("--size", size))
     costs = measure_layers(volume, choose_device(device))
-    summary = {cost.name: {k: v for k, v in asdict(cost).items() if k != "name"} for cost in costs}
-    document = {"volume": asdict(volume), "layers": summary, "why": WHY}
+    grids = layer_grids(volume, costs)
+    document = {"volume": asdict(volume), "layers": [asdict(cost) for cost in costs], "why": WHY}
     _write(output, "layers", document, {}, draw_layers(volume, costs))
-    report(summary, output, quiet=quiet, as_json=as_json)
-    if not (quiet or as_json):
-        typer.echo(WHY)
+    write_files({output / "layers.md": "\n\n".join(map(grid_markdown, grids)).encode()})
+    if as_json:
+        typer.echo(json.dumps(document))
+    elif not quiet:
+        for grid in grids:
+            print_grid(grid, Console())
 
 
 def find_pairs(
