@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from fake_trees import make_sintel
+from fake_trees import make_chairs, make_sintel
 
 from dicl_flow.analysis import ablation, held_out
 from dicl_flow.analysis.held_out import split_photos
@@ -160,6 +160,15 @@ def test_a_study_end_to_end(command, run, tmp_path, monkeypatch):
     code, _, err = run(*command, "--data", f"sintel-final={tmp_path / 'more'}")
     assert code == 0
     assert "not scored on sintel-final: no weights" in err
+
+
+def test_a_study_on_data_from_disk(command, run, tmp_path):
+    make_chairs(tmp_path / "chairs")
+    data = [f"--data={name}={tmp_path / 'chairs'}" for name in ("chairs", "chairs:val")]
+    changes = ["--set", 'data=[{ name = "chairs" }]', "--set", "workers=0"]
+    assert run(*command, *data, *changes, "--pairs", 2)[0] == 0
+    for result in results(tmp_path / "out").values():
+        assert set(result["scores"]) == {"held-out", "chairs:val"}
 
 
 def test_seeds_are_averaged_and_their_spread_is_told(command, run, tmp_path):

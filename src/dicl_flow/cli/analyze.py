@@ -178,7 +178,7 @@ def layers(
     grids = layer_grids(volume, costs)
     document = {"volume": asdict(volume), "layers": [asdict(cost) for cost in costs], "why": WHY}
     _write(output, "layers", document, {}, draw_layers(volume, costs))
-    write_files({output / "layers.md": "\n\n".join(map(grid_markdown, grids)).encode()})
+    write_files({output / "layers.md": ("\n\n".join(map(grid_markdown, grids)) + "\n").encode()})
     if as_json:
         typer.echo(json.dumps(document))
     elif not quiet:
