@@ -16,8 +16,9 @@ SOURCE = Path(dicl_flow.__file__).parent
 LAYERS = [
     ["__main__"],
     ["cli"],
+    ["analysis"],
     ["bench"],
-    ["training", "evaluation", "analysis", "estimator", "video", "export"],
+    ["training", "evaluation", "estimator", "video", "export"],
     ["sheets", "result"],
     ["weights", "data", "render", "warping", "tiling", "confidence", "interpolation"],
     ["fast"],

@@ -283,6 +283,7 @@ def stages(tmp_path_factory):
         "rendered-0": ["rendered=procedural"],
         "rendered": ["rendered=procedural"],
         "rendered-large": ["rendered=procedural"],
+        "ablation": ["rendered=procedural"],
     }
     for name, sets in data.items():
         arguments = ["train", name, "--out", str(root / "runs" / name), "--quiet"]

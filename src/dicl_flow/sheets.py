@@ -71,6 +71,15 @@ def thumbnail(picture: Array, cell_width: int = 320, cell_height: int = 240) -> 
     return cv2.resize(picture, size, interpolation=method)
 
 
+def write_on(picture: Array, text: str) -> Array:
+    """Return the picture with a line of text in its top left corner, on a ground of its own."""
+    picture = picture.copy()
+    (width, _), _ = cv2.getTextSize(text, _FONT, 0.45, 1)
+    picture[:_LINE, : width + 2 * _GAP] = _PAPER
+    cv2.putText(picture, text, (_GAP, _LINE - 6), _FONT, 0.45, (_INK,) * 3, 1, cv2.LINE_AA)
+    return picture
+
+
 def _text_strip(labels: Sequence[str], width: int, spacing: int) -> Array:
     strip = _blank(_LINE, width)
     for column, label in enumerate(labels):

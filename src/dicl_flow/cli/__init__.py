@@ -6,8 +6,11 @@ import typer
 
 from ..errors import InputError
 from . import (
+    ablate,
+    analyze,
     bench,
     calibrate,
+    compare,
     convert,
     data,
     data_bench,
@@ -45,8 +48,11 @@ app.command("train")(train.train)
 app.command("render")(render.render)
 app.command("eval")(eval.evaluate)
 app.command("submit")(submit.submit)
+app.command("ablate")(ablate.ablate)
 data.data_app.command("bench")(data_bench.bench)
 app.add_typer(data.data_app, name="data")
+analyze.analyze_app.command("compare")(compare.compare)
+app.add_typer(analyze.analyze_app, name="analyze")
 
 
 def _print_version(wanted: bool) -> None:

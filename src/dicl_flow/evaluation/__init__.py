@@ -4,20 +4,23 @@ from .baseline import BASELINES, Method, dis
 from .calibration import Evidence, fit_calibration, judge, probability
 from .metrics import METRICS, Score, endpoint_error, pool, score_flow
 from .predict import Prediction, predict, read_predictions
-from .published import PUBLISHED, PublishedRow
+from .published import PUBLISHED, PUBLISHED_ABLATIONS, AblationRow, PublishedRow
 from .score import Result, score_by_warping, score_pair, score_predictions
 from .sparsification import draw_sparsification, score_confidence, sparsification_curves
 from .submit import BENCHMARKS, submission_entries, write_submission
-from .table import print_results, to_json, to_markdown
+from .table import Grid, grid_markdown, print_grid, print_results, to_json, to_markdown
 from .worst import draw_prediction
 
 __all__ = [
+    "AblationRow",
     "BASELINES",
     "BENCHMARKS",
     "Evidence",
+    "Grid",
     "METRICS",
     "Method",
     "PUBLISHED",
+    "PUBLISHED_ABLATIONS",
     "Prediction",
     "PublishedRow",
     "Result",
@@ -28,8 +31,10 @@ __all__ = [
     "endpoint_error",
     "fit_calibration",
     "judge",
+    "grid_markdown",
     "pool",
     "predict",
+    "print_grid",
     "print_results",
     "probability",
     "read_predictions",

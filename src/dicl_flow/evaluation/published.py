@@ -1,4 +1,4 @@
-"""Published results on the training splits of Sintel and KITTI 2015, to print beside ours."""
+"""Published results, to print beside ours: the paper's tables 2 to 4 and a few that came later."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -66,6 +66,56 @@ PUBLISHED = (
     PublishedRow("SEA-RAFT(L)", SYNTHETIC, 3.62, 12.9, 1.19, 4.11, in_paper=False),
     PublishedRow("FlowFormer++", SYNTHETIC, 3.93, 14.1, 0.90, 2.30, in_paper=False),
 )
+
+
+ABLATION_SIZE = {"chairs:val": 640, "chairs:all": 640, **FULL_SIZE}
+"""How many pairs the ablations' numbers are measured on; Chairs: its validation split."""
+
+ABLATION_COLUMNS = {
+    ("chairs:val", "epe"): "chairs_epe",
+    ("chairs:all", "epe"): "chairs_epe",
+    **PUBLISHED_COLUMNS,
+}
+"""(data set, metric) by our names for them -> the field of `AblationRow` to compare with."""
+
+
+class AblationRow(NamedTuple):
+    """One variant of the paper's ablations, tables 2 (C+T), 3 and 4; None: not published.
+
+    Chairs: trained there, tested on its validation split. The others: then trained on Things.
+    """
+
+    study: str
+    variant: str
+    chairs_epe: float | None
+    kitti15_epe: float | None = None
+    kitti15_fl_all: float | None = None
+    sintel_clean_epe: float | None = None
+    sintel_final_epe: float | None = None
+
+    def value(self, data: str, metric: str) -> float | None:
+        """The published number of a column, None where there is none."""
+        field = ABLATION_COLUMNS.get((data, metric))
+        return None if field is None else getattr(self, field)
+
+
+PUBLISHED_ABLATIONS = (
+    AblationRow("metrics", "dot product", 1.86, 10.39, 31.1, 2.57, 4.06),
+    AblationRow("metrics", "cosine", 1.84, 10.45, 30.2, 2.55, 4.03),
+    AblationRow("metrics", "MLP", 1.76, 9.83, 28.9, 2.45, 3.98),
+    AblationRow("metrics", "reduced DICL", 1.72, 9.77, 28.3, 2.42, 3.99),
+    AblationRow("metrics", "DICL", 1.33, 8.78, 23.8, 2.11, 3.85),
+    AblationRow("projection", "DICL without DAP", 1.33, 8.78, 23.8, 2.11, 3.85),
+    AblationRow("projection", "DICL", None, 8.70, 23.6, 1.94, 3.77),
+    AblationRow("hosts", "PWC-Net", 2.00),
+    AblationRow("hosts", "PWC-Net + DICL", 1.83),
+    AblationRow("hosts", "VCN", 1.66),
+    AblationRow("hosts", "VCN + DICL", 1.45),
+)
+
+
+PUBLISHED_PEAKS = {"without DAP": 0.57, "with DAP": 0.63}
+"""The paper's medians of d_peak on Sintel."""
 
 
 def relevant_columns(data_sets: Iterable[str]) -> list[tuple[str, str]]:

@@ -39,17 +39,22 @@ class Grid(NamedTuple):
 def print_results(results: Sequence[Result], console: Console) -> None:
     """Print the tables."""
     for grid in _grids(results):
-        table = Table(title=grid.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-        for column, heading in enumerate(grid.headings):
-            if column < 2:
-                table.add_column(heading, overflow="fold")
-            else:  # as narrow as the numbers and the words of the heading allow, never narrower
-                words = [*heading.split(), *(row[column] for row in grid.rows)]
-                table.add_column(heading, justify="right", width=max(map(len, words)))
-        for row in grid.rows:
-            table.add_row(*row)
-        console.print(table, highlight=False)
-        console.print(f"{grid.note}\n" if grid.note else "", style="dim", highlight=False)
+        print_grid(grid, console)
+
+
+def print_grid(grid: Grid, console: Console) -> None:
+    """Print one table."""
+    table = Table(title=grid.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column, heading in enumerate(grid.headings):
+        if column < 2:
+            table.add_column(heading, overflow="fold")
+        else:  # as narrow as the numbers and the words of the heading allow, never narrower
+            words = [*heading.split(), *(row[column] for row in grid.rows)]
+            table.add_column(heading, justify="right", width=max(map(len, words)))
+    for row in grid.rows:
+        table.add_row(*row)
+    console.print(table, highlight=False)
+    console.print(f"{grid.note}\n" if grid.note else "", style="dim", highlight=False)
 
 
 def to_markdown(results: Sequence[Result]) -> str:
@@ -57,7 +62,7 @@ def to_markdown(results: Sequence[Result]) -> str:
     grids = _grids(results)
     headings = {heading for grid in grids for heading in grid.headings}
     legend = [f"- {m.heading}: {m.meaning}" for m in METRICS.values() if m.heading in headings]
-    return "\n\n".join([*map(_markdown, grids), "\n".join(legend)]) + "\n"
+    return "\n\n".join([*map(grid_markdown, grids), "\n".join(legend)]) + "\n"
 
 
 def to_json(results: Sequence[Result]) -> str:
@@ -132,7 +137,8 @@ def _cell(metric: str, value: float | None, template: str = "{}") -> str:
     return "" if value is None else template.format(f"{value:.{METRICS[metric].digits}f}")
 
 
-def _markdown(grid: Grid) -> str:
+def grid_markdown(grid: Grid) -> str:
+    """Return one table as Markdown."""
     rulers = ["---", "---", *["---:"] * (len(grid.headings) - 2)]
     lines = [f"| {' | '.join(cells)} |" for cells in (grid.headings, rulers, *grid.rows)]
     return "\n".join([f"### {grid.title}", "", *lines, *(["", grid.note] if grid.note else [])])

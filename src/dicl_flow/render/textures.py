@@ -42,22 +42,22 @@ class TextureAtlas:
 
 
 def load_textures(
-    folder: str | Path | None,
+    photos: str | Path | Sequence[Path] | None,
     device: torch.device | str = "cpu",
     seed: int = 0,
     limit: int | None = None,
     size: tuple[int, int] = TEXTURE_SIZE,
 ) -> TextureAtlas:
-    """Load the photographs of a folder beside computed textures; None: only computed ones.
+    """Load photographs, a folder or a list, beside computed textures; None: only computed ones.
 
     `limit` takes that many photographs, spread evenly over the folder.
     """
-    paths = [] if folder is None else list_photos(Path(folder))
+    paths = list_photos(Path(photos)) if isinstance(photos, str | Path) else photos or []
     if limit is not None and limit < len(paths):
         paths = [paths[index * len(paths) // limit] for index in range(limit)]
-    photos = _read_photos(paths, size).to(device)
+    stack = _read_photos(paths, size).to(device)
     dice = Dice(torch.device(device), seed)
-    return TextureAtlas(photos, procedural_textures(dice, _NUM_PROCEDURAL, size))
+    return TextureAtlas(stack, procedural_textures(dice, _NUM_PROCEDURAL, size))
 
 
 def list_photos(folder: Path) -> list[Path]:

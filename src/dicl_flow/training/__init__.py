@@ -5,7 +5,7 @@ from .distributed import Processes, join, leave
 from .loop import Limits, Outcome, train
 from .loss import end_point_error, pyramid_loss
 from .recipe import read_recipe, recipe_names
-from .sources import BatchSource, DataSource, FixedSource, open_source
+from .sources import PROCEDURAL, BatchSource, DataSource, FixedSource, SceneSource, open_source
 from .trainer import Trainer
 
 __all__ = [
@@ -14,8 +14,10 @@ __all__ = [
     "FixedSource",
     "Limits",
     "Outcome",
+    "PROCEDURAL",
     "Processes",
     "RunFolder",
+    "SceneSource",
     "Trainer",
     "end_point_error",
     "join",

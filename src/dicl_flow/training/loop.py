@@ -1,5 +1,6 @@
 """The training loop: batch, forward, loss, step; checkpoints that a kill cannot harm."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,9 +46,13 @@ def train(
     initial: str | Path | None = None,
     resume: bool = False,
     limits: Limits | None = None,
+    watch: Callable[[Trainer], None] | None = None,
     quiet: bool = False,
 ) -> Outcome:
-    """Run a stage to its end, a limit or a signal; the folder holds a checkpoint at any time."""
+    """Run a stage to its end, a limit or a signal; the folder holds a checkpoint at any time.
+
+    `watch` is called before each step and after the last.
+    """
     limits = limits or Limits()
     if processes.is_first:
         folder.prepare(config, resume=resume)
@@ -61,7 +66,7 @@ def train(
     )
     try:
         with StopSignal() as stop:
-            return _run(trainer, source, folder, journal, limits, stop)
+            return _run(trainer, source, folder, journal, limits, stop, watch)
     finally:
         if journal is not None:
             journal.close()
@@ -74,6 +79,7 @@ def _run(
     journal: Journal | None,
     limits: Limits,
     stop: StopSignal,
+    watch: Callable[[Trainer], None] | None,
 ) -> Outcome:
     config, processes = trainer.config, trainer.processes
     parts = config.optimizer.accumulate
@@ -83,6 +89,8 @@ def _run(
     epe = float("nan")
     while True:
         trainer.progress = clock.progress(trainer.step)
+        if watch is not None:
+            watch(trainer)
         fitted = limits.epe is not None and epe < limits.epe
         finished = trainer.progress >= 1 or fitted
         wish = processes.any(stop.received is not None)

@@ -12,7 +12,7 @@ import torch
 from ..config import AugmentConfig, TrainConfig
 from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs, stream_batches
 from ..errors import InputError
-from ..render import Renderer, list_photos, load_textures
+from ..render import Renderer, TextureAtlas, list_photos, load_textures
 from .distributed import Processes
 
 PROCEDURAL = "procedural"  # --data rendered=procedural: no photographs
@@ -57,12 +57,23 @@ class RenderSource:
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
         """See `BatchSource`."""
-        config, device = self.config, processes.device
         folder = None if str(self.photos) == PROCEDURAL else self.photos
-        textures = load_textures(folder, device, config.seed)
+        textures = load_textures(folder, processes.device, self.config.seed)
+        return SceneSource(self.config, textures).batches(size, start_step, processes)
+
+
+class SceneSource:
+    """Rendered scenes of textures that are on the device already."""
+
+    def __init__(self, config: TrainConfig, textures: TextureAtlas) -> None:
+        self.config, self.textures = config, textures
+
+    def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
+        """See `BatchSource`."""
+        config, device = self.config, processes.device
         sizes = config.render.sizes or (config.augment.crop,)
         renderers = [
-            Renderer(config.render, frame, textures, device, config.seed) for frame in sizes
+            Renderer(config.render, frame, self.textures, device, config.seed) for frame in sizes
         ]
         pairs = [max(1, round(size * prod(config.augment.crop) / prod(frame))) for frame in sizes]
         scenes = (

@@ -1,0 +1,1 @@
+"""Analysis: what makes the method work, measured on any weights and pairs."""

@@ -1,0 +1,70 @@
+"""The networks that an ablation compares: one recipe, a few words of the model changed."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..config import TrainConfig, to_toml
+from ..errors import unknown_name
+
+STUDIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "metrics": {  # the paper's table 3: all without DAP
+        "dot product": {"host": "dicl", "matcher": "dot", "projection": False},
+        "cosine": {"host": "dicl", "matcher": "cosine", "projection": False},
+        "MLP": {"host": "dicl", "matcher": "mlp", "projection": False},
+        "reduced DICL": {"host": "dicl", "matcher": "reduced", "projection": False},
+        "DICL": {"host": "dicl", "matcher": "dicl", "projection": False},
+    },
+    "projection": {  # table 2
+        "DICL without DAP": {"host": "dicl", "matcher": "dicl", "projection": False},
+        "DICL": {"host": "dicl", "matcher": "dicl", "projection": True},
+    },
+    "hosts": {  # table 4
+        "PWC-Net": {"host": "pwcnet", "matcher": None},
+        "PWC-Net + DICL": {"host": "pwcnet", "matcher": "dicl"},
+        "VCN": {"host": "vcn", "matcher": None},
+        "VCN + DICL": {"host": "vcn", "matcher": "dicl"},
+    },
+}
+"""By study and variant: what it changes in the model."""
+
+_NO_MATTER: Mapping[str, Any] = {
+    "name": "",
+    "workers": 0,
+    "save_every": 1,
+    "log_every": 1,
+    "picture_every": 0,
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One network of a study, with one seed."""
+
+    name: str
+    config: TrainConfig
+
+    @property
+    def folder(self) -> str:
+        """A name that two variants share only if they are the same training."""
+        model = self.config.model
+        words = [model.host, model.matcher or "own", *["dap"] * model.projection]
+        digest = hashlib.sha256(to_toml(replace(self.config, **_NO_MATTER)).encode()).hexdigest()
+        return f"{'-'.join(words)}-seed{self.config.seed}-{digest[:8]}"
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs it is trained on."""
+        return self.config.steps * self.config.batch
+
+
+def list_variants(study: str, base: TrainConfig, seeds: Iterable[int]) -> list[Variant]:
+    """All networks of a study, seed by seed."""
+    if study not in STUDIES:
+        raise unknown_name("study", study, STUDIES)
+    return [
+        Variant(name, replace(base, seed=seed, model=replace(base.model, **changes)))
+        for seed in seeds
+        for name, changes in STUDIES[study].items()
+    ]

@@ -1,0 +1,155 @@
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..analysis.ablation import VariantResult
+    from ..analysis.variants import Variant
+    from ..data import FlowPair
+
+
+def ablate(
+    study: Annotated[str, typer.Argument(help="metrics, projection or hosts.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder that keeps everything.")
+    ],
+    data: options.Data = None,
+    pairs: Annotated[int, typer.Option(min=1, help="Training pairs per variant.")] = 50_000,
+    seed: Annotated[int, typer.Option(min=0, max=1_000_000, help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, each for every variant.")] = 1,
+    scenes: Annotated[int, typer.Option(min=1, help="Held-out scenes to score on.")] = 64,
+    recipe: Annotated[str, typer.Option(help="Packaged name, or a .toml file.")] = "ablation",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key of the recipe: backend=plain."),
+    ] = None,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+) -> None:
+    """Train the variants of one of the paper's ablations alike, and score them alike.
+
+    All variants of a seed see the same pairs in the same order. Data sets that the recipe does
+    not train on are scored; without the recipe's own, only what is finished already is scored.
+    Stopped at any time, the same command goes on where it was. The folder then holds STUDY.md,
+    .json, .svg and .png, and for each variant its results and weights.
+
+    Examples:
+
+      dicl-flow ablate metrics --data rendered=PHOTOS --data sintel-clean=Sintel -o runs/ablation
+
+      dicl-flow ablate metrics --data kitti15=KITTI2015 -o runs/ablation
+
+      dicl-flow ablate projection --seeds 3 --pairs 20000 --data rendered=PHOTOS -o runs/ablation
+    """
+    from dataclasses import replace
+
+    from ..analysis.figures import draw_figure
+    from ..analysis.variants import list_variants
+    from ..data import list_pairs, parse_data_argument
+    from ..estimator import choose_device
+    from ..training import read_recipe
+
+    base = read_recipe(recipe, changes or [])
+    base = replace(base, steps=-(-pairs // base.batch))
+    variants = list_variants(study, base, range(seed, seed + seeds))
+    roots = dict(parse_data_argument(argument, also="rendered") for argument in data or [])
+    taught = {entry.name for entry in base.data}
+    others = {name: root for name, root in roots.items() if name not in taught}
+    sets = {name: list_pairs(name, root, needs_truth=True) for name, root in others.items()}
+    place = choose_device(device)
+    draw_figure(1, 1)  # complain now, not after the training
+    options.check_folders([output])
+    if taught & roots.keys():
+        output.mkdir(parents=True, exist_ok=True)
+        _train(variants, roots, output, scenes, place, quiet)
+    finished = _finished(variants, output)
+    for name, listed in sets.items():
+        _evaluate(finished, name, listed, output, device, quiet)
+    _write_tables(study, _finished(variants, output), output, quiet)
+
+
+def _train(
+    variants: "list[Variant]",
+    roots: dict[str, Path],
+    output: Path,
+    scenes: int,
+    device: "torch.device",
+    quiet: bool,
+) -> None:
+    """Train what is not finished yet; a signal ends the command with its code."""
+    from ..analysis.ablation import VariantFolder, open_laboratory
+
+    missing = [v for v in variants if VariantFolder(output, v).read() is None]
+    if not missing:
+        return
+    config = missing[0].config
+    laboratory = open_laboratory(output, config, roots, scenes, device, quiet=quiet)
+    for variant in missing:
+        if not quiet:
+            typer.echo(f"{variant.name}, seed {variant.config.seed}: {variant.folder}", err=True)
+        outcome = laboratory.train(variant)
+        if not outcome.finished:
+            typer.echo("stopped; the same command goes on", err=True)
+            raise typer.Exit(128 + (outcome.signal or 0))
+
+
+def _finished(variants: "list[Variant]", output: Path) -> "dict[Variant, VariantResult]":
+    """The results of the variants that are trained; none at all is an error."""
+    from ..analysis.ablation import VariantFolder
+    from ..errors import InputError
+
+    read = {variant: VariantFolder(output, variant).read() for variant in variants}
+    finished = {variant: result for variant, result in read.items() if result is not None}
+    if not finished:
+        raise InputError(
+            f"{output} holds no finished variant of this study, recipe, seed and number of "
+            f"pairs; train them with --data rendered=PHOTOS"
+        )
+    return finished
+
+
+def _evaluate(
+    variants: "Iterable[Variant]",
+    data: str,
+    pairs: "list[FlowPair]",
+    output: Path,
+    device: str,
+    quiet: bool,
+) -> None:
+    from ..analysis.ablation import evaluate_variant
+
+    for variant in variants:
+        watched = options.track(pairs, f"{variant.name} on {data}", quiet=quiet)
+        if not evaluate_variant(variant, output, data, pairs, device, watched):
+            place = output / variant.folder
+            typer.echo(f"{variant.name} is not scored on {data}: no weights in {place}", err=True)
+
+
+def _write_tables(
+    study: str, finished: "dict[Variant, VariantResult]", output: Path, quiet: bool
+) -> None:
+    from rich.console import Console
+
+    from ..analysis.ablation_table import ablation_grid, ablation_json, ablation_plot
+    from ..evaluation import grid_markdown, print_grid
+    from ..files import write_files
+
+    results: dict[str, list[VariantResult]] = {}
+    for variant, result in finished.items():
+        results.setdefault(variant.name, []).append(result)
+    grid = ablation_grid(study, results)
+    figure = f"![EPE on held-out scenes against the pairs seen]({study}.svg)"
+    contents = {
+        "md": f"{grid_markdown(grid)}\n\n{figure}\n".encode(),
+        "json": ablation_json(study, results).encode(),
+        **{kind: ablation_plot(study, results, kind) for kind in ("svg", "png")},
+    }
+    write_files({output / f"{study}.{kind}": content for kind, content in contents.items()})
+    if not quiet:
+        print_grid(grid, Console())

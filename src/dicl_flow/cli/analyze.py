@@ -1,0 +1,250 @@
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+
+if TYPE_CHECKING:
+    from ..data import FlowPair
+    from ..inputs import Array
+
+analyze_app = typer.Typer(help="Look into the method, as the paper does.", no_args_is_help=True)
+
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write to.")]
+ManyWeights = Annotated[
+    list[str] | None,
+    typer.Option("--weights", "-w", metavar="NAME|PATH", help="Repeatable: side by side."),
+]
+Pair = Annotated[
+    tuple[Path, Path] | None, typer.Option(metavar="IMAGE1 IMAGE2", help="Two frames.")
+]
+Truth = Annotated[Path | None, typer.Option(help="The flow file of --pair.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="So many pairs of each data set.")]
+
+
+@analyze_app.command("peaks")
+def peaks(
+    output: Output,
+    weights: ManyWeights = None,
+    pair: Pair = None,
+    truth: Truth = None,
+    data: options.Data = None,
+    limit: Limit = None,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """How decided the match is: the distribution of d_peak, before and after DAP.
+
+    d_peak is the highest minus the second highest of a pixel's 49 probabilities at the finest
+    level. With truth also: the error of the flow before the context net, read off as the most
+    probable displacement (winner takes all) or as the expected one (soft-argmin).
+
+    Examples:
+
+      dicl-flow analyze peaks --data sintel-clean=Sintel -o peaks
+
+      dicl-flow analyze peaks -w with.safetensors -w without.safetensors -o peaks
+    """
+    from ..analysis.figures import draw_figure
+    from ..analysis.peaks import draw_peaks, find_peaks
+    from ..analysis.volumes import open_networks
+    from ..evaluation.published import PUBLISHED_PEAKS
+
+    draw_figure(1, 1)  # complain now if there is no matplotlib
+    pairs = find_pairs(pair, truth, data, limit)
+    estimators = open_networks(weights or [None], device)
+    found = find_peaks(estimators, options.track(pairs, "pairs", quiet=quiet))
+    summary = {name: peak.summary() for name, peak in found.items()}
+    document = {"pairs": [p.name for p in pairs], "found": summary, "paper": PUBLISHED_PEAKS}
+    arrays = {f"histogram: {name}": peak.histogram for name, peak in found.items()}
+    _write(output, "peaks", document, arrays, draw_peaks(found))
+    report(summary, output, quiet=quiet, as_json=as_json)
+
+
+@analyze_app.command("kernels")
+def kernels(
+    output: Output,
+    weights: options.Weights = None,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Draw the kernels of the DAP layers, and say who helps whom: near and far displacements.
+
+    Examples:
+
+      dicl-flow analyze kernels -o kernels
+    """
+    from ..analysis.kernels import (
+        draw_kernels,
+        projection_kernels,
+        summarize_kernel,
+        weight_by_distance,
+    )
+    from ..analysis.volumes import open_networks
+
+    ((name, estimator),) = open_networks([weights], device).items()
+    found = projection_kernels(name, estimator)
+    summary = {f"stride {stride}": summarize_kernel(k) for stride, k in found.items()}
+    curves = {f"stride {stride}": weight_by_distance(k) for stride, k in found.items()}
+    document = {"weights": name, "levels": summary, "mean_weight_by_distance": curves}
+    arrays = {f"stride {stride}": kernel for stride, kernel in found.items()}
+    _write(output, "kernels", document, arrays, draw_kernels(name, found))
+    report(summary, output, quiet=quiet, as_json=as_json)
+
+
+@analyze_app.command("pixel")
+def pixel(
+    x: Annotated[int, typer.Argument(help="Column of frame 1, from 0.")],
+    y: Annotated[int, typer.Argument(help="Row of frame 1, from 0.")],
+    output: Output,
+    weights: ManyWeights = None,
+    pair: Pair = None,
+    truth: Truth = None,
+    data: options.Data = None,
+    number: Annotated[int, typer.Option(min=1, help="Which pair of the data.")] = 1,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Draw the probabilities of one pixel at each level; yellow lines cross at the truth.
+
+    Examples:
+
+      dicl-flow analyze pixel 300 200 --pair one.png two.png --truth flow.flo -o pixel
+
+      dicl-flow analyze pixel 300 200 -w dot.safetensors -w dicl.safetensors -o pixel
+    """
+    from ..analysis.pixel import draw_pixel, read_pixel
+    from ..analysis.volumes import open_networks
+    from ..errors import InputError
+
+    pairs = find_pairs(pair, truth, data, None)
+    if number > len(pairs):
+        raise InputError(f"--number {number}: there are {len(pairs)} pairs")
+    chosen = pairs[number - 1]
+    found = read_pixel(open_networks(weights or [None], device), chosen, x, y)
+    summary = {
+        name: {f"stride {m.stride}": m.summary() for m in maps} for name, maps in found.items()
+    }
+    arrays = {
+        f"{name}, stride {m.stride}": m.probability for name, maps in found.items() for m in maps
+    }
+    document = {"pair": chosen.name, "pixel": [x, y], "found": summary}
+    _write(output, "pixel", document, arrays, draw_pixel(found, chosen, x, y))
+    peaks = {
+        name: {f"stride {m.stride}": float(m.probability.max()) for m in maps}
+        for name, maps in found.items()
+    }
+    report(peaks, output, quiet=quiet, as_json=as_json)
+
+
+@analyze_app.command("layers")
+def layers(
+    output: Output,
+    channels: Annotated[int, typer.Option(min=2, help="K, an even number.")] = 32,
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of the features.")] = "64x96",
+    radius: Annotated[int, typer.Option(min=1, help="Displacements reach so far.")] = 3,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """What a layer costs: a 4-D convolution, VCN's separable one, and the matching net's.
+
+    The formulas of the paper's table 1, those of equal layers, and memory and time measured.
+
+    Examples:
+
+      dicl-flow analyze layers --channels 64 --device cuda -o layers
+    """
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from ..analysis.layers import WHY, Volume, draw_layers, layer_grids, measure_layers
+    from ..errors import InputError
+    from ..estimator import choose_device
+    from ..evaluation import grid_markdown, print_grid
+    from ..files import write_files
+
+    if channels % 2:
+        raise InputError(f"--channels are those of two frames, an even number; got {channels}")
+    volume = Volume(channels, 2 * radius + 1, *options.parse_size("--size", size))
+    costs = measure_layers(volume, choose_device(device))
+    grids = layer_grids(volume, costs)
+    document = {"volume": asdict(volume), "layers": [asdict(cost) for cost in costs], "why": WHY}
+    _write(output, "layers", document, {}, draw_layers(volume, costs))
+    write_files({output / "layers.md": ("\n\n".join(map(grid_markdown, grids)) + "\n").encode()})
+    if as_json:
+        typer.echo(json.dumps(document))
+    elif not quiet:
+        for grid in grids:
+            print_grid(grid, Console())
+
+
+def find_pairs(
+    pair: tuple[Path, Path] | None, truth: Path | None, data: list[str] | None, limit: int | None
+) -> "list[FlowPair]":
+    """--pair, or --data, or the packaged pairs, those with truth first."""
+    from dataclasses import replace
+
+    from ..data import FlowPair, list_pairs, parse_data_argument
+    from ..errors import InputError
+    from .demo import demo_pairs
+
+    if truth is not None and pair is None:
+        raise InputError("--truth is the flow of --pair IMAGE1 IMAGE2; give that as well")
+    if pair is not None and data:
+        raise InputError("--pair and --data exclude each other")
+    if pair is not None:
+        return [FlowPair(pair[0].stem, *pair, truth)]
+    if not data:
+        return sorted(demo_pairs(), key=lambda p: p.truth is None)
+    sets = {name: list_pairs(name, root) for name, root in map(parse_data_argument, data)}
+    return [
+        replace(item, name=f"{name}/{item.name}")
+        for name, pairs in sets.items()
+        for item in pairs[:limit]
+    ]
+
+
+def _write(
+    folder: Path, name: str, document: Any, arrays: "Mapping[str, Array]", figure: Any
+) -> None:
+    """NAME.json, NAME.npz where there are arrays, NAME.png."""
+    import json
+
+    from ..analysis.figures import encode_arrays, encode_figure
+    from ..files import check_folder, write_files
+
+    contents = {"json": (json.dumps(document, indent=1) + "\n").encode()}
+    if arrays:
+        contents["npz"] = encode_arrays(arrays)
+    contents["png"] = encode_figure(figure)
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_files({folder / f"{name}.{kind}": content for kind, content in contents.items()})
+
+
+def report(
+    summary: Mapping[str, Mapping[str, Any]], output: Path, *, quiet: bool, as_json: bool
+) -> None:
+    """A line for each entry; JSON for machines."""
+    if as_json:
+        options.report({**summary, "written": output}, quiet=quiet, as_json=True)
+        return
+    lines = {name: _line(values) for name, values in summary.items()}
+    options.report({**lines, "written": output}, quiet=quiet, as_json=False)
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key.replace('_', ' ')} {value:.4g}"
+        if isinstance(value, float)
+        else f"{key.replace('_', ' ')} {value}"
+        for key, value in values.items()
+    )

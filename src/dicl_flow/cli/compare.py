@@ -1,0 +1,50 @@
+from typing import Annotated, Any
+
+import typer
+
+from . import analyze, options
+
+
+def compare(
+    methods: Annotated[
+        list[str], typer.Argument(metavar="METHOD…", help="Weights, or a baseline: dis.")
+    ],
+    output: analyze.Output,
+    pair: analyze.Pair = None,
+    truth: analyze.Truth = None,
+    data: options.Data = None,
+    limit: analyze.Limit = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Draw several methods on the same pairs: estimates, error maps, EPE in the corner.
+
+    Examples:
+
+      dicl-flow analyze compare rendered dis --data kitti15=KITTI2015 --limit 5 -o sheets
+    """
+    import json
+
+    from ..analysis.compare import compare as compare_pair
+    from ..analysis.compare import open_methods
+    from ..evaluation import pool
+    from ..files import encode_image, write_files
+
+    options.check_folders([output])
+    pairs = analyze.find_pairs(pair, truth, data, limit)
+    opened = open_methods(methods, device, precision)
+    output.mkdir(parents=True, exist_ok=True)
+    scores: dict[str, dict[str, Any]] = {name: {} for name in opened}
+    for item in options.track(pairs, "pairs", quiet=quiet):
+        comparison = compare_pair(item, opened)
+        path = output / f"{item.name.replace('/', '-').replace(':', '-')}.png"
+        write_files({path: encode_image(path, comparison.sheet)})
+        for name, score in comparison.scores.items():
+            scores[name][item.name] = score
+    totals = {name: pool(by_pair.values()).values for name, by_pair in scores.items()}
+    by_pair = {n: {p: score.values for p, score in found.items()} for n, found in scores.items()}
+    document = json.dumps({"totals": totals, "pairs": by_pair}, indent=1) + "\n"
+    write_files({output / "compare.json": document.encode()})
+    analyze.report(totals, output, quiet=quiet, as_json=as_json)

@@ -1,0 +1,253 @@
+"""Ablations: variants trained alike, scored alike, once; stopped and resumed."""
+
+import json
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+import torch
+from fake_trees import make_chairs, make_sintel
+
+from dicl_flow.analysis import ablation, held_out
+from dicl_flow.analysis.held_out import split_photos
+from dicl_flow.analysis.variants import STUDIES, list_variants
+from dicl_flow.config import HOSTS, MATCHERS
+from dicl_flow.errors import InputError
+from dicl_flow.evaluation import PUBLISHED_ABLATIONS
+from dicl_flow.render import load_textures
+from dicl_flow.training import SceneSource, read_recipe
+from dicl_flow.weights import read_weights
+
+RECIPE = """
+name = "tiny"
+steps = 1
+batch = 2
+save_every = 2
+log_every = 1
+picture_every = 0
+data = [{ name = "rendered" }]
+[model]
+levels = [
+    { stride = 8, radius = 2, context = [[8, 1]] },
+    { stride = 4, radius = 1, context = [[8, 1]] },
+]
+[augment]
+crop = [32, 48]
+[render]
+num_shapes = 8
+[loss]
+refined = [0.5, 1.0]
+matched = [0.4, 0.8]
+[optimizer]
+average = 0.9
+clip = 1.0
+"""
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """The arguments of a study that a test can afford, without the data."""
+    for module in (ablation, held_out):  # 54 textures of full size take seconds
+        monkeypatch.setattr(module, "load_textures", partial(load_textures, size=(48, 64)))
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE)
+    output = ["-o", tmp_path / "out", "--device", "cpu"]
+    return ["ablate", "projection", "--recipe", recipe, "--pairs", 8, "--scenes", 3, *output]
+
+
+RENDERED = ["--data", "rendered=procedural"]
+
+
+def results(folder):
+    return {p.parent.name: json.loads(p.read_text()) for p in folder.glob("*/results.json")}
+
+
+def test_variants_differ_in_the_model_alone():
+    base = read_recipe("ablation", [])
+    for study in ("metrics", "projection"):
+        variants = list_variants(study, base, [0, 1])
+        assert len({variant.folder for variant in variants}) == len(variants)
+        for variant in variants:
+            for key in ("steps", "batch", "data", "augment", "render", "optimizer", "schedule"):
+                assert getattr(variant.config, key) == getattr(base, key)
+    metrics = {v.name: v for v in list_variants("metrics", base, [0])}
+    assert {v.config.model.matcher for v in metrics.values()} == set(MATCHERS)
+    assert not any(variant.config.model.projection for variant in metrics.values())
+    projection = {v.name: v for v in list_variants("projection", base, [0])}
+    assert projection["DICL without DAP"].folder == metrics["DICL"].folder  # trained once
+    assert projection["DICL"].folder != metrics["DICL"].folder
+
+
+def test_every_variant_has_its_row_in_the_paper():
+    rows = [(row.study, row.variant) for row in PUBLISHED_ABLATIONS]
+    assert rows == [(study, name) for study, names in STUDIES.items() for name in names]
+
+
+def test_hosts_are_listed_where_they_exist():
+    base = read_recipe("ablation", [])
+    if {"pwcnet", "vcn"} <= set(HOSTS):
+        hosts = [v.config.model for v in list_variants("hosts", base, [0])]
+        assert [(h.host, h.matcher) for h in hosts][:2] == [("pwcnet", None), ("pwcnet", "dicl")]
+    else:
+        with pytest.raises(InputError, match="unknown host 'pwcnet'"):
+            list_variants("hosts", base, [0])
+
+
+def test_the_folder_name_knows_what_matters():
+    base = read_recipe("ablation", [])
+    (name,) = {v.folder for v in list_variants("projection", base, [0])[:1]}
+
+    def changed(*changes):
+        return list_variants("projection", read_recipe("ablation", list(changes)), [0])[0].folder
+
+    assert changed("workers=9", "log_every=7", "name=x") == name
+    assert changed("steps=7") != name
+    assert changed("render.motion=1.0") != name
+
+
+def test_a_study_end_to_end(command, run, tmp_path, monkeypatch):
+    """Train, score later, never twice; the table needs no weights."""
+    seen = []
+
+    class Watched(SceneSource):
+        def batches(self, size, start_step, processes):
+            for batch in super().batches(size, start_step, processes):
+                seen.append((self.config.model.projection, batch.image1.double().sum().item()))
+                yield batch
+
+    monkeypatch.setattr(ablation, "SceneSource", Watched)
+    out = tmp_path / "out"
+    code, printed, _ = run(*command, *RENDERED)
+    assert code == 0
+    assert "held-out" in printed
+    orders = [[value for flag, value in seen if flag is wanted] for wanted in (False, True)]
+    assert len(orders[0]) == 4
+    assert len(set(orders[0])) == 4
+    assert orders[0] == orders[1]  # the same scenes in the same order
+
+    trained = results(out)
+    assert len(trained) == 2
+    for name, result in trained.items():
+        assert list(result["curve"]) == ["2", "4", "6", "8"]
+        assert result["scores"]["held-out"]["num_pairs"] == 3
+        weights = read_weights(out / name / "weights.safetensors")
+        half = {t.dtype for k, t in weights.tensors.items() if k.endswith("conv.weight")}
+        assert half == {torch.float16}
+        last, final = result["curve"]["8"], result["scores"]["held-out"]["metrics"]["epe"]
+        assert abs(last - final) < 0.01 * last  # the same scenes, weights rounded to half
+        assert not (out / name / "last.ckpt").exists()
+
+    make_sintel(tmp_path / "sintel")
+    sintel = ["--data", f"sintel-clean={tmp_path / 'sintel'}"]
+    seen.clear()
+    assert run(*command, *sintel)[0] == 0
+    assert not seen
+    pairs = [result["scores"]["sintel-clean"]["num_pairs"] for result in results(out).values()]
+    assert len(set(pairs)) == 1
+    for name in trained:
+        (out / name / "weights.safetensors").unlink()
+    code, printed, _ = run(*command, *sintel)
+    assert code == 0
+    text = (out / "projection.md").read_text()
+    assert "Sintel clean EPE" in text
+    assert "1.94" in text  # the paper's
+    assert f"Sintel clean {pairs[0]} of 1041" in text
+    assert {path.suffix for path in out.glob("projection.*")} == {".md", ".json", ".svg", ".png"}
+
+    make_sintel(tmp_path / "more", size=(40, 60))
+    code, _, err = run(*command, "--data", f"sintel-final={tmp_path / 'more'}")
+    assert code == 0
+    assert "not scored on sintel-final: no weights" in err
+
+
+def test_a_study_on_data_from_disk(command, run, tmp_path):
+    make_chairs(tmp_path / "chairs")
+    data = [f"--data={name}={tmp_path / 'chairs'}" for name in ("chairs", "chairs:val")]
+    changes = ["--set", 'data=[{ name = "chairs" }]', "--set", "workers=0"]
+    assert run(*command, *data, *changes, "--pairs", 2)[0] == 0
+    for result in results(tmp_path / "out").values():
+        assert set(result["scores"]) == {"held-out", "chairs:val"}
+
+
+def test_seeds_are_averaged_and_their_spread_is_told(command, run, tmp_path):
+    assert run(*command, *RENDERED, "--seeds", 2, "--pairs", 2)[0] == 0
+    text = (tmp_path / "out" / "projection.md").read_text()
+    assert "Us: 2 pairs each, 2 seeds" in text
+    assert " ± " in text
+    document = json.loads((tmp_path / "out" / "projection.json").read_text())
+    assert [r["seed"] for r in document["variants"]["DICL"]] == [0, 1]
+
+
+def stopped_after(number, run, command):
+    """Run a study in a child that a signal stops once its first checkpoint is there."""
+    child = os.fork()
+    if child == 0:
+        try:
+            code = run(*command, *RENDERED, "--quiet")[0]
+        except BaseException:
+            code = 1
+        os._exit(code)
+    deadline = time.monotonic() + 60
+    out = command[command.index("-o") + 1]
+    while not list(out.glob("*/last.ckpt")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(child, number)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_study_goes_on(command, run, tmp_path, number):
+    torch.set_num_threads(1)  # forked children must not inherit a thread pool
+    command[command.index("--pairs") + 1] = 24
+    code = stopped_after(number, run, command)
+    assert code == (130 if number == signal.SIGINT else -number)
+    out = tmp_path / "out"
+    (checkpoint,) = out.glob("*/last.ckpt")
+    begun = torch.load(checkpoint, weights_only=True)["step"]
+    assert 0 < begun < 12
+    assert run(*command, *RENDERED)[0] == 0
+    interrupted = results(out)
+    command[command.index("-o") + 1] = tmp_path / "again"
+    assert run(*command, *RENDERED)[0] == 0
+    for name, result in results(tmp_path / "again").items():
+        for key in ("curve", "scores"):
+            assert interrupted[name][key] == result[key]
+
+
+def test_wrong_inputs(command, run, tmp_path):
+    code, _, err = run(*command)
+    assert code == 2
+    assert "holds no finished variant" in err
+    assert not (tmp_path / "out").exists()
+    code, _, err = run(*command, *RENDERED, "--set", "backend=fused")
+    assert code == 2
+    assert "--set backend=plain" in err
+    command[1] = "metric"
+    code, _, err = run(*command, *RENDERED)
+    assert code == 2
+    assert "did you mean 'metrics'" in err
+
+
+def test_other_scenes_are_refused(command, run, tmp_path):
+    assert run(*command, *RENDERED, "--pairs", 2)[0] == 0
+    code, _, err = run(*command, *RENDERED, "--scenes", 4)
+    assert code == 2
+    assert "another number of held-out scenes" in err
+
+
+def test_photographs_are_held_out_by_name(tmp_path):
+    for number in range(60):
+        (tmp_path / f"photo{number}.jpg").touch()
+    photos, apart = split_photos(tmp_path)
+    assert len(photos) + len(apart) == 60
+    assert 1 <= len(apart) <= 15
+    (tmp_path / "another.jpg").touch()
+    again = split_photos(tmp_path)[1]
+    assert set(apart) <= set(again)  # a photograph stays on its side
+    for photo in apart:
+        photo.unlink()
+    (tmp_path / "another.jpg").unlink()
+    with pytest.raises(InputError, match="too few"):
+        split_photos(tmp_path)
