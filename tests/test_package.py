@@ -16,8 +16,9 @@ SOURCE = Path(dicl_flow.__file__).parent
 LAYERS = [
     ["__main__"],
     ["cli"],
-    ["bench"],
-    ["training", "evaluation", "analysis", "estimator", "video", "export"],
+    ["bench", "video"],
+    ["sequence"],
+    ["training", "evaluation", "analysis", "estimator", "export"],
     ["sheets"],
     ["weights", "data", "render", "warping", "tiling"],
     ["fast"],

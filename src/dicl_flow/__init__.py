@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .estimator import FlowEstimator, FlowResult, load
     from .files import read_flow, read_image, write_flow
     from .models import build
+    from .sequence import FlowSequence
     from .visualize import flow_to_rgb
     from .warping import warp
 
@@ -27,6 +28,7 @@ _HOME = {
     "load": "estimator",
     "FlowEstimator": "estimator",
     "FlowResult": "estimator",
+    "FlowSequence": "sequence",
     "build": "models",
     "ModelConfig": "config",
     "LevelConfig": "config",
@@ -42,6 +44,7 @@ __all__ = [
     "load",
     "FlowEstimator",
     "FlowResult",
+    "FlowSequence",
     "build",
     "ModelConfig",
     "LevelConfig",

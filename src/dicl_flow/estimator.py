@@ -14,7 +14,7 @@ from .errors import InputError, unknown_name
 from .fast import FastDiclFlow, Graphs, available_bytes, is_supported, network_bytes
 from .files import write_flow
 from .inputs import Array, ImageInput, image_batch, normalize
-from .models import DiclFlow
+from .models import DiclFlow, LevelFlow
 from .ops import (
     crop,
     pad_to_multiple,
@@ -105,16 +105,14 @@ class FlowEstimator:
         Paths, arrays (H, W, 3), tensors (3, H, W), or batches of them; see
         `dicl_flow.inputs.image_batch` for all that is understood.
         """
-        (batch1, is_batch), (batch2, _) = image_batch(image1), image_batch(image2)
+        (batch1, is_batch), (batch2, _) = (
+            image_batch(image, self.device) for image in (image1, image2)
+        )
         if batch1.shape != batch2.shape:
             raise InputError(
                 f"the two images must have one size, got {_size(batch1)} and {_size(batch2)}"
             )
-        flow, confidence = self.estimate(batch1, batch2)
-        result = FlowResult(
-            np.ascontiguousarray(flow.permute(0, 2, 3, 1).cpu().numpy()),
-            confidence[:, 0].cpu().numpy(),
-        )
+        result = to_result(*self.estimate(batch1, batch2))
         return result if is_batch else result[0]
 
     @torch.inference_mode()
@@ -149,7 +147,27 @@ class FlowEstimator:
         fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
         with self._arithmetic():
             finest = self.model(fitted1, fitted2)[-1]
-        network_size = (fitted1.shape[-2], fitted1.shape[-1])
+        return self._answer(finest, (fitted1.shape[-2], fitted1.shape[-1]), size)
+
+    def prepare(self, image: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) in [0, 1] -> what `match` needs of it: as the network sees it, features."""
+        fitted = self._fit(normalize(image)).contiguous()
+        fast = self.backend == "fast"
+        layout = torch.channels_last if fast else torch.contiguous_format
+        with self._arithmetic():
+            return [fitted, *self.model.features(fitted.contiguous(memory_format=layout))]
+
+    def match(self, first: list[Tensor], second: list[Tensor], size: tuple[int, int]) -> Tensor:
+        """Two prepared images that were (height, width) -> flow and confidence (B, 3, H, W)."""
+        fitted, *pyramid1 = first
+        with self._arithmetic():
+            finest = self.model.flow_from_features(pyramid1, second[1:], fitted)[-1]
+        return self._answer(finest, (fitted.shape[-2], fitted.shape[-1]), size)
+
+    def _answer(
+        self, finest: LevelFlow, network_size: tuple[int, int], size: tuple[int, int]
+    ) -> Tensor:
+        """Flow and confidence (B, 3, H, W) in the images' own `size`."""
         flow = upsample_flow(finest.refined, network_size)
         confidence = (1 - resize(finest.entropy, network_size)).clamp(0, 1)
         if self.model.config.padding != "resize":
@@ -175,6 +193,13 @@ class FlowEstimator:
         ):  # convolutions would use TF32, ten bits, by default
             stack.enter_context(torch.backends.cudnn.flags(enabled=True, allow_tf32=False))
         return stack
+
+
+def to_result(flow: Tensor, confidence: Tensor) -> FlowResult:
+    """(B, 2, H, W) and (B, 1, H, W) on any device -> arrays."""
+    return FlowResult(
+        np.ascontiguousarray(flow.permute(0, 2, 3, 1).cpu().numpy()), confidence[:, 0].cpu().numpy()
+    )
 
 
 def load(
