@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import fake_trees
 import numpy as np
@@ -28,7 +29,7 @@ def test_a_sequence_gives_the_flow_of_its_pairs(backend, changes):
     estimator = small(backend, **changes)
     sequence = FlowSequence(estimator)
     assert sequence.push(FRAMES[0]) is None
-    for before, frame in zip(FRAMES, FRAMES[1:], strict=False):
+    for before, frame in pairwise(FRAMES):
         found, expected = sequence.push(frame), estimator(before, frame)
         np.testing.assert_allclose(found.flow, expected.flow, atol=1e-5)
         np.testing.assert_allclose(found.confidence, expected.confidence, atol=1e-5)
@@ -58,7 +59,7 @@ def test_frames_too_large_for_the_memory_are_tiled_as_pairs_are():
     assert not estimator.fits(torch.zeros(1, 3, 300, 520))
     sequence = FlowSequence(estimator)
     sequence.push(frames[0])
-    for before, frame in zip(frames, frames[1:], strict=False):
+    for before, frame in pairwise(frames):
         np.testing.assert_array_equal(sequence.push(frame).flow, estimator(before, frame).flow)
 
 

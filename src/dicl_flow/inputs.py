@@ -18,9 +18,7 @@ ImageInput: TypeAlias = Image | Sequence[Image]
 _WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
 
 
-def image_batch(
-    image: ImageInput, device: torch.device | str = "cpu"
-) -> tuple[Tensor, bool]:
+def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[Tensor, bool]:
     """Return (B, 3, H, W) float32 in [0, 1] on `device`, and whether the input was a batch.
 
     A path is read; an array is (H, W), (H, W, C) or (B, H, W, C); a tensor is (C, H, W) or

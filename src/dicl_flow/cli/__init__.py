@@ -5,7 +5,21 @@ import sys
 import typer
 
 from ..errors import InputError
-from . import bench, convert, data, data_bench, demo, eval, flow, info, render, show, submit, train
+from . import (
+    bench,
+    convert,
+    data,
+    data_bench,
+    demo,
+    eval,
+    flow,
+    info,
+    render,
+    show,
+    submit,
+    train,
+    video,
+)
 
 app = typer.Typer(
     name="dicl-flow",
@@ -18,6 +32,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
+app.command("video")(video.video)
 app.command("show")(show.show)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
