@@ -97,6 +97,8 @@ def parse_panels(text: str) -> tuple[str, ...]:
 def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Array:
     """Draw all panels on one (H, W, 3) picture of even sides: two beside each other, four 2x2."""
     pictures = [PANELS[name](flow, maximum) for name in panels]
+    if len(pictures) == 1:
+        return _even(pictures[0])
     columns = isqrt(len(pictures) - 1) + 1
     rows = ceil(len(pictures) / columns)
     pictures += [np.zeros_like(pictures[0])] * (rows * columns - len(pictures))
@@ -109,5 +111,5 @@ def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Array:
 
 def _even(picture: Array) -> Array:
     """Repeat the last row and column where a side is odd: video encoders want pairs."""
-    height, width = picture.shape[:2]
-    return np.pad(picture, [(0, height % 2), (0, width % 2), (0, 0)], "edge")
+    odd = [side % 2 for side in picture.shape[:2]]
+    return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
