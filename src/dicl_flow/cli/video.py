@@ -77,7 +77,7 @@ def video(
     selection = Selection(
         Moment.parse("--start", start), Moment.parse("--end", end), stride, scale, on_error
     )
-    kinds = _check_outputs(output, stats, show, file_format)
+    kinds = _check_outputs(Path(source), output, stats, show, file_format)
     opened = open_source(source)
     estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
@@ -114,7 +114,11 @@ def video(
 
 
 def _check_outputs(
-    outputs: list[Path], stats: Path | None, show: str | None, file_format: str | None
+    source: Path,
+    outputs: list[Path],
+    stats: Path | None,
+    show: str | None,
+    file_format: str | None,
 ) -> dict[Path, str]:
     """Return what each output is, refusing early what cannot be written or makes no sense."""
     from ..errors import InputError, unknown_name
@@ -124,6 +128,12 @@ def _check_outputs(
     kinds = {path: _kind(path) for path in outputs}
     options.check_outputs([*(path for path, kind in kinds.items() if kind != "folder"), stats])
     options.check_folders([path for path, kind in kinds.items() if kind == "folder"])
+    if len(set(kinds.values())) < len(outputs):
+        raise InputError("give one output of a kind: one video, one array, one folder")
+    inputs = source.resolve(), source.parent.resolve() if not source.exists() else None
+    for path in outputs:
+        if path.resolve() in inputs:
+            raise InputError(f"{path} is the input as well; write elsewhere")
     if stats is not None and stats.suffix.lower() != ".csv":
         raise InputError(f"{stats}: the statistics are written as .csv")
     if show is not None:

@@ -30,6 +30,8 @@ class Checkpoint:
             shutil.rmtree(self.folder)
         if self._path.exists():
             self._resume()
+        elif any(not path.name.startswith(".") for path in self.folder.glob("*")):
+            raise InputError(f"{self.folder} is in the way: unfinished runs are kept there")
 
     def save(self, done: int, memory: list[dict[str, float]]) -> None:
         """Note that the first `done` flows need not be computed again."""

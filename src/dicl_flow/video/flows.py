@@ -17,7 +17,7 @@ from .frames import Frame, Frames
 
 Item = TypeVar("Item")
 
-_ROOM = 4  # items that wait between two threads
+_ROOM = 2  # items that wait between two threads
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,13 @@ class Selection:
                 return
             first = number if first is None else first
             position, between = divmod(number - first, self.stride)
-            if between or position < skip:
+            if between or (position < skip and size is not None):
                 continue
             frame = self._frame(number, shot, size)
             if frame.image is not None:
-                size = frame.image.shape
-            yield frame
+                size = frame.image.shape  # of the first frame, whether it is wanted again or not
+            if position >= skip:
+                yield frame
 
     def expected(self, source: Source) -> int | None:
         """How many frames that will be, if it can be told."""
@@ -118,7 +119,7 @@ class Selection:
                 raise InputError(
                     f"frame {number} ({shot.name}): {error}; --on-error skip goes on without it"
                 ) from None
-            return Frame(number, shot.name, shot.time, None, str(error))
+            return Frame(number, shot.name, shot.time, None, " ".join(str(error).split()))
         return Frame(number, shot.name, shot.time, image)
 
     def _resized(self, image: Array) -> Array:

@@ -119,6 +119,8 @@ def _video(path: Path) -> Source:
     def shots() -> Iterator[Shot]:
         with open_video(path) as container:
             for number, (time, read) in enumerate(_decoded(container)):
+                if time is None and rate:
+                    time = number / rate
                 yield Shot(f"frame_{number:06d}", time, read)
 
     return Source(shots, stamp(path), rate, count)
@@ -133,12 +135,16 @@ def stamp(path: Path) -> list[object]:
 def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]]]:
     """Frames as they come; where decoding fails, one that says so when it is read."""
     errors, time = pyav().FFmpegError, None
-    for packet in container.demux(video=0):
+    packets = container.demux(video=0)
+    while True:
         try:
-            frames = packet.decode()
+            packet = next(packets, None)  # after an error of its own it has no more
+            frames = None if packet is None else packet.decode()
         except errors as error:
             yield time, _broken(error.strerror)
             continue
+        if frames is None:
+            return
         for frame in frames:
             time = frame.time
             if frame.is_corrupt:

@@ -1,13 +1,14 @@
 """What is made of each flow: one class for each kind of output."""
 
 import os
+import shutil
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import InputError
-from ..files import encode_flow, write_files
+from ..files import encode_flow, replacing, write_files
 from ..inputs import Array
 from .flows import FrameFlow
 
@@ -42,6 +43,11 @@ class FlowFiles(Writer):
     def __init__(self, folder: Path, suffix: str) -> None:
         super().__init__()
         self.folder, self.suffix = folder, suffix
+
+    def resume(self, done: int) -> None:
+        """Remove what a kill left of a file."""
+        for path in self.folder.glob(f".*{self.suffix}.*"):
+            path.unlink()
 
     def write(self, flow: FrameFlow) -> None:
         """Write a file; none where a frame is broken."""
@@ -96,7 +102,8 @@ class FlowStack(Writer):
 
     def finish(self) -> Path:
         """Give the file its name."""
-        self._part.replace(self.output)
+        with replacing(self.output) as temporary:
+            shutil.move(self._part, temporary)
         return self.output
 
     @property
