@@ -77,7 +77,7 @@ def video(
     selection = Selection(
         Moment.parse("--start", start), Moment.parse("--end", end), stride, scale, on_error
     )
-    kinds = _check_outputs(Path(source), output, stats, show, file_format)
+    kinds = _check_outputs(Path(source), output, stats, show, file_format, maximum)
     opened = open_source(source)
     estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
@@ -119,6 +119,7 @@ def _check_outputs(
     stats: Path | None,
     show: str | None,
     file_format: str | None,
+    maximum: float | None,
 ) -> dict[Path, str]:
     """Return what each output is, refusing early what cannot be written or makes no sense."""
     from ..errors import InputError, unknown_name
@@ -138,6 +139,8 @@ def _check_outputs(
         raise InputError(f"{stats}: the statistics are written as .csv")
     if show is not None:
         parse_panels(show)
+    if maximum is not None and not maximum > 0:
+        raise InputError(f"--max must be positive, got {maximum:g}")
     if file_format is not None and f".{file_format}" not in FLOW_SUFFIXES:
         raise unknown_name("--format", file_format, [suffix[1:] for suffix in FLOW_SUFFIXES])
     for option, value, kind in (("--show", show, "video"), ("--format", file_format, "folder")):
