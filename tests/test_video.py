@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +19,17 @@ import torch
 
 import dicl_flow
 from dicl_flow.errors import InputError
-from dicl_flow.video import PictureVideo, ahead, flow_colors, open_source
+from dicl_flow.video import (
+    Checkpoint,
+    PictureVideo,
+    Selection,
+    Source,
+    ahead,
+    flow_colors,
+    open_source,
+)
+from dicl_flow.video import run as run_video
+from dicl_flow.video.sources import Shot
 from dicl_flow.visualize import flow_to_rgb
 
 SIZE = (64, 96)
@@ -428,6 +440,37 @@ def test_a_camera_is_recorded_until_it_is_stopped(video, tmp_path, monkeypatch):
     monkeypatch.setattr(cv2, "VideoCapture", Camera)
     assert video("camera:0", "-o", tmp_path / "s.npy", "--end", 5)[0] == 0
     assert np.load(tmp_path / "s.npy").shape == (4, *SIZE, 2)
+
+
+def test_few_frames_are_in_memory_at_a_time(tmp_path):
+    class Still:
+        """Stands in for a sequence: no motion, at once."""
+
+        first = True
+
+        def advance(self, image):
+            first, self.first = self.first, False
+            return None if first else torch.zeros(1, 3, *image.shape[:2])
+
+    seen, most = [], 0
+
+    def read():
+        image = np.zeros((16, 16, 3), np.uint8)
+        seen.append(weakref.ref(image))
+        return image
+
+    def watch(flow):
+        nonlocal most
+        most = max(most, sum(image() is not None for image in seen))
+        return True
+
+    source = Source(lambda: (Shot("frame", None, read) for _ in range(200)), [])
+    output = tmp_path / "still.mp4"
+    checkpoint = Checkpoint(output, {})
+    movie = PictureVideo(output, checkpoint.folder, Fraction(25), ["frame"])
+    run_video(source, Selection(), Still(), [movie], checkpoint, watch)
+    assert len(seen) == 200
+    assert most <= 12  # two queues of two, and what each thread has in its hands
 
 
 def test_a_thread_works_ahead_but_not_too_far_and_ends_with_its_reader():
