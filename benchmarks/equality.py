@@ -12,7 +12,7 @@ import numpy as np
 
 import dicl_flow
 from dicl_flow.data import list_pairs, parse_data_argument, read_frames
-from dicl_flow.evaluation import pool, score_predictions
+from dicl_flow.evaluation import Prediction, pool, score_predictions
 
 device, *arguments = sys.argv[1:]
 precisions = ("fp32", "fp16" if device.startswith("cuda") else "bf16")
@@ -34,7 +34,7 @@ for name, root in map(parse_data_argument, arguments):
                 f"{(distance > 0.02).mean():.2e} further than 0.02 px"
             )
     epe = {
-        way: pool(score_predictions(zip(pairs, found, strict=True)).values()).values["epe"]
+        way: pool(score_predictions(map(Prediction, pairs, found)).values()).values["epe"]
         for way, found in flows.items()
     }
     changes = (f"{way} {epe[way] / epe['plain'] - 1:+.3%}" for way in precisions)

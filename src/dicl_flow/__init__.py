@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .interpolation import interpolate
     from .models import build
     from .result import FlowResult
+    from .sequence import FlowSequence
     from .visualize import flow_to_rgb
     from .warping import warp
 
@@ -29,6 +30,7 @@ _HOME = {
     "load": "estimator",
     "FlowEstimator": "estimator",
     "FlowResult": "result",
+    "FlowSequence": "sequence",
     "build": "models",
     "ModelConfig": "config",
     "LevelConfig": "config",
@@ -45,6 +47,7 @@ __all__ = [
     "load",
     "FlowEstimator",
     "FlowResult",
+    "FlowSequence",
     "build",
     "ModelConfig",
     "LevelConfig",

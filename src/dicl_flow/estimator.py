@@ -83,7 +83,9 @@ class FlowEstimator:
         `dicl_flow.inputs.image_batch` for all that is understood. `backward` asks for the
         flow of the pixels of `image2` as well, and for what is occluded in either.
         """
-        (batch1, is_batch), (batch2, _) = image_batch(image1), image_batch(image2)
+        (batch1, is_batch), (batch2, _) = (
+            image_batch(image, self.device) for image in (image1, image2)
+        )
         if batch1.shape != batch2.shape:
             raise InputError(
                 f"the two images must have one size, got {_size(batch1)} and {_size(batch2)}"
@@ -164,6 +166,19 @@ class FlowEstimator:
         size = (image1.shape[-2], image1.shape[-1])
         forward = self._answer(there, fitted1, fitted2, size)
         return torch.cat([forward, self._answer(back, fitted2, fitted1, size)], 1)
+
+    def prepare(self, image: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) in [0, 1] -> what `match` needs of it: as the network sees it, features."""
+        fitted = self._fit(normalize(image)).contiguous()
+        with self._arithmetic():
+            return [fitted, *self.model.features(fitted)]
+
+    def match(self, first: list[Tensor], second: list[Tensor], size: tuple[int, int]) -> Tensor:
+        """Two prepared images that were (height, width) -> flow and confidence (B, 3, H, W)."""
+        (fitted1, *pyramid1), (fitted2, *pyramid2) = first, second
+        with self._arithmetic():
+            levels = self.model.flow_from_features(pyramid1, pyramid2, fitted1)
+        return self._answer(levels, fitted1, fitted2, size)
 
     def _answer(
         self, levels: list[LevelFlow], image1: Tensor, image2: Tensor, size: tuple[int, int]

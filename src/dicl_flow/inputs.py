@@ -18,21 +18,21 @@ ImageInput: TypeAlias = Image | Sequence[Image]
 _WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
 
 
-def image_batch(image: ImageInput) -> tuple[Tensor, bool]:
-    """Return (B, 3, H, W) float32 in [0, 1], and whether the input was a batch.
+def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[Tensor, bool]:
+    """Return (B, 3, H, W) float32 in [0, 1] on `device`, and whether the input was a batch.
 
     A path is read; an array is (H, W), (H, W, C) or (B, H, W, C); a tensor is (C, H, W) or
     (B, C, H, W); C is 1, 3 or 4 (transparency is dropped). Integers are uint8 or uint16,
     floats lie in [0, 1]. A list of images of one size is a batch.
     """
     if isinstance(image, str | Path):
-        return _from_file(image), False
+        return _from_file(image).to(device), False
     if isinstance(image, list | tuple):
-        return _stack(image), True
+        return _stack(image).to(device), True
     if isinstance(image, Tensor):
-        return _unit_range(_from_tensor(image)), image.ndim == 4
+        return _unit_range(_from_tensor(image)).to(device), image.ndim == 4
     array = np.asarray(image)
-    return _unit_range(_from_array(array)), array.ndim == 4
+    return _unit_range(_from_array(array, device)).to(device), array.ndim == 4
 
 
 def normalize(images: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def _stack(images: Sequence[Image]) -> Tensor:
     return torch.cat(tensors)
 
 
-def _from_array(array: Array) -> Tensor:
+def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim not in (3, 4) or array.shape[-1] not in (1, 3, 4):
@@ -66,7 +66,10 @@ def _from_array(array: Array) -> Tensor:
             f"an image array has the shape (height, width, 3) or (batch, height, width, 3), "
             f"got {array.shape}; channel-first data goes in as a torch tensor"
         )
-    return _from_tensor(torch.from_numpy(np.ascontiguousarray(np.moveaxis(array, -1, -3))))
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if array.dtype == np.uint8:  # bytes are the least to move
+        tensor = tensor.to(device)
+    return _from_tensor(tensor.movedim(-1, -3).contiguous())
 
 
 def _from_tensor(tensor: Tensor) -> Tensor:

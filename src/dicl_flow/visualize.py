@@ -12,7 +12,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # The Middlebury wheel: colours between its six corners, and how many steps each side takes.
 _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255))
 _STEPS = (15, 6, 4, 11, 13, 6)
-_OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
+OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
 
 
 def color_wheel() -> Array:
@@ -39,9 +39,9 @@ def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
     known = known_flow(flow)
     flow = np.where(known[..., None], flow, 0)
     length = np.hypot(flow[..., 0], flow[..., 1])
-    saturation = (length / (maximum or max(length.max(), 1e-12)))[..., None]
+    saturation = (length / (maximum or longest_vector(flow)))[..., None]
     hue = _hue(flow)
-    color = np.where(saturation <= 1, 1 - saturation * (1 - hue), hue * _OUT_OF_RANGE)
+    color = np.where(saturation <= 1, 1 - saturation * (1 - hue), hue * OUT_OF_RANGE)
     return np.where(known[..., None], np.floor(255 * color), 0).astype(np.uint8)
 
 
@@ -50,24 +50,41 @@ def known_flow(flow: Array) -> Array:
     return np.asarray((np.abs(flow) < 1e9).all(2))
 
 
+def longest_vector(flow: Array) -> float:
+    """Length in px of the longest known vector, and never quite 0."""
+    flow = np.where(known_flow(flow)[..., None], np.asarray(flow, np.float64), 0)
+    return max(float(np.hypot(flow[..., 0], flow[..., 1]).max()), 1e-12)
+
+
 def overlay(image: Array, flow: Array, maximum: float | None = None) -> Array:
     """Colour the frame by its flow: the picture gives the brightness, the flow the colour."""
-    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None] / 255
-    color = flow_to_rgb(flow, maximum)
-    return np.rint(color * (0.3 + 0.7 * grey)).astype(np.uint8)
+    return tint(image, flow_to_rgb(flow, maximum))
 
 
-def draw_arrows(image: Array, flow: Array, spacing: int | None = None) -> Array:
-    """Draw the flow on the frame as arrows, one every `spacing` pixels, at true length."""
+def tint(image: Array, color: Array) -> Array:
+    """Give `color` the brightness of `image`, (H, W, 3) uint8 both; black becomes dark."""
+    weight = (0.3 + 0.7 / 255 * np.arange(256))[:, None]
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    return np.rint(color * weight[grey]).astype(np.uint8)
+
+
+def draw_arrows(
+    image: Array, flow: Array, spacing: int | None = None, maximum: float | None = None
+) -> Array:
+    """Draw the flow on the frame as arrows, one every `spacing` pixels, at true length.
+
+    Their colours are those of `flow_to_rgb`.
+    """
     height, width = flow.shape[:2]
     spacing = spacing or max(8, round(max(height, width) / 48))
     known = known_flow(flow)
-    colors = flow_to_rgb(flow)
+    grid = (slice(spacing // 2, None, spacing),) * 2
+    colors = flow_to_rgb(flow[grid], maximum or longest_vector(flow))
     canvas = np.ascontiguousarray(image // 2 + 32)  # mute the frame, so that arrows stand out
-    for y in range(spacing // 2, height, spacing):
-        for x in range(spacing // 2, width, spacing):
+    for row, y in enumerate(range(spacing // 2, height, spacing)):
+        for column, x in enumerate(range(spacing // 2, width, spacing)):
             if known[y, x]:
-                _draw_arrow(canvas, x, y, flow[y, x], colors[y, x])
+                _draw_arrow(canvas, x, y, flow[y, x], colors[row, column])
     return canvas
 
 

@@ -1,19 +1,21 @@
 """Several methods on the same pairs, one sheet a pair: estimates and where they are wrong."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..data import FlowPair, read_frames, read_sample
 from ..errors import InputError
 from ..estimator import load
-from ..evaluation import BASELINES, Method, Score, endpoint_error, score_pair
+from ..evaluation import BASELINES, Score, endpoint_error, score_pair
 from ..evaluation.score import warping_difference
 from ..inputs import Array
 from ..sheets import contact_sheet, thumbnail, write_on
 from ..visualize import error_to_rgb, flow_to_rgb
 from .volumes import weights_name
+
+FlowMethod: TypeAlias = Callable[[Array, Array], Array]
 
 _CELL = (448, 336)  # px
 
@@ -26,9 +28,9 @@ class Comparison(NamedTuple):
     """By method."""
 
 
-def open_methods(names: Sequence[str], device: str, precision: str) -> dict[str, Method]:
+def open_methods(names: Sequence[str], device: str, precision: str) -> dict[str, FlowMethod]:
     """Baselines by name, everything else as weights."""
-    methods: dict[str, Method] = {}
+    methods: dict[str, FlowMethod] = {}
     for entry in names:
         name = entry if entry in BASELINES else weights_name(entry)
         if name in methods:
@@ -39,7 +41,7 @@ def open_methods(names: Sequence[str], device: str, precision: str) -> dict[str,
     return methods
 
 
-def compare(pair: FlowPair, methods: Mapping[str, Method]) -> Comparison:
+def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
     """Estimate, score and draw one pair."""
     frames = read_frames(pair)
     flows = {name: method(*frames) for name, method in methods.items()}
@@ -47,7 +49,7 @@ def compare(pair: FlowPair, methods: Mapping[str, Method]) -> Comparison:
     return Comparison(_draw(pair, frames, flows, scores), scores)
 
 
-def _network(weights: str, device: str, precision: str) -> Method:
+def _network(weights: str, device: str, precision: str) -> FlowMethod:
     estimator = load(weights, device, precision)
     return lambda *frames: estimator(*frames).flow
 

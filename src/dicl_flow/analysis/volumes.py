@@ -108,6 +108,7 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
             for what, module in parts.items():
                 hooks.callback(module.register_forward_hook(keep(stride, what)).remove)
         estimator(image1, image2)
+    assert isinstance(estimator.model, DiclFlow)
     levels = {
         int(stride): _volume(kept[stride, "before"], kept[stride, "after"], kept[stride, "inputs"])
         for stride in estimator.model.levels

@@ -23,6 +23,7 @@ from . import (
     show,
     submit,
     train,
+    video,
     warp,
 )
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
+app.command("video")(video.video)
 app.command("show")(show.show)
 app.command("warp")(warp.warp)
 app.command("interpolate")(interpolate.interpolate)

@@ -4,6 +4,7 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,40 @@ def is_video(path: Path) -> bool:
     return path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def video_frames(path: Path) -> Iterator[Array]:
-    """Decode the frames of a video in turn: (H, W, 3) uint8 RGB."""
+def pyav() -> Any:
+    """Return the module `av`, or name the extra it is in."""
     try:
         import av
     except ImportError:
         raise InputError("videos need PyAV: pip install 'dicl-flow[video]'") from None
+    return av
+
+
+@contextmanager
+def open_video(path: Path) -> Iterator[Any]:
+    """Open a video for reading; what goes wrong with it within is an error that names it."""
+    av = pyav()
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
                 raise InputError(f"{path} holds no pictures")
-            for frame in container.decode(video=0):
-                yield frame.to_ndarray(format="rgb24")
+            container.streams.video[0].thread_type = "AUTO"
+            yield container
     except av.FFmpegError as error:
         raise InputError(f"{path} cannot be decoded as a video: {error.strerror}") from None
+
+
+def video_frames(path: Path) -> Iterator[Array]:
+    """Decode the frames of a video in turn: (H, W, 3) uint8 RGB."""
+    with open_video(path) as container:
+        for frame in container.decode(video=0):
+            yield to_array(frame)
+
+
+def to_array(frame: Any) -> Array:
+    """A decoded frame -> (H, W, 3) uint8 RGB, upright as the camera was held."""
+    image = frame.to_ndarray(format="rgb24")
+    return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)))
 
 
 def extract_frames(video: Path) -> Path:

@@ -34,4 +34,4 @@ def dis() -> Callable[[Array, Array], Array]:
     return estimate
 
 
-BASELINES: dict[str, Callable[[], Method]] = {"dis": dis}
+BASELINES: dict[str, Callable[[], Callable[[Array, Array], Array]]] = {"dis": dis}

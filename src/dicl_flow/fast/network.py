@@ -1,6 +1,7 @@
 import copy
 from collections.abc import Iterator
 from itertools import islice
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +102,8 @@ class FastDiclFlow(DiclFlow):
             make(level, _level_dtype(dtype, stride), memory_limit)
             for stride, level in zip(model.config.strides, model.levels.values(), strict=True)
         ]
-        super().__init__(model.config, _fast_pyramid(model.features, dtype), levels)
+        pyramid = cast(FeaturePyramid, model.features)
+        super().__init__(model.config, _fast_pyramid(pyramid, dtype), levels)
         self._stream: torch.cuda.Stream | None = None
         self.to(device).eval()
 
@@ -110,9 +112,7 @@ class FastDiclFlow(DiclFlow):
         self._check(image1, image2)
         both = torch.cat([image1, image2])
         pyramid = self._beside(both) if both.is_cuda else self.features(both)
-        count = len(image1)
-        pairs = ((features[:count], features[count:]) for features in pyramid)
-        return self.flow_from_pairs(pairs, image1)
+        return self.flow_from_pairs(self._halves(pyramid), image1)
 
     def _beside(self, images: Tensor) -> Iterator[Tensor]:
         """Yield the features of coarse levels while those of finer ones are still being made.
@@ -123,7 +123,7 @@ class FastDiclFlow(DiclFlow):
         if self._stream is None:
             self._stream = torch.cuda.Stream()
         current = torch.cuda.current_stream()
-        pyramid = self.features.coarse_to_fine(images)
+        pyramid = cast(FeaturePyramid, self.features).coarse_to_fine(images)
         coarsest = next(pyramid)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):

@@ -1,8 +1,7 @@
 """DICL-Flow: coarse to fine, match, project, read off, refine."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
 
 from ..config import LevelConfig, ModelConfig
@@ -15,7 +14,7 @@ from ..ops import (
     upsample_flow,
     warp,
 )
-from .network import FlowNetwork, LevelFlow
+from .network import FlowNetwork, LevelFlow, Pair
 
 
 class DiclLevel(nn.Module):
@@ -50,38 +49,8 @@ class DiclLevel(nn.Module):
 class DiclFlow(FlowNetwork):
     """The whole network."""
 
-    def __init__(
-        self, config: ModelConfig, features: FeaturePyramid, levels: list[DiclLevel]
-    ) -> None:
-        super().__init__(config)
-        self.features = features
-        self.levels = nn.ModuleDict(
-            {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
-        )
-
-    def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
-        """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
-        self._check(image1, image2)
-        return self.flow_from_features(self.features(image1), self.features(image2), image1)
-
-    def both_ways(self, image1: Tensor, image2: Tensor) -> tuple[list[LevelFlow], list[LevelFlow]]:
-        """The flow from 1 to 2 and that from 2 to 1; features are computed once for both."""
-        self._check(image1, image2)
-        pyramids = [features.chunk(2) for features in self.features(torch.cat([image1, image2]))]
-        pyramid1, pyramid2 = zip(*pyramids, strict=True)
-        there = self.flow_from_features(pyramid1, pyramid2, image1)
-        return there, self.flow_from_features(pyramid2, pyramid1, image2)
-
-    def flow_from_features(
-        self, pyramid1: Sequence[Tensor], pyramid2: Sequence[Tensor], image1: Tensor
-    ) -> list[LevelFlow]:
-        """Match two feature pyramids, coarsest first; `image1` guides the context nets."""
-        return self.flow_from_pairs(zip(pyramid1, pyramid2, strict=True), image1)
-
-    def flow_from_pairs(
-        self, pairs: Iterable[tuple[Tensor, Tensor]], image1: Tensor
-    ) -> list[LevelFlow]:
-        """Do the same with the features of both images level by level, as they come."""
+    def flow_from_pairs(self, pairs: Iterable[Pair], image1: Tensor) -> list[LevelFlow]:
+        """See `FlowNetwork`."""
         flows: list[LevelFlow] = []
         coarse_flow = None  # the coarsest level starts from no motion
         for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):

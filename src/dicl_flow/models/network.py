@@ -1,11 +1,17 @@
 """What all hosts have in common: what goes in, what comes out."""
 
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig
 from ..ops import upsample_flow
+
+Pair: TypeAlias = tuple[Tensor, Tensor]
+"""Features of both images at one level."""
 
 
 class LevelFlow(NamedTuple):
@@ -21,26 +27,55 @@ class LevelFlow(NamedTuple):
     """(B, 1, H, W): logits that the motion left lies beyond the radius; VCN's, in training."""
 
 
-class FlowNetwork(nn.Module):
-    """A host. Images come normalised to [-1, 1], sides multiples of `config.pad_multiple`.
-
-    `model(image1, image2)` takes two (B, 3, H, W) and returns `list[LevelFlow]`, coarsest first.
-    """
+class FlowNetwork(nn.Module, ABC):
+    """A host. Images come normalised to [-1, 1], sides multiples of `config.pad_multiple`."""
 
     training_only: str | None = None
     """What the names of parameters contain that only training needs."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(
+        self, config: ModelConfig, features: nn.Module, levels: Iterable[nn.Module]
+    ) -> None:
+        """`features` makes a pyramid of an image, coarsest first, for a level each."""
         super().__init__()
         self.config = config
+        self.features = features
+        self.levels = nn.ModuleDict(
+            {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
+        )
+
+    def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
+        """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
+        self._check(image1, image2)
+        return self.flow_from_features(self.features(image1), self.features(image2), image1)
+
+    def both_ways(self, image1: Tensor, image2: Tensor) -> tuple[list[LevelFlow], list[LevelFlow]]:
+        """The flow from 1 to 2 and that from 2 to 1; features are computed once for both."""
+        self._check(image1, image2)
+        pairs = list(self._halves(self.features(torch.cat([image1, image2]))))
+        there = self.flow_from_pairs(pairs, image1)
+        return there, self.flow_from_pairs(((two, one) for one, two in pairs), image2)
+
+    def flow_from_features(
+        self, pyramid1: Sequence[Tensor], pyramid2: Sequence[Tensor], image1: Tensor
+    ) -> list[LevelFlow]:
+        """Match two feature pyramids, coarsest first; `image1` may guide the refinement."""
+        return self.flow_from_pairs(zip(pyramid1, pyramid2, strict=True), image1)
+
+    @abstractmethod
+    def flow_from_pairs(self, pairs: Iterable[Pair], image1: Tensor) -> list[LevelFlow]:
+        """Do the same with the features of both images level by level, as they come."""
+
+    @staticmethod
+    def _halves(pyramid: Iterable[Tensor]) -> Iterator[Pair]:
+        """Features of both images in one batch -> those of each."""
+        for features in pyramid:
+            count = len(features) // 2
+            yield features[:count], features[count:]
 
     def upsample(self, flow: Tensor, size: tuple[int, int]) -> Tensor:
         """Bring the flow of a level to `size`, its vectors with it, as this host does."""
         return upsample_flow(flow, size)
-
-    def both_ways(self, image1: Tensor, image2: Tensor) -> tuple[list[LevelFlow], list[LevelFlow]]:
-        """The flow from 1 to 2 and that from 2 to 1."""
-        return self(image1, image2), self(image2, image1)
 
     def _check(self, image1: Tensor, image2: Tensor) -> None:
         if image1.shape != image2.shape:

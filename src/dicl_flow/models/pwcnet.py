@@ -1,5 +1,6 @@
 """PWC-Net: coarse to fine, warp, match, decode the volume with dense connections."""
 
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from ..config import LevelConfig, ModelConfig
 from ..matching import CorrelationMatcher, Matcher, build_matcher
 from ..nn import SLOPE, LeakyBlock, apply_in_float32, dilated_net, initialize
 from ..ops import displacement_probability, normalized_entropy, warp
-from .network import FlowNetwork, LevelFlow
+from .network import FlowNetwork, LevelFlow, Pair
 
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
 DENSE_WIDTHS = (128, 128, 96, 64, 32)
@@ -107,23 +108,11 @@ class PwcLevel(nn.Module):
 class PwcNet(FlowNetwork):
     """The whole network."""
 
-    def __init__(
-        self, config: ModelConfig, features: StridedPyramid, levels: list[PwcLevel]
-    ) -> None:
-        super().__init__(config)
-        self.features = features
-        self.levels = nn.ModuleDict(
-            {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
-        )
-
-    def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
-        """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
-        self._check(image1, image2)
+    def flow_from_pairs(self, pairs: Iterable[Pair], image1: Tensor) -> list[LevelFlow]:
+        """See `FlowNetwork`."""
         flows: list[LevelFlow] = []
         carried = None
-        for level, features1, features2 in zip(
-            self.levels.values(), self.features(image1), self.features(image2), strict=True
-        ):
+        for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
             flow, carried = level(features1, features2, carried)
             flows.append(flow)
         return flows

@@ -1,5 +1,6 @@
 """VCN: coarse to fine, warp, match channel by channel, filter the 4-D volume, weigh hypotheses."""
 
+from collections.abc import Iterable
 from math import log
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from ..ops import (
     upsample_pixels,
     warp_strictly_inside,
 )
-from .network import FlowNetwork, LevelFlow
+from .network import FlowNetwork, LevelFlow, Pair
 
 NUM_HYPOTHESES = {64: 16, 32: 16, 16: 16, 8: 16, 4: 12}  # of a level at each stride
 WINDOW_RADIUS = 3  # around the peak: 7x7 displacements
@@ -95,25 +96,22 @@ class Vcn(FlowNetwork):
 
     training_only = ".out_of_range."
 
-    def __init__(self, config: ModelConfig, features: PspPyramid, levels: list[VcnLevel]) -> None:
-        super().__init__(config)
-        self.features = features
-        self.levels = nn.ModuleDict(
-            {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
-        )
-
     def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
-        maps = self.features(torch.cat([image1, image2]))  # norms see both images at once
+        both = self.features(torch.cat([image1, image2]))  # norms see both images at once
+        return self.flow_from_pairs(self._halves(both), image1)
+
+    def flow_from_pairs(self, pairs: Iterable[Pair], image1: Tensor) -> list[LevelFlow]:
+        """See `FlowNetwork`."""
         flows: list[LevelFlow] = []
         coarse_flow = hypotheses = None
-        for level, both in zip(self.levels.values(), maps, strict=True):
+        for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
             if flows and hypotheses is not None:
-                size = (both.shape[-2], both.shape[-1])
+                size = (features1.shape[-2], features1.shape[-1])
                 coarse_flow = self.upsample(flows[-1].refined, size)
                 hypotheses = hypotheses.upsample(size)
-            flow, hypotheses = level(*both.chunk(2), coarse_flow, hypotheses)
+            flow, hypotheses = level(features1, features2, coarse_flow, hypotheses)
             flows.append(flow)
         return flows
 

@@ -1,0 +1,105 @@
+"""Frames a second from video to video: python benchmarks/video_speed.py [1920x1080 [600 [fast]]].
+
+Decodes and encodes with OpenCV (Motion JPEG), so that PyAV is not needed. Prints what decoding
+alone takes, decoding and estimating, and everything; the last line is the end-to-end speed.
+"""
+
+import sys
+import tempfile
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+
+import cv2
+import numpy as np
+import torch
+
+import dicl_flow
+from dicl_flow.video import Checkpoint, PictureVideo, Selection, ahead, estimate_flows, run
+from dicl_flow.video.sources import capture
+
+width, height = map(int, (sys.argv[1] if len(sys.argv) > 1 else "1920x1080").split("x"))
+count = int(sys.argv[2]) if len(sys.argv) > 2 else 600
+backend = sys.argv[3] if len(sys.argv) > 3 else "fast"
+
+
+class MotionJpeg:
+    """One segment, written by OpenCV."""
+
+    def __init__(self, path, rate):
+        self.path, self.rate, self.writer = path, float(rate), None
+
+    def __call__(self, picture, number):
+        """Add a picture."""
+        size, code = picture.shape[1::-1], cv2.VideoWriter.fourcc(*"MJPG")
+        self.writer = self.writer or cv2.VideoWriter(str(self.path), code, self.rate, size)
+        self.writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+
+    def close(self):
+        """Finish the file."""
+        self.writer.release()
+
+
+class OneSegment(PictureVideo):
+    """A video that is not cut, for nothing is joined here."""
+
+    piece = 1 << 40
+
+    def finish(self):
+        """Leave the segment where it is, to be removed."""
+        return self.output
+
+
+def make_clip(path):
+    """Pan over a smooth random texture."""
+    generator = np.random.default_rng(0)
+    coarse = generator.integers(0, 256, (height // 12 + 20, width // 12 + 40, 3), np.uint8)
+    texture = cv2.resize(coarse, None, fx=16, fy=16, interpolation=cv2.INTER_CUBIC)
+    encoder = MotionJpeg(path, 30)
+    for number in range(count + 1):
+        top, left = (int(100 + 90 * np.sin(number / speed)) for speed in (31, 23))
+        encoder(np.ascontiguousarray(texture[top : top + height, left : left + width]), number)
+    encoder.close()
+
+
+def frames():
+    return ahead(Selection().frames(capture(str(clip), live=False)))
+
+
+def everything(output):
+    checkpoint, numbers = Checkpoint(output, {}, restart=True), []
+    writer = OneSegment(output, checkpoint.folder, Fraction(30), ["wheel"], encoder=MotionJpeg)
+    source = capture(str(clip), live=False)
+    run(
+        *(source, Selection(), sequence, [writer], checkpoint),
+        lambda flow: numbers.append(flow.frame.number) is None,
+    )
+    return numbers
+
+
+def clock(name, work):
+    start = perf_counter()
+    number = len(list(work()))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    print(f"{name:<22}{number / (perf_counter() - start):8.1f} frames/s", flush=True)
+
+
+def estimate():
+    return (flow.frame.number for flow in ahead(estimate_flows(frames(), sequence)))
+
+
+with tempfile.TemporaryDirectory() as folder:
+    clip = Path(folder) / "clip.avi"
+    make_clip(clip)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    sequence = dicl_flow.FlowSequence(dicl_flow.load(device=device, backend=backend))
+    print(f"{width}x{height}, {count} flows, {device}, {sequence.estimator.precision}")
+    for frame in islice(frames(), 3):  # record, compile, choose
+        sequence.advance(frame.image)
+    sequence.restart()
+    clock("decode", lambda: (frame.number for frame in frames()))
+    clock("decode, estimate", estimate)
+    sequence.restart()
+    clock("end to end", lambda: everything(Path(folder) / "out.avi"))

@@ -1,0 +1,34 @@
+"""The flow of whole videos: frames in, flows through a list of writers, in constant memory."""
+
+from .checkpoint import Checkpoint
+from .encoding import ENCODERS, PictureVideo
+from .flows import FrameFlow, ahead, estimate_flows
+from .frames import Frame, Moment, Selection
+from .pictures import PANELS, flow_colors, parse_panels
+from .run import run
+from .sources import Source, open_source, stamp
+from .statistics import StatisticsTable
+from .writers import FlowFiles, FlowStack, Writer
+
+__all__ = [
+    "ENCODERS",
+    "PANELS",
+    "Checkpoint",
+    "FlowFiles",
+    "FlowStack",
+    "Frame",
+    "FrameFlow",
+    "Moment",
+    "PictureVideo",
+    "Selection",
+    "Source",
+    "StatisticsTable",
+    "Writer",
+    "ahead",
+    "estimate_flows",
+    "flow_colors",
+    "open_source",
+    "parse_panels",
+    "run",
+    "stamp",
+]

@@ -1,0 +1,59 @@
+"""How far a run has come, so that the same command goes on there."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..files import write_files
+
+Settings = Mapping[str, Any]
+
+
+class Checkpoint:
+    """A folder beside the output, OUTPUT.parts, that holds what is not finished.
+
+    Its file state.json says with which settings the run began, how many flows are safe, and
+    what its writers remember.
+    """
+
+    def __init__(self, output: Path, settings: Settings, *, restart: bool = False) -> None:
+        output = output.resolve()
+        self.folder = output.with_name(f"{output.name}.parts")
+        self._path = self.folder / "state.json"
+        self._settings = json.loads(json.dumps(settings, default=str))
+        self.done = 0
+        self.memory: list[dict[str, float]] = []
+        if restart and self._path.exists():
+            shutil.rmtree(self.folder)
+        if self._path.exists():
+            self._resume()
+        elif any(not path.name.startswith(".") for path in self.folder.glob("*")):
+            raise InputError(f"{self.folder} is in the way: unfinished runs are kept there")
+
+    def save(self, done: int, memory: list[dict[str, float]]) -> None:
+        """Note that the first `done` flows need not be computed again."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.done, self.memory = done, memory
+        state = {"settings": self._settings, "done": done, "memory": self.memory}
+        write_files({self._path: json.dumps(state, indent=1).encode()})
+
+    def remove(self) -> None:
+        """Forget the run: it is finished."""
+        shutil.rmtree(self.folder)
+
+    def _resume(self) -> None:
+        try:
+            state = json.loads(self._path.read_text())
+            settings, self.done, self.memory = state["settings"], state["done"], state["memory"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{self._path} is damaged; begin anew with --restart") from None
+        for key in {**settings, **self._settings}:
+            before, now = settings.get(key), self._settings.get(key)
+            if before != now:
+                raise InputError(
+                    f"{self.folder} holds an unfinished run with another {key} ({before}, now "
+                    f"{now}); use the same settings, or begin anew with --restart"
+                )

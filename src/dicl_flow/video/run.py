@@ -1,0 +1,79 @@
+"""A video from the first frame to the last, or from where the last run was stopped."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from math import lcm
+from pathlib import Path
+
+from ..errors import InputError
+from ..sequence import FlowSequence
+from .checkpoint import Checkpoint
+from .flows import FrameFlow, ahead, estimate_flows
+from .frames import Selection
+from .sources import Source
+from .writers import Writer
+
+
+def run(
+    source: Source,
+    selection: Selection,
+    sequence: FlowSequence,
+    writers: Sequence[Writer],
+    checkpoint: Checkpoint,
+    watch: Callable[[FrameFlow], bool] = lambda flow: True,
+) -> list[Path]:
+    """Hand each flow to all writers; return what was written, nothing if the run was stopped.
+
+    `watch` sees each flow and says whether to go on. Frames are decoded in a thread of their
+    own, flows estimated in another. After an early end, whatever its reason, the same call goes
+    on from the last piece that was safe; a camera's run is finished instead.
+    """
+    if source.live and checkpoint.done:
+        raise InputError("what a camera saw cannot be gone on with; begin anew with --restart")
+    _resume(writers, checkpoint)
+    piece = lcm(*(writer.piece for writer in writers))
+    frames = ahead(selection.frames(source, skip=checkpoint.done))
+    count, stopped, errors = checkpoint.done, False, list[InputError]()
+    with closing(ahead(estimate_flows(frames, sequence))) as flows:
+        for flow in _until_error(flows, errors):
+            for writer in writers:
+                writer.write(flow)
+            count += 1
+            if count % piece == 0:
+                _commit(writers, checkpoint, count)
+            stopped = not watch(flow)
+            if stopped:
+                break
+    if not count:
+        checkpoint.remove()
+        raise errors[0] if errors else InputError("it takes two frames at least to have a flow")
+    _commit(writers, checkpoint, count)
+    if errors:
+        raise errors[0]
+    if stopped and not source.live:
+        return []
+    written = [writer.finish() for writer in writers]
+    checkpoint.remove()
+    return written
+
+
+def _resume(writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
+    if not checkpoint.done:
+        checkpoint.save(0, [{} for _ in writers])
+    for writer, memory in zip(writers, checkpoint.memory, strict=True):
+        writer.memory = memory
+        writer.resume(checkpoint.done)
+
+
+def _commit(writers: Sequence[Writer], checkpoint: Checkpoint, count: int) -> None:
+    for writer in writers:
+        writer.commit()
+    checkpoint.save(count, [writer.memory for writer in writers])
+
+
+def _until_error(flows: Iterator[FrameFlow], errors: list[InputError]) -> Iterator[FrameFlow]:
+    """Stop at a broken frame: what came before it is to be made safe first."""
+    try:
+        yield from flows
+    except InputError as error:
+        errors.append(error)

@@ -1,0 +1,160 @@
+"""Where frames come from: a video, a folder or pattern of images, a camera."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from glob import glob
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+import cv2
+
+from ..data.listing import natural_key
+from ..data.own import IMAGE_SUFFIXES
+from ..data.video_frames import open_video, pyav, to_array
+from ..errors import InputError
+from ..files import read_image, to_uint8
+from ..inputs import Array
+
+CAMERA = "camera:"
+
+
+class Shot(NamedTuple):
+    """A frame that has not been looked at yet: many are passed over."""
+
+    name: str
+    time: float | None
+    """Seconds from the beginning; None for images, which have no time."""
+    read: Callable[[], Array]
+    """Gives (H, W, 3) uint8 RGB, or an `InputError` where the frame is broken."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Frames in their order; `shots` begins anew at each call."""
+
+    shots: Callable[[], Iterator[Shot]]
+    stamp: list[object]
+    """What tells it from another, or from the same file after a change."""
+    rate: float | None = None
+    """Frames a second."""
+    count: int | None = None
+    """How many frames there are, as far as the file says."""
+    live: bool = False
+    """Whether it can be seen only once, as a camera."""
+
+
+def open_source(text: str) -> Source:
+    """Understand what a user gives: a video file, a folder, a glob pattern, or camera:0."""
+    if text.startswith(CAMERA):
+        return _camera(text)
+    path = Path(text)
+    if path.is_dir():
+        return images(sorted(path.iterdir(), key=lambda file: natural_key(file.name)), path)
+    if path.is_file():
+        return _video(path)
+    if any(sign in text for sign in "*?["):
+        files = map(Path, glob(text))  # noqa: PTH207 - Path.glob wants the folder apart
+        return images(sorted(files, key=lambda file: natural_key(str(file))), path)
+    raise FileNotFoundError(f"no video, folder or camera {text}; a camera is camera:0")
+
+
+def images(files: list[Path], place: Path) -> Source:
+    """Frames that are image files; others are left out."""
+    frames = [
+        file
+        for file in files
+        if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".")
+    ]
+    if not frames:
+        raise InputError(f"no images in {place}; frames end in {', '.join(IMAGE_SUFFIXES)}")
+
+    def shots() -> Iterator[Shot]:
+        for file in frames:
+            yield Shot(file.stem, None, partial(_read, file))
+
+    return Source(shots, [str(place.resolve())], count=len(frames))
+
+
+def _read(file: Path) -> Array:
+    return to_uint8(read_image(file))
+
+
+def capture(device: int | str, *, live: bool) -> Source:
+    """Frames that OpenCV reads: a camera by its number, or a file."""
+    video = cv2.VideoCapture(device)
+    if not video.isOpened():
+        raise InputError(f"OpenCV cannot open {'camera ' if live else ''}{device}")
+    rate, count = video.get(cv2.CAP_PROP_FPS), video.get(cv2.CAP_PROP_FRAME_COUNT)
+
+    def shots() -> Iterator[Shot]:
+        start, number = monotonic(), 0
+        while True:
+            there, image = video.read()
+            if not there:
+                return
+            time = monotonic() - start if live else number / rate
+            name, number = f"frame_{number:06d}", number + 1
+            yield Shot(name, time, partial(cv2.cvtColor, image, cv2.COLOR_BGR2RGB))
+
+    return Source(shots, [str(device)], rate or None, int(count) if count > 0 else None, live)
+
+
+def _camera(text: str) -> Source:
+    number = text.removeprefix(CAMERA)
+    if not number.isdecimal():
+        raise InputError(f"a camera is camera:0, camera:1 and so on, got {text!r}")
+    return capture(int(number), live=True)
+
+
+def _video(path: Path) -> Source:
+    with open_video(path) as container:
+        stream = container.streams.video[0]
+        rate = float(stream.average_rate or stream.guessed_rate or 0) or None
+        count = stream.frames or None
+        if count is None and rate and container.duration:
+            count = round(container.duration / 1e6 * rate)  # FFmpeg counts microseconds
+
+    def shots() -> Iterator[Shot]:
+        with open_video(path) as container:
+            for number, (time, read) in enumerate(_decoded(container)):
+                if time is None and rate:
+                    time = number / rate
+                yield Shot(f"frame_{number:06d}", time, read)
+
+    return Source(shots, stamp(path), rate, count)
+
+
+def stamp(path: Path) -> list[object]:
+    """What changes when a file changes."""
+    state = path.stat()
+    return [str(path.resolve()), state.st_size, state.st_mtime_ns]
+
+
+def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]]]:
+    """Frames as they come; where decoding fails, one that says so when it is read."""
+    errors, time = pyav().FFmpegError, None
+    packets = container.demux(video=0)
+    while True:
+        try:
+            packet = next(packets, None)  # after an error of its own it has no more
+            frames = None if packet is None else packet.decode()
+        except errors as error:
+            yield time, _broken(error.strerror)
+            continue
+        if frames is None:
+            return
+        for frame in frames:
+            time = frame.time
+            if frame.is_corrupt:
+                yield time, _broken("its data are damaged")
+            else:
+                yield time, partial(to_array, frame)
+
+
+def _broken(reason: str) -> Callable[[], Array]:
+    def read() -> Array:
+        raise InputError(f"cannot be decoded: {reason}")
+
+    return read

@@ -1,0 +1,89 @@
+from dataclasses import replace
+from itertools import pairwise
+
+import fake_trees
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL
+
+import dicl_flow
+from dicl_flow import FlowSequence
+from dicl_flow.errors import InputError
+from dicl_flow.estimator import FlowEstimator
+from dicl_flow.models import build
+
+FRAMES, _ = fake_trees.moving_frames(4, (40, 56))
+
+
+def small(backend, precision="fp32", memory_limit=None, **changes):
+    torch.manual_seed(0)
+    return FlowEstimator(build(replace(SMALL, **changes)), "cpu", precision, backend, memory_limit)
+
+
+@pytest.mark.parametrize("backend", ["plain", "fast"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"padding": "white"}, {"padding": "resize", "max_pixels": 32 * 48}]
+)
+def test_a_sequence_gives_the_flow_of_its_pairs(backend, changes):
+    estimator = small(backend, **changes)
+    sequence = FlowSequence(estimator)
+    assert sequence.push(FRAMES[0]) is None
+    for before, frame in pairwise(FRAMES):
+        found, expected = sequence.push(frame), estimator(before, frame)
+        np.testing.assert_allclose(found.flow, expected.flow, atol=1e-5)
+        np.testing.assert_allclose(found.confidence, expected.confidence, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["plain", "fast"])
+def test_reduced_precision_stays_what_it_is(backend):
+    estimator = small(backend, "bf16")
+    sequence = FlowSequence(estimator)
+    sequence.push(FRAMES[0])
+    difference = np.abs(sequence.push(FRAMES[1]).flow - estimator(*FRAMES[:2]).flow)
+    assert difference.mean() < 1e-3
+
+
+def test_the_feature_net_sees_each_frame_once():
+    sequence, seen = FlowSequence(small("plain")), []
+    features = sequence.estimator.model.features
+    features.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+    for frame in FRAMES:
+        sequence.push(frame)
+    assert seen == [1] * len(FRAMES)
+
+
+def test_frames_too_large_for_the_memory_are_tiled_as_pairs_are():
+    frames, _ = fake_trees.moving_frames(3, (300, 520))
+    estimator = small("fast", memory_limit=400 * 300 * 300)
+    assert not estimator.fits(torch.zeros(1, 3, 300, 520))
+    sequence = FlowSequence(estimator)
+    sequence.push(frames[0])
+    for before, frame in pairwise(frames):
+        np.testing.assert_array_equal(sequence.push(frame).flow, estimator(before, frame).flow)
+
+
+def test_after_a_restart_the_next_frame_is_a_first_one():
+    sequence = FlowSequence(small("fast"))
+    sequence.push(FRAMES[0])
+    sequence.restart()
+    assert sequence.push(FRAMES[2]) is None
+    expected = sequence.estimator(FRAMES[2], FRAMES[3]).flow
+    np.testing.assert_allclose(sequence.push(FRAMES[3]).flow, expected, atol=1e-5)
+
+
+def test_frames_of_another_size_and_batches_are_refused():
+    sequence = FlowSequence(small("fast"))
+    sequence.push(FRAMES[0])
+    with pytest.raises(InputError, match="one size, got 50x40 after 56x40"):
+        sequence.push(FRAMES[1][:, :50])
+    with pytest.raises(InputError, match="one frame at a time"):
+        sequence.push(np.stack(FRAMES))
+
+
+def test_the_packaged_weights_reuse_features():
+    estimator = dicl_flow.load(device="cpu", precision="fp32")
+    sequence = FlowSequence(estimator)
+    sequence.push(FRAMES[0])
+    found = sequence.push(FRAMES[1])
+    np.testing.assert_allclose(found.flow, estimator(*FRAMES[:2]).flow, atol=1e-4)

@@ -1,0 +1,504 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import av
+import cv2
+import fake_trees
+import numpy as np
+import pytest
+import torch
+
+import dicl_flow
+from dicl_flow.errors import InputError
+from dicl_flow.video import (
+    Checkpoint,
+    PictureVideo,
+    Selection,
+    Source,
+    ahead,
+    flow_colors,
+    open_source,
+)
+from dicl_flow.video import run as run_video
+from dicl_flow.video.sources import Shot
+from dicl_flow.visualize import flow_to_rgb
+
+SIZE = (64, 96)
+FRAMES, _ = fake_trees.moving_frames(8, SIZE)
+
+
+def write_video(path, frames, rate=10, codec="ffv1", pix_fmt="bgr0", rotation=0):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate)
+        stream.height, stream.width, stream.pix_fmt = *frames[0].shape[:2], pix_fmt
+        if rotation:
+            stream.set_display_rotation(rotation)
+        for frame in frames:
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    return path
+
+
+def read_video(path):
+    """Pictures and their times."""
+    with av.open(str(path)) as container:
+        return [(frame.to_ndarray(format="rgb24"), frame.time) for frame in container.decode()]
+
+
+def write_images(folder, frames, suffix=".png"):
+    for number, frame in enumerate(frames):
+        fake_trees.write_image(folder / f"shot_{number}{suffix}", frame)
+    return folder
+
+
+def read_rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def clip(tmp_path):
+    return write_video(tmp_path / "clip.mkv", FRAMES)
+
+
+@pytest.fixture
+def video(run, small_weights):
+    """Run the command with the small network."""
+
+    def call(*arguments):
+        usual = ("-w", small_weights, "--device", "cpu", "--precision", "fp32")
+        return run("video", *arguments, *usual)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def pairs(small_weights):
+    """The flow of each pair of `FRAMES`, each for itself."""
+    estimator = dicl_flow.load(small_weights, "cpu", "fp32")
+    return [estimator(*pair).flow for pair in pairwise(FRAMES)]
+
+
+def test_a_video_becomes_files_and_an_array_of_the_flow_of_its_pairs(video, clip, tmp_path, pairs):
+    code, out, _ = video(clip, "-o", tmp_path / "flows", "-o", tmp_path / "stack.npy")
+    assert code == 0
+    assert "flows              7\n" in out
+    stack = np.load(tmp_path / "stack.npy", mmap_mode="r")
+    assert stack.dtype == np.float32
+    np.testing.assert_allclose(stack, pairs, atol=1e-5)
+    files = sorted((tmp_path / "flows").iterdir())
+    assert [file.name for file in files] == [f"frame_{number:06d}.flo" for number in range(7)]
+    for file, flow in zip(files, stack, strict=True):
+        np.testing.assert_array_equal(dicl_flow.read_flow(file), flow)
+    assert not list(tmp_path.glob("*.parts"))
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (["--stride", 3], [(0, 3), (3, 6)]),
+        (["--start", 2, "--end", 5], [(2, 3), (3, 4)]),
+        (["--start", "0.25s", "--end", "0.55s"], [(3, 4), (4, 5)]),
+        (["--start", 1, "--stride", 4], [(1, 5)]),
+    ],
+)
+def test_frames_are_chosen_by_stride_number_and_time(
+    video, clip, tmp_path, small_weights, options, numbers
+):
+    code, _, error = video(clip, "-o", tmp_path / "flows", "--format", "npz", *options)
+    assert (code, error) == (0, "")
+    files = {file.name for file in (tmp_path / "flows").iterdir()}
+    assert files == {f"frame_{first:06d}.npz" for first, _ in numbers}
+    estimator = dicl_flow.load(small_weights, "cpu", "fp32")
+    for first, second in numbers:
+        found = dicl_flow.read_flow(tmp_path / "flows" / f"frame_{first:06d}.npz")
+        expected = estimator(FRAMES[first], FRAMES[second]).flow
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["{}", "{}/shot_*.png"])
+def test_images_come_in_natural_order_and_lend_their_names(video, tmp_path, pairs, how):
+    frames = write_images(tmp_path / "frames", [*FRAMES, *FRAMES[:4]])
+    (frames / "notes.txt").write_text("no frame")
+    code, _, _ = video(how.format(frames), "-o", tmp_path / "out", "--format", "npy")
+    assert code == 0
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert names == {f"shot_{number}.npy" for number in range(11)}
+    np.testing.assert_allclose(np.load(tmp_path / "out" / "shot_6.npy"), pairs[6], atol=1e-5)
+
+
+def test_scale_resizes_the_frames(video, clip, tmp_path):
+    video(clip, "-o", tmp_path / "half.npy", "--scale", 0.5)
+    assert np.load(tmp_path / "half.npy").shape == (7, 32, 48, 2)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".webm"])
+def test_a_video_shows_what_was_asked_for(video, clip, tmp_path, pairs, suffix):
+    output = tmp_path / f"out{suffix}"
+    code, _, _ = video(clip, "-o", output, "--show", "frame,wheel", "--max", 9, "--fps", 5)
+    assert code == 0
+    pictures, times = zip(*read_video(output), strict=True)
+    np.testing.assert_allclose(times, np.arange(7) / 5, atol=1e-3)
+    for number, picture in enumerate(pictures):
+        assert picture.shape == (64, 192, 3)
+        frame, wheel = picture[:, :96].astype(int), picture[:, 96:].astype(int)
+        assert np.abs(frame - FRAMES[number]).mean() < 12  # lossy
+        assert np.abs(wheel - flow_to_rgb(pairs[number], 9)).mean() < 12
+
+
+def test_all_pictures_fit_on_a_sheet_of_even_sides(video, clip, tmp_path):
+    names = "frame,wheel,overlay,arrows,difference"
+    code, _, _ = video(clip, "-o", tmp_path / "out.mp4", "--show", names, "--scale", 0.35)
+    assert code == 0
+    (picture, _), *rest = read_video(tmp_path / "out.mp4")
+    assert len(rest) == 6
+    assert picture.shape == (44, 102, 3)  # two rows of 22, three columns of 34
+
+
+def test_more_flows_than_a_segment_holds(video, clip, tmp_path, monkeypatch):
+    monkeypatch.setattr(PictureVideo, "piece", 3)
+    video(clip, "-o", tmp_path / "out.mp4")
+    times = [time for _, time in read_video(tmp_path / "out.mp4")]
+    np.testing.assert_allclose(times, np.arange(7) / 10, atol=1e-6)
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        assert container.duration == pytest.approx(7e5)  # microseconds
+        assert container.streams.video[0].average_rate == 10
+
+
+def test_a_phone_held_upright(tmp_path):
+    upright = write_video(tmp_path / "phone.mp4", FRAMES, 10, "libx264", "yuv420p", rotation=90)
+    shot = next(open_source(str(upright)).shots())
+    expected = np.rot90(FRAMES[0], 1)
+    assert shot.read().shape == expected.shape
+    assert np.abs(shot.read().astype(int) - expected).mean() < 12
+
+
+@pytest.mark.parametrize("maximum", [3.0, 10.0])
+def test_colours_on_the_device_are_those_of_the_picture(maximum):
+    generator = np.random.default_rng(0)
+    flow = generator.normal(0, 4, (60, 80, 2)).astype(np.float32)
+    flow[0, :4] = [[0, 0], [3, 0], [np.nan, 1], [1e10, 0]]
+    expected = flow_to_rgb(flow, maximum)
+    found = flow_colors(torch.from_numpy(flow).permute(2, 0, 1), maximum).numpy()
+    assert np.abs(found.astype(int) - expected).max() <= 1
+    assert (found == expected).mean() > 0.999
+
+
+def test_statistics_tell_motion_and_cuts(run, tmp_path):
+    other, _ = fake_trees.moving_frames(2, SIZE, seed=5)
+    clip = write_video(tmp_path / "cut.mkv", [*FRAMES[:3], *other])
+    output = ("-o", tmp_path / "flows", "--stats", tmp_path / "s.csv")
+    code, _, _ = run("video", clip, *output, "--device", "cpu")  # the packaged weights
+    assert code == 0
+    rows = read_rows(tmp_path / "s.csv")
+    assert [row["frame"] for row in rows] == ["0", "1", "2", "3"]
+    assert [float(row["time"]) for row in rows] == [0, 0.1, 0.2, 0.3]
+    assert [row["scene_cut"] for row in rows] == ["0", "0", "1", "0"]
+    flow = dicl_flow.read_flow(tmp_path / "flows" / "frame_000001.flo")
+    length = np.hypot(flow[..., 0], flow[..., 1])
+    assert float(rows[1]["mean_length"]) == pytest.approx(length.mean(), rel=1e-4)
+    assert float(rows[1]["moving_share"]) == pytest.approx((length > 0.5).mean(), rel=1e-4)
+    x, y = flow.mean((0, 1))
+    assert float(rows[1]["direction"]) == pytest.approx(np.degrees(np.arctan2(y, x)), rel=1e-3)
+
+
+def broken_images(tmp_path):
+    frames = write_images(tmp_path / "frames", FRAMES)
+    (frames / "shot_3.png").write_bytes(b"not an image")
+    return frames
+
+
+def test_a_broken_frame_stops_the_run_and_keeps_what_was_done(video, tmp_path):
+    frames, flows = broken_images(tmp_path), tmp_path / "flows"
+    code, _, error = video(frames, "-o", flows)
+    assert code == 2
+    assert "frame 3 (shot_3)" in error
+    assert "--on-error skip" in error
+    assert {file.name for file in flows.iterdir()} == {"shot_0.flo", "shot_1.flo"}
+    fake_trees.write_image(frames / "shot_3.png", FRAMES[3])
+    assert video(frames, "-o", flows)[0] == 0  # mended, it goes on
+    assert len(list(flows.iterdir())) == 7
+
+
+def test_a_broken_frame_is_skipped_by_choice(video, tmp_path, pairs, monkeypatch):
+    monkeypatch.setattr(PictureVideo, "piece", 3)  # the gap lies where segments meet
+    outputs = [tmp_path / name for name in ("flows", "stack.npy", "out.mp4", "s.csv")]
+    flows, stack, movie, table = outputs
+    code, out, error = video(
+        *(broken_images(tmp_path), "--on-error", "skip", "--stats", table),
+        *("-o", flows, "-o", stack, "-o", movie),
+    )
+    assert code == 0
+    assert "without flow       2\n" in out
+    assert error.count("skipped frame 3 (shot_3)") == 1
+    numbers = [0, 1, 4, 5, 6]
+    assert {file.name for file in flows.iterdir()} == {f"shot_{n}.flo" for n in numbers}
+    array = np.load(stack)
+    np.testing.assert_allclose(array[numbers], np.array(pairs)[numbers], atol=1e-5)
+    assert np.isnan(array[2:4]).all()
+    times = [time for _, time in read_video(movie)]
+    np.testing.assert_allclose(times, np.array(numbers) / 25, atol=1e-6)
+    assert [bool(row["problem"]) for row in read_rows(table)] == [n in (2, 3) for n in range(7)]
+
+
+def test_a_first_frame_that_is_broken(video, tmp_path, pairs):
+    frames = write_images(tmp_path / "frames", FRAMES)
+    (frames / "shot_0.png").write_bytes(b"not an image")
+    code, _, error = video(frames, "-o", tmp_path / "s.npy", "--on-error", "skip")
+    assert code == 0
+    assert "skipped frame 0" in error
+    array = np.load(tmp_path / "s.npy")
+    assert np.isnan(array[0]).all()
+    np.testing.assert_allclose(array[1:], pairs[1:], atol=1e-5)
+
+
+def test_a_damaged_piece_of_a_video_is_a_broken_frame(video, tmp_path):
+    """The container is whole; the data of one frame are not."""
+    clip = write_video(tmp_path / "clip.avi", FRAMES, codec="mjpeg", pix_fmt="yuvj420p")
+    data = bytearray(clip.read_bytes())
+    starts = [i for i in range(len(data)) if data.startswith(b"\xff\xd8\xff", i)]
+    data[starts[4] : starts[4] + 600] = bytes(600)
+    clip.write_bytes(data)
+    code, out, error = video(clip, "-o", tmp_path / "flows", "--on-error", "skip")
+    assert code == 0
+    assert "skipped frame 4 (frame_000004): cannot be decoded" in error
+    assert "without flow       2\n" in out
+
+
+def test_frames_of_different_sizes(video, tmp_path):
+    frames = write_images(tmp_path / "frames", [*FRAMES[:2], FRAMES[2][:, :80], *FRAMES[3:]])
+    code, _, error = video(frames, "-o", tmp_path / "flows")
+    assert code == 2
+    assert "is 80x64, but the frames before were 96x64" in error
+
+
+def sound(path):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), "s16", "mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def empty(path):
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (lambda p: p / "no.mp4", [], "no video, folder or camera"),
+        (lambda p: p / "no*.png", [], "no images in"),
+        (lambda p: sound(p / "sound.wav"), [], "holds no pictures"),
+        (lambda p: empty(p / "empty"), [], "no images in"),
+        (lambda p: Path(__file__), [], "cannot be decoded as a video"),
+        (lambda p: "camera:99", [], "cannot open camera 99"),
+        (lambda p: "camera:front", [], "a camera is camera:0"),
+        (lambda p: write_video(p / "one.mkv", FRAMES[:1]), [], "two frames at least"),
+        (lambda p: write_images(p / "f", FRAMES), ["--start", "1s"], "images have no time"),
+        (None, ["--start", "soon"], "--start is a frame's number"),
+        (None, ["--end", "-3"], "--end is a frame's number"),
+        (None, ["--start", "100"], "two frames at least"),
+        (None, ["--stride", "0"], "--stride is 1 or more"),
+        (None, ["--scale", "0"], "--scale lies between"),
+        (None, ["--max", "0"], "--max must be positive"),
+        (None, ["--on-error", "shout"], "unknown --on-error 'shout'"),
+        (None, ["--show", "wheel"], "--show is for a video"),
+        (None, ["--format", "avi"], "unknown --format 'avi'"),
+        (None, ["--stats", "s.txt"], "written as .csv"),
+        (None, ["-o", "more"], "one output of a kind"),
+        (lambda p: write_images(p / "flows", FRAMES), [], "flows is the input as well"),
+        (lambda p: write_images(p / "flows", FRAMES) / "*.png", [], "flows is the input as well"),
+        (None, ["-o", "x.mov"], "a video ends in .mp4, .mkv, .webm"),
+        (None, ["-o", "x.mp4", "--show", "whel"], "did you mean 'wheel'"),
+        (None, ["-o", "x.mp4", "--show", "wheel,wheel"], "twice"),
+        (None, ["-o", "x.mp4", "--format", "flo", "-o", "no/x.npy"], "there is no folder"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(
+    video, clip, tmp_path, monkeypatch, source, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    given = clip if source is None else source(tmp_path)
+    before = set(tmp_path.iterdir())
+    code, _, error = video(given, "-o", "flows", *options)
+    assert code == 2
+    assert message in error
+    assert "Traceback" not in error
+    assert set(tmp_path.iterdir()) == before  # nothing half-written
+
+
+def test_without_pyav_the_extra_is_named(video, tmp_path, monkeypatch):
+    frames = write_images(tmp_path / "frames", FRAMES)
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert "dicl-flow[video]" in video(frames, "-o", tmp_path / "out.mp4")[2]
+    assert video(frames, "-o", tmp_path / "flows")[0] == 0  # images do without
+
+
+COMMAND = [sys.executable, "-m", "dicl_flow", "video"]
+
+
+@pytest.fixture
+def started(small_weights):
+    """Start the command as a process of its own, one thread each."""
+    source = Path(dicl_flow.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+
+    def start(*arguments):
+        usual = ["-w", small_weights, "--device", "cpu", "--precision", "fp32"]
+        command = [str(part) for part in (*COMMAND, *arguments, *usual)]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+    return start
+
+
+def flows_done(state):
+    return json.loads(state.read_text())["done"]
+
+
+def test_killed_and_started_again_the_frames_are_the_same(started, tmp_path):
+    frames, _ = fake_trees.moving_frames(150, SIZE)
+    clip = write_video(tmp_path / "long.mkv", frames)
+    names = ("out.mp4", "stack.npy")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+
+    def arguments(folder):
+        outputs = [part for name in names for part in ("-o", folder / name)]
+        return clip, *outputs, "--stats", folder / "s.csv"
+
+    assert started(*arguments(whole)).wait() == 0
+    process = started(*arguments(killed))
+    state = killed / "out.mp4.parts" / "state.json"
+    while process.poll() is None and not (state.exists() and flows_done(state)):
+        time.sleep(0.005)
+    time.sleep(0.05)  # into the next segment
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (killed / "out.mp4").exists()
+    assert flows_done(state) in (64, 128)  # the second run does not begin anew
+    assert started(*arguments(killed)).wait() == 0
+    assert (whole / "s.csv").read_text() == (killed / "s.csv").read_text()
+    assert (whole / "stack.npy").read_bytes() == (killed / "stack.npy").read_bytes()
+    one, two = read_video(whole / "out.mp4"), read_video(killed / "out.mp4")
+    assert len(one) == len(two) == 149
+    for (picture1, time1), (picture2, time2) in zip(one, two, strict=True):
+        assert time1 == time2
+        np.testing.assert_array_equal(picture1, picture2)
+
+
+def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(started, video, tmp_path):
+    frames, _ = fake_trees.moving_frames(200, SIZE)
+    clip = write_video(tmp_path / "long.mkv", frames)
+    flows = tmp_path / "flows"
+    process = started(clip, "-o", flows)
+    while not (flows / "frame_000005.flo").exists() and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+    assert process.returncode == 130
+    assert "the same command goes on" in error
+    code, _, error = video(clip, "-o", flows, "--stride", 2)
+    assert code == 2
+    assert "another stride (1, now 2)" in error
+    before = (flows / "frame_000003.flo").stat().st_mtime_ns
+    assert video(clip, "-o", flows, "--end", 120, "--restart")[0] == 0
+    assert (flows / "frame_000003.flo").stat().st_mtime_ns > before
+    assert not (tmp_path / "flows.parts").exists()
+
+
+def test_a_camera_is_recorded_until_it_is_stopped(video, tmp_path, monkeypatch):
+    class Camera:
+        def __init__(self, number):
+            self.frames = iter(FRAMES)
+
+        def isOpened(self):
+            return True
+
+        def get(self, property):
+            return 30.0 if property == cv2.CAP_PROP_FPS else -1.0
+
+        def read(self):
+            frame = next(self.frames, None)
+            return frame is not None, None if frame is None else frame[..., ::-1]
+
+    monkeypatch.setattr(cv2, "VideoCapture", Camera)
+    assert video("camera:0", "-o", tmp_path / "s.npy", "--end", 5)[0] == 0
+    assert np.load(tmp_path / "s.npy").shape == (4, *SIZE, 2)
+
+
+def test_few_frames_are_in_memory_at_a_time(tmp_path):
+    class Still:
+        """Stands in for a sequence: no motion, at once."""
+
+        first = True
+
+        def advance(self, image):
+            first, self.first = self.first, False
+            return None if first else torch.zeros(1, 3, *image.shape[:2])
+
+    seen, most = [], 0
+
+    def read():
+        image = np.zeros((16, 16, 3), np.uint8)
+        seen.append(weakref.ref(image))
+        return image
+
+    def watch(flow):
+        nonlocal most
+        most = max(most, sum(image() is not None for image in seen))
+        return True
+
+    source = Source(lambda: (Shot("frame", None, read) for _ in range(200)), [])
+    output = tmp_path / "still.mp4"
+    checkpoint = Checkpoint(output, {})
+    movie = PictureVideo(output, checkpoint.folder, Fraction(25), ["frame"])
+    run_video(source, Selection(), Still(), [movie], checkpoint, watch)
+    assert len(seen) == 200
+    assert most <= 12  # two queues of two, and what each thread has in its hands
+
+
+def test_a_thread_works_ahead_but_not_too_far_and_ends_with_its_reader():
+    made = []
+
+    def numbers():
+        try:
+            for number in range(100):
+                made.append(number)
+                yield number
+        finally:
+            made.append("closed")
+
+    items = ahead(numbers(), room=3)
+    assert next(items) == 0
+    time.sleep(0.1)
+    assert made == [0, 1, 2, 3, 4]
+    items.close()
+    assert made[-1] == "closed"
+    assert len(made) < 10
+
+
+def test_errors_of_the_thread_reach_the_reader():
+    def numbers():
+        yield 1
+        raise InputError("broken")
+
+    items = ahead(numbers())
+    assert next(items) == 1
+    with pytest.raises(InputError, match="broken"):
+        next(items)

@@ -1,0 +1,47 @@
+"""Videos on a CUDA device. Run there: python -m pytest tests/test_video_gpu.py."""
+
+from itertools import pairwise
+
+import fake_trees
+import numpy as np
+import pytest
+import torch
+
+from dicl_flow import FlowSequence, load
+from dicl_flow.fast import Graphs
+from dicl_flow.video import flow_colors
+from dicl_flow.visualize import flow_to_rgb
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+FRAMES, _ = fake_trees.moving_frames(4, (180, 320))
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "bound"),
+    [("plain", "fp32", 1e-4), ("fast", "fp32", 1e-3), ("fast", "fp16", 0.02)],
+)
+def test_a_sequence_gives_the_flow_of_its_pairs(backend, precision, bound):
+    estimator = load(device="cuda", precision=precision, backend=backend)
+    sequence = FlowSequence(estimator)
+    assert isinstance(sequence._match, Graphs) == (backend == "fast")
+    assert sequence.push(FRAMES[0]) is None
+    for pair in pairwise(FRAMES):
+        difference = np.abs(sequence.push(pair[1]).flow - estimator(*pair).flow)
+        assert difference.mean() <= bound
+
+
+def test_an_answer_outlives_the_next_frame():
+    sequence = FlowSequence(load(device="cuda", precision="fp16", backend="fast"))
+    answers = [sequence.advance(frame) for frame in FRAMES[:2]]
+    kept = answers[1].clone()
+    sequence.advance(FRAMES[2])
+    assert torch.equal(answers[1], kept)
+
+
+def test_colours_on_the_device_are_those_of_the_picture():
+    flow = np.random.default_rng(0).normal(0, 4, (60, 80, 2)).astype(np.float32)
+    found = flow_colors(torch.from_numpy(flow).permute(2, 0, 1).cuda(), 9.0).cpu().numpy()
+    assert np.abs(found.astype(int) - flow_to_rgb(flow, 9.0)).max() <= 1
