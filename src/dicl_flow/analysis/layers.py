@@ -5,43 +5,21 @@ it; VCN's separable one mixes (u, v), then (h, w); the matching net looks at one
 at a time, with the same 2-D convolution.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ..bench.clock import median_seconds
 from ..evaluation import Grid
 from .figures import draw_figure
+from .layer_runs import BATCHED, DENSE, ONE_BY_ONE, SEPARABLE, Volume, layer_runs, peak_bytes
 
-DENSE, SEPARABLE = "4-D convolution", "VCN, separable"
-BATCHED, ONE_BY_ONE = "matching net, batched", "matching net, one by one"
 WHY = (
     "The paper counts a layer of the matching net from K channels to 1 (9K weights), of the other "
     "two from K to K; hence its 9K : 2K : 1. Layers of equal width compare as 9 : 2 : 1."
 )
-
-
-@dataclass(frozen=True)
-class Volume:
-    """The 5-D feature volume that a layer processes."""
-
-    channels: int
-    side: int
-    """U = V."""
-    height: int
-    width: int
-
-    @property
-    def pixels(self) -> int:
-        """Numbers in one channel of one displacement."""
-        return self.height * self.width
 
 
 @dataclass(frozen=True)
@@ -88,115 +66,14 @@ def measure_layers(volume: Volume, device: torch.device) -> list[LayerCost]:
     """
     half = volume.channels // 2
     features = torch.rand(2, half, volume.height, volume.width, device=device)
-    runs = _runs(volume, features)
+    runs = layer_runs(volume, features)
     measured = []
     for cost in layer_costs(volume):
         with torch.inference_mode():
-            peak = _peak_bytes(runs[cost.name], device)
+            peak = peak_bytes(runs[cost.name], device)
             seconds = median_seconds(runs[cost.name], device, 3)
         measured.append(replace(cost, measured_bytes=peak, seconds=seconds))
     return measured
-
-
-def _peak_bytes(call: Callable[[], Tensor], device: torch.device) -> int:
-    """What a call holds at most: on CUDA by torch's allocator, elsewhere its tensors."""
-    if device.type != "cuda":
-        with LiveBytes() as live:
-            call()
-        return live.peak
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    call()
-    return torch.cuda.max_memory_allocated(device) - before
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors made inside of it that are alive at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.peak = 0
-        self._sizes: dict[StorageWeakRef, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and look at what is alive after it."""
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                self._sizes.setdefault(StorageWeakRef(storage), storage.nbytes())
-        self._sizes = {ref: size for ref, size in self._sizes.items() if not ref.expired()}
-        self.peak = max(self.peak, sum(self._sizes.values()))
-        return result
-
-
-def _runs(volume: Volume, features: Tensor) -> dict[str, Callable[[], Tensor]]:
-    k, device = volume.channels, features.device
-    dense = torch.rand(3, k, k, 3, 3, 3, device=device)  # the first axis: u
-    across, along = torch.rand(2, k, k, 3, 3, device=device)
-    return {
-        DENSE: lambda: _convolve_4d(volume, features, dense),
-        SEPARABLE: lambda: _convolve_separably(volume, features, across, along),
-        BATCHED: lambda: F.conv2d(_build(volume, features).flatten(0, 1), along, padding=1),
-        ONE_BY_ONE: lambda: _one_by_one(volume, features, along),
-    }
-
-
-def _convolve_4d(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
-    """A (3, K, K, 3, 3, 3) kernel over (U, K, V, H, W), as sums of 3-D convolutions."""
-    side = volume.side
-    stacked = _build(volume, features, (0, 2, 1, 3, 4)).transpose(1, 2)
-    result = torch.zeros_like(stacked)
-    for u in range(side):
-        for offset in range(max(0, 1 - u), min(3, side + 1 - u)):
-            neighbour = u + offset - 1
-            result[u] += F.conv3d(stacked[neighbour], weight[offset], padding=1)
-    return result
-
-
-def _convolve_separably(volume: Volume, features: Tensor, across: Tensor, along: Tensor) -> Tensor:
-    """3x3 over (u, v) at each pixel, then 3x3 over (h, w) at each displacement."""
-    pixels = _build(volume, features, (3, 4, 2, 0, 1)).permute(3, 4, 2, 0, 1).flatten(0, 1)
-    mixed = F.conv2d(pixels, across, padding=1)  # (H·W, K, U, V)
-    del pixels  # no layer keeps more than its input and its output
-    mixed = mixed.unflatten(0, (volume.height, volume.width))
-    slices = mixed.permute(3, 4, 2, 0, 1).flatten(0, 1)  # (U·V, K, H, W)
-    del mixed
-    return F.conv2d(slices, along, padding=1)
-
-
-def _one_by_one(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
-    """Each displacement on its own; what is kept of it is one score a pixel."""
-    scores = features.new_empty(volume.side**2, volume.height, volume.width)
-    for index, (u, v) in enumerate(_displacements(volume)):
-        layer = F.conv2d(_slice(volume, features, u, v)[None], weight, padding=1)
-        scores[index] = layer[0].mean(0)
-    return scores
-
-
-def _build(volume: Volume, features: Tensor, order: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Tensor:
-    """The whole volume, (U, V, K, H, W), its axes in memory in this `order`."""
-    shape = (volume.side, volume.side, volume.channels, volume.height, volume.width)
-    memory = features.new_empty([shape[axis] for axis in order])
-    whole = memory.permute([order.index(axis) for axis in range(5)])
-    radius = volume.side // 2
-    for u, v in _displacements(volume):
-        whole[u + radius, v + radius] = _slice(volume, features, u, v)
-    return whole
-
-
-def _displacements(volume: Volume) -> list[tuple[int, int]]:
-    places = range(-(volume.side // 2), volume.side // 2 + 1)
-    return [(u, v) for u in places for v in places]
-
-
-def _slice(volume: Volume, features: Tensor, u: int, v: int) -> Tensor:
-    """[features 1, features 2 moved by (u, v)]: (K, H, W), zero outside."""
-    radius = volume.side // 2
-    top, left = radius + v, radius + u
-    padded = F.pad(features[1], [radius] * 4)
-    moved = padded[:, top : top + volume.height, left : left + volume.width]
-    return torch.cat([features[0], moved])
 
 
 def layer_grids(volume: Volume, costs: Sequence[LayerCost]) -> list[Grid]:

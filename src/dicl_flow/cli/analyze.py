@@ -165,7 +165,8 @@ def layers(
 
     from rich.console import Console
 
-    from ..analysis.layers import WHY, Volume, draw_layers, layer_grids, measure_layers
+    from ..analysis.layer_runs import Volume
+    from ..analysis.layers import WHY, draw_layers, layer_grids, measure_layers
     from ..errors import InputError
     from ..estimator import choose_device
     from ..evaluation import grid_markdown, print_grid
