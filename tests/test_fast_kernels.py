@@ -12,13 +12,15 @@ triton = pytest.importorskip("triton")
 from conftest import SMALL  # noqa: E402
 from test_fast import randomize_norms  # noqa: E402
 
+from dicl_flow.confidence import KernelConfidence, find_confidence  # noqa: E402
+from dicl_flow.config import Calibration  # noqa: E402
 from dicl_flow.fast.cells import last_to_cells, up_to_cells  # noqa: E402
 from dicl_flow.fast.kernel_level import KernelLevel  # noqa: E402
 from dicl_flow.kernels.context_input import context_input  # noqa: E402
 from dicl_flow.kernels.image_layer import image_layer  # noqa: E402
 from dicl_flow.kernels.readout import readout  # noqa: E402
 from dicl_flow.kernels.warp import warp as kernel_warp  # noqa: E402
-from dicl_flow.models import build  # noqa: E402
+from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     displacement_probability,
     expected_displacement,
@@ -116,3 +118,20 @@ def test_context_input_is_the_parts_side_by_side():
     expected = torch.cat([part.half() for part in (flow, entropy, features, image, lost)], 1)
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
     assert found.is_contiguous(memory_format=LAST)
+
+
+def test_kernel_confidence_equals_the_plain_one():
+    torch.manual_seed(0)
+    sizes = [(4, 6), (8, 12)]
+    levels = [
+        LevelFlow(
+            *(3 * torch.randn(2, 2, *size, device=DEVICE) for _ in range(2)),
+            torch.rand(2, 1, *size, device=DEVICE),
+        )
+        for size in sizes
+    ]
+    images = torch.rand(2, 2, 3, 32, 48, device=DEVICE).unbind(0)
+    calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9)
+    found = KernelConfidence(calibration, torch.device(DEVICE))(levels, *images)
+    expected = find_confidence(levels, *images, calibration)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -9,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .confidence import find_confidence, find_cues
+from .confidence import KernelConfidence, find_confidence, find_cues
 from .config import PAPER_LEVELS, Calibration, ModelConfig
 from .errors import InputError, unknown_name
 from .fast import (
@@ -67,11 +68,16 @@ class FlowEstimator:
             self.model = FastDiclFlow(plain.eval(), dtype, memory_limit, self.device)
         else:
             self.model = model.to(self.device).eval()
+        self._confidence: Callable[[list[LevelFlow], Tensor, Tensor], Tensor] = partial(
+            find_confidence, calibration=calibration
+        )
         self._compute: Callable[[Tensor, Tensor], Tensor] = self._estimate_whole
         self._compute_both: Callable[[Tensor, Tensor], Tensor] = self._estimate_both
         if self.backend == "fast" and self.device.type == "cuda":
             self._compute = Graphs(self._estimate_whole)
             self._compute_both = Graphs(self._estimate_both)
+            if calibration is not None:
+                self._confidence = KernelConfidence(calibration, self.device)
         self._tiles: dict[torch.Size, tuple[int, int]] = {}
 
     def __call__(
@@ -185,7 +191,7 @@ class FlowEstimator:
     ) -> Tensor:
         """What the network says of the fitted images -> flow and confidence at `size`."""
         flow = self.model.upsample(levels[-1].refined, (image1.shape[-2], image1.shape[-1]))
-        confidence = find_confidence(levels, image1, image2, self.calibration)
+        confidence = self._confidence(levels, image1, image2)
         if self.model.config.padding != "resize":
             return crop(torch.cat([flow, confidence], 1), size)
         return torch.cat([resize_flow_pixels(flow, size), resize_pixels(confidence, size)], 1)

@@ -33,8 +33,9 @@ def upsample_flow(
     resize: Callable[[Tensor, tuple[int, int]], Tensor] = resize,
 ) -> Tensor:
     """Resize a flow to `size` and its vectors with it, so that they are pixels of that size."""
-    x, y = resize(flow, size).unbind(1)
-    return torch.stack([x * (size[1] / flow.shape[-1]), y * (size[0] / flow.shape[-2])], 1)
+    x, y = flow.unbind(1)
+    scaled = torch.stack([x * (size[1] / flow.shape[-1]), y * (size[0] / flow.shape[-2])], 1)
+    return resize(scaled, size)
 
 
 @lru_cache(maxsize=64)  # a training needs two for each level, in every step
