@@ -1,10 +1,11 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
+from ..config import Calibration
 from ..estimator import PRECISIONS, FlowEstimator
 from ..models import FlowNetwork
 from .clock import PeakMemory, median_seconds
@@ -45,6 +46,7 @@ def measure(
     cases: Sequence[Case],
     ways: Sequence[tuple[str, str]],
     repeats: int,
+    calibration: Calibration | None = None,
 ) -> Iterator[Result]:
     """Measure every way (backend, precision) to compute every case, one after the other.
 
@@ -57,7 +59,9 @@ def measure(
         work = count_work(model.config, case.batch, (case.height, case.width))
         plain = None
         for backend, precision in ways:
-            run = _run(model, device, backend, precision, images, repeats)
+            way = (model, str(device), precision, backend)
+            make = partial(FlowEstimator, *way, calibration=calibration)
+            run = _run(make, device, images, repeats)
             if run is None:
                 continue
             if (backend, precision) == ("plain", "fp32"):
@@ -84,15 +88,13 @@ class _Run:
 
 
 def _run(
-    model: FlowNetwork,
+    make: Callable[[], FlowEstimator],
     device: torch.device,
-    backend: str,
-    precision: str,
     images: list[Tensor],
     repeats: int,
 ) -> _Run | None:
     with PeakMemory(device) as memory:
-        estimator = FlowEstimator(model, str(device), precision, backend)
+        estimator = make()
         if not estimator.fits(images[0]):
             return None
         flow = estimator.estimate(*images)[0].cpu()

@@ -8,7 +8,7 @@ from . import options
 
 if TYPE_CHECKING:
     from ..bench import Result
-    from ..config import ModelConfig
+    from ..config import Calibration, ModelConfig
     from ..models import FlowNetwork
 
 _SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
@@ -75,11 +75,11 @@ def bench(
     cases = [Case(*shape, batches[0]) for shape in shapes]
     cases += [Case(*shapes[0], batch) for batch in batches[1:]]
     place = choose_device(device)
-    model = _model(weights) if host is None else _fresh_model(host)
+    model, calibration = _model(weights) if host is None else (_fresh_model(host), None)
     default = ["plain-fp32", "fast-fp32", "fast-auto"] if host is None else ["plain-fp32"]
     ways = _ways(paths or default, model.config, place)
     results = []
-    for result in measure(model, place, cases, ways, 3 if quick else repeats):
+    for result in measure(model, place, cases, ways, 3 if quick else repeats, calibration):
         results.append(result)
         if not (quiet or as_json):
             _print_row(result, first=len(results) == 1)
@@ -121,7 +121,7 @@ def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[st
     return list(dict.fromkeys(ways))
 
 
-def _model(weights: str | None) -> "FlowNetwork":
+def _model(weights: str | None) -> "tuple[FlowNetwork, Calibration | None]":
     from dataclasses import replace
 
     from ..weights import load_model, read_weights, resolve
@@ -129,7 +129,7 @@ def _model(weights: str | None) -> "FlowNetwork":
     found = read_weights(resolve(weights))
     # frames at the size that was asked for, whatever the weights would have made of them
     config = replace(found.config, padding="replicate", max_pixels=0)
-    return load_model(replace(found, config=config))
+    return load_model(replace(found, config=config)), found.calibration
 
 
 def _fresh_model(host: str) -> "FlowNetwork":
@@ -144,6 +144,8 @@ def _fresh_model(host: str) -> "FlowNetwork":
 
 def _machine(device: Any) -> dict[str, Any]:
     import platform
+    import shlex
+    import sys
     from datetime import date
 
     import torch
@@ -152,6 +154,7 @@ def _machine(device: Any) -> dict[str, Any]:
 
     on_gpu = device.type == "cuda"
     return {
+        "command": shlex.join(["dicl-flow", *sys.argv[1:]]),
         "date": date.today().isoformat(),
         "dicl_flow": __version__,
         "torch": torch.__version__,

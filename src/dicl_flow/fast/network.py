@@ -1,6 +1,5 @@
 import copy
 from collections.abc import Iterator
-from itertools import islice
 from typing import cast
 
 import torch
@@ -11,6 +10,7 @@ from ..errors import InputError
 from ..matching import PairwiseMatcher
 from ..models import DiclFlow, LevelFlow
 from ..models.dicl import DiclLevel
+from ..models.network import Pair
 from ..nn import ContextNet, ConvBlock, FeaturePyramid
 from ..ops import resize
 from .kernel_level import KernelLevel
@@ -60,7 +60,8 @@ class FastContext(ContextNet):
 
     def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
         """Return the correction (B, 2, H, W) to add to `flow`, in its precision."""
-        small = resize(image, (features.shape[-2], features.shape[-1]))
+        size = (features.shape[-2], features.shape[-1])
+        small = image if image.shape[-2:] == size else resize(image, size)
         return self.layers(self._input(flow, entropy, features, small)).to(flow.dtype)
 
     def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
@@ -111,30 +112,30 @@ class FastDiclFlow(DiclFlow):
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
         both = torch.cat([image1, image2])
-        pyramid = self._beside(both) if both.is_cuda else self.features(both)
-        return self.flow_from_pairs(self._halves(pyramid), image1)
+        if both.is_cuda:
+            return self.flow_from_pairs(self._beside(both, image1), image1)
+        return self.flow_from_pairs(self._halves(self.features(both)), image1)
 
-    def _beside(self, images: Tensor) -> Iterator[Tensor]:
+    def _beside(self, images: Tensor, image1: Tensor) -> Iterator[Pair]:
         """Yield the features of coarse levels while those of finer ones are still being made.
 
-        The kernels of coarse levels are small: they leave room on the device for others. What
-        the pyramid holds must not be freed before all of it is there, so it is never exhausted.
+        The kernels of coarse levels are small: they leave room on the device for others. All
+        that the two streams share is held until both are done with it.
         """
         if self._stream is None:
             self._stream = torch.cuda.Stream()
-        current = torch.cuda.current_stream()
-        pyramid = cast(FeaturePyramid, self.features).coarse_to_fine(images)
-        coarsest = next(pyramid)
+        current, pyramid = torch.cuda.current_stream(), cast(FeaturePyramid, self.features)
+        maps = pyramid.descend(images)
         self._stream.wait_stream(current)
+        made = []
         with torch.cuda.stream(self._stream):
-            finer = [
-                (features, self._stream.record_event())
-                for features in islice(pyramid, len(self.levels) - 1)
-            ]
-        yield coarsest
-        for features, done in finer:
+            halves = self._halves(pyramid.ascend(maps))
+            for level, pair in zip(self.levels.values(), halves, strict=True):
+                cast(KernelLevel, level).prepare(pair[0], image1)
+                made.append((pair, self._stream.record_event()))
+        for pair, done in made:
             current.wait_event(done)
-            yield features
+            yield pair
 
 
 def is_supported(config: ModelConfig) -> bool:

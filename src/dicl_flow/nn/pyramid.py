@@ -37,15 +37,19 @@ class FeaturePyramid(nn.Module):
 
     def forward(self, image: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> features (B, channels, H/stride, W/stride), coarsest first."""
-        return list(self.coarse_to_fine(image))
+        return list(self.ascend(self.descend(image)))
 
-    def coarse_to_fine(self, image: Tensor) -> Iterator[Tensor]:
-        """Yield the features of each level as soon as they are there."""
+    def descend(self, image: Tensor) -> dict[int, Tensor]:
+        """(B, 3, H, W) -> maps by stride: all but the last way up."""
         maps = {2: self.stem(image)}
         for stride, layer in self.down.items():
             maps[int(stride)] = layer(maps[int(stride) // 2])
         for sweep in (self.up, self.down_again):
             maps = dict(sweep(maps))
+        return maps
+
+    def ascend(self, maps: dict[int, Tensor]) -> Iterator[Tensor]:
+        """Yield the features of each level as soon as they are there."""
         for stride, features in self.up_again(maps):
             if stride in self.strides:  # not the bottleneck
                 yield self.outputs[str(stride)](features)
