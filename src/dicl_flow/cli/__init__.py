@@ -5,7 +5,21 @@ import sys
 import typer
 
 from ..errors import InputError
-from . import bench, convert, data, data_bench, demo, eval, flow, info, render, show, submit, train
+from . import (
+    bench,
+    convert,
+    data,
+    data_bench,
+    demo,
+    eval,
+    export,
+    flow,
+    info,
+    render,
+    show,
+    submit,
+    train,
+)
 
 app = typer.Typer(
     name="dicl-flow",
@@ -21,6 +35,7 @@ app.command("flow")(flow.flow)
 app.command("show")(show.show)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
+app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.command("train")(train.train)
 app.command("render")(render.render)
