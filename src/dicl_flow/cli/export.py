@@ -28,9 +28,13 @@ def export(
 
       dicl-flow export --format torch-export --dynamic -w my.safetensors -o flow.pt2
     """
+    from ..errors import InputError
+
     options.check_outputs([output])
     _check(kind, output, size is not None, dynamic)
     frame = options.parse_size("--size", size) if size is not None else None
+    if frame is not None and min(frame) < 1:
+        raise InputError(f"--size must be at least 1x1, got {size}")
 
     from ..estimator import load
     from ..export import INPUT, OUTPUT
