@@ -108,7 +108,12 @@ def read_commands(block):
     if block.language == "console":  # the rest is output
         lines = [line.removeprefix("$").strip() for line in lines if line.startswith("$")]
     found = (shlex.split(line, comments=True) for line in lines)
-    return [shlex.join(words).replace("'…'", "…") for words in found if words]
+    return [" ".join(map(quote, words)) for words in found if words]
+
+
+def quote(word):
+    """Quoted only where it must be, so that patterns need not think of it."""
+    return shlex.quote(word) if re.search(r"[\s'\"]", word) else word
 
 
 def exempt_reason(command):

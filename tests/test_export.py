@@ -15,9 +15,7 @@ from dicl_flow.ops import displacement_windows
 from dicl_flow.weights import Weights, encode_weights
 
 # sides in multiples of 8
-TINY = ModelConfig(
-    levels=(LevelConfig(4, 1),), projection=False, context=False
-)
+TINY = ModelConfig(levels=(LevelConfig(4, 1),), projection=False, context=False)
 
 
 def make_weights(tmp_path, **changes):
