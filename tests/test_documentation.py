@@ -53,7 +53,7 @@ SMALLER = [
     (r"^(dicl-flow render .*?) --size \S+", r"\1"),
     (r"^(dicl-flow render .*)$", r"\1 --size 64x96"),
     (r"^(dicl-flow data bench .*?) --workers \d+", r"\1 --workers 0 --seconds 0.1 --crop 64x64"),
-    (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 1 --size 64x96"),
+    (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 3 --size 128x128 --threshold 8"),
     (r"^(dicl-flow export .*?)--size \S+(.*)$", r"\1--size 96x128\2 -w tiny.safetensors"),
     (r"^(dicl-flow export .*--dynamic.*)$", r"\1 -w tiny.safetensors"),
     (r"^(dicl-flow bench.*?)( --size \S+)?( --device \S+)?( .*)?$", r"\1 --quick --size 64x64\4"),
@@ -217,6 +217,7 @@ def presumed_names():
     names |= {"image1": frame1, "image2": frame2, "frame1": frame1, "frame2": frame2}
     names |= {"frames": [frame1, frame2], "pairs": [(frame1, frame2)]}
     names |= {"flow": np.zeros((*frame1.shape[:2], 2), np.float32)}
+    names |= {"estimator": dicl_flow.load("W")}
     return names
 
 
