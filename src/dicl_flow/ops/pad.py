@@ -30,6 +30,7 @@ def crop(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0) -> tuple[int, int]:
     """The next larger multiples of (height, width), or near ones of about `max_pixels`."""
+    # no ceil, no negative dividend: this is exported as it stands, and ONNX divides towards zero
     height, width = ((side + multiple - 1) // multiple * multiple for side in size)
     if not max_pixels or height * width <= max_pixels:
         return height, width
