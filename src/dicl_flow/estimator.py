@@ -213,7 +213,8 @@ class FlowEstimator:
         elif (
             self.precision == "fp32" and self.device.type == "cuda"
         ):  # convolutions would use TF32, ten bits, by default
-            stack.enter_context(cudnn_flags(allow_tf32=False))
+            # without TF32 cuDNN's first guess can be ten times slower than its best
+            stack.enter_context(cudnn_flags(allow_tf32=False, benchmark=True))
         return stack
 
 

@@ -16,6 +16,7 @@ from . import (
     data_bench,
     demo,
     eval,
+    export,
     flow,
     info,
     interpolate,
@@ -45,6 +46,7 @@ app.command("interpolate")(interpolate.interpolate)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
 app.command("calibrate")(calibrate.calibrate)
+app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.command("train")(train.train)
 app.command("render")(render.render)

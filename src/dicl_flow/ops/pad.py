@@ -1,6 +1,6 @@
 """Images of any size for a network that wants multiples, and its answers back at that size."""
 
-from math import ceil, sqrt
+from math import sqrt
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,9 @@ def pad_to_multiple(images: Tensor, multiple: int, padding: str = "replicate") -
     `padding` is "replicate" (repeat the border) or "white" (as the authors' KITTI weights
     expect).
     """
-    height, width = images.shape[-2:]
-    right, bottom = -width % multiple, -height % multiple
+    size = (images.shape[-2], images.shape[-1])
+    height, width = size_in_multiples(size, multiple)
+    right, bottom = width - size[1], height - size[0]
     if padding == "white":
         return F.pad(images, (0, right, 0, bottom), value=WHITE)
     return F.pad(images, (0, right, 0, bottom), mode="replicate")
@@ -29,7 +30,8 @@ def crop(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0) -> tuple[int, int]:
     """The next larger multiples of (height, width), or near ones of about `max_pixels`."""
-    height, width = (ceil(side / multiple) * multiple for side in size)
+    # no ceil, no negative dividend: this is exported as it stands, and ONNX divides towards zero
+    height, width = ((side + multiple - 1) // multiple * multiple for side in size)
     if not max_pixels or height * width <= max_pixels:
         return height, width
     scale = min(1.0, sqrt(max_pixels / (size[0] * size[1])))  # a long strip stays long

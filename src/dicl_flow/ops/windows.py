@@ -1,3 +1,4 @@
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -11,5 +12,9 @@ def displacement_windows(features: Tensor, radius: int) -> Tensor:
     """
     height, width = features.shape[-2:]
     padded = F.pad(features, [radius] * 4)
+    if torch.compiler.is_exporting():  # unfold would write this height and width into the file
+        shifts = range(2 * radius + 1)
+        rows = torch.stack([padded[..., v : v + height, :] for v in shifts], 2)
+        return torch.stack([rows[..., u : u + width] for u in shifts], 2)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # (B, C, V, U, H, W)
     return windows.transpose(2, 3)

@@ -1,0 +1,345 @@
+"""Every command and every Python block of the documentation runs; links and options exist.
+
+Each page runs in a folder of its own that holds what the pages presume. What would take long is
+made small by `SMALLER`, what cannot run here is listed in `EXEMPT`. A command that is neither
+runnable nor listed fails its page.
+"""
+
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import fake_trees
+import numpy as np
+import pytest
+import typer
+
+import dicl_flow
+from dicl_flow.cli import app, main
+from dicl_flow.cli.demo import demo_pairs
+from dicl_flow.files import read_image, write_flow
+
+REPOSITORY = Path(__file__).parents[1]
+PAGES = sorted(
+    [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")],
+    key=lambda path: path.relative_to(REPOSITORY),
+)
+SHELL, PYTHON, TEXT = ("sh", "bash", "console"), ("python",), ("", "text", "toml", "json", "csv")
+
+EXEMPT = {
+    r"pip install .*": "changes the environment",
+    r"git clone .*": "needs the network",
+    r"make (test|demo|setup)": "builds an environment; CI itself is `make test`",
+    r"torchrun .*": "needs several GPUs; tests/test_distributed.py runs two processes",
+    r"dicl-flow video camera:\d .*": "needs a webcam",
+    r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
+}
+"""Commands that are not run, as whole-line patterns, and why."""
+
+SMALL_TRAINING = (
+    "steps=1 batch=2 workers=0 augment.crop=[128,128] backend=plain log_every=1 "
+    "optimizer.precision=fp32 optimizer.accumulate=1"
+)
+SMALLER = [
+    (r"^(dicl-flow train .*)$", rf"\1 {' '.join(f'--set {s}' for s in SMALL_TRAINING.split())}"),
+    (r"--minutes \S+", "--minutes 0.001"),
+    (r"--overfit \d+", "--overfit 2"),
+    (r"^(dicl-flow render .*?) -n \d+", r"\1 -n 1"),
+    (r"^(dicl-flow render .*?) --size \S+", r"\1"),
+    (r"^(dicl-flow render .*)$", r"\1 --size 64x96"),
+    (r"^(dicl-flow data bench .*?) --workers \d+", r"\1 --workers 0 --seconds 0.1 --crop 64x64"),
+    (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 3 --size 128x128 --threshold 8"),
+    (r"^(dicl-flow export .*?)--size \S+(.*)$", r"\1--size 96x128\2 -w tiny.safetensors"),
+    (r"^(dicl-flow export .*--dynamic.*)$", r"\1 -w tiny.safetensors"),
+    (r"^(dicl-flow bench.*?)( --size \S+)?( --device \S+)?( .*)?$", r"\1 --quick --size 64x64\4"),
+    # an ellipsis stands for the reader's folder
+    (r"--data (\w[-\w]*)((?::\w+)?)=…", r"--data \1\2=trees/\1"),
+    (r" …$", " --data pairs=my-data"),
+]
+"""(pattern, replacement), applied to each command in this order."""
+
+SMALLER_PYTHON = [
+    (r'f"cuda:\{rank\}"|"cuda(:\d)?"', '"cpu"'),
+    (r"= 400, 900, 600, 64", "= 24, 24, 32, 16"),
+    (r"flows\[1000\]", "flows[1]"),
+    (r'"[\w-]+/dicl-flow", "(estimator|network)"', rf'"{REPOSITORY}", "\1", source="local"'),
+    (r'from_pretrained\("[\w-]+/[\w-]+"\)', 'from_pretrained("hub")'),
+    (r"^.*\.push_to_hub\(.*$", "pass  # needs an account"),
+]
+"""(pattern, replacement), applied to each line of Python."""
+
+FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
+    *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    line: int
+    text: str
+
+
+def read_blocks(page):
+    """All fenced blocks of a page, indented ones too."""
+    pattern = r"^( *)```(\w*)[^\n]*\n(.*?)^\1```"
+    text = page.read_text()
+    for found in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
+        body = re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)
+        yield Block(found[2], text[: found.start()].count("\n") + 2, body)
+
+
+def read_prose(page):
+    """A page without its fenced blocks."""
+    return re.sub(r"^( *)```.*?^\1```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def read_commands(block):
+    """The commands of a shell block, one line each, without comments and prompts."""
+    text = block.text.replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines()]
+    if block.language == "console":  # the rest is output
+        lines = [line.removeprefix("$").strip() for line in lines if line.startswith("$")]
+    found = (shlex.split(line, comments=True) for line in lines)
+    return [" ".join(map(quote, words)) for words in found if words]
+
+
+def quote(word):
+    """Quoted only where it must be, so that patterns need not think of it."""
+    return shlex.quote(word) if re.search(r"[\s'\"]", word) else word
+
+
+def exempt_reason(command):
+    return next((why for pattern, why in EXEMPT.items() if re.fullmatch(pattern, command)), None)
+
+
+def shrink(text, table):
+    for pattern, replacement in table:
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return text
+
+
+# --- what the pages presume ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, small_weights, checkpoint):
+    """A folder with every file that a page may name."""
+    folder = tmp_path_factory.mktemp("prepared")
+    make_frames(folder)
+    make_trees(folder)
+    make_photos(folder / "PHOTOS")
+    make_video(folder)
+    for name in ("W", "my.safetensors", "weights.safetensors", "WEIGHTS.safetensors"):
+        (folder / name).symlink_to(small_weights)
+    make_tiny_weights(folder / "tiny.safetensors")
+    for name in ("ckpt_sintel.pth.tar", "ckpt_kitti.pth.tar"):
+        (folder / name).symlink_to(checkpoint)
+    for name in ("benchmarks", "docs", "constraints.txt"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    return folder
+
+
+def make_frames(folder):
+    """The packaged rendered pair, small, and flow files of it in several formats."""
+    pair = demo_pairs()[1]
+    for name, path in (("frame1.png", pair.image1), ("frame2.png", pair.image2)):
+        image = cv2.resize(read_image(path), (128, 96), interpolation=cv2.INTER_AREA)
+        fake_trees.write_image(folder / name, image)
+    flow = np.ones((96, 128, 2), np.float32)
+    for name in ("flow.flo", "flow.npz", "kitti.png"):
+        write_flow(folder / name, flow)
+    np.save(folder / "flow.npy", np.stack([flow] * 3))  # of a video
+
+
+def make_trees(folder):
+    """A tiny tree of each data set, under the names of the pages."""
+    for name, make in fake_trees.MAKERS.items():
+        make(folder / "trees" / name)
+    names = {
+        "chairs": "FlyingChairs_release FLYINGCHAIRS",
+        "things-clean": "FlyingThings3D_subset",
+        "sintel-clean": "Sintel SINTEL MPI-Sintel-complete",
+        "kitti15": "KITTI2015 KITTI",
+        "kitti12": "KITTI2012",
+        "middlebury": "Middlebury",
+        "pairs": "my-data my-pairs MY_DATA HELD_OUT",
+    }
+    for name, links in names.items():
+        for link in links.split():
+            (folder / link).symlink_to(folder / "trees" / name)
+
+
+def make_photos(folder):
+    generator = np.random.default_rng(0)
+    for number in range(3):
+        picture = fake_trees.make_texture(160, 200, generator)
+        fake_trees.write_image(folder / f"photo{number}.jpg", picture)
+
+
+def make_video(folder):
+    """clip.mp4, and the same frames in shots/."""
+    import av
+
+    frames, _ = fake_trees.moving_frames(4, (64, 96))
+    for number, frame in enumerate(frames):
+        fake_trees.write_image(folder / "shots" / f"{number}.png", frame)
+    with av.open(str(folder / "clip.mp4"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        for frame in frames:
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+
+
+def make_tiny_weights(path):
+    """Of a network that even an export traces in seconds."""
+    from dicl_flow.weights import Weights, encode_weights
+
+    level = dicl_flow.LevelConfig(4, 1)
+    config = dicl_flow.ModelConfig(levels=(level,), projection=False, context=False)
+    state = dicl_flow.build(config).state_dict()
+    path.write_bytes(encode_weights(Weights(config, state)))
+
+
+def presumed_names():
+    """What Python blocks use without making it themselves."""
+    frame1, frame2 = (read_image(f"frame{number}.png") for number in (1, 2))
+    names = {"dicl_flow": dicl_flow, "np": np, "cv2": cv2, "rank": 0, "Path": Path}
+    names |= {"image1": frame1, "image2": frame2, "frame1": frame1, "frame2": frame2}
+    names |= {"frames": [frame1, frame2], "pairs": [(frame1, frame2)]}
+    names |= {"flow": np.zeros((*frame1.shape[:2], 2), np.float32)}
+    names |= {"estimator": dicl_flow.load("W")}
+    return names
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def run_command(command):
+    """Run one command in this process; what cannot be run is an error."""
+    program, *arguments = shlex.split(shrink(command, SMALLER))
+    if program == "python" and arguments and arguments[0].endswith(".py"):
+        run_script(arguments)
+    elif program == "dicl-flow":
+        with pytest.raises(SystemExit) as exit_info:
+            main(arguments)
+        assert exit_info.value.code in (0, None), f"exit code {exit_info.value.code}"
+    else:
+        pytest.fail("cannot be run here: mend it, or list it in EXEMPT with a reason")
+
+
+def run_script(arguments):
+    before = sys.argv
+    sys.argv = arguments
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    finally:
+        sys.argv = before
+
+
+RUNNABLE = [page for page in PAGES if any(b.language in SHELL + PYTHON for b in read_blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_block_runs(page, prepared, tmp_path, monkeypatch):
+    folder = tmp_path / "work"
+    shutil.copytree(prepared, folder, symlinks=True)
+    monkeypatch.chdir(folder)
+    names = presumed_names()
+    for block in read_blocks(page):
+        where = f"{page.relative_to(REPOSITORY)}:{block.line}"
+        if block.language in PYTHON:
+            text = shrink(block.text, SMALLER_PYTHON)
+            exec(compile(text, where, "exec"), names)
+        elif block.language in SHELL:
+            for command in read_commands(block):
+                if exempt_reason(command) is None:
+                    print(f"{where}: {command}")
+                    run_command(command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_blocks_say_their_language(page):
+    for block in read_blocks(page):
+        assert block.language in SHELL + PYTHON + TEXT, f"line {block.line}: {block.language}"
+        if block.language in TEXT:  # what is not run is no command
+            assert not re.search(r"^\s*(\$|dicl-flow|python3?) ", block.text, re.MULTILINE)
+
+
+def test_an_unknown_command_fails():
+    with pytest.raises(pytest.fail.Exception, match="EXEMPT"):
+        run_command("curl http://somewhere")
+    with pytest.raises(AssertionError, match="exit code 2"):
+        run_command("dicl-flow show nowhere.flo")
+
+
+def test_what_is_not_run_has_a_reason():
+    assert all(EXEMPT.values())
+    assert exempt_reason("dicl-flow flow a.png b.png -o x.flo") is None
+    assert exempt_reason("make test") == EXEMPT[r"make (test|demo|setup)"]
+
+
+# --- what can be checked without running --------------------------------------------------------
+
+
+def walk(command, path=()):
+    """Every command with its own words."""
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from walk(child, (*path, name))
+
+
+COMMANDS = dict(walk(typer.main.get_command(app)))
+OPTIONS = {
+    path: {word for parameter in command.params for word in getattr(parameter, "opts", [])}
+    for path, command in COMMANDS.items()
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_options_and_inline_commands_exist(page):
+    known = set().union(*OPTIONS.values()) | FOREIGN_OPTIONS
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", read_prose(page))]
+    for span in spans:
+        assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= known, span
+        words = span.split()
+        if words[0] == "dicl-flow" and len(words) > 1:
+            depth = 2 if tuple(words[1:3]) in COMMANDS else 1
+            path = tuple(words[1 : 1 + depth])
+            assert path in COMMANDS or words[1].startswith("-"), span
+            assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= OPTIONS.get(path, known), span
+        if words[0] == "pytest":
+            assert (REPOSITORY / words[1].split("::")[0]).exists(), span
+
+
+def heading_names(page):
+    """The anchors of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", read_prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", read_prose(page)):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        assert not anchor or anchor in heading_names(file), target
+
+
+def test_the_index_lists_every_how_to():
+    folder = REPOSITORY / "docs" / "how-to"
+    index = (folder / "README.md").read_text()
+    for page in folder.glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name})" in index, page.name
