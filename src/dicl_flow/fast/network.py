@@ -135,6 +135,8 @@ class FastDiclFlow(DiclFlow):
                 made.append((pair, self._stream.record_event()))
         for pair, done in made:
             current.wait_event(done)
+            if pair is made[-1][0]:
+                maps.clear()  # all of them are read: let the finest level have the memory
             yield pair
 
 

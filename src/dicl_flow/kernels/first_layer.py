@@ -17,7 +17,7 @@ from .layout import check
 
 _BLOCK = 2048  # numbers that a program adds
 _CELLS = 1024  # pixels that a program looks at
-_ROWS = 64  # pixels that a program mends at a time
+_ROWS, _WARPS = 64, 4  # pixels that a program mends at a time
 _PROGRAMS = 512  # that mend: what a large GPU can hold at once
 
 
@@ -219,7 +219,7 @@ def first_layer(
             columns=triton.next_power_of_2(channels),
             depth_columns=max(triton.next_power_of_2(depth), 16),
             rows=_ROWS,
-            num_warps=4,
+            num_warps=_WARPS,
             num_stages=3 if result.element_size() == 2 else 2,
         )
     return result

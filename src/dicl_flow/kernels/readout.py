@@ -28,7 +28,6 @@ def _readout(
     radius: tl.constexpr,
     hypotheses: tl.constexpr,
     projects: tl.constexpr,
-    adds: tl.constexpr,
     scale: tl.constexpr,
     rows: tl.constexpr,
 ):
@@ -41,31 +40,30 @@ def _readout(
     image, place = pixel // size, pixel % size
     y, x = place // width, place % width
     within = (y // 2 * (width // 2) + x // 2) * cell + y % 2 * 2 + x % 2
-    index = tl.arange(0, hypotheses)[:, None]  # down, pixels across: so that loads coalesce
-    known = index < count
-    source = (index * batch + image[None, :]).to(tl.int64) * (size // 4 * cell)
-    value = tl.load(scores + source + within[None, :], in_tile[None, :] & known, 0.0)
+    index = tl.arange(0, hypotheses)
+    known = (index < count)[None, :]
+    source = (index[None, :] * batch + image[:, None]).to(tl.int64) * (size // 4 * cell)
+    value = tl.load(scores + source + within[:, None], in_tile[:, None] & known, 0.0)
     value = value.to(tl.float32) + tl.load(bias)
     if projects:
-        across = tl.arange(0, hypotheses)[None, :]
-        weight = tl.load(projection + index * count + across, known & (across < count), 0.0)
-        value = tl.dot(weight, value, input_precision="ieee")
+        turned = projection + index[None, :] * count + index[:, None]  # transposed
+        weight = tl.load(turned, (index < count)[:, None] & known, 0.0)
+        value = tl.dot(value, weight, input_precision="ieee")
     value = tl.where(known, value, float("-inf"))
-    value -= tl.max(value, 0)[None, :]
+    value -= tl.max(value, 1)[:, None]
     power = tl.exp(value)
-    total = tl.sum(power, 0)
-    probability = power / total[None, :]
+    total = tl.sum(power, 1)
+    probability = power / total[:, None]
     plogp = probability * tl.log(tl.where(probability > 0, probability, 1.0))
-    u = (index // num_shifts - radius).to(tl.float32)
-    v = (index % num_shifts - radius).to(tl.float32)
-    flow_x, flow_y = tl.sum(probability * u, 0), tl.sum(probability * v, 0)
+    u = (index // num_shifts - radius).to(tl.float32)[None, :]
+    v = (index % num_shifts - radius).to(tl.float32)[None, :]
+    flow_x, flow_y = tl.sum(probability * u, 1), tl.sum(probability * v, 1)
     target = image * 2 * size + place
-    if adds:
-        flow_x += tl.load(coarse + target, in_tile, 0.0)
-        flow_y += tl.load(coarse + target + size, in_tile, 0.0)
+    flow_x += tl.load(coarse + target, in_tile, 0.0)
+    flow_y += tl.load(coarse + target + size, in_tile, 0.0)
     tl.store(matched + target, flow_x, in_tile)
     tl.store(matched + target + size, flow_y, in_tile)
-    tl.store(entropy + pixel, -tl.sum(plogp, 0) * scale, in_tile)
+    tl.store(entropy + pixel, -tl.sum(plogp, 1) * scale, in_tile)
 
 
 def readout(
@@ -89,7 +87,7 @@ def readout(
             scores,
             bias,
             scores if projection is None else projection,
-            matched if coarse_flow is None else coarse_flow.contiguous(),
+            torch.zeros_like(matched) if coarse_flow is None else coarse_flow.contiguous(),
             matched,
             entropy,
             batch,
@@ -99,7 +97,6 @@ def readout(
             radius=(isqrt(count) - 1) // 2,
             hypotheses=max(triton.next_power_of_2(count), 16),
             projects=projection is not None,
-            adds=coarse_flow is not None,
             scale=1 / log(count),
             rows=_ROWS,
             num_warps=_WARPS,

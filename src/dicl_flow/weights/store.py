@@ -19,7 +19,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "696d35636a8632228e5ed901cd44799a20e1c808eac26d61fdf93dea0118996f",
+    "rendered": "5e8b9e457d8091fafff29f7a60e8faa4153371128849a65069e97dbf0ba07325",
 }
 _PACKAGED = Path(__file__).parent
 
