@@ -12,7 +12,7 @@ import numpy as np
 
 import dicl_flow
 
-LIMIT = 2.0  # px beside the camera's motion
+LIMIT, SURE = 2.0, 0.3  # px beside the camera's motion; chance of being right
 frame1, frame2, output = sys.argv[1:]
 result = dicl_flow.load()(frame1, frame2)
 
@@ -25,7 +25,7 @@ expected = cv2.perspectiveTransform(grid, camera) - grid
 beside = np.linalg.norm(result.flow - expected, axis=2)
 
 image = dicl_flow.read_image(frame1)
-moving = (beside > LIMIT) & (result.confidence >= np.median(result.confidence) / 2)
+moving = (beside > LIMIT) & (result.confidence > SURE)
 image[moving] = image[moving] // 2 + np.array([127, 0, 0], image.dtype)
 cv2.imwrite(output, image[..., ::-1])
 print(f"{moving.mean():.1%} of {width}x{height} px move beside the camera")

@@ -38,6 +38,7 @@ EXEMPT = {
     r"torchrun .*": "needs several GPUs; tests/test_distributed.py runs two processes",
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
+    r"dicl-flow ablate (metrics|hosts) .*": "many networks; see tests/test_ablation.py",
 }
 """Commands that are not run, as whole-line patterns, and why."""
 
@@ -47,6 +48,10 @@ SMALL_TRAINING = (
 )
 SMALLER = [
     (r"^(dicl-flow train .*)$", rf"\1 {' '.join(f'--set {s}' for s in SMALL_TRAINING.split())}"),
+    (
+        r"^(dicl-flow ablate .*?) --pairs \d+(.*)$",
+        rf"\1 --pairs 2 --scenes 1\2 {' '.join(f'--set {s}' for s in SMALL_TRAINING.split()[1:])}",
+    ),
     (r"--minutes \S+", "--minutes 0.001"),
     (r"--overfit \d+", "--overfit 2"),
     (r"^(dicl-flow render .*?) -n \d+", r"\1 -n 1"),
@@ -137,7 +142,8 @@ def prepared(tmp_path_factory, small_weights, checkpoint):
     make_trees(folder)
     make_photos(folder / "PHOTOS")
     make_video(folder)
-    for name in ("W", "my.safetensors", "weights.safetensors", "WEIGHTS.safetensors"):
+    names = ["W", "my.safetensors", "weights.safetensors", "WEIGHTS.safetensors"]
+    for name in [*names, "with-dap.safetensors", "without-dap.safetensors"]:
         (folder / name).symlink_to(small_weights)
     make_tiny_weights(folder / "tiny.safetensors")
     for name in ("ckpt_sintel.pth.tar", "ckpt_kitti.pth.tar"):
@@ -179,8 +185,8 @@ def make_trees(folder):
 
 def make_photos(folder):
     generator = np.random.default_rng(0)
-    for number in range(3):
-        picture = fake_trees.make_texture(160, 200, generator)
+    for number in range(60):  # a tenth of them is held out by `ablate`
+        picture = fake_trees.make_texture(64, 80, generator)
         fake_trees.write_image(folder / f"photo{number}.jpg", picture)
 
 

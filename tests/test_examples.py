@@ -63,15 +63,15 @@ def test_track_points(monkeypatch, tmp_path, capsys, views):
 
 
 def test_moving_objects(monkeypatch, tmp_path, capsys, views):
-    first, second = views[0].copy(), views[1].copy()
-    patch = views[2][40:80, 60:110]
-    first[40:80, 60:110], second[46:86, 72:122] = patch, patch
+    first, second, third = (cv2.resize(view, (384, 256)) for view in views[:3])
+    patch = third[80:160, 120:220]
+    first[80:160, 120:220], second[86:166, 132:232] = patch, patch
     paths = [tmp_path / name for name in ("a.png", "b.png", "out.png")]
     for path, view in zip(paths, (first, second), strict=False):
         cv2.imwrite(str(path), view)
     run_example(monkeypatch, "moving_objects", *paths)
     red = cv2.imread(str(paths[2])).astype(int) - first
     marked = (red[..., 2] > red[..., 0] + 20) & (red[..., 2] > red[..., 1] + 20)
-    assert marked[45:75, 65:105].mean() > 0.5
-    assert marked[:, 140:].mean() < 0.1
+    assert marked[90:150, 130:210].mean() > 0.5
+    assert marked[:, 280:].mean() < 0.1
     assert "move beside the camera" in capsys.readouterr().out
