@@ -511,7 +511,11 @@ def test_errors_of_what_is_done_behind_reach_the_giver_and_stop_the_rest():
     def fail():
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"), Behind() as behind:
-        for work in (lambda: done.append(1), fail, lambda: done.append(2)):
-            behind.do(work)
+    def give():
+        with Behind() as behind:
+            for work in (lambda: done.append(1), fail, lambda: done.append(2)):
+                behind.do(work)
+
+    with pytest.raises(OSError, match="disk full"):
+        give()
     assert done == [1]
