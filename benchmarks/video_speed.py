@@ -87,7 +87,7 @@ def clock(name, work):
 
 
 def estimate():
-    return (flow.frame.number for flow in ahead(estimate_flows(frames(), sequence)))
+    return (flow.frame.number for flow in estimate_flows(frames(), sequence))
 
 
 with tempfile.TemporaryDirectory() as folder:

@@ -20,6 +20,7 @@ import torch
 import dicl_flow
 from dicl_flow.errors import InputError
 from dicl_flow.video import (
+    Behind,
     Checkpoint,
     PictureVideo,
     Selection,
@@ -502,3 +503,19 @@ def test_errors_of_the_thread_reach_the_reader():
     assert next(items) == 1
     with pytest.raises(InputError, match="broken"):
         next(items)
+
+
+def test_errors_of_what_is_done_behind_reach_the_giver_and_stop_the_rest():
+    done = []
+
+    def fail():
+        raise OSError("disk full")
+
+    def give():
+        with Behind() as behind:
+            for work in (lambda: done.append(1), fail, lambda: done.append(2)):
+                behind.do(work)
+
+    with pytest.raises(OSError, match="disk full"):
+        give()
+    assert done == [1]

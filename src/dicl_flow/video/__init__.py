@@ -2,17 +2,19 @@
 
 from .checkpoint import Checkpoint
 from .encoding import ENCODERS, PictureVideo
-from .flows import FrameFlow, ahead, estimate_flows
+from .flows import FrameFlow, estimate_flows
 from .frames import Frame, Moment, Selection
 from .pictures import PANELS, flow_colors, parse_panels
 from .run import run
 from .sources import Source, open_source, stamp
 from .statistics import StatisticsTable
+from .threads import Behind, ahead
 from .writers import FlowFiles, FlowStack, Writer
 
 __all__ = [
     "ENCODERS",
     "PANELS",
+    "Behind",
     "Checkpoint",
     "FlowFiles",
     "FlowStack",

@@ -90,14 +90,17 @@ class PictureVideo(Writer):
             if path.stem.startswith("open_") or int(path.stem) >= done:
                 path.unlink()
 
-    def write(self, flow: FrameFlow) -> None:
-        """Draw and encode a flow."""
-        if not flow.problem:
+    def prepare(self, flow: FrameFlow) -> Array:
+        """Draw a flow."""
+        return draw(self.panels, flow, self._maximum(flow.flow))
+
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
+        """Encode a picture."""
+        if prepared is not None:
             if self._segment is None:
                 self._first = self._next
                 self._segment = self._encoder(self._path("open_"), self.rate)
-            maximum = self._maximum(flow.flow)
-            self._segment(draw(self.panels, flow, maximum), self._next - self._first)
+            self._segment(prepared, self._next - self._first)
         self._next += 1
 
     def commit(self) -> None:

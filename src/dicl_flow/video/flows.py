@@ -1,12 +1,10 @@
-"""From frames to flows, with what lies before and after done beside."""
+"""From frames to flows."""
 
-from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
-from queue import Empty, Queue
-from threading import Event, Thread
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -14,10 +12,6 @@ from ..inputs import Array
 from ..result import FlowResult, to_result
 from ..sequence import FlowSequence
 from .frames import Frame, Frames
-
-Item = TypeVar("Item")
-
-_ROOM = 2  # items that wait between two threads
 
 
 @dataclass(frozen=True)
@@ -70,42 +64,3 @@ def estimate_flows(frames: Frames, sequence: FlowSequence) -> Flows:
             if last is not None:
                 yield FrameFlow(last, frame, answer)
             last = frame
-
-
-def ahead(items: Generator[Item, None, None], room: int = _ROOM) -> Generator[Item, None, None]:
-    """Let a thread of its own make `items`, at most `room` more than were taken."""
-    queue: Queue[tuple[Item | None, BaseException | None]] = Queue(room)
-    stopped = Event()
-
-    def work() -> None:
-        try:
-            with closing(items):
-                for item in items:
-                    queue.put((item, None))
-                    if stopped.is_set():
-                        return
-            queue.put((None, StopIteration()))
-        except BaseException as error:
-            queue.put((None, error))
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield from _taken(queue)
-    finally:
-        stopped.set()
-        while thread.is_alive():  # it may wait for room
-            with suppress(Empty):
-                queue.get_nowait()
-            thread.join(0.01)
-
-
-def _taken(queue: "Queue[tuple[Item | None, BaseException | None]]") -> Iterator[Item]:
-    while True:
-        item, error = queue.get()
-        if isinstance(error, StopIteration):
-            return
-        if error is not None:
-            raise error
-        assert item is not None
-        yield item

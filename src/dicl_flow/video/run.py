@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from math import lcm
 from pathlib import Path
 
 from ..errors import InputError
+from ..inputs import Array
 from ..sequence import FlowSequence
 from .checkpoint import Checkpoint
-from .flows import FrameFlow, ahead, estimate_flows
+from .flows import FrameFlow, estimate_flows
 from .frames import Selection
 from .sources import Source
+from .threads import Behind, ahead
 from .writers import Writer
 
 
@@ -24,9 +27,9 @@ def run(
 ) -> list[Path]:
     """Hand each flow to all writers; return what was written, nothing if the run was stopped.
 
-    `watch` sees each flow and says whether to go on. Frames are decoded in a thread of their
-    own, flows estimated in another. After an early end, whatever its reason, the same call goes
-    on from the last piece that was safe; a camera's run is finished instead.
+    `watch` sees each flow and says whether to go on. Frames are decoded ahead, in a thread of
+    their own, and results written behind, in another. After an early end, whatever its reason,
+    the same call goes on from the last piece that was safe; a camera's run is finished instead.
     """
     if source.live and checkpoint.done:
         raise InputError("what a camera saw cannot be gone on with; begin anew with --restart")
@@ -34,13 +37,13 @@ def run(
     piece = lcm(*(writer.piece for writer in writers))
     frames = ahead(selection.frames(source, skip=checkpoint.done))
     count, stopped, errors = checkpoint.done, False, list[InputError]()
-    with closing(ahead(estimate_flows(frames, sequence))) as flows:
+    with closing(estimate_flows(frames, sequence)) as flows, Behind() as behind:
         for flow in _until_error(flows, errors):
-            for writer in writers:
-                writer.write(flow)
+            prepared = [None if flow.problem else writer.prepare(flow) for writer in writers]
+            behind.do(partial(_write, writers, flow, prepared))
             count += 1
             if count % piece == 0:
-                _commit(writers, checkpoint, count)
+                behind.do(partial(_commit, writers, checkpoint, count))
             stopped = not watch(flow)
             if stopped:
                 break
@@ -63,6 +66,11 @@ def _resume(writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
     for writer, memory in zip(writers, checkpoint.memory, strict=True):
         writer.memory = memory
         writer.resume(checkpoint.done)
+
+
+def _write(writers: Sequence[Writer], flow: FrameFlow, prepared: list[Array | None]) -> None:
+    for writer, array in zip(writers, prepared, strict=True):
+        writer.write(flow, array)
 
 
 def _commit(writers: Sequence[Writer], checkpoint: Checkpoint, count: int) -> None:

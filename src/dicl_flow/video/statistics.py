@@ -85,7 +85,7 @@ class StatisticsTable(Writer):
         lines = self._part.read_text().splitlines(keepends=True) if done else [_line(COLUMNS)]
         self._part.write_text("".join(lines[: done + 1]))
 
-    def write(self, flow: FrameFlow) -> None:
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Add a row."""
         row = describe(flow)
         self._rows += _line([row.get(column, "") for column in COLUMNS])

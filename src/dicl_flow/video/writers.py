@@ -14,7 +14,11 @@ from .flows import FrameFlow
 
 
 class Writer:
-    """Takes flows in their order, and makes them safe in pieces of `piece` flows."""
+    """Takes flows in their order, and makes them safe in pieces of `piece` flows.
+
+    `prepare` runs in the thread of the estimate and may compute with torch; all else runs
+    behind it, see `threads`.
+    """
 
     piece = 1
 
@@ -25,8 +29,12 @@ class Writer:
     def resume(self, done: int) -> None:
         """Get ready for flow number `done`; whatever is there of it or of later ones goes."""
 
-    def write(self, flow: FrameFlow) -> None:
-        """Take the next flow, or the lack of one: `flow.problem`."""
+    def prepare(self, flow: FrameFlow) -> Array:
+        """Make of a flow the array that is to be written: (H, W, 2)."""
+        return flow.result.flow
+
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
+        """Take what was prepared of the next flow; None where a frame is broken."""
         raise NotImplementedError
 
     def commit(self) -> None:
@@ -49,12 +57,12 @@ class FlowFiles(Writer):
         for path in self.folder.glob(f".*{self.suffix}.*"):
             path.unlink()
 
-    def write(self, flow: FrameFlow) -> None:
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write a file; none where a frame is broken."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not flow.problem:
+        if prepared is not None:
             path = self.folder / f"{flow.frame.name}{self.suffix}"
-            write_files({path: encode_flow(path, flow.result.flow)})
+            write_files({path: encode_flow(path, prepared)})
 
     def finish(self) -> Path:
         """Everything is there already."""
@@ -82,17 +90,17 @@ class FlowStack(Writer):
         else:
             raise InputError(f"{self._part} is missing; begin anew with --restart")
 
-    def write(self, flow: FrameFlow) -> None:
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Append a flow."""
         self._count += 1
-        if not flow.problem and not self.memory:
-            height, width = flow.result.flow.shape[:2]
+        if prepared is not None and not self.memory:
+            height, width = prepared.shape[:2]
             self.memory.update(stack_height=height, stack_width=width)
             self._part.write_bytes(self._header(0))
             for _ in range(self._count - 1):
                 self._append(np.full(self._shape, np.nan))
         if self.memory:
-            self._append(np.full(self._shape, np.nan) if flow.problem else flow.result.flow)
+            self._append(np.full(self._shape, np.nan) if prepared is None else prepared)
 
     def commit(self) -> None:
         """Write the header anew: what came behind is a part of the array from now on."""

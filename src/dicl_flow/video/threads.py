@@ -1,0 +1,97 @@
+"""Work beside the estimate: frames are decoded ahead of it, results written behind it.
+
+Only the thread of the estimate computes with torch. A second one would bring worker threads of
+its own, and on a CPU more of them than cores make every operation wait for another.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
+from queue import Empty, Queue
+from threading import Event, Thread
+from types import TracebackType
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+_ROOM = 2  # items that wait between two threads
+
+
+def ahead(items: Generator[Item, None, None], room: int = _ROOM) -> Generator[Item, None, None]:
+    """Let a thread of its own make `items`, at most `room` more than were taken."""
+    queue: Queue[tuple[Item | None, BaseException | None]] = Queue(room)
+    stopped = Event()
+
+    def work() -> None:
+        try:
+            with closing(items):
+                for item in items:
+                    queue.put((item, None))
+                    if stopped.is_set():
+                        return
+            queue.put((None, StopIteration()))
+        except BaseException as error:
+            queue.put((None, error))
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield from _taken(queue)
+    finally:
+        stopped.set()
+        while thread.is_alive():  # it may wait for room
+            with suppress(Empty):
+                queue.get_nowait()
+            thread.join(0.01)
+
+
+def _taken(queue: "Queue[tuple[Item | None, BaseException | None]]") -> Iterator[Item]:
+    while True:
+        item, error = queue.get()
+        if isinstance(error, StopIteration):
+            return
+        if error is not None:
+            raise error
+        assert item is not None
+        yield item
+
+
+class Behind:
+    """Does what it is given in a thread of its own, in order, at most `room` pieces late.
+
+    Leaving the block waits for the rest. After an error nothing more is done; it is raised
+    where the next piece is given, or at the end.
+    """
+
+    def __init__(self, room: int = _ROOM) -> None:
+        self._queue: Queue[Callable[[], None] | None] = Queue(room)
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> "Behind":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        if error is None and self._error is not None:
+            raise self._error
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have `work` done next."""
+        if self._error is not None:
+            raise self._error
+        self._queue.put(work)
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            if self._error is None:
+                try:
+                    work()
+                except BaseException as error:
+                    self._error = error
