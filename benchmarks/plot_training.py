@@ -17,7 +17,8 @@ figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
 pairs = 0
 for number, run in enumerate(runs):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    seen = pairs + read_recipe(run.name, []).batch * np.array([line["step"] for line in lines])
+    batch = read_recipe(run.name, []).batch
+    seen = pairs + np.array([line.get("pairs", batch * line["step"]) for line in lines])
     epe = np.array([line["epe"] for line in lines])
     axes.plot(seen / 1000, epe, alpha=0.3, color=f"C{number}")
     smooth = np.convolve(epe, np.ones(9) / 9, "valid")

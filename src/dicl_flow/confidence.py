@@ -64,7 +64,7 @@ def find_cues(levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor) -> Te
     lengths = [flow - finest.matched, flow - coarser, flow, _spread(flow)]
     cues = [
         finest.entropy,
-        *(torch.log1p(stride * vectors.norm(dim=1, keepdim=True)) for vectors in lengths),
+        *(torch.log1p(stride * torch.hypot(*x.split(1, 1))) for x in lengths),
         torch.log((warped - small1).abs().mean(1, keepdim=True) + _NOISE),
         1 - inside.to(flow.dtype),
     ]

@@ -18,6 +18,7 @@ from .fast import (
     Graphs,
     available_bytes,
     cudnn_flags,
+    fixed_bytes,
     is_supported,
     network_bytes,
 )
@@ -153,7 +154,8 @@ class FlowEstimator:
         per_pixel = network_bytes(dtype, self.device, fast=fast)
         if not fast:
             per_pixel = int(per_pixel * _relative_volume(self.model.config))
-        capacity = limit // (len(image) * per_pixel)
+        limit -= fixed_bytes(image, self.device) if self.device.type == "cuda" else 0
+        capacity = max(limit, 0) // (len(image) * per_pixel)
         size = (image.shape[-2], image.shape[-1])
         return tile_size(size, capacity, self.model.config.pad_multiple)
 

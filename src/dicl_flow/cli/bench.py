@@ -143,7 +143,6 @@ def _fresh_model(host: str) -> "FlowNetwork":
 
 
 def _machine(device: Any) -> dict[str, Any]:
-    import platform
     import shlex
     import sys
     from datetime import date
@@ -158,9 +157,21 @@ def _machine(device: Any) -> dict[str, Any]:
         "date": date.today().isoformat(),
         "dicl_flow": __version__,
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or "cpu",
+        "device": torch.cuda.get_device_name(device) if on_gpu else _processor(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _processor() -> str:
+    """The processor's name where the system tells (Linux), else its kind; and its threads."""
+    import platform
+
+    import torch
+
+    table = Path("/proc/cpuinfo")
+    lines = table.read_text().splitlines() if table.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(names, platform.machine())}, {torch.get_num_threads()} threads"
 
 
 def _print_row(result: "Result", *, first: bool) -> None:

@@ -10,8 +10,10 @@ _AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in a processor
 # Elsewhere more at once is faster: so many bytes, or so many displacements.
 _AT_ONCE_ELSEWHERE, _AT_LEAST = 128 << 20, 7
 # Measured at the network's peak, for each pixel of a pair: bytes in any precision, and numbers.
-_FAST = (220, 45)
+_FAST = {"cuda": (0, 200), "cpu": (220, 45)}
 _PLAIN = {"cuda": (0, 6800), "cpu": (0, 1200)}  # cuDNN's workspaces; 1090 measured on a CPU
+_FIXED = {"cuda": 256 << 20}
+_FRAMES = 4  # times the bytes of a frame: both of them, their copies, flow and weights of tiles
 _HEADROOM = 0.8  # of what is free
 
 
@@ -26,8 +28,14 @@ def displacements_at_once(first_layer: Tensor, memory_limit: int | None) -> int:
 
 def network_bytes(dtype: torch.dtype, device: torch.device, *, fast: bool) -> int:
     """What each pixel of a pair needs at the peak; the plain path has all displacements at once."""
-    constant, numbers = _FAST if fast else _PLAIN.get(device.type, _PLAIN["cuda"])
+    table = _FAST if fast else _PLAIN
+    constant, numbers = table.get(device.type, table["cuda"])
     return constant + numbers * dtype.itemsize
+
+
+def fixed_bytes(image: Tensor, device: torch.device) -> int:
+    """What is needed beside the network's maps: weights, a chunk, (B, 3, H, W) frames, the flow."""
+    return _FIXED.get(device.type, 0) + _FRAMES * image.numel() * image.element_size()
 
 
 def available_bytes(device: torch.device) -> int:

@@ -17,7 +17,7 @@ from .kernel_level import KernelLevel
 from .layers import FusedConv, fold, fused, is_reduced, with_remainder
 from .matching import FactoredMatcher
 
-_COARSE = 16
+_COARSE = 32
 
 
 class ImageConv(FusedConv):
