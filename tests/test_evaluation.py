@@ -122,6 +122,14 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     assert sorted(rescored, key=str) == sorted(results, key=str)
 
 
+def test_eval_takes_a_backend(run, kitti, small_weights):
+    arguments = ("eval", "-d", f"kitti15={kitti}", "-w", small_weights, "--device", "cpu", "-q")
+    assert run(*arguments, "--backend", "plain") == (0, "", "")
+    code, _, error = run(*arguments, "--backend", "plian")
+    assert code == 2
+    assert "did you mean 'plain'" in error
+
+
 def test_published_rows_stand_beside_ours(sintel, kitti):
     results = [evaluated("sintel-final", sintel), evaluated("kitti15", kitti)]
     document = json.loads(to_json(results))

@@ -18,7 +18,7 @@ LAYERS = [
     ["cli"],
     ["analysis"],
     ["bench", "video"],
-    ["sequence", "export"],
+    ["sequence", "export", "choices"],
     ["training", "evaluation", "estimator", "hub"],
     ["sheets", "result"],
     ["weights", "data", "render", "warping", "tiling", "confidence", "interpolation"],

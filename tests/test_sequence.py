@@ -44,8 +44,25 @@ def test_reduced_precision_stays_what_it_is(backend):
     assert difference.mean() < 1e-3
 
 
-def test_the_feature_net_sees_each_frame_once():
-    sequence, seen = FlowSequence(small("plain")), []
+def same_both_ways(found, expected, **tolerance):
+    for one, other in ((found, expected), (found.backward, expected.backward)):
+        np.testing.assert_allclose(one.flow, other.flow, **tolerance)
+        np.testing.assert_allclose(one.confidence, other.confidence, **tolerance)
+        np.testing.assert_array_equal(one.occlusion, other.occlusion)
+
+
+@pytest.mark.parametrize("backend", ["plain", "fast"])
+def test_with_the_way_back_it_gives_both_ways_of_its_pairs(backend):
+    estimator = small(backend, padding="resize", max_pixels=32 * 48)
+    sequence = FlowSequence(estimator, backward=True)
+    assert sequence.push(FRAMES[0]) is None
+    for pair in pairwise(FRAMES):
+        same_both_ways(sequence.push(pair[1]), estimator(*pair, backward=True), atol=1e-5)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_feature_net_sees_each_frame_once(backward):
+    sequence, seen = FlowSequence(small("plain"), backward=backward), []
     features = sequence.estimator.model.features
     features.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
     for frame in FRAMES:
@@ -53,14 +70,17 @@ def test_the_feature_net_sees_each_frame_once():
     assert seen == [1] * len(FRAMES)
 
 
-def test_frames_too_large_for_the_memory_are_tiled_as_pairs_are():
-    frames, _ = fake_trees.moving_frames(3, (300, 520))
+@pytest.mark.parametrize("backward", [False, True])
+def test_frames_too_large_for_the_memory_are_tiled_as_pairs_are(backward):
+    frames, _ = fake_trees.moving_frames(2, (300, 520))
     estimator = small("fast", memory_limit=400 * 300 * 300)
     assert not estimator.fits(torch.zeros(1, 3, 300, 520))
-    sequence = FlowSequence(estimator)
+    sequence = FlowSequence(estimator, backward=backward)
     sequence.push(frames[0])
-    for before, frame in pairwise(frames):
-        np.testing.assert_array_equal(sequence.push(frame).flow, estimator(before, frame).flow)
+    found, expected = sequence.push(frames[1]), estimator(*frames, backward=backward)
+    np.testing.assert_array_equal(found.flow, expected.flow)
+    if backward:
+        same_both_ways(found, expected)
 
 
 def test_after_a_restart_the_next_frame_is_a_first_one():

@@ -213,22 +213,128 @@ def test_statistics_tell_motion_and_cuts(run, tmp_path):
     assert float(rows[1]["direction"]) == pytest.approx(np.degrees(np.arctan2(y, x)), rel=1e-3)
 
 
+@pytest.fixture(scope="module")
+def both_ways():
+    """What the packaged weights say of each pair: they know where a frame hides the other."""
+    estimator = dicl_flow.load(device="cpu", precision="fp32")
+    results = [estimator(*pair, backward=True) for pair in pairwise(FRAMES)]
+    assert 0.05 < np.mean([result.occlusion for result in results]) < 0.95
+    return results
+
+
+@pytest.fixture
+def packaged(run):
+    """Run the command with the packaged weights."""
+    return lambda *arguments: run("video", *arguments, "--device", "cpu", "--precision", "fp32")
+
+
+def test_the_way_back_and_masks_lie_beside_the_flow(packaged, clip, tmp_path, both_ways):
+    flows, stack = tmp_path / "flows", tmp_path / "stack.npy"
+    code, _, _ = packaged(clip, "-o", flows, "-o", stack, "--backward", "--occlusion")
+    assert code == 0
+    assert len(list(flows.iterdir())) == 3 * 7
+    array = np.load(stack)
+    assert array.shape == (7, 2, *SIZE, 2)
+    for number, result in enumerate(both_ways):
+        name = f"frame_{number:06d}"
+        there, back = (dicl_flow.read_flow(flows / f"{name}{end}.flo") for end in ("", "_backward"))
+        np.testing.assert_allclose(there, result.flow, atol=1e-3)
+        np.testing.assert_allclose(back, result.backward.flow, atol=1e-3)
+        np.testing.assert_array_equal(array[number], [there, back])
+        mask = cv2.imread(str(flows / f"{name}_occlusion.png"), cv2.IMREAD_GRAYSCALE)
+        assert set(np.unique(mask)) <= {0, 255}
+        assert ((mask == 255) != result.occlusion).mean() < 1e-3  # rounding, at the bound
+
+
+def test_a_video_shows_what_is_hidden(packaged, clip, tmp_path, both_ways):
+    movie, table = tmp_path / "out.mkv", tmp_path / "s.csv"
+    assert packaged(clip, "-o", movie, "--show", "occlusion", "--stats", table)[0] == 0
+    for (picture, _), row, result in zip(
+        read_video(movie), read_rows(table), both_ways, strict=True
+    ):
+        assert ((picture > 127) == result.occlusion[..., None]).mean() > 0.97  # lossy
+        assert float(row["occluded"]) == pytest.approx(result.occlusion.mean(), abs=1e-3)
+
+
+def test_flow_of_little_confidence_is_unknown(packaged, clip, tmp_path, both_ways):
+    bound = 0.9
+    flows, stack, movie, table = (tmp_path / n for n in ("flows", "s.npy", "out.mkv", "s.csv"))
+    outputs = ("-o", flows, "-o", stack, "-o", movie, "--stats", table)
+    code, _, _ = packaged(clip, *outputs, "--backward", "--min-confidence", bound, "--max", 9)
+    assert code == 0
+    array = np.load(stack)
+    pictures = [picture for picture, _ in read_video(movie)]
+    for number, (result, row) in enumerate(zip(both_ways, read_rows(table), strict=True)):
+        expected = result.masked(bound)
+        for found, way in zip(array[number], (expected, expected.backward), strict=True):
+            known = np.isfinite(found) & np.isfinite(way.flow)
+            assert (known != np.isfinite(way.flow)).mean() < 1e-3  # rounding, at the bound
+            assert (known != np.isfinite(found)).mean() < 1e-3
+            np.testing.assert_allclose(found[known], way.flow[known], atol=1e-3)
+        file = dicl_flow.read_flow(flows / f"frame_{number:06d}.flo")
+        np.testing.assert_array_equal(file, array[number, 0])
+        drawn = flow_to_rgb(expected.flow, 9)
+        assert np.abs(pictures[number].astype(int) - drawn).mean() < 20  # black dots, lossy
+        length = np.hypot(*np.moveaxis(file, 2, 0))
+        known = np.isfinite(length)
+        assert 0.1 < known.mean() < 0.95
+        assert float(row["known"]) == pytest.approx(known.mean(), rel=1e-3)
+        assert float(row["mean_length"]) == pytest.approx(length[known].mean(), rel=1e-3)
+        moving = (length[known] > 0.5).mean()
+        assert float(row["moving_share"]) == pytest.approx(moving, rel=1e-3)
+
+
+def test_a_frame_without_any_sure_flow_keeps_its_row_and_its_picture(video, clip, tmp_path):
+    movie, table = tmp_path / "out.mkv", tmp_path / "s.csv"
+    options = ("--show", "wheel,overlay,arrows,difference", "--stats", table)
+    assert video(clip, "-o", movie, *options, "--min-confidence", 1)[0] == 0
+    assert len(read_video(movie)) == 7
+    rows = read_rows(table)
+    assert [(row["known"], row["mean_length"]) for row in rows] == [("0", "")] * 7
+    assert video(clip, "-o", tmp_path / "whole", "--stats", tmp_path / "whole.csv")[0] == 0
+    whole = read_rows(tmp_path / "whole.csv")
+    assert [row["scene_cut"] for row in rows] == [row["scene_cut"] for row in whole]
+
+
+def test_a_frame_with_the_name_of_a_way_back_is_refused(video, tmp_path):
+    frames = tmp_path / "frames"
+    for name, frame in zip(("a", "a_backward", "b"), FRAMES, strict=False):
+        fake_trees.write_image(frames / f"{name}.png", frame)
+    code, _, error = video(frames, "-o", tmp_path / "flows", "--backward")
+    assert code == 2
+    assert "frame a_backward" in error
+    assert video(frames, "-o", tmp_path / "flows", "--restart")[0] == 0
+
+
 def broken_images(tmp_path):
     frames = write_images(tmp_path / "frames", FRAMES)
     (frames / "shot_3.png").write_bytes(b"not an image")
     return frames
 
 
-def test_a_broken_frame_stops_the_run_and_keeps_what_was_done(video, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [
+        ([], [".flo"]),
+        (["--backward", "--occlusion"], [".flo", "_backward.flo", "_occlusion.png"]),
+    ],
+)
+def test_a_broken_frame_stops_the_run_and_keeps_what_was_done(video, tmp_path, options, ends):
     frames, flows = broken_images(tmp_path), tmp_path / "flows"
-    code, _, error = video(frames, "-o", flows)
+    code, _, error = video(frames, "-o", flows, *options)
     assert code == 2
     assert "frame 3 (shot_3)" in error
     assert "--on-error skip" in error
-    assert {file.name for file in flows.iterdir()} == {"shot_0.flo", "shot_1.flo"}
+    kept = {flows / f"shot_{number}{end}" for number in (0, 1) for end in ends}
+    assert set(flows.iterdir()) == kept
+    times = {path: path.stat().st_mtime_ns for path in kept}
+    for end in ends:
+        (flows / f".shot_2{end}.x7").write_bytes(b"left by a kill")
     fake_trees.write_image(frames / "shot_3.png", FRAMES[3])
-    assert video(frames, "-o", flows)[0] == 0  # mended, it goes on
-    assert len(list(flows.iterdir())) == 7
+    assert video(frames, "-o", flows, *options)[0] == 0  # mended, it goes on
+    assert {path: path.stat().st_mtime_ns for path in kept} == times
+    names = {f"shot_{number}{end}" for number in range(7) for end in ends}
+    assert {file.name for file in flows.iterdir()} == names
 
 
 def test_a_broken_frame_is_skipped_by_choice(video, tmp_path, pairs, monkeypatch):
@@ -342,6 +448,21 @@ def test_what_cannot_be_used_is_one_sentence(
     assert set(tmp_path.iterdir()) == before  # nothing half-written
 
 
+@pytest.mark.parametrize(
+    ("output", "option", "message"),
+    [
+        ("x.mp4", "--backward", "--backward is for a folder or array, and no output is one"),
+        ("x.npy", "--occlusion", "--occlusion is for a folder, and no output is one"),
+        ("x.mp4", "--occlusion", "a video has --show occlusion"),
+    ],
+)
+def test_options_that_fit_no_output(video, clip, tmp_path, output, option, message):
+    code, _, error = video(clip, "-o", tmp_path / output, option)
+    assert code == 2
+    assert message in error
+    assert list(tmp_path.iterdir()) == [clip]
+
+
 def test_without_pyav_the_extra_is_named(video, tmp_path, monkeypatch):
     frames = write_images(tmp_path / "frames", FRAMES)
     monkeypatch.setitem(sys.modules, "av", None)
@@ -380,7 +501,8 @@ def test_killed_and_started_again_the_frames_are_the_same(started, tmp_path):
 
     def arguments(folder):
         outputs = [part for name in names for part in ("-o", folder / name)]
-        return clip, *outputs, "--stats", folder / "s.csv"
+        more = ("--show", "wheel,occlusion", "--backward", "--min-confidence", 0.002)
+        return clip, *outputs, *more, "--stats", folder / "s.csv"
 
     assert started(*arguments(whole)).wait() == 0
     process = started(*arguments(killed))
@@ -394,6 +516,7 @@ def test_killed_and_started_again_the_frames_are_the_same(started, tmp_path):
     assert not (killed / "out.mp4").exists()
     assert flows_done(state) in (64, 128)  # the second run does not begin anew
     assert started(*arguments(killed)).wait() == 0
+    assert 0.2 < np.isfinite(np.load(whole / "stack.npy")).mean() < 0.8
     assert (whole / "s.csv").read_text() == (killed / "s.csv").read_text()
     assert (whole / "stack.npy").read_bytes() == (killed / "stack.npy").read_bytes()
     one, two = read_video(whole / "out.mp4"), read_video(killed / "out.mp4")
@@ -417,6 +540,9 @@ def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(started, vid
     code, _, error = video(clip, "-o", flows, "--stride", 2)
     assert code == 2
     assert "another stride (1, now 2)" in error
+    code, _, error = video(clip, "-o", flows, "--backward")
+    assert code == 2
+    assert "another backward (False, now True)" in error
     before = (flows / "frame_000003.flo").stat().st_mtime_ns
     assert video(clip, "-o", flows, "--end", 120, "--restart")[0] == 0
     assert (flows / "frame_000003.flo").stat().st_mtime_ns > before

@@ -33,6 +33,19 @@ def test_a_sequence_gives_the_flow_of_its_pairs(backend, precision, bound):
         assert difference.mean() <= bound
 
 
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-3), ("fp16", 0.02)])
+def test_with_the_way_back_it_gives_both_ways_of_its_pairs(precision, bound):
+    estimator = load(device="cuda", precision=precision, backend="fast")
+    sequence = FlowSequence(estimator, backward=True)
+    assert isinstance(sequence._match, Graphs)
+    sequence.push(FRAMES[0])
+    for pair in pairwise(FRAMES):
+        found, expected = sequence.push(pair[1]), estimator(*pair, backward=True)
+        for one, other in ((found, expected), (found.backward, expected.backward)):
+            assert np.abs(one.flow - other.flow).mean() <= bound
+            assert (one.occlusion != other.occlusion).mean() < 0.01
+
+
 def test_an_answer_outlives_the_next_frame():
     sequence = FlowSequence(load(device="cuda", precision="fp16", backend="fast"))
     answers = [sequence.advance(frame) for frame in FRAMES[:2]]

@@ -133,7 +133,7 @@ class FlowEstimator:
 
     def fits(self, image: Tensor) -> bool:
         """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
-        return self._tile(image) == tuple(image.shape[-2:])
+        return self.tile(image) == tuple(image.shape[-2:])
 
     def _in_tiles(
         self,
@@ -143,10 +143,11 @@ class FlowEstimator:
     ) -> Tensor:
         image1, image2 = image1.to(self.device), image2.to(self.device)
         if image1.shape not in self._tiles:  # asking for free memory takes its time
-            self._tiles[image1.shape] = self._tile(image1)
+            self._tiles[image1.shape] = self.tile(image1)
         return in_tiles(compute, image1, image2, self._tiles[image1.shape])
 
-    def _tile(self, image: Tensor) -> tuple[int, int]:
+    def tile(self, image: Tensor) -> tuple[int, int]:
+        """(height, width) of the pieces in which a pair like (B, 3, H, W) `image` is computed."""
         if self.model.config.max_pixels:  # the network never sees more
             return image.shape[-2], image.shape[-1]
         limit = self.memory_limit or available_bytes(self.device)

@@ -80,6 +80,12 @@ def to_result(flow: Tensor, confidence: Tensor) -> FlowResult:
     )
 
 
+def from_answer(answer: Tensor) -> FlowResult:
+    """(B, 3, H, W) flow and confidence, or (B, 6, H, W) of both directions -> a batch."""
+    parts = answer.split([2, 1] * (answer.shape[1] // 3), 1)
+    return to_result(*parts) if len(parts) == 2 else both_results(*parts)
+
+
 def both_results(
     flow: Tensor, confidence: Tensor, backward: Tensor, backward_confidence: Tensor
 ) -> FlowResult:

@@ -9,7 +9,7 @@ from .errors import InputError
 from .estimator import FlowEstimator
 from .fast import Graphs
 from .inputs import Image, image_batch
-from .result import FlowResult, to_result
+from .result import FlowResult, from_answer
 
 Layout = list[tuple[torch.Size, tuple[int, ...], torch.dtype]]
 
@@ -22,10 +22,11 @@ class FlowSequence:
     ...     result = sequence.push(frame)  # None for the first frame
 
     Each frame passes through the feature net once. Memory does not grow with the frames.
+    `backward` asks for the flow from each frame to the one before, and for occlusion, as well.
     """
 
-    def __init__(self, estimator: FlowEstimator) -> None:
-        self.estimator = estimator
+    def __init__(self, estimator: FlowEstimator, *, backward: bool = False) -> None:
+        self.estimator, self.backward = estimator, backward
         self._prepare: Callable[[Tensor], Tensor] = self._packed
         self._match: Callable[[Tensor, Tensor], Tensor] = self._match_packed
         if estimator.backend == "fast" and estimator.device.type == "cuda":
@@ -38,11 +39,14 @@ class FlowSequence:
     def push(self, frame: Image) -> FlowResult | None:
         """Return the flow from the frame before to this one; None for the first frame."""
         answer = self.advance(frame)
-        return None if answer is None else to_result(*answer.split([2, 1], 1))[0]
+        return None if answer is None else from_answer(answer)[0]
 
     @torch.inference_mode()
     def advance(self, frame: Image) -> Tensor | None:
-        """As `push`, but flow and confidence (1, 3, H, W) stay on the device."""
+        """As `push`, but flow and confidence (1, 3, H, W) stay on the device.
+
+        (1, 6, H, W) with `backward`: those of the way back follow.
+        """
         image, is_batch = image_batch(frame, self.estimator.device)
         if is_batch:
             raise InputError("a sequence takes one frame at a time, got a batch")
@@ -52,7 +56,8 @@ class FlowSequence:
             return None
         if self._whole:
             return self._match(last, self._last)
-        return torch.cat(self.estimator.estimate(last, image), 1)
+        estimate = self.estimator.estimate_both if self.backward else self.estimator.estimate
+        return torch.cat(estimate(last, image), 1)
 
     def restart(self) -> None:
         """Forget the last frame: the next one is a first one."""
@@ -77,7 +82,11 @@ class FlowSequence:
 
     def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
         assert self._size is not None
-        return self.estimator.match(self._unpacked(first), self._unpacked(second), self._size)
+        before, after = self._unpacked(first), self._unpacked(second)
+        there = self.estimator.match(before, after, self._size)
+        if not self.backward:
+            return there
+        return torch.cat([there, self.estimator.match(after, before, self._size)], 1)
 
     def _unpacked(self, packed: Tensor) -> list[Tensor]:
         sizes = [shape.numel() * dtype.itemsize for shape, _, dtype in self._layout]

@@ -41,6 +41,7 @@ def evaluate(
     ] = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
     quiet: options.Quiet = False,
 ) -> None:
     """Score a network on data sets, beside the published numbers.
@@ -66,9 +67,8 @@ def evaluate(
         _check_plot(sparsification, baseline is not None and weights is None)
     options.check_folders([keep, pictures])
     sets = _list_data(data)
-    predictors = (
-        _kept(predictions) if predictions else _methods(weights, baseline, device, precision, keep)
-    )
+    how = (device, precision, backend)
+    predictors = _kept(predictions) if predictions else _methods(weights, baseline, how, keep)
     results = []
     for name, pairs in sets.items():
         for method, predictor in predictors.items():
@@ -126,7 +126,7 @@ def _list_data(arguments: list[str]) -> "dict[str, list[FlowPair]]":
 
 
 def _methods(
-    weights: str | None, baseline: str | None, device: str, precision: str, keep: Path | None
+    weights: str | None, baseline: str | None, how: tuple[str, str, str], keep: Path | None
 ) -> "dict[str, Predictor]":
     from ..errors import InputError
     from ..estimator import load
@@ -135,7 +135,7 @@ def _methods(
 
     methods: dict[str, Method] = {}
     if weights or not baseline:
-        estimator = load(weights, device, precision)
+        estimator = load(weights, *how)
         methods[resolve(weights).stem] = lambda *frames: _flow_and_confidence(estimator(*frames))
     if baseline in methods:
         raise InputError(f"{weights} has the name of the baseline; rename the file")

@@ -6,7 +6,7 @@ import typer
 from . import options
 
 if TYPE_CHECKING:
-    from ..estimator import FlowResult
+    from ..estimator import FlowEstimator, FlowResult
 
 
 def flow(
@@ -35,6 +35,7 @@ def flow(
     backend: options.Backend = "auto",
     memory_limit: options.MemoryLimit = None,
     maximum: options.Maximum = None,
+    verbose: options.Verbose = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -66,7 +67,12 @@ def flow(
     if not wanted:
         raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
     _check_flow_files([output, backward])
-    estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
+    if verbose and quiet:
+        raise InputError("--verbose and --quiet contradict each other; leave one out")
+    how = (device, precision, backend, options.in_bytes(memory_limit))
+    estimator = load(weights, *how)
+    if verbose:
+        _explain(estimator, how, image1)
     start = perf_counter()
     result = estimator(image1, image2, backward=bool(backward or occlusion))
     seconds = perf_counter() - start
@@ -91,6 +97,20 @@ def flow(
     if result.occlusion is not None:
         summary["occluded"] = float(result.occlusion.mean())
     options.report(summary, quiet=quiet, as_json=as_json)
+
+
+def _explain(
+    estimator: "FlowEstimator", how: tuple[str, str, str, int | None], image1: Path
+) -> None:
+    """Print to stderr, so that --json stays one object."""
+    from ..choices import explain, explain_frame
+    from ..files import read_image
+
+    height, width = read_image(image1).shape[:2]
+    choices = explain(estimator.model.config, *how)
+    choices["frame"] = explain_frame(estimator, (height, width))
+    for name, choice in choices.items():
+        typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)
 
 
 def _check_flow_files(paths: list[Path | None]) -> None:

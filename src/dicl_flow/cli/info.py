@@ -27,18 +27,19 @@ def _installation() -> dict[str, Any]:
     import torch
 
     from .._version import __version__
+    from ..choices import explain
     from ..config import ModelConfig
-    from ..estimator import choose_backend, choose_device, choose_precision
     from ..weights import packaged_names
 
-    device = choose_device("auto")
-    backend = choose_backend("auto", ModelConfig(), device)
+    choices = explain(ModelConfig())
     return {
         "dicl_flow": __version__,
         "torch": torch.__version__,
-        "device": str(device),
-        "backend": backend,
-        "precision": choose_precision("auto", device, backend),
+        **{
+            key: text
+            for name, (value, reason) in choices.items()
+            for key, text in ((name, value), (f"{name}_because", reason))
+        },
         "threads": torch.get_num_threads(),
         "packaged_weights": ", ".join(packaged_names()) or "none",
     }
@@ -60,6 +61,7 @@ def _weights(name: str) -> dict[str, Any]:
         "projection": config.projection,
         "context": config.context,
         "padding": config.padding,
+        "max_pixels": config.max_pixels or "any number",
         "levels": ", ".join(f"1/{level.stride} (radius {level.radius})" for level in config.levels),
         "reach": f"{config.reach[-1]} px per axis",
         "confidence": weights.calibration.meaning

@@ -26,6 +26,9 @@ MemoryLimit = Annotated[
     float | None,
     typer.Option(min=0.1, help="GiB that an estimate may use; default: most of what is free."),
 ]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say what was chosen on this machine, and why.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 Maximum = Annotated[

@@ -1,15 +1,15 @@
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options
 
 if TYPE_CHECKING:
-    from ..video import FrameFlow, Writer
+    from collections.abc import Callable
+    from fractions import Fraction
+
+    from ..video import Writer
 
 _FRAMES_PER_SECOND = 25.0  # of images, which have no time
 
@@ -26,11 +26,20 @@ def video(
         str | None,
         typer.Option(
             help="Pictures of a video: one or several, with commas, of wheel (default), frame, "
-            "overlay, arrows, difference, confidence."
+            "overlay, arrows, difference, confidence, occlusion."
         ),
     ] = None,
     file_format: Annotated[
         str | None, typer.Option("--format", help="Files in a folder: flo (default), npz, png …")
+    ] = None,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="Write the way back too: to a folder or an array.")
+    ] = False,
+    occlusion: Annotated[
+        bool, typer.Option("--occlusion", help="Write masks of what is hidden, to a folder.")
+    ] = False,
+    min_confidence: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Flow of less confidence becomes unknown.")
     ] = None,
     stats: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Motion, confidence and cuts by frame.")
@@ -66,18 +75,34 @@ def video(
 
       dicl-flow video 'frames/*.png' -o flows --format npz --stats motion.csv
 
+      dicl-flow video clip.mp4 -o flows --backward --occlusion --min-confidence 0.5
+
       dicl-flow video camera:0 -o flow.mp4 --end 10s
     """
     from ..estimator import load
     from ..sequence import FlowSequence
     from ..training.stopping import StopSignal
-    from ..video import Checkpoint, Moment, Selection, open_source, run, stamp
+    from ..video import (
+        Checkpoint,
+        FlowFiles,
+        FlowStack,
+        Moment,
+        PictureVideo,
+        Selection,
+        StatisticsTable,
+        open_source,
+        run,
+        stamp,
+    )
     from ..weights import resolve
+    from .watching import watched
 
     selection = Selection(
         Moment.parse("--start", start), Moment.parse("--end", end), stride, scale, on_error
     )
-    kinds = _check_outputs(Path(source), output, stats, show, file_format, maximum)
+    kinds = _check_outputs(Path(source), output, stats)
+    panels = _check_options(kinds, show, file_format, maximum, backward, occlusion)
+    both = backward or occlusion or "occlusion" in panels
     opened = open_source(source)
     estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
@@ -86,24 +111,31 @@ def video(
         "output": [path.resolve() for path in [*output, *([stats] if stats else [])]],
         **{"show": show, "format": file_format, "start": start, "end": end, "stride": stride},
         **{"scale": scale, "fps": rate, "max": maximum, "weights": stamp(resolve(weights))},
+        **{"backward": backward, "occlusion": occlusion, "min_confidence": min_confidence},
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
     checkpoint = Checkpoint(output[0], settings, restart=restart)
-    writers = [
-        _writer(path, kind, checkpoint.folder, rate, show or "wheel", file_format, maximum)
-        for path, kind in kinds.items()
-    ]
+    parts = checkpoint.folder
+    make: dict[str, Callable[[Path], Writer]] = {
+        "folder": lambda path: FlowFiles(
+            path, f".{file_format or 'flo'}", backward=backward, occlusion=occlusion
+        ),
+        "array": lambda path: FlowStack(path, parts, backward=backward),
+        "video": lambda path: PictureVideo(path, parts, _exact(rate), panels, maximum),
+    }
+    writers = [make[kind](path) for path, kind in kinds.items()]
     if stats is not None:
-        writers.append(_table(stats, checkpoint.folder))
+        writers.append(StatisticsTable(stats, parts))
     total = selection.expected(opened)
-    with StopSignal() as signal, _watched(total, checkpoint.done, quiet=quiet) as found:
+    with StopSignal() as signal, watched(total, checkpoint.done, quiet=quiet) as found:
         written = run(
             opened,
             selection,
-            FlowSequence(estimator),
+            FlowSequence(estimator, backward=both),
             writers,
             checkpoint,
             lambda flow: found(flow) and not signal.received,
+            min_confidence,
         )
     if not written:
         typer.echo(f"stopped; {checkpoint.done} flows are done, the same command goes on", err=True)
@@ -113,18 +145,9 @@ def video(
     options.report(summary, quiet=quiet, as_json=as_json)
 
 
-def _check_outputs(
-    source: Path,
-    outputs: list[Path],
-    stats: Path | None,
-    show: str | None,
-    file_format: str | None,
-    maximum: float | None,
-) -> dict[Path, str]:
-    """Return what each output is, refusing early what cannot be written or makes no sense."""
-    from ..errors import InputError, unknown_name
-    from ..files import FLOW_SUFFIXES
-    from ..video import parse_panels
+def _check_outputs(source: Path, outputs: list[Path], stats: Path | None) -> dict[Path, str]:
+    """Return what each output is, refusing early what cannot be written."""
+    from ..errors import InputError
 
     kinds = {path: _kind(path) for path in outputs}
     options.check_outputs([*(path for path, kind in kinds.items() if kind != "folder"), stats])
@@ -137,16 +160,39 @@ def _check_outputs(
             raise InputError(f"{path} is the input as well; write elsewhere")
     if stats is not None and stats.suffix.lower() != ".csv":
         raise InputError(f"{stats}: the statistics are written as .csv")
-    if show is not None:
-        parse_panels(show)
+    return kinds
+
+
+def _check_options(
+    kinds: dict[Path, str],
+    show: str | None,
+    file_format: str | None,
+    maximum: float | None,
+    backward: bool,
+    occlusion: bool,
+) -> tuple[str, ...]:
+    """Return the pictures to show, refusing early what makes no sense for these outputs."""
+    from ..errors import InputError, unknown_name
+    from ..files import FLOW_SUFFIXES
+    from ..video import parse_panels
+
+    panels = parse_panels("wheel" if show is None else show)
     if maximum is not None and not maximum > 0:
         raise InputError(f"--max must be positive, got {maximum:g}")
     if file_format is not None and f".{file_format}" not in FLOW_SUFFIXES:
         raise unknown_name("--format", file_format, [suffix[1:] for suffix in FLOW_SUFFIXES])
-    for option, value, kind in (("--show", show, "video"), ("--format", file_format, "folder")):
-        if value is not None and kind not in kinds.values():
-            raise InputError(f"{option} is for a {kind}, and no output is one")
-    return kinds
+    for option, given, fitting in (
+        ("--show", show is not None, ("video",)),
+        ("--format", file_format is not None, ("folder",)),
+        ("--backward", backward, ("folder", "array")),
+        ("--occlusion", occlusion, ("folder",)),
+    ):
+        if given and not set(fitting) & set(kinds.values()):
+            hint = "; a video has --show occlusion" if option == "--occlusion" else ""
+            raise InputError(
+                f"{option} is for a {' or '.join(fitting)}, and no output is one{hint}"
+            )
+    return panels
 
 
 def _kind(output: Path) -> str:
@@ -167,87 +213,7 @@ def _kind(output: Path) -> str:
     )
 
 
-def _writer(
-    output: Path,
-    kind: str,
-    parts: Path,
-    rate: float,
-    show: str,
-    file_format: str | None,
-    maximum: float | None,
-) -> "Writer":
+def _exact(rate: float) -> "Fraction":
     from fractions import Fraction
 
-    from ..video import FlowFiles, FlowStack, PictureVideo, parse_panels
-
-    if kind == "folder":
-        return FlowFiles(output, f".{file_format or 'flo'}")
-    if kind == "array":
-        return FlowStack(output, parts)
-    exact = Fraction(rate).limit_denominator(1001)  # 29.97 is 30000/1001
-    return PictureVideo(output, parts, exact, parse_panels(show), maximum)
-
-
-def _table(output: Path, parts: Path) -> "Writer":
-    from ..video import StatisticsTable
-
-    return StatisticsTable(output, parts)
-
-
-class _Watch:
-    """Moves the bar, tells of broken frames, and remembers what there is to report."""
-
-    def __init__(self, advance: Callable[[], None], tell: Callable[[str], None]) -> None:
-        self._advance, self._tell = advance, tell
-        self._start, self._count, self._size = perf_counter(), 0, ""
-        self._skipped = 0
-
-    def __call__(self, flow: "FrameFlow") -> bool:
-        self._count += 1
-        self._skipped += bool(flow.problem)
-        for frame in (flow.following, flow.frame)[: 2 if self._count == 1 else 1]:
-            if frame.problem:
-                self._tell(f"skipped frame {frame.number} ({frame.name}): {frame.problem}")
-        if not flow.problem:
-            height, width = flow.images[0].shape[:2]
-            self._size = f"{width}x{height}"
-        self._advance()
-        return True
-
-    def summary(self) -> dict[str, Any]:
-        seconds = perf_counter() - self._start
-        return {
-            "size": self._size,
-            "flows": self._count,
-            "without_flow": self._skipped,
-            "seconds": seconds,
-            "frames_per_second": self._count / seconds,
-        }
-
-
-@contextmanager
-def _watched(total: int | None, done: int, *, quiet: bool) -> Iterator[_Watch]:
-    """Show a bar with frames/s and the time left, where someone watches."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    watched = console.is_terminal and not quiet
-    speed = TextColumn("{task.fields[speed]}")
-    columns = ("flow", BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not watched) as progress:
-        flows = None if total is None else max(total - 1, 0)
-        task = progress.add_task("", total=flows, completed=done, speed="")
-
-        def advance() -> None:
-            progress.advance(task)
-            speed = progress.tasks[0].speed
-            progress.update(task, speed=f"{speed:.1f} frames/s" if speed else "")
-
-        yield _Watch(advance, lambda text: progress.console.print(text, highlight=False))
+    return Fraction(rate).limit_denominator(1001)  # 29.97 is 30000/1001

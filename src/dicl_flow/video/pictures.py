@@ -61,6 +61,11 @@ def _confidence(flow: FrameFlow, maximum: Tensor) -> Array:
     return np.dstack([confidence_to_grey(flow.result.confidence)] * 3)
 
 
+def _occlusion(flow: FrameFlow, maximum: Tensor) -> Array:
+    """White where frame 2 does not show a pixel of frame 1."""
+    return np.dstack([confidence_to_grey(np.asarray(flow.result.occlusion))] * 3)
+
+
 def _difference(flow: FrameFlow, maximum: Tensor) -> Array:
     """Frame 2 pulled back along the flow against frame 1; black where the flow leads outside."""
     first, second = (
@@ -80,6 +85,7 @@ PANELS: dict[str, Callable[[FrameFlow, Tensor], Array]] = {
     "arrows": _arrows,
     "difference": _difference,
     "confidence": _confidence,
+    "occlusion": _occlusion,
 }
 
 

@@ -24,6 +24,7 @@ def run(
     writers: Sequence[Writer],
     checkpoint: Checkpoint,
     watch: Callable[[FrameFlow], bool] = lambda flow: True,
+    min_confidence: float | None = None,
 ) -> list[Path]:
     """Hand each flow to all writers; return what was written, nothing if the run was stopped.
 
@@ -37,7 +38,8 @@ def run(
     piece = lcm(*(writer.piece for writer in writers))
     frames = ahead(selection.frames(source, skip=checkpoint.done))
     count, stopped, errors = checkpoint.done, False, list[InputError]()
-    with closing(estimate_flows(frames, sequence)) as flows, Behind() as behind:
+    estimates = estimate_flows(frames, sequence, min_confidence)
+    with closing(estimates) as flows, Behind() as behind:
         for flow in _until_error(flows, errors):
             prepared = [None if flow.problem else writer.prepare(flow) for writer in writers]
             behind.do(partial(_write, writers, flow, prepared))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..files import write_files
 from ..inputs import Array
-from ..visualize import flow_statistics
+from ..visualize import flow_statistics, known_flow
 from ..warping import warp
 from .flows import FrameFlow
 from .writers import Writer
@@ -19,6 +19,7 @@ from .writers import Writer
 COLUMNS = (
     "frame",
     "time",
+    "known",
     "mean_length",
     "median_length",
     "p95_length",
@@ -26,6 +27,7 @@ COLUMNS = (
     "direction",
     "moving_share",
     "mean_confidence",
+    "occluded",
     "scene_cut",
     "problem",
 )
@@ -35,20 +37,34 @@ _CUT = 0.5  # of the contrast unexplained: 0.05 to 0.25 within scenes, 0.8 and m
 
 
 def describe(flow: FrameFlow) -> dict[str, object]:
-    """Motion in px, its direction in degrees (0 right, 90 down), how sure it is, cut or not."""
+    """Motion in px, its direction in degrees (0 right, 90 down), how sure it is, cut or not.
+
+    Motion is that of the known pixels. A cut is judged by the whole flow: it is just there
+    that no flow is sure.
+    """
     row: dict[str, object] = {"frame": flow.frame.number, "problem": flow.problem}
     if flow.frame.time is not None:
         row["time"] = f"{flow.frame.time:.4f}"
     if flow.problem:
         return row
-    found = flow_statistics(flow.result.flow)
+    numbers = _motion(flow.result.flow)
+    numbers["mean_confidence"] = float(flow.result.confidence.mean())
+    if flow.result.occlusion is not None:
+        numbers["occluded"] = float(flow.result.occlusion.mean())
+    cut = int(unexplained(*flow.images, flow.whole.flow) > _CUT)
+    return {**row, **{name: f"{value:.5g}" for name, value in numbers.items()}, "scene_cut": cut}
+
+
+def _motion(flow: Array) -> dict[str, float]:
+    known = known_flow(flow)
+    if not known.any():
+        return {"known": 0.0}
+    found = flow_statistics(flow)
     numbers = {name: value for name, value in found.items() if name in COLUMNS}
     numbers["direction"] = degrees(atan2(found["mean_y"], found["mean_x"]))
-    lengths = np.hypot(flow.result.flow[..., 0], flow.result.flow[..., 1])
-    numbers["moving_share"] = float((lengths > _MOVING).mean())
-    numbers["mean_confidence"] = float(flow.result.confidence.mean())
-    cut = int(unexplained(*flow.images, flow.result.flow) > _CUT)
-    return {**row, **{name: f"{value:.5g}" for name, value in numbers.items()}, "scene_cut": cut}
+    lengths = np.hypot(flow[..., 0], flow[..., 1])
+    numbers["moving_share"] = float((lengths[known] > _MOVING).mean())
+    return numbers
 
 
 def unexplained(image1: Array, image2: Array, flow: Array) -> float:

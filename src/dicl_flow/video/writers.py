@@ -8,9 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from ..files import encode_flow, replacing, write_files
+from ..files import encode_flow, encode_image, replacing, write_files
 from ..inputs import Array
+from ..result import FlowResult
+from ..visualize import confidence_to_grey
 from .flows import FrameFlow
+
+_BACKWARD, _OCCLUSION = "_backward", "_occlusion"  # after the name of a frame
 
 
 class Writer:
@@ -46,39 +50,59 @@ class Writer:
 
 
 class FlowFiles(Writer):
-    """A folder with a file for each flow, named after its first frame."""
+    """A folder with a file for each flow, named after its first frame.
 
-    def __init__(self, folder: Path, suffix: str) -> None:
+    On demand the way back, NAME_backward, and what is hidden, NAME_occlusion.png, lie beside.
+    """
+
+    def __init__(
+        self, folder: Path, suffix: str, *, backward: bool = False, occlusion: bool = False
+    ) -> None:
         super().__init__()
         self.folder, self.suffix = folder, suffix
+        self.backward, self.occlusion = backward, occlusion
 
     def resume(self, done: int) -> None:
         """Remove what a kill left of a file."""
-        for path in self.folder.glob(f".*{self.suffix}.*"):
-            path.unlink()
+        for ending in (self.suffix, f"{_OCCLUSION}.png"):
+            for path in self.folder.glob(f".*{ending}.*"):
+                path.unlink(missing_ok=True)
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
-        """Write a file; none where a frame is broken."""
+        """Write the files of a flow; none where a frame is broken."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if prepared is not None:
-            path = self.folder / f"{flow.frame.name}{self.suffix}"
-            write_files({path: encode_flow(path, prepared)})
+            write_files(self._contents(flow.frame.name, flow.result))
 
     def finish(self) -> Path:
         """Everything is there already."""
         return self.folder
 
+    def _contents(self, name: str, result: FlowResult) -> dict[Path, bytes]:
+        taken = [_BACKWARD] * self.backward + [_OCCLUSION] * self.occlusion
+        if name.endswith(tuple(taken)):
+            raise InputError(f"frame {name}: its flow would pass for that of another; rename it")
+        ways = {"": result, **({_BACKWARD: result.backward} if self.backward else {})}
+        files = {self.folder / f"{name}{end}{self.suffix}": way for end, way in ways.items()}
+        contents = {path: encode_flow(path, way.flow) for path, way in files.items() if way}
+        if self.occlusion:
+            path = self.folder / f"{name}{_OCCLUSION}.png"
+            contents[path] = encode_image(path, confidence_to_grey(np.asarray(result.occlusion)))
+        return contents
+
 
 class FlowStack(Writer):
     """One .npy file (T, H, W, 2) float32 that grows; unknown (NaN) where a frame is broken.
 
+    With `backward` (T, 2, H, W, 2): [t, 0] is the way there, [t, 1] the way back.
     numpy leaves room in the header for a longer first axis, so that it can be written anew
     in place when a flow was added.
     """
 
-    def __init__(self, output: Path, parts: Path) -> None:
+    def __init__(self, output: Path, parts: Path, *, backward: bool = False) -> None:
         super().__init__()
         self.output, self._part, self._count = output, parts / "stack.npy", 0
+        self.backward = backward
 
     def resume(self, done: int) -> None:
         """Cut the file after `done` flows."""
@@ -90,11 +114,18 @@ class FlowStack(Writer):
         else:
             raise InputError(f"{self._part} is missing; begin anew with --restart")
 
+    def prepare(self, flow: FrameFlow) -> Array:
+        """(H, W, 2), or both ways: (2, H, W, 2)."""
+        if not self.backward:
+            return flow.result.flow
+        assert flow.result.backward is not None
+        return np.stack([flow.result.flow, flow.result.backward.flow])
+
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Append a flow."""
         self._count += 1
         if prepared is not None and not self.memory:
-            height, width = prepared.shape[:2]
+            height, width = prepared.shape[-3:-1]
             self.memory.update(stack_height=height, stack_width=width)
             self._part.write_bytes(self._header(0))
             for _ in range(self._count - 1):
@@ -115,8 +146,9 @@ class FlowStack(Writer):
         return self.output
 
     @property
-    def _shape(self) -> tuple[int, int, int]:
-        return int(self.memory["stack_height"]), int(self.memory["stack_width"]), 2
+    def _shape(self) -> tuple[int, ...]:
+        size = int(self.memory["stack_height"]), int(self.memory["stack_width"])
+        return (2, *size, 2) if self.backward else (*size, 2)
 
     def _append(self, array: Array) -> None:
         with self._part.open("ab") as file:

@@ -1,0 +1,84 @@
+"""What an estimator chooses on this machine, and why: for people who wonder."""
+
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+from .config import ModelConfig
+from .estimator import FlowEstimator, choose_backend, choose_device, choose_precision
+from .fast import available_bytes, is_supported
+from .ops import size_in_multiples
+
+
+class Choice(NamedTuple):
+    """A value and its reason."""
+
+    value: str
+    reason: str
+
+
+def explain(
+    config: ModelConfig,
+    device: str = "auto",
+    precision: str = "auto",
+    backend: str = "auto",
+    memory_limit: int | None = None,
+) -> dict[str, Choice]:
+    """Choose for these settings as `FlowEstimator` does."""
+    place = choose_device(device)
+    path = choose_backend(backend, config, place)
+    dtype = choose_precision(precision, place, path)
+    memory = f"{(memory_limit or available_bytes(place)) / 2**30:.1f} GiB"
+    return {
+        "device": _choice(device, str(place), _why_device(place)),
+        "backend": _choice(backend, path, _why_backend(path, config, place)),
+        "precision": _choice(precision, dtype, _why_precision(dtype, path)),
+        "memory": Choice(memory, "as asked" if memory_limit else "most of what is free"),
+    }
+
+
+def explain_frame(estimator: FlowEstimator, size: tuple[int, int]) -> Choice:
+    """Whether frames of (height, width) are computed whole, scaled down or in tiles."""
+    config = estimator.model.config
+    tile = estimator.tile(torch.empty(1, 3, *size, device="meta"))
+    if tile != size:
+        piece = (min(tile[0], size[0]), min(tile[1], size[1]))
+        return Choice(f"in tiles of {_text(piece)}", "the memory does not suffice for the whole")
+    seen = size_in_multiples(size, config.pad_multiple, config.max_pixels)
+    if prod(seen) < prod(size):
+        reason = f"max_pixels: these weights take about {config.max_pixels} px at most"
+        return Choice(f"scaled down to {_text(seen)}", reason)
+    how = "resized" if config.padding == "resize" else "padded"
+    reason = f"the network takes multiples of {config.pad_multiple} px"
+    return Choice(f"whole, {how} to {_text(seen)}" if seen != size else "whole", reason)
+
+
+def _choice(asked: str, value: str, reason: str) -> Choice:
+    return Choice(value, reason if asked == "auto" else "as asked")
+
+
+def _why_device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "no CUDA device is there" + ", nor MPS" * (device.type == "cpu")
+
+
+def _why_backend(backend: str, config: ModelConfig, device: torch.device) -> str:
+    if backend == "fast":
+        return "this network has a fast twin for this device"
+    if not is_supported(config):
+        return f"host {config.host!r} with matcher {config.matcher!r} has no fast twin"
+    return "Triton is not installed" if device.type == "cuda" else "there is no fast twin for MPS"
+
+
+def _why_precision(precision: str, backend: str) -> str:
+    if precision == "bf16":
+        return "this processor has AMX"
+    if precision == "fp16":
+        return "the kernels' best on CUDA"
+    return "this processor has no AMX" if backend == "fast" else "the plain backend's default"
+
+
+def _text(size: tuple[int, int]) -> str:
+    return f"{size[1]}x{size[0]}"

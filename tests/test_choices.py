@@ -1,0 +1,73 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import SMALL
+
+from dicl_flow.choices import explain, explain_frame
+from dicl_flow.config import ModelConfig
+from dicl_flow.estimator import FlowEstimator
+from dicl_flow.models import build
+
+
+@pytest.mark.parametrize(
+    ("amx", "precision", "reason"),
+    [(True, "bf16", "this processor has AMX"), (False, "fp32", "this processor has no AMX")],
+)
+def test_the_processor_decides_the_precision(monkeypatch, amx, precision, reason):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert explain(ModelConfig(), "cpu")["precision"] == (precision, reason)
+
+
+def test_what_was_asked_for_has_no_other_reason():
+    choices = explain(ModelConfig(), "cpu", "fp32", "plain", 3 << 29)
+    assert choices == {
+        "device": ("cpu", "as asked"),
+        "backend": ("plain", "as asked"),
+        "precision": ("fp32", "as asked"),
+        "memory": ("1.5 GiB", "as asked"),
+    }
+
+
+def test_a_network_without_a_fast_twin_says_so():
+    backend, reason = explain(ModelConfig(matcher="dot"), "cpu")["backend"]
+    assert backend == "plain"
+    assert "matcher 'dot' has no fast twin" in reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "size", "value"),
+    [
+        ({}, None, (64, 96), "whole"),
+        ({}, None, (60, 90), "whole, padded to 96x64"),
+        ({"padding": "resize"}, None, (60, 90), "whole, resized to 96x64"),
+        ({"padding": "resize", "max_pixels": 32 * 48}, None, (64, 96), "scaled down to 48x32"),
+        ({}, 400 * 300 * 300, (300, 520), "in tiles of 304x288"),
+    ],
+)
+def test_how_a_frame_is_computed(changes, limit, size, value):
+    estimator = FlowEstimator(build(replace(SMALL, **changes)), "cpu", "fp32", "fast", limit)
+    assert explain_frame(estimator, size).value == value
+    assert estimator.fits(torch.zeros(1, 3, *size)) == ("tiles" not in value)
+
+
+def test_flow_tells_people_and_leaves_machines_their_object(run, frames, small_weights, tmp_path):
+    arguments = ("flow", *frames, "-o", tmp_path / "x.flo", "-w", small_weights, "--device", "cpu")
+    code, out, error = run(*arguments, "-v", "--json", "--precision", "fp32")
+    assert code == 0
+    assert json.loads(out)["precision"] == "fp32"
+    lines = [" ".join(line.split()) for line in error.splitlines()]
+    assert "precision fp32: as asked" in lines
+    assert any(line.startswith("frame whole, padded to") for line in lines)
+    code, _, error = run(*arguments, "-v", "-q")
+    assert code == 2
+    assert "contradict" in error
+
+
+def test_info_tells_the_same(run):
+    found = json.loads(run("info", "--json")[1])
+    for name, (value, reason) in explain(ModelConfig()).items():
+        if name != "memory":  # others use it meanwhile
+            assert (found[name], found[f"{name}_because"]) == (value, reason)
+    assert found["memory"].endswith("GiB")
