@@ -19,9 +19,13 @@ def row(machine: str, result: dict) -> str:
     cells = (
         *(machine, f"{result['width']}x{result['height']}{batch}"),
         f"{result['backend']} {result['precision']}",
-        *(f"{1000 * result['seconds']:.3g}", memory or "", ratio, apart),
+        *(milliseconds(1000 * result["seconds"]), memory or "", ratio, apart),
     )
     return f"| {' | '.join(cells)} |\n"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def table() -> str:
