@@ -8,7 +8,7 @@ import onnxruntime
 import torch
 
 from dicl_flow import export
-from dicl_flow.config import LevelConfig, ModelConfig
+from dicl_flow.config import Calibration, LevelConfig, ModelConfig
 from dicl_flow.export import demo_frames
 from dicl_flow.models import build
 from dicl_flow.ops import displacement_windows
@@ -22,7 +22,10 @@ def make_weights(tmp_path, **changes):
     torch.manual_seed(0)
     config = replace(TINY, **changes)
     path = tmp_path / "tiny.safetensors"
-    path.write_bytes(encode_weights(Weights(config, build(config).state_dict(), {"recipe": "r"})))
+    calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9)
+    state = build(config).state_dict()
+    weights = Weights(config, state, {"recipe": "r"}, calibration=calibration)
+    path.write_bytes(encode_weights(weights))
     return path
 
 

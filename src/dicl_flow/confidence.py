@@ -64,7 +64,7 @@ def find_cues(levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor) -> Te
     lengths = [flow - finest.matched, flow - coarser, flow, _spread(flow)]
     cues = [
         finest.entropy,
-        *(torch.log1p(stride * torch.hypot(*x.split(1, 1))) for x in lengths),
+        *(torch.log1p(stride * _length(vectors)) for vectors in lengths),
         torch.log((warped - small1).abs().mean(1, keepdim=True) + _NOISE),
         1 - inside.to(flow.dtype),
     ]
@@ -83,6 +83,12 @@ def _at_the_finest(
 
 def _size(tensor: Tensor) -> tuple[int, int]:
     return tensor.shape[-2], tensor.shape[-1]
+
+
+def _length(vectors: Tensor) -> Tensor:
+    """(B, 2, H, W) -> (B, 1, H, W); several times faster than a norm over so short an axis."""
+    x, y = vectors.split(1, 1)
+    return torch.sqrt(x * x + y * y)
 
 
 def _spread(flow: Tensor) -> Tensor:
