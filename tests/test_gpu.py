@@ -112,7 +112,7 @@ def run_steps(backend, precision, batches):
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.02)])
 def test_fused_training_follows_the_plain_one(scenes, precision, tolerance):
-    """The same first loss and gradients; then rounding grows, but the loss falls.
+    """The same first loss and gradients; then rounding grows, but the loss falls as far.
 
     (In float32 and float64 the plain network itself is 1 % apart after one step.)
     """
@@ -124,7 +124,7 @@ def test_fused_training_follows_the_plain_one(scenes, precision, tolerance):
     norms = (values[0]["gradient_norm"] for values in (found, expected))
     assert next(norms) == pytest.approx(next(norms), rel=10 * tolerance)
     falls = [values[0]["loss"] - values[-1]["loss"] for values in (expected, found)]
-    assert min(falls) > 0
+    assert min(falls) > 0.5 * max(falls) > 0
     assert plain.weights().tensors.keys() == fused.weights().tensors.keys()
     assert fused.optimizer.state_dict()["state"][0]["step"].item() == 4
 
