@@ -18,6 +18,7 @@ from dicl_flow.fast.cells import last_to_cells, up_to_cells  # noqa: E402
 from dicl_flow.fast.kernel_level import KernelLevel  # noqa: E402
 from dicl_flow.kernels.context_input import context_input  # noqa: E402
 from dicl_flow.kernels.image_layer import image_layer  # noqa: E402
+from dicl_flow.kernels.merge_input import merge_input  # noqa: E402
 from dicl_flow.kernels.readout import readout  # noqa: E402
 from dicl_flow.kernels.warp import warp as kernel_warp  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
@@ -135,3 +136,11 @@ def test_kernel_confidence_equals_the_plain_one():
     found = KernelConfidence(calibration, torch.device(DEVICE))(levels, *images)
     expected = find_confidence(levels, *images, calibration)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_merge_input_is_the_maps_side_by_side():
+    torch.manual_seed(0)
+    first, second = (torch.randn(2, 24, 3, 5, device=DEVICE).to(memory_format=LAST) for _ in "ab")
+    found = merge_input(first, second)
+    torch.testing.assert_close(found, torch.cat([first.relu(), second], 1), atol=0, rtol=0)
+    assert found.is_contiguous(memory_format=LAST)

@@ -75,8 +75,8 @@ def test_every_matcher_agrees_with_the_cpu(matcher, golden_images):
     model = build(ModelConfig(matcher=matcher)).double().eval()
     images = [image[..., :128, :128] for image in golden_images]
     with torch.no_grad():
-        on_cpu = model(*images)[-1]
-        on_gpu = model.cuda()(*(image.cuda() for image in images))[-1]
+        on_cpu = model(*images)[-1][:3]
+        on_gpu = model.cuda()(*(image.cuda() for image in images))[-1][:3]
     for a, b in zip(on_cpu, on_gpu, strict=True):
         torch.testing.assert_close(a, b.cpu(), atol=1e-6, rtol=0)
 
@@ -102,31 +102,32 @@ def test_rendering_is_the_same_again(scenes):
     assert torch.equal(first.flow, again.flow)
 
 
-def run_steps(backend, precision, batches):
+def run_steps(backend, precision, batches, count=4):
     optimizer = replace(TRAINING.optimizer, precision=precision)
     trainer = Trainer(
         replace(TRAINING, backend=backend, optimizer=optimizer), Processes(torch.device("cuda"))
     )
-    return trainer, [trainer.train_step(batches, 0.0) for _ in range(4)]
+    return trainer, [trainer.train_step(batches, 0.0) for _ in range(count)]
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.02)])
 def test_fused_training_follows_the_plain_one(scenes, precision, tolerance):
     """The same first loss and gradients; then rounding grows, but the loss falls as far.
 
-    (In float32 and float64 the plain network itself is 1 % apart after one step.)
+    (In float32 and float64 the plain network itself is 1 % apart after one step, and the first
+    steps go up and down: the fall is taken over many.)
     """
-    batch = scenes.render(4, 0).to_batch()
+    batch, count = scenes.render(8, 0).to_batch(), 60
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        plain, expected = run_steps("plain", precision, repeat(batch))
-        fused, found = run_steps("fused", precision, repeat(batch))
+        plain, expected = run_steps("plain", precision, repeat(batch), count)
+        fused, found = run_steps("fused", precision, repeat(batch), count)
     assert found[0]["loss"] == pytest.approx(expected[0]["loss"], rel=tolerance)
     norms = (values[0]["gradient_norm"] for values in (found, expected))
     assert next(norms) == pytest.approx(next(norms), rel=10 * tolerance)
     falls = [values[0]["loss"] - values[-1]["loss"] for values in (expected, found)]
     assert min(falls) > 0.5 * max(falls) > 0
     assert plain.weights().tensors.keys() == fused.weights().tensors.keys()
-    assert fused.optimizer.state_dict()["state"][0]["step"].item() == 4
+    assert fused.optimizer.state_dict()["state"][0]["step"].item() == count
 
 
 def test_a_recorded_step_skips_what_is_not_finite(scenes):

@@ -48,7 +48,7 @@ class KernelLevel(DiclLevel):
         self.radius, self.memory_limit = matcher.radius, memory_limit
         weight, bias = fold(first)  # (96, 2C, 3, 3)
         of_first, of_second = weight.chunk(2, 1)
-        self.part1 = FusedConv(first.conv, of_first, bias, dtype, relu=False)
+        self.part1 = FusedConv(first.conv, of_first, 0 * bias, dtype, relu=False)
         self.part2 = FusedConv(first.conv, of_second, 0 * bias, dtype, relu=False)
         self.part2.padding = [self.radius + 1] * 2  # wanted `radius` beyond the image
         self.taps = nn.Buffer(weight.permute(2, 3, 1, 0).flatten(0, 2).to(dtype).contiguous())
@@ -103,11 +103,13 @@ class KernelLevel(DiclLevel):
         parts, features = (first.part, self.part2(features2)), (first.features, features2)
         seen = see(visible, self.radius)
         steps = -(-count // displacements_at_once(parts[0], self.memory_limit))
-        bounds = [count * step // steps for step in range(steps + 1)]
-        pieces = [
-            self.inner(first_layer(parts, features, seen, self.taps, self.bias, range(start, stop)))
-            for start, stop in pairwise(bounds)
-        ]
+        bounds = [-(-count * step // steps) for step in range(steps + 1)]  # the largest first
+        pieces = []
+        for start, stop in pairwise(bounds):
+            x = first_layer(parts, features, seen, self.taps, self.bias, range(start, stop))
+            for layer in self.inner:  # one by one: a layer's input is free when it is done
+                x = layer(x)
+            pieces.append(x)
         return torch.cat(pieces).contiguous(memory_format=torch.channels_last)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 _AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in a processor's cache
 # Elsewhere more at once is faster: so many bytes, or so many displacements.
-_AT_ONCE_ELSEWHERE, _AT_LEAST = 128 << 20, 7
+_AT_ONCE_ELSEWHERE, _AT_LEAST = 160 << 20, 7
 # Measured at the network's peak, for each pixel of a pair: bytes in any precision, and numbers.
 _FAST = {"cuda": (0, 200), "cpu": (220, 45)}
 _PLAIN = {"cuda": (0, 6800), "cpu": (0, 1200)}  # cuDNN's workspaces; 1090 measured on a CPU

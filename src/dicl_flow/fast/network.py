@@ -11,7 +11,7 @@ from ..matching import PairwiseMatcher
 from ..models import DiclFlow, LevelFlow
 from ..models.dicl import DiclLevel
 from ..models.network import Pair
-from ..nn import ContextNet, ConvBlock, FeaturePyramid
+from ..nn import ContextNet, ConvBlock, FeaturePyramid, Merge
 from ..ops import resize
 from .kernel_level import KernelLevel
 from .layers import FusedConv, fold, fused, is_reduced, with_remainder
@@ -40,6 +40,23 @@ class ImageConv(FusedConv):
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
+class KernelMerge(Merge):
+    """The twin of a `Merge` on CUDA: the ReLU before and the concatenation are one pass."""
+
+    def __init__(self, merge: Merge) -> None:
+        """Take the layers of `merge`, a twin itself already."""
+        nn.Module.__init__(self)
+        self.resample, self.fuse = merge.resample, merge.fuse
+        assert isinstance(self.resample, FusedConv)
+        self.resample.relu = not self.resample.up  # cuDNN has it for nothing where it goes down
+
+    def forward(self, neighbour: Tensor, skip: Tensor) -> Tensor:
+        """(B, in, h, w), (B, C, H, W) -> (B, C, H, W)."""
+        from ..kernels.merge_input import merge_input
+
+        return self.fuse(merge_input(self.resample(neighbour), skip))
+
+
 class FastContext(ContextNet):
     """The twin of a `ContextNet`, which sees the bits that a reduced precision cuts off a flow."""
 
@@ -59,10 +76,10 @@ class FastContext(ContextNet):
             self.layers[0] = FusedConv(first.conv, weight, bias, dtype, relu=True)
 
     def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
-        """Return the correction (B, 2, H, W) to add to `flow`, in its precision."""
+        """Return the correction (B, 2, H, W) to add to `flow`."""
         size = (features.shape[-2], features.shape[-1])
         small = image if image.shape[-2:] == size else resize(image, size)
-        return self.layers(self._input(flow, entropy, features, small)).to(flow.dtype)
+        return self.layers(self._input(flow, entropy, features, small))
 
     def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
         """All (B, …, H, W) of one size -> what the first layer reads."""
@@ -104,7 +121,7 @@ class FastDiclFlow(DiclFlow):
             for stride, level in zip(model.config.strides, model.levels.values(), strict=True)
         ]
         pyramid = cast(FeaturePyramid, model.features)
-        super().__init__(model.config, _fast_pyramid(pyramid, dtype), levels)
+        super().__init__(model.config, _fast_pyramid(pyramid, dtype, device), levels)
         self._stream: torch.cuda.Stream | None = None
         self.to(device).eval()
 
@@ -145,8 +162,14 @@ def is_supported(config: ModelConfig) -> bool:
     return config.host == "dicl" and config.matcher in (None, "dicl")
 
 
-def _fast_pyramid(pyramid: FeaturePyramid, dtype: torch.dtype) -> FeaturePyramid:
+def _fast_pyramid(
+    pyramid: FeaturePyramid, dtype: torch.dtype, device: torch.device
+) -> FeaturePyramid:
     twin = fused(pyramid, dtype)
+    if device.type == "cuda":
+        for sweep in (twin.up, twin.down_again, twin.up_again):
+            for stride, merge in sweep.items():
+                sweep[stride] = KernelMerge(cast(Merge, merge))
     first = pyramid.stem[0]
     assert isinstance(first, ConvBlock)
     if is_reduced(dtype):

@@ -1,8 +1,8 @@
 """The matching net's first layer from its two factors, exact at borders and holes.
 
 It sees F1(p) and F2(p+u) through a 3x3 window, both zero where F2(p+u) is not seen: outside the
-image, or all zero. Where all nine taps are seen the layer is A(p) + B(p+u), where none is its
-bias: that takes one pass over memory. The few places between are then mended.
+image, or all zero. Where all nine taps are seen the layer is A(p) + B(p+u) and its bias, where
+none is the bias alone: that takes one pass over memory. The few places between are then mended.
 """
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
@@ -66,8 +66,8 @@ def _add_parts(
     moved = ((image * (height + 2 * radius) + y + v) * (width + 2 * radius) + u).to(tl.int64)
     value = tl.load(part1 + (image * height + y).to(tl.int64) * length + flat, mask, 0.0)
     value = value.to(tl.float32) + tl.load(part2 + moved * channels + flat, mask, 0.0)
-    hidden = mask & (tl.load(seen + moved + flat // channels, mask, 1) == 0)
-    value = tl.where(hidden, tl.load(bias + flat % channels, hidden, 0.0), value)
+    hidden = tl.load(seen + moved + flat // channels, mask, 1) == 0
+    value = tl.where(hidden, 0.0, value) + tl.load(bias + flat % channels, mask, 0.0)
     value = tl.maximum(value, 0.0).to(result.dtype.element_ty)
     tl.store(result + row.to(tl.int64) * length + flat, value, mask)
 
@@ -180,7 +180,7 @@ def first_layer(
 ) -> Tensor:
     """relu(first layer) of a `chunk` of displacements: (displacements · B, channels, H, W).
 
-    `parts` are A (B, channels, H, W), which holds the bias, and B (B, channels, H+2r, W+2r);
+    `parts` are A (B, channels, H, W) and B (B, channels, H+2r, W+2r), without the bias;
     `features` two (B, C, H, W) maps; `seen` is what `see` made; `taps` (9·2C, channels).
     """
     for tensor in (*parts, *features):

@@ -48,7 +48,8 @@ def _readout(
     if projects:
         turned = projection + index[None, :] * count + index[:, None]  # transposed
         weight = tl.load(turned, (index < count)[:, None] & known, 0.0)
-        value = tl.dot(value, weight, input_precision="ieee")
+        # three products of ten bits each: float32 but for its last bits, twice as fast
+        value = tl.dot(value, weight, input_precision="tf32x3")
     value = tl.where(known, value, float("-inf"))
     value -= tl.max(value, 1)[:, None]
     power = tl.exp(value)

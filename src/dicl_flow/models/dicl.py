@@ -11,7 +11,7 @@ from ..ops import (
     displacement_probability,
     expected_displacement,
     normalized_entropy,
-    upsample_flow,
+    resize,
     warp,
 )
 from .network import FlowNetwork, LevelFlow, Pair
@@ -56,7 +56,7 @@ class DiclFlow(FlowNetwork):
         for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
             if flows:
                 size = (features1.shape[-2], features1.shape[-1])
-                coarse_flow = upsample_flow(flows[-1].refined, size).detach()
+                coarse_flow = resize(2 * flows[-1].refined, size).detach()  # half the stride
             flows.append(level(features1, features2, image1, coarse_flow))
         return flows
 

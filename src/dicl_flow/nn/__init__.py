@@ -3,7 +3,7 @@
 from .blocks import SLOPE, ConvBlock, LeakyBlock, apply_in_float32, dilated_net, initialize
 from .context import ContextNet
 from .psp import PspPyramid
-from .pyramid import FeaturePyramid
+from .pyramid import FeaturePyramid, Merge
 from .volume import SeparableConv, VolumeFilter
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "ConvBlock",
     "FeaturePyramid",
     "LeakyBlock",
+    "Merge",
     "PspPyramid",
     "SeparableConv",
     "VolumeFilter",

@@ -41,13 +41,14 @@ def compose(scene: Scene, textures: TextureAtlas, size: tuple[int, int]) -> Fram
     )
 
 
-def find_occluded(frames: Frames) -> Tensor:
+def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
     """(B, H, W) bool: a nearer layer covers the place where the pixel went, or it left the frame.
 
     Nearer only: that a farther one shows there means that the pixel hit its own layer's edge.
+    `flow` is (B, 2, H, W); `layer` that of both frames, (2B, H, W).
     """
-    layer1, layer2 = (frames.layer + 1).float().chunk(2)
-    grid = sampling_grid(frames.flow[: len(layer1)])
+    layer1, layer2 = (layer + 1).float().chunk(2)
+    grid = sampling_grid(flow)
     seen = F.grid_sample(layer2[:, None], grid, mode="nearest", align_corners=True)  # 0 outside
     return (seen[:, 0] > layer1) | (seen[:, 0] == 0)
 

@@ -1,6 +1,7 @@
 """Pairs of frames with exact flow, rendered on the device, as many as training asks for."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,10 +31,18 @@ class RenderedBatch:
     """(B, 2, H, W) float32."""
     valid: Tensor
     """(B, H, W) bool: the flow is not longer than the config's `max_flow`."""
-    occluded: Tensor
-    """(B, H, W) bool: hidden in frame 2, or outside of it."""
-    layer: Tensor
-    """(B, H, W) uint8: which layer of the scene is seen in frame 1; 0 is the background."""
+    layers: Tensor
+    """(2B, H, W) uint8: which layer of the scene is seen, in frame 1, then in frame 2."""
+
+    @property
+    def layer(self) -> Tensor:
+        """(B, H, W) uint8: which layer is seen in frame 1; 0 is the background."""
+        return self.layers[: len(self.flow)]
+
+    @cached_property
+    def occluded(self) -> Tensor:
+        """(B, H, W) bool: hidden in frame 2, or outside of it. Training does not ask for it."""
+        return find_occluded(self.flow, self.layers)
 
     def to_batch(self) -> FlowBatch:
         """Return what training reads."""
@@ -93,6 +102,5 @@ class Renderer:
             image2=image2,
             flow=flow,
             valid=flow.norm(dim=1) <= self.config.max_flow,
-            occluded=find_occluded(frames),
-            layer=frames.layer[:batch],
+            layers=frames.layer,
         )

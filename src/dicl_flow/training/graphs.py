@@ -59,7 +59,8 @@ class RecordedStep:
         batch = FlowBatch(*(tensor.clone() for tensor in vars(batch).values()))
         self._prepare_optimizer()
         before = [buffer.clone() for buffer in self._model.buffers()]
-        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        # first in line: what is made beside the step takes what the step leaves free
+        stream, graph = torch.cuda.Stream(priority=-1), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream), cudnn_flags(benchmark=True):
             for _ in range(_WARM_UP):
