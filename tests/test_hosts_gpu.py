@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
-GRID = list(product(HOSTS, (None, "dicl")))
+GRID = [pair for pair in product(HOSTS, (None, "dicl")) if pair != ("dicl", "dicl")]  # its own
 CUDA = torch.device("cuda")
 
 
@@ -70,7 +70,7 @@ def test_every_host_learns_eight_pairs(host, matcher):
     config = stage(host, matcher, backend="fused")
     trainer = Trainer(config, Processes(CUDA))
     batch = pairs(config)
-    for _ in range(2000):
-        if trainer.train_step(iter([batch] * 2), 0.0)["epe"] < 1:
-            return
-    pytest.fail("the end-point error stayed above 1 px for 2000 steps")
+    errors = [trainer.train_step(iter([batch] * 2), 0.0)["epe"]]
+    while errors[-1] >= 1 and len(errors) < 2000:
+        errors.append(trainer.train_step(iter([batch] * 2), 0.0)["epe"])
+    assert errors[-1] < 1, f"EPE {errors[0]:.2f} px at first, {errors[-1]:.2f} after 2000 steps"
