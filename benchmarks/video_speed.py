@@ -1,11 +1,13 @@
 """Frames a second from video to video: python benchmarks/video_speed.py [1920x1080 [600 [fast]]].
 
-Decodes and encodes with OpenCV (MPEG-4), so that PyAV is not needed. Prints what decoding
-alone takes, decoding and estimating, and everything; the last line is the end-to-end speed.
+Decodes and encodes with OpenCV (MPEG-4), so that PyAV is not needed; since its encoder uses one
+core, segments of the video are encoded beside each other. Prints what decoding alone takes,
+decoding and estimating, and everything; the last line is the end-to-end speed.
 """
 
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -24,30 +26,53 @@ count = int(sys.argv[2]) if len(sys.argv) > 2 else 600
 backend = sys.argv[3] if len(sys.argv) > 3 else "fast"
 
 
-class Mpeg4:
-    """One segment, written by OpenCV."""
+def encode(path, pictures, rate=30.0):
+    size, code = pictures[0].shape[1::-1], cv2.VideoWriter.fourcc(*"mp4v")
+    writer = cv2.VideoWriter(str(path), code, rate, size)
+    for picture in pictures:
+        writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    writer.release()
+
+
+class Segments:
+    """Collects pictures; every `LENGTH` of them become a file, several at a time."""
+
+    LENGTH, AT_ONCE = 32, 4
 
     def __init__(self, path, rate):
-        self.path, self.rate, self.writer = path, float(rate), None
+        self.path, self.pictures, self.tasks = path, [], []
+        self.pool = ThreadPoolExecutor(self.AT_ONCE)
 
     def __call__(self, picture, number):
         """Add a picture."""
-        size, code = picture.shape[1::-1], cv2.VideoWriter.fourcc(*"mp4v")
-        self.writer = self.writer or cv2.VideoWriter(str(self.path), code, self.rate, size)
-        self.writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+        self.pictures.append(picture)
+        if len(self.pictures) == self.LENGTH:
+            self.flush()
+
+    def flush(self):
+        """Have what is there encoded; wait where too much is under way."""
+        if len(self.tasks) >= self.AT_ONCE:
+            self.tasks[-self.AT_ONCE].result()
+        number = len(self.tasks)  # the first has the name that is asked for
+        path = self.path.with_stem(f"{self.path.stem}_{number}") if number else self.path
+        self.tasks.append(self.pool.submit(encode, path, self.pictures))
+        self.pictures = []
 
     def close(self):
-        """Finish the file."""
-        self.writer.release()
+        """Finish the files."""
+        if self.pictures:
+            self.flush()
+        for task in self.tasks:
+            task.result()
 
 
-class OneSegment(PictureVideo):
-    """A video that is not cut, for nothing is joined here."""
+class OneVideo(PictureVideo):
+    """A video whose segments are the encoder's own; nothing is joined here."""
 
     piece = 1 << 40
 
     def finish(self):
-        """Leave the segment where it is, to be removed."""
+        """Leave the segments where they are, to be removed."""
         return self.output
 
 
@@ -56,11 +81,8 @@ def make_clip(path):
     generator = np.random.default_rng(0)
     coarse = generator.integers(0, 256, (height // 12 + 20, width // 12 + 40, 3), np.uint8)
     texture = cv2.resize(coarse, None, fx=16, fy=16, interpolation=cv2.INTER_CUBIC)
-    encoder = Mpeg4(path, 30)
-    for number in range(count + 1):
-        top, left = (int(100 + 90 * np.sin(number / speed)) for speed in (31, 23))
-        encoder(np.ascontiguousarray(texture[top : top + height, left : left + width]), number)
-    encoder.close()
+    corners = [[int(100 + 90 * np.sin(n / s)) for s in (31, 23)] for n in range(count + 1)]
+    encode(path, [texture[y : y + height, x : x + width] for y, x in corners])
 
 
 def frames():
@@ -69,7 +91,7 @@ def frames():
 
 def everything(output):
     checkpoint, numbers = Checkpoint(output, {}, restart=True), []
-    writer = OneSegment(output, checkpoint.folder, Fraction(30), ["wheel"], encoder=Mpeg4)
+    writer = OneVideo(output, checkpoint.folder, Fraction(30), ["wheel"], encoder=Segments)
     source = capture(str(clip), live=False)
     run(
         *(source, Selection(), sequence, [writer], checkpoint),

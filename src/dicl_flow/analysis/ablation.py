@@ -181,7 +181,7 @@ def evaluate_variant(
 
 def _speed(log: Path) -> float:
     """Pairs per second, the median over the entries of a training's log."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     return median(line["pairs_per_second"] for line in lines) if lines else 0.0
 
 

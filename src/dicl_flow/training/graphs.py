@@ -66,7 +66,8 @@ class RecordedStep:
             for _ in range(_WARM_UP):
                 self._model.zero_grad(set_to_none=True)
                 self._backward(batch)
-            torch._foreach_copy_(list(self._model.buffers()), before)  # no trace of the warm-up
+            for buffer, value in zip(self._model.buffers(), before, strict=True):
+                buffer.copy_(value)  # no trace of the warm-up
             self._model.zero_grad(set_to_none=True)  # so that replays overwrite, not add
             with torch.cuda.graph(graph, stream=stream):
                 result = self._step(batch)
