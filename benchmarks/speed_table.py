@@ -11,14 +11,14 @@ HEAD = """\
 """
 
 
-def row(machine: str, result: dict) -> str:
+def row(machine: str, host: str, result: dict) -> str:
     batch = f", {result['batch']} pairs" if result["batch"] > 1 else ""
     memory = result["peak_bytes"] and f"{result['peak_bytes'] / 2**30:.2f}"
     ratio = f"{result['ratio']:.1f}" if result["ratio"] else ""
     apart = "" if result["mean_difference"] is None else f"{result['mean_difference']:.1g}"
     cells = (
         *(machine, f"{result['width']}x{result['height']}{batch}"),
-        f"{result['backend']} {result['precision']}",
+        f"{'' if host == 'dicl' else f'{host}, '}{result['backend']} {result['precision']}",
         *(milliseconds(1000 * result["seconds"]), memory or "", ratio, apart),
     )
     return f"| {' | '.join(cells)} |\n"
@@ -33,9 +33,10 @@ def table() -> str:
     text, lines = HEAD, []
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
         report = json.loads(path.read_text())
-        text += "".join(row(report["device"], result) for result in report["results"])
+        machine, host = report["device"], report["host"]
+        text += "".join(row(machine, host, result) for result in report["results"])
         made = f"`{report['command']}`, torch {report['torch']}, {report['date']}"
-        lines.append(f"{report['device']}: {made}")
+        lines.append(f"{machine}: {made}")
     return f"{text}\n<sub>{'. '.join(lines)}.</sub>\n"
 
 
