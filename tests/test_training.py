@@ -253,6 +253,13 @@ def test_a_wrong_recipe_names_the_key(change, message):
         read_recipe("chairs-1", [change])
 
 
+def test_batch_norm_needs_more_than_one_pixel():
+    smallest = ["augment.crop=[128, 128]", "batch=1"]
+    with pytest.raises(InputError, match=r"batch must be at least 2, or augment\.crop larger"):
+        read_recipe("chairs-1", smallest)
+    assert read_recipe("chairs-1", [*smallest, "optimizer.freeze_norm=true"]).batch == 1
+
+
 def test_refined_loss_needs_context_nets():
     with pytest.raises(InputError, match=r"loss.refined must be empty"):
         read_recipe("chairs-0", ["loss.refined=[1, 1, 1, 1, 1]"])

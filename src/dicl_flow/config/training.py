@@ -173,6 +173,11 @@ class TrainConfig:
         ]:
             if any(side % multiple for side in size):
                 raise InputError(f"{key} must be multiples of {multiple}, got {size}")
+            if self.batch == 1 and size == (multiple, multiple) and not self.optimizer.freeze_norm:
+                raise InputError(
+                    f"one pair of {multiple}x{multiple} is one pixel at the coarsest map, and "
+                    f"batch norm needs two: batch must be at least 2, or {key} larger"
+                )
 
 
 def _at_least(key: str, value: float, least: float) -> None:
