@@ -30,6 +30,7 @@ class FusedConv(nn.Module):
         self.weight = nn.Buffer(weight.to(dtype).contiguous(memory_format=torch.channels_last))
         self.bias = nn.Buffer(bias.to(dtype))
         self.has_bias = bool(bias.any())  # cuDNN's is added in a pass of its own
+        self._packed: tuple[torch.Size, Tensor] | None = None
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         """(B, in, H, W) -> (B, out, H', W'); an `addend` of that shape joins before the ReLU."""
@@ -49,7 +50,7 @@ class FusedConv(nn.Module):
 
     def _onednn(self, x: Tensor, addend: Tensor | None) -> Tensor:
         after = "relu" if self.relu else "none"
-        where, steps = (self.weight, self.bias, self.padding), (self.stride, self.dilation, 1)
+        where, steps = (self._pack(x), self.bias, self.padding), (self.stride, self.dilation, 1)
         operations = torch.ops.mkldnn
         if self.up:
             return operations._convolution_transpose_pointwise(
@@ -60,6 +61,51 @@ class FusedConv(nn.Module):
         return operations._convolution_pointwise.binary(
             x, addend, *where, *steps, "add", 1.0, after, [], ""
         )
+
+    def _pack(self, x: Tensor) -> Tensor:
+        """Return the weight in the order that oneDNN wants for images like `x`: made once."""
+        if self._packed is None or self._packed[0] != x.shape[1:]:
+            where, steps = ([0, 0], self.stride), (self.dilation, 1, list(x.shape))
+            operations = torch.ops.mkldnn
+            if self.up:
+                packed = operations._reorder_convolution_transpose_weight(
+                    self.weight, self.padding, *where, *steps
+                )
+            else:
+                packed = operations._reorder_convolution_weight(
+                    self.weight, self.padding, self.stride, *steps
+                )
+            self._packed = (x.shape[1:], packed)
+        return self._packed[1]
+
+
+class ScoreConv(nn.Module):
+    """The twin of a last layer of one channel, never below float32: a product for each tap.
+
+    oneDNN computes 16 channels, 15 of them for nothing; to compute what a pixel gives to each
+    of its neighbours, and to add it there, is a quarter of the work.
+    """
+
+    def __init__(self, conv: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        assert isinstance(conv, nn.Conv2d)
+        assert conv.bias is not None
+        dtype = torch.promote_types(dtype, torch.float32)
+        self.taps = nn.Buffer(conv.weight.detach()[0].permute(1, 2, 0).flatten(0, 1).to(dtype))
+        self.bias = nn.Buffer(conv.bias.detach().to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W), channels last -> (B, H, W)."""
+        batch, _, height, width = x.shape
+        pixels = x.permute(0, 2, 3, 1).flatten(0, 2).to(self.taps.dtype)
+        products = (self.taps @ pixels.T).view(3, 3, batch, height, width)
+        left, rows, right = products.unbind(1)
+        rows[..., 1:] += left[..., :-1]
+        rows[..., :-1] += right[..., 1:]
+        above, scores, below = rows.unbind(0)
+        scores[:, 1:] += above[:, :-1]
+        scores[:, :-1] += below[:, 1:]
+        return scores.add_(self.bias)
 
 
 def _onednn_fuses(x: Tensor) -> bool:

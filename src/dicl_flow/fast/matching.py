@@ -5,9 +5,8 @@ from torch import Tensor, nn
 
 from ..matching import Matcher, PairwiseMatcher
 from ..nn import ConvBlock
-from ..ops.readout import at_least_float32
 from .edges import Edges
-from .layers import FusedConv, fold, fused_block, fused_head
+from .layers import FusedConv, ScoreConv, fold, fused_block
 from .memory import displacements_at_once
 
 
@@ -40,7 +39,7 @@ class FactoredMatcher(Matcher):
         self.second = FusedConv(second.conv, weight, 0 * bias, dtype, relu=True)
         self.of_minus_first = FusedConv(second.conv, -weight, bias, dtype, relu=False)
         self.inner = nn.Sequential(*(fused_block(block, dtype) for block in inner))
-        self.last = fused_head(last, dtype)
+        self.last = ScoreConv(last, dtype)
 
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps of even sides -> (B, 1, U, V, H, W)."""
@@ -54,7 +53,7 @@ class FactoredMatcher(Matcher):
         batch, _, height, width = features1.shape
         step = min(displacements_at_once(minus_first, self.memory_limit), side * side)
         addend = _repeated(self.of_minus_first(minus_first), step)
-        scores = at_least_float32(self.last.bias).new_empty(side * side, batch, 1, height, width)
+        scores = self.last.bias.new_empty(side * side, batch, height, width)
         for start in range(0, side * side, step):
             chunk = range(start, min(start + step, side * side))
             hidden = self._first_layer(minus_first, second_part, edges, chunk)
@@ -62,7 +61,7 @@ class FactoredMatcher(Matcher):
             scores[chunk.start : chunk.stop] = self.last(self.inner(hidden)).unflatten(
                 0, (len(chunk), batch)
             )
-        return scores.unflatten(0, (side, side)).permute(2, 3, 0, 1, 4, 5)
+        return scores.unflatten(0, (side, side)).permute(2, 0, 1, 3, 4).unsqueeze(1)
 
     def _first_layer(
         self, minus_first: Tensor, second_part: Tensor, edges: Edges, chunk: range
