@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..matching import Matcher, PairwiseMatcher
 from ..nn import ConvBlock
-from .edges import Edges
+from .edges import Edges, Terms
 from .layers import FusedConv, ScoreConv, fold, fused_block
 from .memory import displacements_at_once
 
@@ -33,7 +33,8 @@ class FactoredMatcher(Matcher):
         self.minus_first = FusedConv(first.conv, -of_first, -bias, dtype, relu=False)
         self.second_part = FusedConv(first.conv, of_second, 0 * bias, dtype, relu=False)
         self.second_part.padding = [self.radius + 1] * 2  # B is wanted `radius` beyond the image
-        self.taps = nn.Buffer(weight.permute(2, 3, 1, 0).flatten(0, 2).to(dtype))  # (9·2C, 96)
+        taps = [part.permute(2, 3, 1, 0).flatten(0, 2) for part in (of_first, of_second)]
+        self.taps = nn.Buffer(torch.cat(taps).to(dtype))  # (2·9·C, 96)
         self.bias = nn.Buffer(bias.to(dtype))
         weight, bias = fold(second)
         self.second = FusedConv(second.conv, weight, 0 * bias, dtype, relu=True)
@@ -48,8 +49,9 @@ class FactoredMatcher(Matcher):
             f.to(self.bias.dtype).contiguous(memory_format=torch.channels_last)
             for f in (features1, features2)
         )
-        edges = Edges(features1, features2, self.radius)
         minus_first, second_part = self.minus_first(features1), self.second_part(features2)
+        terms = Terms(minus_first, second_part, self.taps, self.bias)
+        edges = Edges(features1, features2, terms)
         batch, _, height, width = features1.shape
         step = min(displacements_at_once(minus_first, self.memory_limit), side * side)
         addend = _repeated(self.of_minus_first(minus_first), step)
@@ -79,22 +81,8 @@ class FactoredMatcher(Matcher):
             u, v = divmod(displacement, side)
             moved = second_part[..., v : v + height, u : u + width]
             torch.maximum(moved, minus_first, out=target)
-        rows = result.permute(0, 2, 3, 1).flatten(0, 2)
-        minus_rows = minus_first.permute(0, 2, 3, 1).flatten(0, 2)
-        for positions, empty in ((edges.empty, True), (edges.partial, False)):
-            bounds = torch.tensor([chunk.start, chunk.stop], device=rows.device) * edges.num_pixels
-            first, last = torch.searchsorted(positions, bounds).tolist()
-            positions = positions[first:last]
-            values = self._exact(edges, positions, empty=empty)
-            values = values + minus_rows[positions % edges.num_pixels]
-            rows.index_copy_(0, positions - bounds[0], values)
+        edges.mend(result, chunk)
         return result
-
-    def _exact(self, edges: Edges, positions: Tensor, *, empty: bool) -> Tensor:
-        """The first layer by its definition: (N, 96), or (96,) where its windows are `empty`."""
-        if empty:
-            return self.bias.relu()
-        return torch.addmm(self.bias, edges.patches(positions), self.taps).relu_()
 
 
 def _repeated(tensor: Tensor, times: int) -> Tensor:
