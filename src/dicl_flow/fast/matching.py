@@ -1,6 +1,7 @@
 """The matching net with its first layer factored: exact, and a third of the work less."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..matching import Matcher, PairwiseMatcher
@@ -32,7 +33,6 @@ class FactoredMatcher(Matcher):
         of_first, of_second = weight.chunk(2, 1)
         self.minus_first = FusedConv(first.conv, -of_first, -bias, dtype, relu=False)
         self.second_part = FusedConv(first.conv, of_second, 0 * bias, dtype, relu=False)
-        self.second_part.padding = [self.radius + 1] * 2  # B is wanted `radius` beyond the image
         taps = [part.permute(2, 3, 1, 0).flatten(0, 2) for part in (of_first, of_second)]
         self.taps = nn.Buffer(torch.cat(taps).to(dtype))  # (2·9·C, 96)
         self.bias = nn.Buffer(bias.to(dtype))
@@ -49,7 +49,8 @@ class FactoredMatcher(Matcher):
             f.to(self.bias.dtype).contiguous(memory_format=torch.channels_last)
             for f in (features1, features2)
         )
-        minus_first, second_part = self.minus_first(features1), self.second_part(features2)
+        minus_first = self.minus_first(features1)
+        second_part = self.second_part(F.pad(features2, [self.radius] * 4))  # B beyond the image
         terms = Terms(minus_first, second_part, self.taps, self.bias)
         edges = Edges(features1, features2, terms)
         batch, _, height, width = features1.shape

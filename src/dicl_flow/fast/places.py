@@ -1,4 +1,4 @@
-"""Lists of the places where the first layer is not the plain sum: see `edges`."""
+"""Places where the first layer is another sum, and the terms that they share: see `edges`."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,39 +14,42 @@ class Places(NamedTuple):
     """Pairs of a displacement and a pixel p, in order."""
 
     positions: Tensor
-    """In (U, V, B, H, W)."""
+    """Where they are in (U, V, B, H, W)."""
     first: Tensor
-    """Where p is in (B, H, W); in `Border`: which of the first terms."""
     second: Tensor
-    """Where q = p+u is in (B, H+2r, W+2r); in `Border`: which of the second terms."""
+    """Which terms they have."""
     bounds: list[int]
     """Where each displacement begins, and the end of the last."""
-
-    def of(self, chunk: range) -> tuple[Tensor, Tensor, Tensor]:
-        """Positions, first and second of some displacements."""
-        found = slice(self.bounds[chunk.start], self.bounds[chunk.stop])
-        return self.positions[found], self.first[found], self.second[found]
-
-
-class Border(NamedTuple):
-    """Places near the border of either image, and the terms of the first layer that they share.
-
-    Windows are numbers of features: those of F1 with a margin of 1, then those of F2 with a
-    margin of r+1. The very first is zero.
-    """
-
-    places: Places
     pixels: Tensor
-    """Where p is in (B, H, W), for each of the first terms."""
+    """Where p is in (B, H, W), for each first term."""
     taps1: Tensor
     taps2: Tensor
-    """(terms, 9): the windows of the terms, 0 where the other image ends."""
+    """(terms, 9): numbers of the features that the terms see, 0 for what is hidden."""
+
+
+class Grid(NamedTuple):
+    """What depends on the size only.
+
+    Features are numbered: those of F1 with a margin of 1, then those of F2 with one of r+1.
+    The very first is zero.
+    """
+
     windows1: Tensor
     windows2: Tensor
-    """(B·H·W, 9), (B·(H+2r)·(W+2r), 9): the windows of all pixels."""
+    """(B·H·W, 9) of all pixels p and (B·(H+2r)·(W+2r), 9) of all q = p+u."""
     inside1: Tensor
     inside2: Tensor
-    """Of the same shapes: what lies in the image."""
+    """Of the same shapes: what of them lies in the image."""
+
+    def share(self, seen: Tensor, pixels: Tensor, wanted: Tensor, visible: Tensor) -> Places:
+        """(U·V, N) pairs of q and p, of which some are `wanted`; what the windows of q show."""
+        steps = torch.arange(len(seen), device=seen.device)[:, None]
+        positions = (steps * len(self.windows1) + pixels)[wanted]
+        seen, pixels = seen[wanted], pixels[wanted]
+        of_first, taps1, first = _terms(self.windows1, pixels, _code(visible)[seen])
+        _, taps2, second = _terms(self.windows2, seen, _code(self.inside1)[pixels])
+        bounds = [0, *wanted.sum(1).cumsum(0).tolist()]
+        return Places(positions, first, second, bounds, of_first, taps1, taps2)
 
 
 def windows(maps: Tensor) -> Tensor:
@@ -56,51 +59,48 @@ def windows(maps: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)  # five levels of a few sizes
 @torch.inference_mode(mode=False)
-def find_border(size: Size, radius: int, device: torch.device) -> Border:
-    """Depends on the size only, so that a video needs it once."""
+def find_border(size: Size, radius: int, device: torch.device) -> tuple[Grid, Places]:
+    """Return the grid and the places at the border of either image; a video needs them once."""
     batch, height, width = size
-    maps = [(batch, height + 2 * margin, width + 2 * margin) for margin in (1, radius + 1)]
-    numbers1, numbers2, seen = (
-        _numbers(shape, device) for shape in (*maps, (batch, maps[1][1] - 2, maps[1][2] - 2))
-    )
-    windows1, windows2 = windows(numbers1), windows(numbers2) + numbers1.numel()
+    tall, wide = height + 2 * radius, width + 2 * radius
+    numbers1 = _numbers((batch, height + 2, width + 2), device)
+    numbers2 = _numbers((batch, tall + 2, wide + 2), device) + numbers1.numel()
     image = torch.ones(size, dtype=torch.bool, device=device)
     inside1, inside2 = (windows(F.pad(image, [margin] * 4)) for margin in (1, radius + 1))
-    seen = seen.unfold(1, height, 1).unfold(2, width, 1).permute(2, 1, 0, 3, 4)
-    seen = seen.reshape(-1, len(windows1))  # (U·V, B·H·W)
+    grid = Grid(windows(numbers1), windows(numbers2), inside1, inside2)
+    seen = _numbers((batch, tall, wide), device).unfold(1, height, 1).unfold(2, width, 1)
+    seen = seen.permute(2, 1, 0, 3, 4).reshape(-1, len(inside1))  # (U·V, B·H·W)
     wanted = ~(inside1.all(1) & inside2.all(1)[seen])
-    positions, seen = wanted.flatten().nonzero().squeeze(1), seen[wanted]
-    pixels = positions % len(windows1)
-    pixels_of_terms, taps1, first = _terms(pixels, windows1, inside2[seen])
-    _, taps2, second = _terms(seen, windows2, inside1[pixels])
-    places = Places(positions, first, second, _bounds(wanted))
-    return Border(places, pixels_of_terms, taps1, taps2, windows1, windows2, inside1, inside2)
+    pixels = torch.arange(len(inside1), device=device).expand_as(seen)
+    return grid, grid.share(seen, pixels, wanted, inside2)
 
 
-def _terms(where: Tensor, windows: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Places (N,) that see (N, 9) -> the different terms: where, taps; and which each has."""
-    bits = 1 << torch.arange(9, device=where.device)
-    keys, numbers = torch.unique((where << 9) + (seen * bits).sum(1), return_inverse=True)
-    where = keys >> 9
-    return where, windows[where] * ((keys[:, None] & bits) > 0), numbers
-
-
-def find_places(wanted: Tensor, size: Size, radius: int) -> Places:
-    """Return the places whose q is `wanted`, (B·(H+2r)·(W+2r))."""
-    batch, height, width = size
+def find_holes(visible: Tensor, size: Size, radius: int, grid: Grid) -> Places:
+    """Return the places where `visible`, (B·(H+2r)·(W+2r), 9), lacks something of the image."""
+    _, height, width = size
     tall, wide, side = height + 2 * radius, width + 2 * radius, 2 * radius + 1
-    seen = wanted.nonzero().squeeze(1)
-    displacements = torch.arange(side * side, device=wanted.device)[:, None]
-    y, x = seen // wide % tall - displacements % side, seen % wide - displacements // side
-    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)  # (U·V, N)
+    seen = (visible != grid.inside2).any(1).nonzero().squeeze(1)
+    steps = torch.arange(side * side, device=seen.device)[:, None]
+    y, x = seen // wide % tall - steps % side, seen % wide - steps // side  # of p: (U·V, N)
+    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
     pixels = (seen // (tall * wide) * height + y) * width + x
-    positions = displacements * (batch * height * width) + pixels
-    seen = seen.expand_as(inside)
-    return Places(positions[inside], pixels[inside], seen[inside], _bounds(inside))
+    return grid.share(seen.expand_as(pixels), pixels, inside, visible)
 
 
-def _bounds(wanted: Tensor) -> list[int]:
-    return [0, *wanted.sum(1).cumsum(0).tolist()]
+def _terms(windows: Tensor, where: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Which windows (N,), how much of them is seen -> the different ones, and which each is."""
+    keys, numbers = torch.unique((where << 9) + codes, return_inverse=True)
+    where = keys >> 9
+    return where, windows[where] * ((keys[:, None] & _bits(keys)) > 0), numbers
+
+
+def _code(seen: Tensor) -> Tensor:
+    """(N, 9) -> (N,): a bit for each."""
+    return (seen * _bits(seen)).sum(1)
+
+
+def _bits(like: Tensor) -> Tensor:
+    return 1 << torch.arange(9, device=like.device)
 
 
 def _numbers(size: Size, device: torch.device) -> Tensor:
