@@ -10,7 +10,7 @@ _AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in a processor
 # Elsewhere more at once is faster: so many bytes, or so many displacements.
 _AT_ONCE_ELSEWHERE, _AT_LEAST = 160 << 20, 7
 # Measured at the network's peak, for each pixel of a pair: bytes in any precision, and numbers.
-_FAST = {"cuda": (0, 200), "cpu": (220, 45)}
+_FAST = {"cuda": (0, 200), "cpu": (310, 45)}
 _PLAIN = {"cuda": (0, 6800), "cpu": (0, 1200)}  # cuDNN's workspaces; 1090 measured on a CPU
 _FIXED = {"cuda": 256 << 20}
 _FRAMES = 4  # times the bytes of a frame: both of them, their copies, flow and weights of tiles
