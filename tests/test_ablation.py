@@ -64,6 +64,13 @@ def results(folder):
     return {p.parent.name: json.loads(p.read_text()) for p in folder.glob("*/results.json")}
 
 
+def test_a_training_shorter_than_its_log_is_finished_all_the_same(command, run, tmp_path):
+    assert run(*command, *RENDERED, "--set", "log_every=1000", "-q")[0] == 0
+    found = results(tmp_path / "out")
+    assert len(found) == 2
+    assert all(result["trained_pairs"] == 8 for result in found.values())
+
+
 def test_variants_differ_in_the_model_alone():
     base = read_recipe("ablation", [])
     for study in ("metrics", "projection"):

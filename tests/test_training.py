@@ -255,9 +255,13 @@ def test_a_wrong_recipe_names_the_key(change, message):
 
 def test_batch_norm_needs_more_than_one_pixel():
     smallest = ["augment.crop=[128, 128]", "batch=1"]
-    with pytest.raises(InputError, match=r"batch must be at least 2, or augment\.crop larger"):
-        read_recipe("chairs-1", smallest)
+    in_parts = ["augment.crop=[128, 128]", "batch=4", "optimizer.accumulate=4"]
+    for changes in (smallest, in_parts):
+        with pytest.raises(InputError, match=r"two pairs at a time, or augment\.crop larger"):
+            read_recipe("chairs-1", changes)
     assert read_recipe("chairs-1", [*smallest, "optimizer.freeze_norm=true"]).batch == 1
+    without_norms = ["model.host=pwcnet", "augment.crop=[64, 64]", "batch=1"]
+    assert read_recipe("rendered-0", without_norms).batch == 1
 
 
 def test_refined_loss_needs_context_nets():

@@ -167,16 +167,17 @@ class TrainConfig:
                     f"got {len(weights)}"
                 )
         multiple = self.model.pad_multiple
+        alone = self.model.host == "dicl" and self.batch // self.optimizer.accumulate <= 1
         for key, size in [
             ("augment.crop", self.augment.crop),
             *(("render.sizes", size) for size in self.render.sizes),
         ]:
             if any(side % multiple for side in size):
                 raise InputError(f"{key} must be multiples of {multiple}, got {size}")
-            if self.batch == 1 and size == (multiple, multiple) and not self.optimizer.freeze_norm:
+            if alone and size == (multiple, multiple) and not self.optimizer.freeze_norm:
                 raise InputError(
                     f"one pair of {multiple}x{multiple} is one pixel at the coarsest map, and "
-                    f"batch norm needs two: batch must be at least 2, or {key} larger"
+                    f"batch norm needs two: take two pairs at a time, or {key} larger"
                 )
 
 

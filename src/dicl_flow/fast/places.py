@@ -57,7 +57,7 @@ def windows(maps: Tensor) -> Tensor:
     return maps.unfold(1, 3, 1).unfold(2, 3, 1).reshape(-1, 9)
 
 
-@lru_cache(maxsize=32)  # five levels of a few sizes
+@lru_cache(maxsize=20)  # five levels of the four sizes used last, as with CUDA graphs
 @torch.inference_mode(mode=False)
 def find_border(size: Size, radius: int, device: torch.device) -> tuple[Grid, Places]:
     """Return the grid and the places at the border of either image; a video needs them once."""
