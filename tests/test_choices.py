@@ -43,7 +43,7 @@ def test_a_network_without_a_fast_twin_says_so():
         ({}, None, (60, 90), "whole, padded to 96x64"),
         ({"padding": "resize"}, None, (60, 90), "whole, resized to 96x64"),
         ({"padding": "resize", "max_pixels": 32 * 48}, None, (64, 96), "scaled down to 48x32"),
-        ({}, 400 * 300 * 300, (300, 520), "in tiles of 304x288"),
+        ({}, 490 * 300 * 300, (300, 520), "in tiles of 304x288"),
     ],
 )
 def test_how_a_frame_is_computed(changes, limit, size, value):
