@@ -6,6 +6,7 @@ import cv2
 import pytest
 import torch
 
+from dicl_flow.bench.cases import Case, moving_pattern
 from dicl_flow.bench.floor import count_work
 from dicl_flow.config import ModelConfig
 
@@ -33,6 +34,13 @@ def test_bench_compares_with_the_plain_path(run, small_weights, tmp_path):
         assert row["pairs_per_second"] == pytest.approx(row["batch"] / row["seconds"])
         assert row["ratio"] > 0
     assert cv2.imread(str(files[1])) is not None
+
+
+def test_the_pattern_moves_as_it_says_and_differs_from_place_to_place():
+    first, second = moving_pattern(Case(640, 480))
+    torch.testing.assert_close(second[..., :-6, :-6], first[..., 6:, 6:])
+    blocks = torch.nn.functional.avg_pool2d(first, 64)  # what a coarse level can tell apart
+    assert blocks.std() > 0.05
 
 
 @pytest.mark.parametrize(

@@ -496,10 +496,14 @@ def test_overfitting_two_samples_stops_when_they_fit(tmp_path):
     assert outcome.step < 400
 
 
-def test_overfit_needs_as_many_pairs(tmp_path):
+def test_overfit_needs_as_many_pairs_and_batch_norm_two_pixels(tmp_path):
     make_chairs(tmp_path, size=(40, 50), num_pairs=4)
     with pytest.raises(InputError, match="--overfit 99: the data has"):
         FixedSource(CONFIG, {"chairs": tmp_path}, 99)
+    smallest = (CONFIG.model.pad_multiple,) * 2
+    config = replace(CONFIG, augment=AugmentConfig.crop_only(smallest))
+    with pytest.raises(InputError, match="take two pairs at a time"):
+        FixedSource(config, {"chairs": tmp_path}, 1)
 
 
 def test_rendered_batches_depend_on_the_step_alone():

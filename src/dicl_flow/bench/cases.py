@@ -103,12 +103,20 @@ def _run(
 
 
 def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
-    """Two (B, 3, H, W) images in [0, 1]: a smooth random pattern and the same a few pixels on."""
+    """Two (B, 3, H, W) images in [0, 1]: smooth random patterns and the same a few pixels on.
+
+    Fine and coarse ones, as in photographs: to a coarse level, fine ones look alike everywhere.
+    """
     generator = torch.Generator().manual_seed(0)
-    coarse = torch.rand(
-        case.batch, 3, case.height // 8 + 4, case.width // 8 + 4, generator=generator
-    )
     shift = 6
     size = (case.height + shift, case.width + shift)
-    fine = torch.nn.functional.interpolate(coarse, size, mode="bicubic").clamp(0, 1)
+    patterns = [
+        torch.nn.functional.interpolate(
+            torch.rand(case.batch, 3, *(side // detail + 4 for side in size), generator=generator),
+            size,
+            mode="bicubic",
+        )
+        for detail in (8, 32, 128)  # px
+    ]
+    fine = torch.stack(patterns).mean(0).clamp(0, 1)
     return fine[..., :-shift, :-shift], fine[..., shift:, shift:]

@@ -29,7 +29,8 @@ def expected_displacement(probability: Tensor) -> Tensor:
 
 def normalized_entropy(probability: Tensor) -> Tensor:
     """Ambiguity of (B, U, V, H, W): (B, 1, H, W), 0 for one certain peak, 1 for no idea."""
-    entropy = torch.special.entr(probability).sum((1, 2))
+    smallest = torch.finfo(probability.dtype).tiny  # 0 · log 0 is 0
+    entropy = -(probability * probability.clamp_min(smallest).log()).sum((1, 2))
     num_hypotheses = probability.shape[1] * probability.shape[2]
     return (entropy / log(num_hypotheses)).unsqueeze(1)
 

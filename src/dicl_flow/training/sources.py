@@ -92,7 +92,9 @@ class FixedSource:
         if num_samples < 1:
             raise InputError(f"--overfit takes a number of samples from 1 up, got {num_samples}")
         here = Processes(torch.device("cpu"))
-        plain = replace(config, augment=AugmentConfig.crop_only(config.augment.crop), workers=0)
+        alike = AugmentConfig.crop_only(config.augment.crop)
+        at_once = num_samples * config.optimizer.accumulate  # each part sees all samples
+        plain = replace(config, augment=alike, workers=0, batch=at_once)
         source = open_source(plain, roots)
         if isinstance(source, DataSource) and len(source.dataset) < num_samples:
             raise InputError(f"--overfit {num_samples}: the data has {len(source.dataset)} pairs")
