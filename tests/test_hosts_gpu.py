@@ -56,12 +56,12 @@ def test_the_same_flow_on_both_devices(host, matcher):
 def test_a_recorded_step_is_a_plain_step(host, matcher):
     """Fused kernels in a CUDA graph: the same loss at the start, and it falls as far."""
     losses = {}
-    for backend in ("plain", "fused"):
-        config = stage(host, matcher, backend=backend)
-        batch = pairs(config)
-        trainer = Trainer(config, Processes(CUDA))
-        losses[backend] = [trainer.train_step(iter([batch] * 2), 0.0)["loss"] for _ in range(20)]
-    assert losses["fused"][0] == pytest.approx(losses["plain"][0], rel=1e-2)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for backend in ("plain", "fused"):
+            config = stage(host, matcher, backend=backend)
+            step, batch = Trainer(config, Processes(CUDA)).train_step, pairs(config)
+            losses[backend] = [step(iter([batch] * 2), 0.0)["loss"] for _ in range(20)]
+    assert losses["fused"][0] == pytest.approx(losses["plain"][0], rel=1e-3)
     assert losses["fused"][-1] < 0.9 * losses["fused"][0]
 
 

@@ -126,7 +126,7 @@ class PictureVideo(Writer):
         """Full colour in px, as a number on the device: nobody has to wait for it."""
         if self.maximum is not None:
             return torch.tensor(self.maximum, device=flow.device)
-        longest = torch.linalg.vector_norm(flow.nan_to_num(0), dim=0).max().clamp(min=_CALMEST)
+        longest = torch.hypot(*flow.nan_to_num(0)).max().clamp(min=_CALMEST)
         if self._scale is None:
             self._scale = longest.new_tensor(self.memory["scale"]) if self.memory else longest
         self._scale = longest.clamp(_FALL * self._scale, _RISE * self._scale)
