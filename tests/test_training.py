@@ -186,9 +186,12 @@ def test_average_moves_towards_the_model():
     with torch.no_grad():
         model.weight.add_(1)
         model.running_mean.add_(5)
+        model.num_batches_tracked.add_(3)
     average.follow(model, average.rate(step=10_000))
     torch.testing.assert_close(average.model.weight.item(), 1.1)
-    assert average.state_dict(model)["running_mean"].item() == 5  # statistics are not averaged
+    state = average.state_dict(model)
+    torch.testing.assert_close(state["running_mean"].item(), 0.5)  # statistics as well
+    assert state["num_batches_tracked"] == model.num_batches_tracked  # a count is no average
 
 
 # --- recipes -----------------------------------------------------------------------------------

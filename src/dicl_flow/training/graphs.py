@@ -83,10 +83,10 @@ class RecordedStep:
         finite = result.isfinite().all()
         self._optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
         self._optimizer.step()
-        if self._average is not None:
-            self._average.follow(self._model, torch.where(finite, self._follow, 0))
         for buffer, value in zip(statistics, before, strict=True):
             torch.where(finite, buffer, value, out=buffer)
+        if self._average is not None:  # of what is finite now
+            self._average.follow(self._model, torch.where(finite, self._follow, 0))
         return result
 
     def _prepare_optimizer(self) -> None:
