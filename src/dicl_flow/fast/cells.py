@@ -1,4 +1,4 @@
-"""The matching net's last two layers on 2x2 cells: ordinary convolutions at half the size.
+"""The matching net's last two layers on 2x2 pixels: ordinary convolutions at half the size.
 
 The transposed convolution (4x4, stride 2) gives each coarse pixel four fine ones. Written as
 a 3x3 convolution it gives them as four groups of channels, and the last convolution, a 3x3 on
@@ -36,6 +36,16 @@ def last_to_cells(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
                     0, :, tap_y, tap_x
                 ]
     return cells.flatten(1, 2), torch.cat([bias.expand(4), bias.new_zeros(_SCORES - 4)])
+
+
+def up_to_corners(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Transposed (in, out, 4, 4), (out,) -> (4·out, in, 2, 2), (4·out,), to be padded by 1.
+
+    The four pixels around a corner of the coarse pixels see the same four coarse ones: no work
+    is for nothing, but the corners at the border have pixels beyond it, which must not be seen.
+    """
+    corners = [weight[:, :, a:, b:][:, :, ::2, ::2].flip(2, 3) for a, b in _PHASES]
+    return torch.cat(corners, 1).transpose(0, 1), bias.repeat(4)
 
 
 def _up_taps(phase: int) -> list[tuple[int, int]]:

@@ -83,7 +83,8 @@ class ScoreConv(nn.Module):
     """The twin of a last layer of one channel, never below float32: a product for each tap.
 
     oneDNN computes 16 channels, 15 of them for nothing; to compute what a pixel gives to each
-    of its neighbours, and to add it there, is a quarter of the work.
+    of its neighbours, and to add it there, is a quarter of the work. Pixels come in fours, as
+    `up_to_corners` makes them.
     """
 
     def __init__(self, conv: nn.Module, dtype: torch.dtype) -> None:
@@ -95,10 +96,12 @@ class ScoreConv(nn.Module):
         self.bias = nn.Buffer(conv.bias.detach().to(dtype))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, in, H, W), channels last -> (B, H, W)."""
-        batch, _, height, width = x.shape
-        pixels = x.permute(0, 2, 3, 1).flatten(0, 2).to(self.taps.dtype)
-        products = (self.taps @ pixels.T).view(3, 3, batch, height, width)
+        """(B, 4·in, H/2 + 1, W/2 + 1), channels last -> (B, H, W)."""
+        corners = x.permute(0, 2, 3, 1).unflatten(3, (2, 2, -1)).transpose(2, 3)
+        pixels = corners.to(self.taps.dtype, memory_format=torch.contiguous_format)
+        products = self.taps @ pixels.flatten(0, 4).T
+        batch, down, _, across = corners.shape[:4]
+        products = products.view(3, 3, batch, 2 * down, 2 * across)[..., 1:-1, 1:-1]
         left, rows, right = products.unbind(1)
         rows[..., 1:] += left[..., :-1]
         rows[..., :-1] += right[..., 1:]

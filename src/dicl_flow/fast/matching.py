@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..matching import Matcher, PairwiseMatcher
 from ..nn import ConvBlock
+from .cells import up_to_corners
 from .edges import Edges, Terms
 from .layers import FusedConv, ScoreConv, fold, fused_block
 from .memory import displacements_at_once
@@ -24,9 +25,10 @@ class FactoredMatcher(Matcher):
     ) -> None:
         super().__init__()
         assert isinstance(matcher.net, nn.Sequential)
-        first, second, *inner, last = matcher.net
+        first, second, *inner, up, last = matcher.net
         assert isinstance(first, ConvBlock)
         assert isinstance(second, ConvBlock)
+        assert isinstance(up, ConvBlock)
         self.radius = matcher.radius
         self.memory_limit = memory_limit
         weight, bias = fold(first)  # (96, 2C, 3, 3)
@@ -39,7 +41,12 @@ class FactoredMatcher(Matcher):
         weight, bias = fold(second)
         self.second = FusedConv(second.conv, weight, 0 * bias, dtype, relu=True)
         self.of_minus_first = FusedConv(second.conv, -weight, bias, dtype, relu=False)
-        self.inner = nn.Sequential(*(fused_block(block, dtype) for block in inner))
+        weight, bias = up_to_corners(*fold(up))
+        around = nn.Conv2d(weight.shape[1], weight.shape[0], 2, padding=1)
+        self.inner = nn.Sequential(
+            *(fused_block(block, dtype) for block in inner),
+            FusedConv(around, weight, bias, dtype, relu=True),
+        )
         self.last = ScoreConv(last, dtype)
 
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
