@@ -47,7 +47,8 @@ def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
 
 def known_flow(flow: Array) -> Array:
     """(H, W) bool: where the flow is finite and not the .flo format's sign for unknown."""
-    return np.asarray((np.abs(flow) < 1e9).all(2))
+    small = np.abs(flow) < 1e9  # false for NaN as well
+    return np.asarray(small[..., 0] & small[..., 1])
 
 
 def longest_vector(flow: Array) -> float:
@@ -107,11 +108,12 @@ def flow_statistics(flow: Array) -> dict[str, float]:
         raise InputError("the flow is unknown everywhere")
     vectors = flow[known].astype(np.float64)
     length = np.hypot(vectors[:, 0], vectors[:, 1])
+    median, almost_all = np.percentile(length, [50, 95])
     return {
         "known": float(known.mean()),
         "mean_length": float(length.mean()),
-        "median_length": float(np.median(length)),
-        "p95_length": float(np.percentile(length, 95)),
+        "median_length": float(median),
+        "p95_length": float(almost_all),
         "max_length": float(length.max()),
         "mean_x": float(vectors[:, 0].mean()),
         "mean_y": float(vectors[:, 1].mean()),
