@@ -1,7 +1,6 @@
 """Frames one after another: what is known of a frame serves the pair before and the pair after."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,14 +27,14 @@ class FlowSequence:
 
     def __init__(self, estimator: FlowEstimator, *, backward: bool = False) -> None:
         self.estimator, self.backward = estimator, backward
-        self._prepare: Callable[[Tensor], Any] = estimator.prepare
-        self._match: Callable[[Any, Any], Tensor] = self._match_parts
+        self._prepare: Callable[[Tensor], Tensor] = self._packed
+        self._match: Callable[[Tensor, Tensor], Tensor] = self._match_packed
         if estimator.backend == "fast" and estimator.device.type == "cuda":
             self._prepare, self._match = Graphs(self._packed), Graphs(self._match_packed)
         self._layout: Layout = []
         self._size: tuple[int, int] | None = None
         self._whole = True
-        self._last: Any = None  # of the frame before: what is prepared, or an image to be tiled
+        self._last: Tensor | None = None  # the frame before: packed, or an image to be tiled
 
     def push(self, frame: Image) -> FlowResult | None:
         """Return the flow from the frame before to this one; None for the first frame."""
@@ -82,10 +81,8 @@ class FlowSequence:
         return torch.cat([part.view(torch.uint8) for part in in_memory_order])
 
     def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
-        return self._match_parts(self._unpacked(first), self._unpacked(second))
-
-    def _match_parts(self, before: list[Tensor], after: list[Tensor]) -> Tensor:
         assert self._size is not None
+        before, after = self._unpacked(first), self._unpacked(second)
         there = self.estimator.match(before, after, self._size)
         if not self.backward:
             return there
