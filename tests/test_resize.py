@@ -1,9 +1,11 @@
 """Bilinear resizing as matrix products is the same as torch's, and so is its gradient."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from dicl_flow.ops import resize, resize_by_matrices, upsample_flow
+from dicl_flow.ops import resize, resize_by_matrices, upsample_flow, upsample_pixels
 
 SIZES = [
     ((4, 6), (256, 384)),
@@ -16,11 +18,13 @@ SIZES = [
 
 @pytest.mark.parametrize(("old", "new"), SIZES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
-def test_values_and_gradient_equal_those_of_resize(old, new, dtype, tolerance):
+@pytest.mark.parametrize("corners", [True, False])
+def test_values_and_gradient_equal_those_of_torch(old, new, dtype, tolerance, corners):
     torch.manual_seed(0)
+    expected = resize if corners else upsample_pixels
     values, weights = torch.randn(2, 2, *old, dtype=dtype), torch.randn(2, 2, *new, dtype=dtype)
     outcomes = []
-    for function in (resize, resize_by_matrices):
+    for function in (expected, partial(resize_by_matrices, corners=corners)):
         leaf = values.clone().requires_grad_()
         result = function(leaf, new)
         (result * weights).sum().backward()

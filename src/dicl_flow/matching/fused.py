@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..nn import ConvBlock
-from ..nn.fused import FusedConvBlock
+from ..nn.fused import ChannelsLastConv3d, FusedConvBlock
 from .pairwise import PairwiseMatcher
 
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -43,6 +43,7 @@ class WideConv2d(nn.Conv2d):
 
 _TWINS: dict[type[nn.Module], type[nn.Module]] = {
     ConvBlock: FusedConvBlock,
+    nn.Conv3d: ChannelsLastConv3d,
     PairwiseMatcher: FusedPairwiseMatcher,
 }
 
@@ -57,7 +58,8 @@ def fuse(model: _Model) -> _Model:
         module.__class__ = _TWINS.get(type(module), type(module))
         if type(module) is nn.Conv2d and module.out_channels < _FEWEST_CHANNELS:
             module.__class__ = WideConv2d
+    orders = {4: torch.channels_last, 5: torch.channels_last_3d}
     for parameter in model.parameters():
-        if parameter.ndim == 4:  # filters of volumes have five axes, and no such order
-            parameter.data = parameter.data.to(memory_format=torch.channels_last)
+        if parameter.ndim in orders:
+            parameter.data = parameter.data.to(memory_format=orders[parameter.ndim])
     return model

@@ -98,7 +98,7 @@ class VolumeFilter(nn.Module):
         x = self.bottom(skips.pop())
         for block in self.up:
             skip = skips.pop()
-            x = block(resize_volume(x, skip.shape[2:]) + skip)
+            x = block(skip + resize_volume(x, skip.shape[2:]))
         return x
 
 

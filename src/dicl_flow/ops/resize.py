@@ -11,17 +11,17 @@ def resize(tensor: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(tensor, size=size, mode="bilinear", align_corners=True)
 
 
-def resize_by_matrices(tensor: Tensor, size: tuple[int, int]) -> Tensor:
+def resize_by_matrices(tensor: Tensor, size: tuple[int, int], *, corners: bool = True) -> Tensor:
     """The same as `resize`, as two matrix products, never below float32.
 
-    On GPUs the gradient of a large upsampling is several times faster this way. The products
-    are exact: torch rounds float32 factors to TF32 only where it is told to, and autocast is
-    switched off here.
+    Without `corners` the same as `upsample_pixels`: pixels are areas. On GPUs the gradient of a
+    large upsampling is several times faster this way. The products are exact: torch rounds
+    float32 factors to TF32 only where it is told to, and autocast is switched off here.
     """
     with torch.autocast(tensor.device.type, enabled=False):
         tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
         rows, columns = (
-            _hats(old, new, tensor.dtype, tensor.device)
+            _hats(old, new, corners, tensor.dtype, tensor.device)
             for old, new in zip(tensor.shape[-2:], size, strict=True)
         )
         return rows @ (tensor @ columns.T)
@@ -40,8 +40,11 @@ def upsample_flow(
 
 @lru_cache(maxsize=64)  # a training needs two for each level, in every step
 @torch.inference_mode(mode=False)  # so that a gradient can use them, whoever asks first
-def _hats(old: int, new: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _hats(old: int, new: int, corners: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(new, old) weights of linear interpolation between `old` samples at `new` places."""
     position = torch.linspace(0, old - 1, new, dtype=torch.float64, device=device)
+    if not corners:
+        centers = torch.arange(new, dtype=torch.float64, device=device) + 0.5
+        position = (centers * (old / new) - 0.5).clamp(0, old - 1)
     sample = torch.arange(old, dtype=torch.float64, device=device)
     return (1 - (position[:, None] - sample).abs()).clamp(min=0).to(dtype)

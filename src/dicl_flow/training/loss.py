@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -7,7 +8,7 @@ from torch import Tensor
 from ..config import LevelConfig, LossConfig, TrainConfig
 from ..data import FlowBatch
 from ..models import LevelFlow
-from ..ops import resize_by_matrices, resize_flow_pixels, upsample_flow, upsample_pixels, warp
+from ..ops import resize_by_matrices, upsample_flow, warp
 
 _UNIT = 20  # input pixels, as PWC-Net measures motion
 _SAME_COLOR = 0.3  # largest distance of two RGB colours in [0, 1] that count as the same
@@ -87,7 +88,7 @@ def summed_loss(
     """VCN's loss: mean end-point error of every level's flow at full size, weighted, summed."""
     terms = []
     for weight, flow, _ in _weighted_flows(levels, config):
-        error = end_point_error(flow, truth, resize_flow_pixels)
+        error = end_point_error(flow, truth, _enlarge_pixels)
         terms.append(weight * (error * valid).sum() / num_valid)
     return torch.stack(terms).sum()
 
@@ -114,10 +115,10 @@ def out_of_range_loss(
         outside = ((rest.abs() > limit).any(1) | (color_change > _SAME_COLOR)).to(truth.dtype)
         share = average((outside * valid).sum()) / num_valid
         weights = valid * torch.where(outside > 0, 1 - share, share)
-        logits = upsample_pixels(level.out_of_range, size)[:, 0]
+        logits = resize_by_matrices(level.out_of_range, size, corners=False)[:, 0]
         entropy = F.binary_cross_entropy_with_logits(logits, outside, weights, reduction="sum")
         loss = loss + entropy / num_valid
-        rest = truth - resize_flow_pixels(level.refined.detach(), size)
+        rest = truth - _enlarge_pixels(level.refined.detach(), size)
     return loss
 
 
@@ -130,6 +131,11 @@ def end_point_error(
     size = (truth.shape[-2], truth.shape[-1])
     full = upsample(flow, size) if upsample else upsample_flow(flow, size, resize_by_matrices)
     return torch.linalg.vector_norm(full - truth, dim=1)
+
+
+def _enlarge_pixels(flow: Tensor, size: tuple[int, int]) -> Tensor:
+    """A flow at `size`, pixels being areas, as VCN has it."""
+    return upsample_flow(flow, size, partial(resize_by_matrices, corners=False))
 
 
 def _weighted_flows(
