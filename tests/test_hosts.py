@@ -1,5 +1,6 @@
 """PWC-Net and VCN: each takes any matcher; their pieces against straight-line computations."""
 
+import copy
 from dataclasses import replace
 from itertools import product
 from math import log
@@ -26,12 +27,13 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimator import FlowEstimator
 from dicl_flow.fast import is_supported
 from dicl_flow.matching import ChannelwiseMatcher, CorrelationMatcher
+from dicl_flow.matching.fused import fuse
 from dicl_flow.models import LevelFlow, build, count_parameters, pwcnet
 from dicl_flow.models.pwcnet import Carried, DenseDecoder
 from dicl_flow.models.vcn import Hypotheses, read_hypotheses, weigh
 from dicl_flow.nn import SeparableConv
 from dicl_flow.nn.psp import PyramidPooling
-from dicl_flow.nn.volume import VolumeBlock, resize_volume
+from dicl_flow.nn.volume import VolumeBlock, VolumeFilter, resize_volume
 from dicl_flow.ops import warp_strictly_inside
 from dicl_flow.training import Processes, Trainer, read_recipe, recipe_names
 from dicl_flow.training.loss import (
@@ -293,6 +295,18 @@ def test_pwcnet_predicts_in_units_of_twenty_pixels(stride, scale, monkeypatch):
     torch.testing.assert_close(found.matched, torch.full((1, 2, 4, 4), scale))  # 20 px
 
 
+def test_pwcnet_starts_with_loud_volumes_and_little_flow():
+    """Else training shrinks its features to nothing before they have found a match."""
+    torch.manual_seed(0)
+    model = build(ModelConfig(host="pwcnet"))
+    images = F.interpolate(torch.rand(2, 3, 16, 16), scale_factor=8, mode="bilinear") * 2 - 1
+    with torch.no_grad():
+        for stride, features in zip(model.levels, model.features(images), strict=True):
+            volume = model.levels[stride].matcher(features[:1], features[1:]).flatten(1, 3)
+            assert int(stride) > 16 or volume.std(1).mean() > 0.5 * features.std()
+        assert all(level.refined.abs().mean() < 1 for level in model(images[:1], images[1:]))
+
+
 def test_pwcnet_refines_at_stride_four_only():
     levels = build(ModelConfig(host="pwcnet")).levels
     assert [level.context is not None for level in levels.values()] == [False] * 4 + [True]
@@ -411,6 +425,28 @@ def test_separable_convolution_norms_each_half_over_the_whole_volume():
 @pytest.mark.parametrize(("space", "shape"), [(False, (5, 5, 7, 6)), (True, (5, 5, 4, 3))])
 def test_a_step_down_halves_displacements_and_space_where_told(space, shape):
     assert VolumeBlock(2, 2, space=space)(torch.randn(1, 2, 9, 9, 7, 6)).shape[2:] == shape
+
+
+@pytest.mark.parametrize(("channels", "space"), [(1, True), (3, False)])
+def test_fused_filters_keep_volumes_channels_last(channels, space):
+    """The same values and gradients; every norm sees its channels side by side in memory."""
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(
+        VolumeFilter(channels, 4, space=space), SeparableConv(4, norm=False)
+    )
+    fused = fuse(copy.deepcopy(plain))
+    orders = []
+    for module in fused.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.register_forward_hook(lambda _, inputs, __: orders.append(inputs[0].stride(1)))
+    volume = torch.randn(2, channels, 5, 5, 4, 6)
+    outcomes = [net(volume) for net in (plain, fused)]
+    for outcome in outcomes:
+        outcome.square().sum().backward()
+    torch.testing.assert_close(*outcomes, rtol=1e-4, atol=1e-4)
+    for found, expected in zip(fused.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-3, atol=1e-3)
+    assert set(orders) == {1}
 
 
 def test_volumes_are_enlarged_axis_by_axis():

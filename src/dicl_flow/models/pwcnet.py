@@ -17,6 +17,7 @@ from .network import FlowNetwork, LevelFlow, Pair
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
 DENSE_WIDTHS = (128, 128, 96, 64, 32)
 UNIT = 20  # input pixels that a predicted 1 stands for
+_FEATURE_GAIN, _FLOW_GAIN = 10, 0.01  # at the start, beside Kaiming's
 _CARRIED = 2  # channels of features that a level passes on, beside its flow
 
 
@@ -120,10 +121,27 @@ class PwcNet(FlowNetwork):
 
 def build_pwcnet(config: ModelConfig) -> PwcNet:
     """Assemble and initialise the network that `config` describes."""
+    pyramid = StridedPyramid(config.strides)
     levels = [_build_level(config, level) for level in config.levels]
-    model = PwcNet(config, StridedPyramid(config.strides), levels)
+    model = PwcNet(config, pyramid, levels)
     initialize(model, "fan_in")  # a flow of two channels from hundreds would be huge otherwise
+    _balance(pyramid, levels)
     return model
+
+
+@torch.no_grad()
+def _balance(pyramid: StridedPyramid, levels: Iterable[PwcLevel]) -> None:
+    """Let the volumes be heard, and the flow begin near zero.
+
+    By Kaiming's rule alone volumes are lost beside the features, and flows begin at tens of
+    pixels: a training's first steps then shrink the features to nothing, and no match is ever
+    found (docs/decisions/0006).
+    """
+    next(pyramid.parameters()).mul_(_FEATURE_GAIN)  # the first layer's gain is that of them all
+    for level in levels:
+        heads = [level.flow] if level.context is None else [level.flow, level.context[-1]]
+        for head in heads:
+            next(head.parameters()).mul_(_FLOW_GAIN)
 
 
 def _build_level(config: ModelConfig, level: LevelConfig) -> PwcLevel:
