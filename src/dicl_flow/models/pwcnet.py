@@ -17,7 +17,7 @@ from .network import FlowNetwork, LevelFlow, Pair
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
 DENSE_WIDTHS = (128, 128, 96, 64, 32)
 UNIT = 20  # input pixels that a predicted 1 stands for
-_FEATURE_GAIN, _FLOW_GAIN = 10, 0.01  # at the start, beside Kaiming's
+FEATURE_GAIN, FLOW_GAIN = 10, 0.01  # at the start, beside Kaiming's
 _CARRIED = 2  # channels of features that a level passes on, beside its flow
 
 
@@ -137,11 +137,11 @@ def _balance(pyramid: StridedPyramid, levels: Iterable[PwcLevel]) -> None:
     pixels: a training's first steps then shrink the features to nothing, and no match is ever
     found (docs/decisions/0006).
     """
-    next(pyramid.parameters()).mul_(_FEATURE_GAIN)  # the first layer's gain is that of them all
+    next(pyramid.parameters()).mul_(FEATURE_GAIN)  # the first layer's gain is that of them all
     for level in levels:
         heads = [level.flow] if level.context is None else [level.flow, level.context[-1]]
         for head in heads:
-            next(head.parameters()).mul_(_FLOW_GAIN)
+            next(head.parameters()).mul_(FLOW_GAIN)
 
 
 def _build_level(config: ModelConfig, level: LevelConfig) -> PwcLevel:
