@@ -38,6 +38,7 @@ EXEMPT = {
     r"torchrun .*": "needs several GPUs; tests/test_distributed.py runs two processes",
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
+    r"python benchmarks/pwcnet_start\.py.*": "needs minutes",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
 }
 """Commands that are not run, as whole-line patterns, and why."""
