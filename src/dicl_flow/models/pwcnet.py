@@ -134,8 +134,8 @@ def _balance(pyramid: StridedPyramid, levels: Iterable[PwcLevel]) -> None:
     """Let the volumes be heard, and the flow begin near zero.
 
     By Kaiming's rule alone volumes are lost beside the features, and flows begin at tens of
-    pixels: a training's first steps then shrink the features to nothing, and no match is ever
-    found (docs/decisions/0006).
+    pixels: a training's first steps then shrink the features to nothing, and it stays at "no
+    motion" (docs/decisions/0006).
     """
     next(pyramid.parameters()).mul_(FEATURE_GAIN)  # the first layer's gain is that of them all
     for level in levels:
