@@ -177,6 +177,7 @@ def test_pad_multiples():
     assert {v for (h, _), v in multiples.items() if h == "dicl"} == {128}
     assert multiples["pwcnet", None] == multiples["vcn", "mlp"] == 64
     assert multiples["pwcnet", "dicl"] == multiples["vcn", "dicl"] == 128
+    assert ModelConfig(host="vcn", multiple=96).pad_multiple == 192
 
 
 @pytest.mark.parametrize(
@@ -295,16 +296,22 @@ def test_pwcnet_predicts_in_units_of_twenty_pixels(stride, scale, monkeypatch):
     torch.testing.assert_close(found.matched, torch.full((1, 2, 4, 4), scale))  # 20 px
 
 
-def test_pwcnet_starts_with_loud_volumes_and_little_flow():
+@pytest.mark.parametrize("matcher", [None, "cosine"])
+def test_pwcnet_starts_with_features_that_vary_and_little_flow(matcher):
     """Else training shrinks its features to nothing before they have found a match."""
     torch.manual_seed(0)
-    model = build(ModelConfig(host="pwcnet"))
-    images = F.interpolate(torch.rand(2, 3, 16, 16), scale_factor=8, mode="bilinear") * 2 - 1
+    model = build(ModelConfig(host="pwcnet", matcher=matcher))
+    images = F.interpolate(torch.rand(8, 3, 16, 16), scale_factor=16, mode="bilinear") * 2 - 1
     with torch.no_grad():
-        for stride, features in zip(model.levels, model.features(images), strict=True):
-            volume = model.levels[stride].matcher(features[:1], features[1:]).flatten(1, 3)
-            assert int(stride) > 16 or volume.std(1).mean() > 0.5 * features.std()
-        assert all(level.refined.abs().mean() < 1 for level in model(images[:1], images[1:]))
+        for features in model.features(images):
+            assert 1 < features.std((2, 3)).mean() < 4  # 3, less what LeakyReLU takes
+        assert all(level.refined.abs().mean() < 1 for level in model(images[:1], images[1:2]))
+
+
+def test_pwcnet_with_a_normed_matcher_starts_by_kaimings_rule_alone():
+    torch.manual_seed(0)
+    first, *_ = build(ModelConfig(host="pwcnet", matcher="dicl")).features.parameters()
+    assert first.std().item() == pytest.approx((2 / first[0].numel()) ** 0.5, rel=0.2)
 
 
 def test_pwcnet_refines_at_stride_four_only():

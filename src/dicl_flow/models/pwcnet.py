@@ -17,7 +17,7 @@ from .network import FlowNetwork, LevelFlow, Pair
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
 DENSE_WIDTHS = (128, 128, 96, 64, 32)
 UNIT = 20  # input pixels that a predicted 1 stands for
-FEATURE_GAIN, FLOW_GAIN = 10, 0.01  # at the start, beside Kaiming's
+SPREAD, HUSH = 3, 0.01  # at the start: how far features vary, how little levels say
 _CARRIED = 2  # channels of features that a level passes on, beside its flow
 
 
@@ -125,23 +125,47 @@ def build_pwcnet(config: ModelConfig) -> PwcNet:
     levels = [_build_level(config, level) for level in config.levels]
     model = PwcNet(config, pyramid, levels)
     initialize(model, "fan_in")  # a flow of two channels from hundreds would be huge otherwise
-    _balance(pyramid, levels)
+    # norms in a matcher bring its scores to scale
+    if not any(isinstance(module, nn.BatchNorm2d) for module in levels[0].matcher.modules()):
+        _vary(pyramid)
+        for level in levels:
+            _hush(level)
     return model
 
 
 @torch.no_grad()
-def _balance(pyramid: StridedPyramid, levels: Iterable[PwcLevel]) -> None:
-    """Let the volumes be heard, and the flow begin near zero.
+def _vary(pyramid: StridedPyramid) -> None:
+    """Let every feature start around zero and vary by `SPREAD`, at every stride.
 
-    By Kaiming's rule alone volumes are lost beside the features, and flows begin at tens of
-    pixels: a training's first steps then shrink the features to nothing, and it stays at "no
-    motion" (docs/decisions/0006).
+    By Kaiming's rule alone they start small, and alike wherever one looks in an image: there
+    is little to match (docs/decisions/0006).
     """
-    next(pyramid.parameters()).mul_(FEATURE_GAIN)  # the first layer's gain is that of them all
-    for level in levels:
-        heads = [level.flow] if level.context is None else [level.flow, level.context[-1]]
-        for head in heads:
-            next(head.parameters()).mul_(FLOW_GAIN)
+    x = _clouds()
+    for layer in (module for module in pyramid.modules() if isinstance(module, LeakyBlock)):
+        weight, bias = layer.parameters()
+        spread, mean = torch.std_mean(layer[0](x), (0, 2, 3))
+        gain = SPREAD / spread
+        weight.mul_(gain[:, None, None, None])
+        bias.copy_(-gain * mean)
+        x = layer(x)
+
+
+@torch.no_grad()
+def _hush(level: PwcLevel) -> None:
+    """Let a level begin near "no motion": quieting random flows would quiet its features, too."""
+    refining = None if level.context is None else level.context[-1]
+    for head in (level.flow, refining, level.up_features):
+        if head is not None:
+            next(head.parameters()).mul_(HUSH)  # the weight
+
+
+def _clouds(count: int = 8, side: int = 256) -> Tensor:
+    """(N, 3, S, S) in [-1, 1]: noise with as much in each octave, as photographs have."""
+    clouds = torch.zeros(count, 3, side, side)
+    for cells in (1, 2, 4, 8, 16, 32, 64):
+        octave = torch.randn(count, 3, cells, cells)
+        clouds += F.interpolate(octave, (side, side), mode="bilinear")
+    return (0.5 * clouds / clouds.std()).clamp(-1, 1)
 
 
 def _build_level(config: ModelConfig, level: LevelConfig) -> PwcLevel:
