@@ -1,7 +1,7 @@
 """What only a CUDA device can show. Run there: python -m pytest tests/test_gpu.py."""
 
 from dataclasses import replace
-from itertools import repeat
+from itertools import cycle, repeat
 
 import pytest
 import torch
@@ -102,17 +102,17 @@ def test_rendering_is_the_same_again(scenes):
     assert torch.equal(first.flow, again.flow)
 
 
-def run_steps(backend, precision, batches, count=4):
-    optimizer = replace(TRAINING.optimizer, precision=precision)
+def run_steps(backend, precision, batches, count=4, rate=1e-4):
+    optimizer = replace(TRAINING.optimizer, precision=precision, learning_rate=rate)
     trainer = Trainer(
         replace(TRAINING, backend=backend, optimizer=optimizer), Processes(torch.device("cuda"))
     )
     return trainer, [trainer.train_step(batches, 0.0) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.02)])
-def test_fused_training_follows_the_plain_one(scenes, precision, tolerance):
-    """The same first loss and gradients; then rounding grows, but the loss falls as far.
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fused_training_follows_the_plain_one(scenes, precision):
+    """In float32 the same first loss and gradients; then rounding grows, but the loss falls as far.
 
     (In float32 and float64 the plain network itself is 1 % apart after one step, and the first
     steps go up and down: the fall is taken over many.)
@@ -121,13 +121,27 @@ def test_fused_training_follows_the_plain_one(scenes, precision, tolerance):
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         plain, expected = run_steps("plain", precision, repeat(batch), count)
         fused, found = run_steps("fused", precision, repeat(batch), count)
-    assert found[0]["loss"] == pytest.approx(expected[0]["loss"], rel=tolerance)
-    norms = (values[0]["gradient_norm"] for values in (found, expected))
-    assert next(norms) == pytest.approx(next(norms), rel=10 * tolerance)
+    if precision == "fp32":  # how near they are in bf16: the next test
+        assert found[0]["loss"] == pytest.approx(expected[0]["loss"], rel=1e-3)
+        assert found[0]["gradient_norm"] == pytest.approx(expected[0]["gradient_norm"], rel=0.01)
     falls = [values[0]["loss"] - values[-1]["loss"] for values in (expected, found)]
     assert min(falls) > 0.5 * max(falls) > 0
     assert plain.weights().tensors.keys() == fused.weights().tensors.keys()
     assert fused.optimizer.state_dict()["state"][0]["step"].item() == count
+
+
+def test_bf16_rounds_no_more_when_fused(scenes):
+    """Losses and gradients of 16 batches lie as near to those in float32 as the plain path's."""
+    batches = [scenes.render(4, index).to_batch() for index in range(16)]
+    found = {}
+    for backend, precision in (("plain", "fp32"), ("plain", "bf16"), ("fused", "bf16")):
+        _, values = run_steps(backend, precision, cycle(batches), len(batches), rate=1e-12)
+        rows = [(value["loss"], value["gradient_norm"]) for value in values]
+        found[backend, precision] = torch.tensor(rows)
+    exact = found.pop(("plain", "fp32"))
+    plain, fused = ((values / exact - 1).abs().mean(0) for values in found.values())
+    print("off by", plain, fused)
+    assert (fused < 2 * plain).all()
 
 
 def test_a_recorded_step_skips_what_is_not_finite(scenes):
