@@ -41,6 +41,7 @@ def test_toml(tmp_path):
         ('{"host": "pwc"}', "unknown host"),
         ('{"padding": "wite"}', "did you mean 'white'"),
         ('{"max_pixels": 100}', "max_pixels goes with padding 'resize'"),
+        ('{"multiple": 0}', "multiple must be at least 1"),
         ('{"levels": [{"stride": 4}, {"stride": 8}]}', "from coarse to fine"),
         ('{"levels": [{"stride": 12}]}', "stride must be one of"),
         ('{"levels": [{"stride": 4, "radius": 0}]}', "radius must be at least 1"),

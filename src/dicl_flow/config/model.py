@@ -4,6 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from math import lcm
 
 from ..errors import InputError, unknown_name
 from .strict import structure
@@ -86,6 +87,9 @@ class ModelConfig:
     repeated, or with white, or resized."""
     max_pixels: int = 0
     """With "resize": frames of more pixels are scaled down to about so many; 0: never."""
+    multiple: int = 1
+    """Image sides are made multiples of this as well, where the network takes smaller ones: so
+    that networks which are compared see the same frames."""
     levels: tuple[LevelConfig, ...] = PAPER_LEVELS
     """Coarsest first; each has half the stride of the one before. The levels that are the own
     ones of any host stand for those of this host."""
@@ -107,6 +111,8 @@ class ModelConfig:
             raise unknown_name("padding", self.padding, PADDINGS)
         if self.max_pixels < 0 or (self.max_pixels and self.padding != "resize"):
             raise InputError(f"max_pixels goes with padding 'resize', got {self.max_pixels}")
+        if self.multiple < 1:
+            raise InputError(f"multiple must be at least 1, got {self.multiple}")
         if self.feature_channels < 1:
             raise InputError(f"feature_channels must be at least 1, got {self.feature_channels}")
         if not self.levels:
@@ -133,7 +139,7 @@ class ModelConfig:
         A strided matcher goes one octave below the coarsest level; so does the "dicl" host.
         """
         deeper = self.host == "dicl" or self.matcher in STRIDED_MATCHERS
-        return self.levels[0].stride * (2 if deeper else 1)
+        return lcm(self.multiple, self.levels[0].stride * (2 if deeper else 1))
 
     def to_json(self) -> str:
         """One line of JSON that `ModelConfig.from_json` reads back to an equal config."""

@@ -24,6 +24,8 @@ from .loss import end_point_error, training_loss
 from .optimizer import build_optimizer, learning_rate
 from .start import freeze_norms, start_from
 
+_FEEDING = ("padding", "max_pixels", "multiple")  # of a model's config: how images are fed to it
+
 
 class Trainer:
     """Everything a run changes, and the step that changes it."""
@@ -36,7 +38,7 @@ class Trainer:
         model = build(config.model)
         # images are fed to trained weights as those they started from were
         fed = config.model if initial is None else start_from(model, initial)
-        self.feeding: dict[str, Any] = {"padding": fed.padding, "max_pixels": fed.max_pixels}
+        self.feeding: dict[str, Any] = {name: getattr(fed, name) for name in _FEEDING}
         model = share_norms(model.to(processes.device), processes)
         fused = config.backend == "fused"
         self.model = _fused_twin(model, processes) if fused else model
