@@ -62,7 +62,7 @@ def _weights(name: str) -> dict[str, Any]:
         "context": config.context,
         "padding": config.padding,
         "max_pixels": config.max_pixels or "any number",
-        "multiple": f"sides are multiples of {config.pad_multiple} px",
+        "multiple": config.pad_multiple,
         "levels": ", ".join(f"1/{level.stride} (radius {level.radius})" for level in config.levels),
         "reach": f"{config.reach[-1]} px per axis",
         "confidence": weights.calibration.meaning

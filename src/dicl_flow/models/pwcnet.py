@@ -137,8 +137,8 @@ def build_pwcnet(config: ModelConfig) -> PwcNet:
 def _vary(pyramid: StridedPyramid) -> None:
     """Let every feature start around zero and vary by `SPREAD`, at every stride.
 
-    By Kaiming's rule alone they start small, and alike wherever one looks in an image: there
-    is little to match (docs/decisions/0006).
+    By Kaiming's rule alone they start small, and training shrinks them to nothing before it
+    finds a match (docs/decisions/0006).
     """
     x = _clouds()
     for layer in (module for module in pyramid.modules() if isinstance(module, LeakyBlock)):
