@@ -4,7 +4,8 @@ python benchmarks/pwcnet_start.py PHOTOS                      # its own start
 python benchmarks/pwcnet_start.py PHOTOS --spread 1
 python benchmarks/pwcnet_start.py PHOTOS --without vary hush  # Kaiming's rule alone
 
-On a CUDA GPU as `dicl-flow ablate hosts` trains it, elsewhere on few and small pairs.
+With the recipe of `dicl-flow ablate hosts` at a constant rate; without a CUDA GPU on few and
+small pairs.
 """
 
 import argparse
