@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from functools import partial
+from shutil import rmtree
 
 import pytest
 import torch
@@ -176,6 +177,15 @@ def test_seeds_are_averaged_and_their_spread_is_told(command, run, tmp_path):
     assert " ± " in text
     document = json.loads((tmp_path / "out" / "projection.json").read_text())
     assert [r["seed"] for r in document["variants"]["DICL"]] == [0, 1]
+
+
+def test_one_variant_may_lack_a_seed(command, run, tmp_path):
+    assert run(*command, *RENDERED, "--seeds", 2, "--pairs", 2)[0] == 0
+    rmtree(next((tmp_path / "out").glob("dicl-dicl-seed1-*")))
+    make_sintel(tmp_path / "Sintel")
+    data = ["--data", f"sintel-clean={tmp_path / 'Sintel'}"]
+    assert run(*command, *data, "--seeds", 2, "--pairs", 2)[0] == 0
+    assert "1 or 2 seeds" in (tmp_path / "out" / "projection.md").read_text()
 
 
 def stopped_after(number, run, command):

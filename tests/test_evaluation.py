@@ -14,11 +14,13 @@ import dicl_flow
 from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
 from dicl_flow.evaluation import (
+    Grid,
     Result,
     dis,
     draw_prediction,
     pool,
     predict,
+    print_grid,
     print_results,
     read_predictions,
     score_flow,
@@ -176,6 +178,17 @@ def test_the_terminal_cuts_nothing(sintel, kitti):
     assert "FlowFormer++*" in text
     for result in results:
         assert f"{result.total.values['epe']:.2f}" in text
+
+
+@pytest.mark.parametrize(("width", "lines"), [(120, 4), (80, 5), (40, 5)])
+def test_no_column_is_lost_on_a_narrow_terminal(width, lines):
+    cells = ["PWC-Net + DICL", "us", *["5.78 ± 0.04"] * 6]
+    grid = Grid("Ablation", ["variant", "by", *["KITTI-15 EPE"] * 6], [cells])
+    console = Console(file=io.StringIO(), width=width)
+    print_grid(grid, console)
+    text = console.file.getvalue()
+    assert sorted(text.split()) == sorted(f"Ablation {' '.join([*grid.headings, *cells])}".split())
+    assert len(text.strip().splitlines()) == lines
 
 
 def test_the_worst_pairs_come_first_and_show_their_error(sintel):

@@ -103,17 +103,19 @@ def _number(value: float | None, metric: str) -> str:
 def _note(results: Results) -> str:
     runs = [run for runs in results.values() for run in runs]
     pairs = ", ".join(f"{n:,}" for n in sorted({run.trained_pairs for run in runs}))
-    seeds, devices = len({run.seed for run in runs}), sorted({run.device for run in runs})
-    spread = "±: standard deviation over the seeds." if seeds > 1 else "One seed tells no spread."
+    counts, devices = sorted({*map(len, results.values())}), sorted({run.device for run in runs})
+    seeds = f"{' or '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)}"
+    spread = (
+        "±: standard deviation over the seeds." if counts[-1] > 1 else "One seed tells no spread."
+    )
     sizes = {name: score.num_pairs for run in runs for name, score in run.scores.items()}
     partial = [
         f"{_label(name)} {count} of {ABLATION_SIZE[name]}"
         for name, count in sizes.items()
         if ABLATION_SIZE.get(name, count) != count
     ]
-    plural = "s" * (seeds > 1)
     parts = [
-        f"Us: {pairs} pairs each, {seeds} seed{plural}, on {', '.join(devices)}. {spread}",
+        f"Us: {pairs} pairs each, {seeds}, on {', '.join(devices)}. {spread}",
         "Paper: Chairs after training there, the others after Chairs and Things.",
         *([f"Not comparable, pairs of the paper's: {', '.join(partial)}."] if partial else []),
     ]

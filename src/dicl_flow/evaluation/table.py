@@ -25,6 +25,7 @@ _GROUPS = {
     "No truth: grey levels, not endpoint errors": ("warping_error", "warping_error_still"),
 }
 _NOT_IN_PAPER = "*"
+_TEXT_WIDTH = 13  # a longer word of a column of text, such as a path, may be folded
 
 
 class Grid(NamedTuple):
@@ -45,16 +46,32 @@ def print_results(results: Sequence[Result], console: Console) -> None:
 def print_grid(grid: Grid, console: Console) -> None:
     """Print one table."""
     table = Table(title=grid.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for column, heading in enumerate(grid.headings):
+    widths = _least_widths(grid, console.width)
+    if _total(widths) > console.width:  # better broken by the terminal than without a column
+        table.width = _total(widths)
+    for column, (heading, width) in enumerate(zip(grid.headings, widths, strict=True)):
         if column < 2:
-            table.add_column(heading, overflow="fold")
-        else:  # as narrow as the numbers and the words of the heading allow, never narrower
-            words = [*heading.split(), *(row[column] for row in grid.rows)]
-            table.add_column(heading, justify="right", width=max(map(len, words)))
+            table.add_column(heading, min_width=width, overflow="fold")
+        else:
+            table.add_column(heading, justify="right", width=width)
     for row in grid.rows:
         table.add_row(*row)
-    console.print(table, highlight=False)
+    console.print(table, highlight=False, crop=False)
     console.print(f"{grid.note}\n" if grid.note else "", style="dim", highlight=False)
+
+
+def _least_widths(grid: Grid, room: int) -> list[int]:
+    """The width of each column when broken at spaces only; numbers stay whole if there is room."""
+    columns = list(zip(grid.headings, *grid.rows, strict=True))
+    broken = [max(map(len, " ".join(column).split())) for column in columns]
+    broken[:2] = [min(width, _TEXT_WIDTH) for width in broken[:2]]
+    cells = [max(map(len, column[1:]), default=0) for column in columns[2:]]
+    whole = [*broken[:2], *map(max, broken[2:], cells)]
+    return whole if _total(whole) <= room else broken
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * len(widths)
 
 
 def to_markdown(results: Sequence[Result]) -> str:
