@@ -1,0 +1,61 @@
+"""Does a network carry over to frames of other sizes? Its EPE on pairs resized to each of them.
+
+python benchmarks/frame_sizes.py runs/ablation/*/weights.safetensors --data kitti15=KITTI2015
+
+First the error of the coarsest level, then, after the arrow, that of the answer.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dicl_flow.data import collate, list_pairs, read_sample
+from dicl_flow.data.registry import parse_data_argument
+from dicl_flow.inputs import normalize
+from dicl_flow.models import FlowNetwork
+from dicl_flow.ops import resize_flow_pixels, resize_pixels
+from dicl_flow.weights import load_model, read_weights
+
+SIZES = ["256x256", "384x256", "512x256", "384x384", "256x128", "384x128", "512x128"]
+
+
+@torch.no_grad()
+def errors(model: FlowNetwork, name: str, root: Path, size: tuple[int, int]) -> Iterator[Tensor]:
+    """Of no motion, of the coarsest level and of the answer, for each pair."""
+    for pair in list_pairs(name, root, needs_truth=True):
+        batch = collate([read_sample(pair)])
+        frames = (resize_pixels(normalize(i), size) for i in (batch.image1, batch.image2))
+        coarsest, *_, finest = (model.upsample(level.refined, size) for level in model(*frames))
+        height, width = batch.flow.shape[-2:]
+        flows = [resize_flow_pixels(flow, (height, width)) for flow in (coarsest, finest)]
+        still = torch.zeros_like(batch.flow)
+        wrong = torch.stack([(flow - batch.flow).norm(dim=1) for flow in (still, *flows)])
+        yield wrong[:, batch.valid].mean(1)
+
+
+def main() -> None:
+    """Print a table in Markdown: a row for each network and size, a column for each data set."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("weights", type=Path, nargs="+")
+    parser.add_argument("--data", type=parse_data_argument, action="append", required=True)
+    parser.add_argument("--sizes", nargs="+", default=SIZES)
+    arguments = parser.parse_args()
+    print(f"| weights | fed as | {' | '.join(name for name, _ in arguments.data)} |")
+    print("|---" * (2 + len(arguments.data)) + "|")
+    for path in arguments.weights:
+        model = load_model(read_weights(path)).eval()
+        for size in arguments.sizes:
+            width, height = map(int, size.split("x"))
+            cells = []
+            for name, root in arguments.data:
+                found = torch.stack([*errors(model, name, root, (height, width))]).mean(0)
+                still, coarsest, finest = found.tolist()
+                cells.append(f"{coarsest:.1f} → {finest:.2f} (no motion {still:.1f})")
+            print(f"| {path.parent.name} | {size} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
