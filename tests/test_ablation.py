@@ -17,6 +17,7 @@ from dicl_flow.analysis.variants import STUDIES, list_variants
 from dicl_flow.config import MATCHERS
 from dicl_flow.errors import InputError
 from dicl_flow.evaluation import PUBLISHED_ABLATIONS
+from dicl_flow.ops import size_in_multiples
 from dicl_flow.render import load_textures
 from dicl_flow.training import SceneSource, read_recipe
 from dicl_flow.weights import read_weights
@@ -77,7 +78,9 @@ def test_variants_differ_in_the_model_alone():
     for study in STUDIES:
         variants = list_variants(study, base, [0, 1])
         assert len({variant.folder for variant in variants}) == len(variants)
-        assert {variant.config.model.pad_multiple for variant in variants} == {128}  # same frames
+        feeds = {(v.config.model.pad_multiple, v.config.model.max_pixels) for v in variants}
+        for size in ((436, 1024), (375, 1242), (384, 512), (100, 100)):  # fed as in training
+            assert {size_in_multiples(size, *feed) for feed in feeds} == {base.augment.crop}
         for variant in variants:
             for key in ("steps", "batch", "data", "augment", "render", "optimizer", "schedule"):
                 assert getattr(variant.config, key) == getattr(base, key)

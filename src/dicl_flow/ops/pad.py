@@ -1,6 +1,6 @@
 """Images of any size for a network that wants multiples, and its answers back at that size."""
 
-from math import sqrt
+from math import prod, sqrt
 
 import torch
 import torch.nn.functional as F
@@ -29,14 +29,21 @@ def crop(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0) -> tuple[int, int]:
-    """The next larger multiples of (height, width), or near ones of about `max_pixels`."""
+    """The next larger multiples of (height, width), or near ones of at most `max_pixels`.
+
+    Each side is one multiple at least.
+    """
     # no ceil, no negative dividend: this is exported as it stands, and ONNX divides towards zero
     height, width = ((side + multiple - 1) // multiple * multiple for side in size)
     if not max_pixels or height * width <= max_pixels:
         return height, width
-    scale = min(1.0, sqrt(max_pixels / (size[0] * size[1])))  # a long strip stays long
-    height, width = (max(round(side * scale / multiple), 1) * multiple for side in size)
-    return height, width
+    scale = min(1.0, sqrt(max_pixels / (size[0] * size[1])))  # nothing is enlarged
+    wanted = [side * scale / multiple for side in size]
+    counts = [max(round(count), 1) for count in wanted]
+    while prod(counts) * multiple**2 > max_pixels and counts != [1, 1]:
+        most = max((0, 1), key=lambda i: (counts[i] > 1, counts[i] / wanted[i]))  # stretched
+        counts[most] -= 1
+    return counts[0] * multiple, counts[1] * multiple
 
 
 def resize_pixels(images: Tensor, size: tuple[int, int]) -> Tensor:
