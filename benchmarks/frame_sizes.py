@@ -7,6 +7,7 @@ First the error of the coarsest level, then, after the arrow, that of the answer
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,9 +29,10 @@ def errors(model: FlowNetwork, name: str, root: Path, size: tuple[int, int]) -> 
     for pair in list_pairs(name, root, needs_truth=True):
         batch = collate([read_sample(pair)])
         frames = (resize_pixels(normalize(i), size) for i in (batch.image1, batch.image2))
-        coarsest, *_, finest = (model.upsample(level.refined, size) for level in model(*frames))
+        levels = model(*frames)
+        flows = [model.upsample(level.refined, size) for level in (levels[0], levels[-1])]
         height, width = batch.flow.shape[-2:]
-        flows = [resize_flow_pixels(flow, (height, width)) for flow in (coarsest, finest)]
+        flows = [resize_flow_pixels(flow, (height, width)) for flow in flows]
         still = torch.zeros_like(batch.flow)
         wrong = torch.stack([(flow - batch.flow).norm(dim=1) for flow in (still, *flows)])
         yield wrong[:, batch.valid].mean(1)
@@ -46,7 +48,9 @@ def main() -> None:
     print(f"| weights | fed as | {' | '.join(name for name, _ in arguments.data)} |")
     print("|---" * (2 + len(arguments.data)) + "|")
     for path in arguments.weights:
-        model = load_model(read_weights(path)).eval()
+        weights = read_weights(path)
+        free = replace(weights.config, multiple=1)  # of what the recipe says on feeding
+        model = load_model(replace(weights, config=free)).eval()
         for size in arguments.sizes:
             width, height = map(int, size.split("x"))
             cells = []

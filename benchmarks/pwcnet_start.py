@@ -20,7 +20,8 @@ from dicl_flow.ops import upsample_flow
 from dicl_flow.render import load_textures
 from dicl_flow.training import Processes, SceneSource, Trainer, read_recipe
 
-SMALL = ["backend=plain", "batch=8", "augment.crop=[128,128]", "render.motion=0.3"]
+SMALL = ["backend=plain", "batch=8", "render.motion=0.3"]
+SMALL += ["augment.crop=[128,128]", "model.multiple=128"]
 
 
 @torch.no_grad()

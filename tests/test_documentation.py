@@ -59,6 +59,7 @@ SMALLER = [
     (r"^(dicl-flow export .*?)--size \S+(.*)$", r"\1--size 96x128\2 -w tiny.safetensors"),
     (r"^(dicl-flow export .*--dynamic.*)$", r"\1 -w tiny.safetensors"),
     (r"^(dicl-flow bench.*?)( --size \S+)?( --device \S+)?( .*)?$", r"\1 --quick --size 64x64\4"),
+    (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
     # an ellipsis stands for the reader's folder
     (r"--data (\w[-\w]*)((?::\w+)?)=…", r"--data \1\2=trees/\1"),
     (r" …$", " --data pairs=my-data"),
