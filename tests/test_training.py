@@ -239,7 +239,8 @@ def test_configs_survive_toml():
         ("optimizer.average=1", r"optimizer.average must be in \[0, 1\)"),
         ("schedule.kind=cosin", "did you mean 'cosine'"),
         ("schedule.milestones=[5, 2]", "must rise"),
-        ("augment.crop=[100, 100]", "multiples of 128"),
+        ("augment.crop=[100, 100]", "multiples of 128, got"),
+        ("model.multiple=256", r"multiples of 256 \(model.multiple is 256\), got"),
         ("augment.eraser=2", "eraser must lie in"),
         ("loss.refined=[1]", "one weight per level"),
         ("model.context=true", None),
@@ -265,6 +266,7 @@ def test_batch_norm_needs_more_than_one_pixel():
     assert read_recipe("chairs-1", [*smallest, "optimizer.freeze_norm=true"]).batch == 1
     without_norms = ["model.host=pwcnet", "augment.crop=[64, 64]", "batch=1"]
     assert read_recipe("rendered-0", without_norms).batch == 1
+    assert read_recipe("ablation", ["batch=1"]).batch == 1  # 256x256 is one multiple, 2x2 cells
 
 
 def test_refined_loss_needs_context_nets():

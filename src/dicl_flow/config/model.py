@@ -133,13 +133,18 @@ class ModelConfig:
         return tuple(accumulate(level.radius * level.stride for level in self.levels))
 
     @property
-    def pad_multiple(self) -> int:
-        """Image sides must be multiples of this: the stride of the feature net's bottleneck.
+    def deepest_stride(self) -> int:
+        """Of the coarsest map anywhere in the network.
 
         A strided matcher goes one octave below the coarsest level; so does the "dicl" host.
         """
         deeper = self.host == "dicl" or self.matcher in STRIDED_MATCHERS
-        return lcm(self.multiple, self.levels[0].stride * (2 if deeper else 1))
+        return self.levels[0].stride * (2 if deeper else 1)
+
+    @property
+    def pad_multiple(self) -> int:
+        """Image sides must be multiples of this."""
+        return lcm(self.multiple, self.deepest_stride)
 
     def to_json(self) -> str:
         """One line of JSON that `ModelConfig.from_json` reads back to an equal config."""

@@ -166,17 +166,18 @@ class TrainConfig:
                     f"loss.{key} needs one weight per level ({len(self.model.levels)}), "
                     f"got {len(weights)}"
                 )
-        multiple = self.model.pad_multiple
+        multiple, deepest = self.model.pad_multiple, self.model.deepest_stride
         alone = self.model.host == "dicl" and self.batch // self.optimizer.accumulate <= 1
         for key, size in [
             ("augment.crop", self.augment.crop),
             *(("render.sizes", size) for size in self.render.sizes),
         ]:
             if any(side % multiple for side in size):
-                raise InputError(f"{key} must be multiples of {multiple}, got {size}")
-            if alone and size == (multiple, multiple) and not self.optimizer.freeze_norm:
+                why = f" (model.multiple is {self.model.multiple})" if multiple > deepest else ""
+                raise InputError(f"{key} must be multiples of {multiple}{why}, got {size}")
+            if alone and size == (deepest, deepest) and not self.optimizer.freeze_norm:
                 raise InputError(
-                    f"one pair of {multiple}x{multiple} is one pixel at the coarsest map, and "
+                    f"one pair of {deepest}x{deepest} is one pixel at the coarsest map, and "
                     f"batch norm needs two: take two pairs at a time, or {key} larger"
                 )
 
