@@ -47,7 +47,7 @@ def explain_frame(estimator: FlowEstimator, size: tuple[int, int]) -> Choice:
         return Choice(f"in tiles of {_text(piece)}", "the memory does not suffice for the whole")
     seen = size_in_multiples(size, config.pad_multiple, config.max_pixels)
     if prod(seen) < prod(size):
-        reason = f"max_pixels: these weights take {config.max_pixels} px at most"
+        reason = f"max_pixels: these weights take about {config.max_pixels} px at most"
         return Choice(f"scaled down to {_text(seen)}", reason)
     how = "resized" if config.padding == "resize" else "padded"
     reason = f"the network takes multiples of {config.pad_multiple} px"

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WHITE = 1.0  # in normalised units, see docs/conventions.md
+_MUCH = 1.25  # how many times `max_pixels` a frame may have after rounding
 
 
 def pad_to_multiple(images: Tensor, multiple: int, padding: str = "replicate") -> Tensor:
@@ -29,9 +30,9 @@ def crop(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0) -> tuple[int, int]:
-    """The next larger multiples of (height, width), or near ones of at most `max_pixels`.
+    """The next larger multiples of (height, width), or near ones of about `max_pixels`.
 
-    Each side is one multiple at least.
+    At most a quarter more, unless it is one multiple a side.
     """
     # no ceil, no negative dividend: this is exported as it stands, and ONNX divides towards zero
     height, width = ((side + multiple - 1) // multiple * multiple for side in size)
@@ -40,7 +41,7 @@ def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0)
     scale = min(1.0, sqrt(max_pixels / (size[0] * size[1])))  # nothing is enlarged
     wanted = [side * scale / multiple for side in size]
     counts = [max(round(count), 1) for count in wanted]
-    while prod(counts) * multiple**2 > max_pixels and counts != [1, 1]:
+    while prod(counts) * multiple**2 > _MUCH * max_pixels and counts != [1, 1]:
         most = max((0, 1), key=lambda i: (counts[i] > 1, counts[i] / wanted[i]))  # stretched
         counts[most] -= 1
     return counts[0] * multiple, counts[1] * multiple
