@@ -7,18 +7,18 @@ First the error of the coarsest level, then, after the arrow, that of the answer
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from dicl_flow.analysis.volumes import weights_name
 from dicl_flow.data import collate, list_pairs, read_sample
 from dicl_flow.data.registry import parse_data_argument
 from dicl_flow.inputs import normalize
 from dicl_flow.models import FlowNetwork
 from dicl_flow.ops import resize_flow_pixels, resize_pixels
-from dicl_flow.weights import load_model, read_weights
+from dicl_flow.weights import load_model, read_weights, resolve
 
 SIZES = ["256x256", "384x256", "512x256", "384x384", "256x128", "384x128", "512x128"]
 
@@ -41,16 +41,14 @@ def errors(model: FlowNetwork, name: str, root: Path, size: tuple[int, int]) -> 
 def main() -> None:
     """Print a table in Markdown: a row for each network and size, a column for each data set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("weights", type=Path, nargs="+")
+    parser.add_argument("weights", nargs="+")
     parser.add_argument("--data", type=parse_data_argument, action="append", required=True)
     parser.add_argument("--sizes", nargs="+", default=SIZES)
     arguments = parser.parse_args()
     print(f"| weights | fed as | {' | '.join(name for name, _ in arguments.data)} |")
     print("|---" * (2 + len(arguments.data)) + "|")
     for path in arguments.weights:
-        weights = read_weights(path)
-        free = replace(weights.config, multiple=1)  # of what the recipe says on feeding
-        model = load_model(replace(weights, config=free)).eval()
+        model = load_model(read_weights(resolve(path))).eval()
         for size in arguments.sizes:
             width, height = map(int, size.split("x"))
             cells = []
@@ -58,7 +56,7 @@ def main() -> None:
                 found = torch.stack([*errors(model, name, root, (height, width))]).mean(0)
                 still, coarsest, finest = found.tolist()
                 cells.append(f"{coarsest:.1f} → {finest:.2f} (no motion {still:.1f})")
-            print(f"| {path.parent.name} | {size} | {' | '.join(cells)} |", flush=True)
+            print(f"| {weights_name(path)} | {size} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

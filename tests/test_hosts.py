@@ -177,7 +177,10 @@ def test_pad_multiples():
     assert {v for (h, _), v in multiples.items() if h == "dicl"} == {128}
     assert multiples["pwcnet", None] == multiples["vcn", "mlp"] == 64
     assert multiples["pwcnet", "dicl"] == multiples["vcn", "dicl"] == 128
-    assert ModelConfig(host="vcn", multiple=96).pad_multiple == 192
+    fed_larger = ModelConfig(host="vcn", multiple=96)
+    assert (fed_larger.deepest_stride, fed_larger.pad_multiple) == (64, 192)
+    images = torch.rand(2, 1, 3, 64, 64)  # what it is fed with is not what it can take
+    assert build(fed_larger).eval()(*images)[-1].refined.shape == (1, 2, 16, 16)
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ class ModelConfig:
     max_pixels: int = 0
     """With "resize": frames of more pixels are scaled down to about so many; 0: never."""
     multiple: int = 1
-    """Image sides are made multiples of this as well, where the network takes smaller ones: so
-    that networks which are compared see the same frames."""
+    """Frames are fed in multiples of this as well, where the network takes smaller ones: so that
+    networks which are compared see the same frames, or those of their training."""
     levels: tuple[LevelConfig, ...] = PAPER_LEVELS
     """Coarsest first; each has half the stride of the one before. The levels that are the own
     ones of any host stand for those of this host."""
@@ -134,7 +134,7 @@ class ModelConfig:
 
     @property
     def deepest_stride(self) -> int:
-        """Of the coarsest map anywhere in the network.
+        """Of the coarsest map anywhere in the network, which takes multiples of this.
 
         A strided matcher goes one octave below the coarsest level; so does the "dicl" host.
         """
@@ -143,7 +143,7 @@ class ModelConfig:
 
     @property
     def pad_multiple(self) -> int:
-        """Image sides must be multiples of this."""
+        """Frames are fed, and trained on, in multiples of this."""
         return lcm(self.multiple, self.deepest_stride)
 
     def to_json(self) -> str:

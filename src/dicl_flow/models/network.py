@@ -28,7 +28,7 @@ class LevelFlow(NamedTuple):
 
 
 class FlowNetwork(nn.Module, ABC):
-    """A host. Images come normalised to [-1, 1], sides multiples of `config.pad_multiple`."""
+    """A host. Images come normalised to [-1, 1], sides multiples of `config.deepest_stride`."""
 
     training_only: str | None = None
     """What the names of parameters contain that only training needs."""
@@ -80,7 +80,7 @@ class FlowNetwork(nn.Module, ABC):
     def _check(self, image1: Tensor, image2: Tensor) -> None:
         if image1.shape != image2.shape:
             raise ValueError(f"image shapes differ: {image1.shape} and {image2.shape}")
-        multiple = self.config.pad_multiple
+        multiple = self.config.deepest_stride
         if image1.shape[-2] % multiple or image1.shape[-1] % multiple:
             raise ValueError(
                 f"image sides must be multiples of {multiple}, got {tuple(image1.shape[-2:])}; "
