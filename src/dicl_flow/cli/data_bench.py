@@ -11,7 +11,9 @@ def bench(
     root: Annotated[Path, typer.Argument(help="Its folder.")],
     crop: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a sample.")] = "256x384",
     batch: Annotated[int, typer.Option(min=1, help="Pairs in a batch.")] = 8,
-    workers: Annotated[int, typer.Option(min=0, help="Processes that load; 0: this one.")] = 2,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes that load, one a core at most; 0: this one.")
+    ] = 2,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 10.0,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -28,10 +30,11 @@ def bench(
     from ..config import AugmentConfig
     from ..data import FlowDataset, list_pairs
     from ..data.bench import measure_loader, measure_stages
-    from ..data.loader import use_one_core
+    from ..data.loader import usable_workers, use_one_core
 
     config = AugmentConfig(options.parse_size("--crop", crop))
     pairs = list_pairs(name, root, needs_truth=True)
+    workers = usable_workers(workers)
     speed = measure_loader(FlowDataset(pairs, config, 0), batch, workers, seconds)
     use_one_core()
     stages = measure_stages(pairs, config, batch, seconds)

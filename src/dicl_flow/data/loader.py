@@ -1,8 +1,12 @@
 """An endless stream of batches that a seed and a step number define."""
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
+from threading import current_thread, main_thread
 
 import cv2
 import torch
@@ -30,6 +34,7 @@ def stream_batches(
     They depend on the data set and its seed alone, not on the number of workers. The batches
     of all ranks, joined in order, are the batch of one process with `world_size` times the
     `batch_size`. With workers, a file that cannot be read raises the same error as without.
+    There are never more workers than cores.
     """
     lowest = {"batch_size": (batch_size, 1), "workers": (workers, 0), "start_step": (start_step, 0)}
     for name, (value, least) in lowest.items():
@@ -37,16 +42,26 @@ def stream_batches(
             raise InputError(f"{name} must be at least {least}, got {value}")
     if not 0 <= rank < world_size:
         raise InputError(f"rank must lie in [0, {world_size}), got {rank}")
+    workers = usable_workers(workers)
     loader = DataLoader(
         _Batches(dataset),
         batch_size=None,  # `_Batches` makes whole batches itself
         sampler=batch_keys(dataset, batch_size, start_step, rank, world_size),
         num_workers=workers,
+        # A forked worker inherits locks of threads that it does not have, and may wait for ever.
+        multiprocessing_context="spawn" if workers else None,
         worker_init_fn=use_one_core,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # else starting it would draw from the global one
     )
     return _raise_or_yield(loader)
+
+
+def usable_workers(wanted: int) -> int:
+    """As many workers as asked for, but no more than there are cores for this process."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(wanted, len(os.sched_getaffinity(0)))
+    return min(wanted, os.cpu_count() or 1)
 
 
 def batch_keys(
@@ -77,10 +92,30 @@ class _Batches(Dataset[dict[str, Tensor] | Exception]):
 
 
 def _raise_or_yield(loader: DataLoader[dict[str, Tensor] | Exception]) -> Iterator[FlowBatch]:
-    for batch in loader:
+    with _signals_ignored():
+        batches = iter(loader)  # starts the workers
+    for batch in batches:
         if isinstance(batch, Exception):
             raise batch
         yield FlowBatch(**batch)
+
+
+@contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Processes started in here ignore Ctrl-C and SIGTERM, from their first instruction on.
+
+    A terminal or a scheduler sends these to the whole process group. The main process decides
+    what they mean; workers end when it does.
+    """
+    if current_thread() is not main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def use_one_core(_worker: int = 0) -> None:
