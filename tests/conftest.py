@@ -11,10 +11,26 @@ from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores
 
-DATASETS = Path(__file__).parents[2] / "shared" / "datasets"
+DATASETS = Path(
+    os.environ.get("DICL_FLOW_DATASETS") or Path(__file__).parents[2] / "shared" / "datasets"
+)
+"""A few real pairs in the layouts of the benchmarks; tests that need them are skipped without."""
+NO_DATASETS = "no real pairs: DICL_FLOW_DATASETS names no folder"
+
+# Reduced precision is emulated elsewhere, hundreds of times slower: there one small case will do.
+HAS_BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+HAS_FP16 = torch.ops.mkldnn._is_mkldnn_fp16_supported()
+
+PEAK = "most GiB in one process"
+_PROCESSES = () if resource is None else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 SMALL = ModelConfig(levels=(LevelConfig(8, 2, ((8, 1),)), LevelConfig(4, 1, ((8, 1), (8, 2)))))
 """A network of two levels that a test can afford."""
@@ -24,8 +40,44 @@ SMALL = ModelConfig(levels=(LevelConfig(8, 2, ((8, 1),)), LevelConfig(4, 1, ((8,
 def datasets() -> Path:
     """A few real pairs, where they are there."""
     if not DATASETS.is_dir():
-        pytest.skip("no folder ../shared/datasets")
+        pytest.skip(NO_DATASETS)
     return DATASETS
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Note the most memory that this process, or a child of it, has held so far."""
+    report = yield
+    if call.when == "teardown" and resource is not None:
+        peaks = (resource.getrusage(who).ru_maxrss for who in _PROCESSES)
+        report.user_properties.append((PEAK, max(peaks) / 2**20))  # KiB on Linux
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what was left out for want of data, and how much memory the tests took."""
+    reports = terminalreporter.stats
+    without = sum(NO_DATASETS in str(report.longrepr) for report in reports.get("skipped", []))
+    if without:
+        terminalreporter.write_line(f"{without} tests skipped: {NO_DATASETS}")
+    peaks = {
+        report.nodeid: value
+        for report in reports.get("", [])  # set-ups and teardowns that passed
+        for name, value in report.user_properties
+        if name == PEAK
+    }
+    if peaks:
+        first = max(peaks, key=peaks.__getitem__)  # of equal ones the first that reached it
+        terminalreporter.write_line(f"{PEAK}: {peaks[first]:.2f}, reached in {first}")
+
+
+@pytest.fixture
+def one_thread():
+    """As many threads as the children have: other sums would round otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import sys
 from dataclasses import replace
 
 import torch
-from test_training import CONFIG, RandomSource
+from small_training import CONFIG, RandomSource
 
 from dicl_flow.config import OptimizerConfig
 from dicl_flow.data import FlowBatch

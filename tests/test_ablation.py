@@ -1,58 +1,30 @@
 """Ablations: variants trained alike, scored alike, once; stopped and resumed."""
 
 import json
-import os
 import signal
-import time
-from functools import partial
 from shutil import rmtree
 
 import pytest
 import torch
+from children import TESTS, run_child
 from fake_trees import make_chairs, make_sintel
+from small_study import RECIPE, use_small_textures
 
-from dicl_flow.analysis import ablation, held_out
+from dicl_flow.analysis import ablation
 from dicl_flow.analysis.held_out import split_photos
 from dicl_flow.analysis.variants import STUDIES, list_variants
 from dicl_flow.config import MATCHERS
 from dicl_flow.errors import InputError
 from dicl_flow.evaluation import PUBLISHED_ABLATIONS
 from dicl_flow.ops import size_in_multiples
-from dicl_flow.render import load_textures
 from dicl_flow.training import SceneSource, read_recipe
 from dicl_flow.weights import read_weights
-
-RECIPE = """
-name = "tiny"
-steps = 1
-batch = 2
-save_every = 2
-log_every = 1
-picture_every = 0
-data = [{ name = "rendered" }]
-[model]
-levels = [
-    { stride = 8, radius = 2, context = [[8, 1]] },
-    { stride = 4, radius = 1, context = [[8, 1]] },
-]
-[augment]
-crop = [32, 48]
-[render]
-num_shapes = 8
-[loss]
-refined = [0.5, 1.0]
-matched = [0.4, 0.8]
-[optimizer]
-average = 0.9
-clip = 1.0
-"""
 
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):
     """The arguments of a study that a test can afford, without the data."""
-    for module in (ablation, held_out):  # 54 textures of full size take seconds
-        monkeypatch.setattr(module, "load_textures", partial(load_textures, size=(48, 64)))
+    use_small_textures(monkeypatch.setattr)
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE)
     output = ["-o", tmp_path / "out", "--device", "cpu"]
@@ -191,40 +163,26 @@ def test_one_variant_may_lack_a_seed(command, run, tmp_path):
     assert "1 or 2 seeds" in (tmp_path / "out" / "projection.md").read_text()
 
 
-def stopped_after(number, run, command):
-    """Run a study in a child that a signal stops once its first checkpoint is there."""
-    child = os.fork()
-    if child == 0:
-        try:
-            code = run(*command, *RENDERED, "--quiet")[0]
-        except BaseException:
-            code = 1
-        os._exit(code)
-    deadline = time.monotonic() + 60
-    out = command[command.index("-o") + 1]
-    while not list(out.glob("*/last.ckpt")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(child, number)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+FIRST_CHECKPOINT = (1, "dicl_flow.training.checkpoint:RunFolder.save")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_study_goes_on(command, run, tmp_path, number):
-    torch.set_num_threads(1)  # forked children must not inherit a thread pool
-    command[command.index("--pairs") + 1] = 24
-    code = stopped_after(number, run, command)
-    assert code == (130 if number == signal.SIGINT else -number)
-    out = tmp_path / "out"
-    (checkpoint,) = out.glob("*/last.ckpt")
-    begun = torch.load(checkpoint, weights_only=True)["step"]
-    assert 0 < begun < 12
-    assert run(*command, *RENDERED)[0] == 0
-    interrupted = results(out)
-    command[command.index("-o") + 1] = tmp_path / "again"
-    assert run(*command, *RENDERED)[0] == 0
-    for name, result in results(tmp_path / "again").items():
+def test_a_stopped_study_is_resumed(command, run, tmp_path):
+    """Stopped, resumed, killed and resumed: the results are the same."""
+    study = [*command, *RENDERED, "--quiet"]
+    study[study.index("--pairs") + 1] = 12
+    assert run(*study)[0] == 0
+    undisturbed = results(tmp_path / "out")
+    out = study[study.index("-o") + 1] = tmp_path / "stopped"
+    for number, code in (("SIGINT", 128 + signal.SIGINT), ("SIGKILL", -signal.SIGKILL)):
+        child = run_child(TESTS / "study_child.py", number, *FIRST_CHECKPOINT, *study)
+        assert child.returncode == code, child.stderr
+        (checkpoint,) = out.glob("*/last.ckpt")
+        assert 0 < torch.load(checkpoint, weights_only=True)["step"] < 6
+    assert run(*study)[0] == 0
+    assert results(out).keys() == undisturbed.keys()
+    for name, result in results(out).items():
         for key in ("curve", "scores"):
-            assert interrupted[name][key] == result[key]
+            assert undisturbed[name][key] == result[key]
 
 
 def test_wrong_inputs(command, run, tmp_path):

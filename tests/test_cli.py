@@ -1,14 +1,13 @@
 """The command line as a user meets it."""
 
 import json
-import subprocess
-import sys
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from test_weights import Evil
+from children import run_child
+from networks import Evil
 
 from dicl_flow.files import read_flow, write_flow
 
@@ -183,7 +182,6 @@ def test_an_unknown_option_exits_with_two(run):
 
 
 def test_as_a_process_too(tmp_path):
-    command = [sys.executable, "-m", "dicl_flow", "show", str(tmp_path / "nope.flo")]
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    process = run_child("-m", "dicl_flow", "show", tmp_path / "nope.flo")
     assert process.returncode == 2
     assert process.stderr == f"error: no such file: {tmp_path / 'nope.flo'}\n"

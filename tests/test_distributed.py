@@ -1,21 +1,17 @@
 """Two processes on the CPU (gloo) are one process with the double batch."""
 
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 import torch
+from children import TESTS, finished, run_child, started
 from fake_trees import make_chairs
 
 from dicl_flow.config import HOSTS
 from dicl_flow.errors import InputError
 from dicl_flow.training import Processes
 from dicl_flow.weights import read_weights
-
-HERE = Path(__file__).parent
 
 
 def free_port():
@@ -25,36 +21,40 @@ def free_port():
 
 
 def start(world_size, rank, output, port, host):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent / "src")]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "WORLD_SIZE": str(world_size),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, str(HERE / "distributed_worker.py"), str(output), host]
-    return subprocess.Popen(command, env=environment)
+    return started(
+        *(TESTS / "distributed_worker.py", output, host),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=port,
+        WORLD_SIZE=str(world_size),
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+    )
 
 
 @pytest.fixture(scope="module", params=HOSTS)
 def outcomes(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("distributed")
     port = free_port()
-    processes = [start(1, 0, folder / "1.pt", port, request.param)]
-    processes += [start(2, rank, folder / "2.pt", port, request.param) for rank in range(2)]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    with ExitStack() as stack:
+        shares = [(1, 0, "1.pt"), (2, 0, "2.pt"), (2, 1, "2.pt")]
+        processes = [
+            stack.enter_context(start(world_size, rank, folder / name, port, request.param))
+            for world_size, rank, name in shares
+        ]
+        for process in processes:
+            outcome = finished(process)
+            assert outcome.returncode == 0, outcome.stderr
     return [torch.load(folder / f"{n}.pt", weights_only=True) for n in (1, 2)]
 
 
+@pytest.mark.xdist_group("outcomes")
 def test_loss_and_error_are_those_of_one_process(outcomes):
     alone, together = (outcome["values"] for outcome in outcomes)
     for key in ("loss", "epe", "gradient_norm"):
         assert together[key] == pytest.approx(alone[key], rel=1e-9)
 
 
+@pytest.mark.xdist_group("outcomes")
 @pytest.mark.parametrize("kind", ["gradients", "buffers"])
 def test_gradients_and_statistics_are_those_of_one_process(outcomes, kind):
     alone, together = (outcome[kind] for outcome in outcomes)
@@ -67,15 +67,11 @@ def test_gradients_and_statistics_are_those_of_one_process(outcomes, kind):
 def test_torchrun_as_a_user_types_it(tmp_path):
     make_chairs(tmp_path / "chairs", size=(140, 150))
     changes = ["steps=1", "batch=4", "workers=0", "augment.crop=[128,128]"]
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
-        *("--master-port", free_port(), "-m", "dicl_flow", "train", "chairs-0"),
+    process = run_child(
+        *("-m", "torch.distributed.run", "--nproc-per-node", "2"),
+        *("--standalone", "-m", "dicl_flow", "train", "chairs-0"),
         *("--data", f"chairs={tmp_path / 'chairs'}", "--out", str(tmp_path / "run")),
         *("--device", "cpu", *(word for change in changes for word in ("--set", change))),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=200, check=False
     )
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("finished: step 1") == 1

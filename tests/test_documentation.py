@@ -1,8 +1,8 @@
 """Every command and every Python block of the documentation runs; links and options exist.
 
-Each page runs in a folder of its own that holds what the pages presume. What would take long is
-made small by `SMALLER`, what cannot run here is listed in `EXEMPT`. A command that is neither
-runnable nor listed fails its page.
+Each page has a folder of its own that holds what the pages presume; its blocks run there in order,
+a test each, and see what earlier blocks made. What would take long is made small by `SMALLER`,
+what cannot run here is listed in `EXEMPT`. A command that is neither runnable nor listed fails.
 """
 
 import re
@@ -10,7 +10,9 @@ import runpy
 import shlex
 import shutil
 import sys
+from contextlib import chdir
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import cv2
@@ -250,25 +252,42 @@ def run_script(arguments):
         sys.argv = before
 
 
-RUNNABLE = [page for page in PAGES if any(b.language in SHELL + PYTHON for b in read_blocks(page))]
+@pytest.fixture(scope="module")
+def pages(prepared, tmp_path_factory):
+    """The folder and the Python names of each page, made when its first block runs."""
+
+    @lru_cache
+    def open_page(page):
+        folder = tmp_path_factory.mktemp("page") / "work"
+        shutil.copytree(prepared, folder, symlinks=True)
+        with chdir(folder):
+            return folder, presumed_names()
+
+    return open_page
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_every_block_runs(page, prepared, tmp_path, monkeypatch):
-    folder = tmp_path / "work"
-    shutil.copytree(prepared, folder, symlinks=True)
+def runnable_blocks():
+    """A test for each block, those of a page in one process."""
+    for page in PAGES:
+        name = str(page.relative_to(REPOSITORY))
+        for block in read_blocks(page):
+            if block.language in SHELL + PYTHON:
+                group = pytest.mark.xdist_group(name)
+                yield pytest.param(page, block, id=f"{name}:{block.line}", marks=group)
+
+
+@pytest.mark.parametrize(("page", "block"), runnable_blocks())
+def test_every_block_runs(page, block, pages, monkeypatch):
+    folder, names = pages(page)
     monkeypatch.chdir(folder)
-    names = presumed_names()
-    for block in read_blocks(page):
-        where = f"{page.relative_to(REPOSITORY)}:{block.line}"
-        if block.language in PYTHON:
-            text = shrink(block.text, SMALLER_PYTHON)
-            exec(compile(text, where, "exec"), names)
-        elif block.language in SHELL:
-            for command in read_commands(block):
-                if exempt_reason(command) is None:
-                    print(f"{where}: {command}")
-                    run_command(command)
+    if block.language in PYTHON:
+        text = shrink(block.text, SMALLER_PYTHON)
+        exec(compile(text, f"{page.name}:{block.line}", "exec"), names)
+        return
+    for command in read_commands(block):
+        if exempt_reason(command) is None:
+            print(command)
+            run_command(command)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))

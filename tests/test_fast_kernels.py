@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 triton = pytest.importorskip("triton")
 
 from conftest import SMALL  # noqa: E402
-from test_fast import randomize_norms  # noqa: E402
+from networks import randomize_norms  # noqa: E402
 
 from dicl_flow.confidence import KernelConfidence, find_confidence  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402

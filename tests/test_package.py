@@ -1,12 +1,10 @@
 """The shape of the package: what is public, what imports what, what it costs to import."""
 
 import ast
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
+from children import run_child
 
 import dicl_flow
 
@@ -82,29 +80,30 @@ def test_public_names_exist():
         dicl_flow.nonsense  # noqa: B018
 
 
-def seconds(code):
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    return time.perf_counter() - start
+def cpu_seconds(*code):
+    """Processor time of a child that runs `code`: other programs do not slow it much."""
+    timed = (*code, "import os; print(sum(os.times()[:2]))")
+    child = run_child("-c", "\n".join(timed))
+    assert child.returncode == 0, child.stderr
+    return float(child.stdout.split()[-1])
 
 
-def test_import_costs_under_two_seconds_beyond_torch():
+def test_importing_everything_takes_at_most_three_times_torch():
     everything = "import dicl_flow; [getattr(dicl_flow, name) for name in dicl_flow.__all__]"
-    beyond = min(seconds(everything) - seconds("import torch") for _ in range(2))
-    assert beyond < 2
+    assert cpu_seconds(everything) < 3 * cpu_seconds("import torch")
 
 
-def test_help_needs_no_heavy_import_and_half_a_second():
+def test_help_needs_no_heavy_import():
     code = (
         "import sys; from dicl_flow.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'cv2', 'numpy'} & set(sys.modules); assert not heavy, heavy"
     )
-    assert min(seconds(code) for _ in range(5)) < 0.5
+    assert cpu_seconds(code) < cpu_seconds("import torch")
 
 
 def test_the_module_runs_as_a_command():
-    command = [sys.executable, "-m", "dicl_flow", "--version"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert output == f"dicl-flow {dicl_flow.__version__}\n"
+    assert (
+        run_child("-m", "dicl_flow", "--version").stdout == f"dicl-flow {dicl_flow.__version__}\n"
+    )

@@ -3,7 +3,9 @@
 import json
 import os
 import signal
+import subprocess
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from children import TESTS, run_child, started
 from conftest import SMALL
 from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
+from small_training import CONFIG, CPU, KILLED, RandomSource
 
 from dicl_flow.cli import main
 from dicl_flow.config import (
@@ -45,41 +49,10 @@ from dicl_flow.training import (
 from dicl_flow.training.averaging import WeightAverage
 from dicl_flow.training.checkpoint import load_checkpoint
 from dicl_flow.training.optimizer import build_optimizer, learning_rate
+from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import Weights, encode_weights, read_weights
 
-CPU = Processes(torch.device("cpu"))
-CONFIG = TrainConfig(
-    name="small",
-    data=(DataConfig("chairs"),),
-    steps=6,
-    batch=2,
-    workers=0,
-    save_every=2,
-    log_every=2,
-    picture_every=4,
-    model=SMALL,
-    augment=AugmentConfig(crop=(32, 48)),
-    loss=LossConfig(refined=(0.5, 1.0), matched=(0.4, 0.8)),
-    optimizer=OptimizerConfig(average=0.9, clip=1.0),
-)
-
-
-class RandomSource:
-    """Batches made from the step's number alone; optionally with something wrong in them."""
-
-    def __init__(self, poison=()):
-        self.poison = set(poison)
-
-    def batches(self, size, start_step, processes):
-        step = start_step
-        while True:
-            generator = torch.Generator().manual_seed(step)
-            image1 = torch.rand(size, 3, 32, 48, generator=generator)
-            flow = torch.full((size, 2, 32, 48), 2.0)
-            if step in self.poison:
-                image1[0, 0, 0, 0] = torch.nan
-            yield FlowBatch(image1, image1.roll(2, -1), flow, torch.ones(size, 32, 48).bool())
-            step += 1
+CHILD = TESTS / "training_child.py"
 
 
 def state_of(folder):
@@ -281,6 +254,16 @@ def test_unknown_recipes_are_named():
         read_recipe("nowhere.toml", [])
 
 
+# The five levels of every recipe, each with a ninth of the displacements and a small context net.
+SLIM = (
+    "model.levels=["
+    + ", ".join(
+        f"{{ stride = {stride}, radius = 1, context = [[8, 1]] }}" for stride in (64, 32, 16, 8, 4)
+    )
+    + "]"
+)
+
+
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory):
     """Every stage of the paper, two steps each on fake data, each from the one before."""
@@ -307,10 +290,11 @@ def stages(tmp_path_factory):
             key, _, path = entry.partition("=")
             place = path if path == "procedural" else root / path
             arguments += ["--data", f"{key}={place}"]
-        changes = ["steps=2", "batch=2", "workers=0", "log_every=1"]
+        changes = ["steps=2", "batch=2", "workers=0", "log_every=1", "render.num_shapes=8"]
         if name != "ablation":  # whose frames have one size
             changes.append("augment.crop=[128,128]")
-        changes += ["render.sizes=[]", "optimizer.precision=bf16", "backend=plain"]
+        # reduced precision has a test of its own
+        changes += ["render.sizes=[]", "optimizer.precision=fp32", "backend=plain", SLIM]
         for change in changes:
             arguments += ["--set", change]
         if name == "finetune":
@@ -333,6 +317,7 @@ STARTS = {
 }
 
 
+@pytest.mark.xdist_group("stages")
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_trains_every_parameter_from_where_it_starts(stages, name):
     """Two small steps from the stage before, or from the seed where there is none."""
@@ -345,11 +330,12 @@ def test_every_recipe_trains_every_parameter_from_where_it_starts(stages, name):
         assert (trained[key] - parameter).abs().max() < 0.02, key
     weights = read_weights(stages / name / "weights.safetensors")
     assert weights.about["steps"] == "2"
-    assert weights.config == read_recipe(name, []).model
+    assert weights.config == read_recipe(name, [SLIM]).model
     lines = (stages / name / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
+@pytest.mark.xdist_group("stages")
 def test_a_run_folder_holds_its_config(stages):
     config = structure(TrainConfig, tomllib.loads((stages / "kitti" / "config.toml").read_text()))
     assert (config.name, config.steps, config.augment.crop) == ("kitti", 2, (128, 128))
@@ -520,7 +506,7 @@ def test_rendered_batches_depend_on_the_step_alone():
     again = next(source.batches(2, 2, CPU))
     assert_same(vars(third), vars(again))
     assert not torch.equal(first.image1, second.image1)
-    assert first.image1.shape == (2, 3, 32, 48)
+    assert first.image1.shape == (2, 3, 16, 32)
 
 
 def test_rendered_scenes_cannot_be_mixed_and_need_photographs(tmp_path):
@@ -552,111 +538,40 @@ def test_a_corrupt_image_in_an_epoch_is_named(tmp_path):
 # --- killed and resumed ------------------------------------------------------------------------
 
 
-def in_child(work):
-    """Run `work` in a forked process; return a function that waits for its exit code."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return lambda: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
-    torch.set_num_threads(1)  # forked children must not inherit a thread pool
-    wait = in_child(lambda: train(KILLED, RandomSource(), RunFolder(folder), CPU, quiet=True))
-    assert wait() == 0
+    assert run_child(CHILD, folder).returncode == 0
     return state_of(folder)
 
 
-KILLED = replace(CONFIG, steps=8, save_every=1, log_every=1, picture_every=0)
-
-
-def die_while_writing(number, size):
-    """Kill this process inside its `number`-th write, after `size` bytes."""
-    import dicl_flow.files.atomic as atomic
-
-    real, calls = os.fdopen, [0]
-
-    def dying(handle, mode):
-        calls[0] += 1
-        file = real(handle, mode)
-        if calls[0] == number:
-            file.write(b"x" * size)
-            file.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return file
-
-    atomic.os.fdopen = dying
-
-
-def die_between_renames(number):
-    real, calls = Path.replace, [0]
-
-    def dying(self, target):
-        calls[0] += 1
-        if calls[0] == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(self, target)
-
-    Path.replace = dying
-
-
-def die_at_batch(number):
-    real = RandomSource.batches
-
-    def dying(self, size, start_step, processes):
-        for count, batch in enumerate(real(self, size, start_step, processes)):
-            if count == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield batch
-
-    RandomSource.batches = dying
-
-
 def moments(seed):
-    """Ten random moments to die at: inside a write, between two renames, between two steps."""
+    """Ten random moments to die at: inside a write, at a rename, between two steps."""
     generator = np.random.default_rng(seed)
     for number in range(10):
-        kind = number % 3
-        if kind == 0:
-            count, size = int(generator.integers(2, 5)), int(generator.integers(1, 10**5))
-            yield lambda count=count, size=size: die_while_writing(count, size)
-        elif kind == 1:
-            count = int(generator.integers(2, 5))
-            yield lambda count=count: die_between_renames(count)
+        count = int(generator.integers(2, 5))
+        if number % 3 == 0:
+            yield "in-write", count, int(generator.integers(1, 10**5))
+        elif number % 3 == 1:
+            yield "at-rename", count
         else:
-            count = int(generator.integers(0, 3))
-            yield lambda count=count: die_at_batch(count)
+            yield "at-batch", count - 2
 
 
+@pytest.mark.xdist_group("killed")
 def test_killed_ten_times_and_resumed_the_run_ends_bit_identical(tmp_path, undisturbed):
-    torch.set_num_threads(1)
-    folder = RunFolder(tmp_path)
-
-    def run(die):
-        die()
-        train(KILLED, RandomSource(), folder, CPU, resume=True, quiet=True)
-
-    killed = 0
-    for die in moments(seed=3):
-        wait = in_child(lambda die=die: run(die))
-        code = wait()
-        killed += code == -signal.SIGKILL
-        assert code in (0, -signal.SIGKILL)
-    wait = in_child(lambda: run(lambda: None))
-    assert wait() == 0
-    assert killed >= 5
+    codes = [run_child(CHILD, tmp_path, *moment).returncode for moment in moments(seed=3)]
+    assert set(codes) <= {0, -signal.SIGKILL}
+    assert codes.count(-signal.SIGKILL) >= 5
+    assert run_child(CHILD, tmp_path).returncode == 0
     assert_same(state_of(tmp_path), undisturbed)
     steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert steps == list(range(1, 9))
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.xdist_group("killed")
+@pytest.mark.usefixtures("one_thread")
 def test_sigterm_saves_and_exits(tmp_path, undisturbed):
     """Stopped politely after two steps, the run goes on to the same end."""
 
@@ -667,7 +582,6 @@ def test_sigterm_saves_and_exits(tmp_path, undisturbed):
                     os.kill(os.getpid(), signal.SIGTERM)
                 yield batch
 
-    torch.set_num_threads(1)
     config = replace(KILLED, save_every=100)
     outcome = train(config, Stopping(), RunFolder(tmp_path), CPU, quiet=True)
     assert (outcome.finished, outcome.signal, outcome.step) == (False, signal.SIGTERM, 2)
@@ -683,3 +597,50 @@ def test_rendered_frames_of_several_sizes_take_turns():
     batches = source.batches(4, 1, Processes(torch.device("cpu")))
     shapes = [tuple(next(batches).flow.shape) for _ in range(3)]
     assert shapes == [(2, 2, 256, 256), (4, 2, 128, 256), (2, 2, 256, 256)]
+
+
+STUCK = """
+import ctypes
+from dicl_flow.training.stopping import StopSignal
+
+with StopSignal():
+    mutex = ctypes.create_string_buffer(256)
+    lock = ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    print("stuck", flush=True)
+    lock(mutex)  # for ever, and never back in Python
+"""
+
+
+def test_a_second_signal_ends_the_process_inside_native_code():
+    with started("-c", STUCK) as process:
+        assert process.stdout.readline() == "stuck\n"
+        for _ in range(1000):
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.1)
+                break
+        assert process.returncode == 128 + signal.SIGINT
+
+
+def test_after_the_first_signal_the_next_has_its_default_effect():
+    code = """if True:
+        import os, signal
+        from dicl_flow.training.stopping import StopSignal
+
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+            print(stop.received == signal.SIGTERM, flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+            print("still here", flush=True)
+    """
+    found = run_child("-c", code)
+    assert (found.stdout, found.returncode) == ("True\n", -signal.SIGINT)
+
+
+def test_the_handlers_of_before_come_back():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.received == signal.SIGTERM
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,14 +1,12 @@
 import csv
 import json
-import os
 import signal
-import subprocess
 import sys
-import time
 import weakref
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 
 import av
 import cv2
@@ -16,6 +14,7 @@ import fake_trees
 import numpy as np
 import pytest
 import torch
+from children import TESTS, run_child
 
 import dicl_flow
 from dicl_flow.errors import InputError
@@ -33,6 +32,7 @@ from dicl_flow.video import run as run_video
 from dicl_flow.video.sources import Shot
 from dicl_flow.visualize import flow_to_rgb
 
+CHILD = TESTS / "signal_child.py"
 SIZE = (64, 96)
 FRAMES, _ = fake_trees.moving_frames(8, SIZE)
 
@@ -73,14 +73,15 @@ def clip(tmp_path):
 
 
 @pytest.fixture
-def video(run, small_weights):
+def usual(small_weights):
+    """The options of the small network."""
+    return "-w", small_weights, "--device", "cpu", "--precision", "fp32"
+
+
+@pytest.fixture
+def video(run, usual):
     """Run the command with the small network."""
-
-    def call(*arguments):
-        usual = ("-w", small_weights, "--device", "cpu", "--precision", "fp32")
-        return run("video", *arguments, *usual)
-
-    return call
+    return lambda *arguments: run("video", *arguments, *usual)
 
 
 @pytest.fixture(scope="module")
@@ -470,29 +471,12 @@ def test_without_pyav_the_extra_is_named(video, tmp_path, monkeypatch):
     assert video(frames, "-o", tmp_path / "flows")[0] == 0  # images do without
 
 
-COMMAND = [sys.executable, "-m", "dicl_flow", "video"]
+EACH_FLOW = "dicl_flow.cli.watching:Watch.__call__"
 
 
-@pytest.fixture
-def started(small_weights):
-    """Start the command as a process of its own, one thread each."""
-    source = Path(dicl_flow.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-
-    def start(*arguments):
-        usual = ["-w", small_weights, "--device", "cpu", "--precision", "fp32"]
-        command = [str(part) for part in (*COMMAND, *arguments, *usual)]
-        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-    return start
-
-
-def flows_done(state):
-    return json.loads(state.read_text())["done"]
-
-
-def test_killed_and_started_again_the_frames_are_the_same(started, tmp_path):
-    frames, _ = fake_trees.moving_frames(150, SIZE)
+@pytest.mark.usefixtures("one_thread")
+def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path):
+    frames, _ = fake_trees.moving_frames(75, SIZE)
     clip = write_video(tmp_path / "long.mkv", frames)
     names = ("out.mp4", "stack.npy")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -504,39 +488,29 @@ def test_killed_and_started_again_the_frames_are_the_same(started, tmp_path):
         more = ("--show", "wheel,occlusion", "--backward", "--min-confidence", 0.002)
         return clip, *outputs, *more, "--stats", folder / "s.csv"
 
-    assert started(*arguments(whole)).wait() == 0
-    process = started(*arguments(killed))
-    state = killed / "out.mp4.parts" / "state.json"
-    while process.poll() is None and not (state.exists() and flows_done(state)):
-        time.sleep(0.005)
-    time.sleep(0.05)  # into the next segment
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    assert video(*arguments(whole))[0] == 0
+    child = run_child(CHILD, "SIGKILL", 70, EACH_FLOW, "video", *arguments(killed), *usual)
+    assert child.returncode == -signal.SIGKILL, child.stderr
     assert not (killed / "out.mp4").exists()
-    assert flows_done(state) in (64, 128)  # the second run does not begin anew
-    assert started(*arguments(killed)).wait() == 0
+    state = json.loads((killed / "out.mp4.parts" / "state.json").read_text())
+    assert state["done"] == 64  # the second run does not start over
+    assert video(*arguments(killed))[0] == 0
     assert 0.2 < np.isfinite(np.load(whole / "stack.npy")).mean() < 0.8
     assert (whole / "s.csv").read_text() == (killed / "s.csv").read_text()
     assert (whole / "stack.npy").read_bytes() == (killed / "stack.npy").read_bytes()
     one, two = read_video(whole / "out.mp4"), read_video(killed / "out.mp4")
-    assert len(one) == len(two) == 149
+    assert len(one) == len(two) == 74
     for (picture1, time1), (picture2, time2) in zip(one, two, strict=True):
         assert time1 == time2
         np.testing.assert_array_equal(picture1, picture2)
 
 
-def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(started, video, tmp_path):
-    frames, _ = fake_trees.moving_frames(200, SIZE)
-    clip = write_video(tmp_path / "long.mkv", frames)
+def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(video, usual, tmp_path):
+    clip = write_video(tmp_path / "clip.mkv", FRAMES)
     flows = tmp_path / "flows"
-    process = started(clip, "-o", flows)
-    while not (flows / "frame_000005.flo").exists() and process.poll() is None:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate()
-    assert process.returncode == 130
-    assert "the same command goes on" in error
+    child = run_child(CHILD, "SIGINT", 4, EACH_FLOW, "video", clip, "-o", flows, *usual)
+    assert child.returncode == 128 + signal.SIGINT
+    assert "stopped; 4 flows are done, the same command goes on" in child.stderr
     code, _, error = video(clip, "-o", flows, "--stride", 2)
     assert code == 2
     assert "another stride (1, now 2)" in error
@@ -544,7 +518,7 @@ def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(started, vid
     assert code == 2
     assert "another backward (False, now True)" in error
     before = (flows / "frame_000003.flo").stat().st_mtime_ns
-    assert video(clip, "-o", flows, "--end", 120, "--restart")[0] == 0
+    assert video(clip, "-o", flows, "--end", 6, "--restart")[0] == 0
     assert (flows / "frame_000003.flo").stat().st_mtime_ns > before
     assert not (tmp_path / "flows.parts").exists()
 
@@ -602,18 +576,22 @@ def test_few_frames_are_in_memory_at_a_time(tmp_path):
 
 def test_a_thread_works_ahead_but_not_too_far_and_ends_with_its_reader():
     made = []
+    reached = {4: Event(), 5: Event()}
 
     def numbers():
         try:
             for number in range(100):
                 made.append(number)
+                if number in reached:
+                    reached[number].set()
                 yield number
         finally:
             made.append("closed")
 
     items = ahead(numbers(), room=3)
     assert next(items) == 0
-    time.sleep(0.1)
+    assert reached[4].wait(60)
+    assert not reached[5].wait(0.1)  # one in the thread's hands, three that wait
     assert made == [0, 1, 2, 3, 4]
     items.close()
     assert made[-1] == "closed"

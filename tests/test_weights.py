@@ -3,6 +3,7 @@ import pickle
 import pytest
 import torch
 from conftest import SMALL
+from networks import Evil
 
 from dicl_flow.config import ModelConfig
 from dicl_flow.errors import InputError
@@ -93,11 +94,6 @@ def test_a_checkpoint_of_another_network_is_refused_briefly(tmp_path):
     state = torch.nn.Linear(2, 2).state_dict()
     with pytest.raises(InputError, match=r"no DICL-Flow checkpoint.*and \d+ more"):
         import_legacy(write(tmp_path / "x.pth", state))
-
-
-class Evil:
-    def __reduce__(self):
-        return (print, ("executed",))
 
 
 @pytest.mark.parametrize(

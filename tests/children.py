@@ -1,0 +1,45 @@
+"""Child processes of tests: a process group of their own, a deadline, and no survivors."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+DEADLINE = 200  # seconds; less than the time limit of a test
+
+
+@contextmanager
+def started(*arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Start Python with `arguments`; whatever is left of its group ends with the block."""
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Wait for a child; return what it printed and how it ended."""
+    out, err = process.communicate(timeout=DEADLINE)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def run_child(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with `arguments` to its end."""
+    with started(*arguments, **environment) as process:
+        return finished(process)

@@ -1,0 +1,37 @@
+"""`dicl-flow` in a process that sends itself a signal right after some call of a method.
+
+python signal_child.py SIGKILL 70 dicl_flow.cli.watching:Watch.__call__ video clip.mkv …
+"""
+
+import os
+import signal
+import sys
+from importlib import import_module
+from itertools import count
+
+from dicl_flow.cli import main as run_command
+
+
+def signal_after(name: str, number: int, place: str) -> None:
+    """Let the `number`-th call of the method at `place`, "module:Class.method", end so."""
+    module, _, path = place.partition(":")
+    owner_name, method = path.split(".")
+    owner = getattr(import_module(module), owner_name)
+    real, calls = getattr(owner, method), count(1)
+
+    def counted(*arguments, **options):
+        result = real(*arguments, **options)
+        if next(calls) == number:
+            os.kill(os.getpid(), getattr(signal, name))
+        return result
+
+    setattr(owner, method, counted)
+
+
+def main(name: str, number: str, place: str, *command: str) -> None:
+    signal_after(name, int(number), place)
+    run_command(list(command))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

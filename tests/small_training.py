@@ -1,0 +1,53 @@
+"""A training that a test can afford: recipe, batches, and the run that children are killed in."""
+
+from dataclasses import replace
+
+import torch
+from conftest import SMALL
+
+from dicl_flow.config import (
+    AugmentConfig,
+    DataConfig,
+    LossConfig,
+    OptimizerConfig,
+    TrainConfig,
+)
+from dicl_flow.data import FlowBatch
+from dicl_flow.training import Processes
+
+CPU = Processes(torch.device("cpu"))
+CONFIG = TrainConfig(
+    name="small",
+    data=(DataConfig("chairs"),),
+    steps=6,
+    batch=2,
+    workers=0,
+    save_every=2,
+    log_every=2,
+    picture_every=4,
+    model=SMALL,
+    augment=AugmentConfig(crop=(16, 32)),
+    loss=LossConfig(refined=(0.5, 1.0), matched=(0.4, 0.8)),
+    optimizer=OptimizerConfig(average=0.9, clip=1.0),
+)
+# What survives a kill does not depend on the network: one without matching nets is quick.
+QUICK = replace(SMALL, matcher="dot")
+KILLED = replace(CONFIG, model=QUICK, steps=8, save_every=1, log_every=1, picture_every=0)
+
+
+class RandomSource:
+    """Batches made from the step's number alone; optionally with something wrong in them."""
+
+    def __init__(self, poison=()):
+        self.poison = set(poison)
+
+    def batches(self, size, start_step, processes):
+        step = start_step
+        while True:
+            generator = torch.Generator().manual_seed(step)
+            image1 = torch.rand(size, 3, 16, 32, generator=generator)
+            flow = torch.full((size, 2, 16, 32), 2.0)
+            if step in self.poison:
+                image1[0, 0, 0, 0] = torch.nan
+            yield FlowBatch(image1, image1.roll(2, -1), flow, torch.ones(size, 16, 32).bool())
+            step += 1
