@@ -21,6 +21,7 @@ from .averaging import WeightAverage
 from .distributed import Processes, distribute, share_norms
 from .graphs import RecordedStep
 from .loss import end_point_error, training_loss
+from .matching_loss import matching_weight
 from .optimizer import build_optimizer, learning_rate
 from .start import freeze_norms, start_from
 
@@ -49,6 +50,8 @@ class Trainer:
         clip = config.optimizer.clip or float("inf")
         recorded = (self._backward, self.model, self.optimizer, self.average, clip)
         self.recorded = RecordedStep(*recorded) if fused else None
+        # on the device, where a recorded step reads what it is now
+        self._matching_weight = torch.zeros((), device=processes.device)
         self._upcoming: FlowBatch | None = None
         self._levels: dict[torch.Size, list[LevelFlow]] = {}
         self.step, self.pairs, self.progress = 0, 0, 0.0
@@ -58,6 +61,7 @@ class Trainer:
         """Take one step of the optimizer; return what it saw."""
         self._training_mode()
         rate = learning_rate(self.config, self.step, progress)
+        self._matching_weight.fill_(matching_weight(self.config.loss, progress))
         take = self._eager_step if self.recorded is None else self._recorded_step
         values = dict(zip(("loss", "epe", "gradient_norm"), take(batches, rate), strict=True))
         finite = all(map(isfinite, values.values()))
@@ -104,7 +108,7 @@ class Trainer:
         wait = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if wait else nullcontext():  # type: ignore[operator]
             levels = self._levels[batch.flow.shape] = self._forward(batch)
-            loss = training_loss(levels, batch, self.config, average)
+            loss = training_loss(levels, batch, self.config, average, self._matching_weight)
             (loss / self.config.optimizer.accumulate).backward()
         with torch.no_grad():
             error = end_point_error(levels[-1].refined, batch.flow, self.model.upsample)
