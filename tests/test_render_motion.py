@@ -10,7 +10,9 @@ from dicl_flow.errors import InputError
 from dicl_flow.render import Renderer, load_textures
 
 SMALL, LARGE = (32, 48), (64, 96)
-GROWING = RenderConfig(motion_reference=SMALL, num_shapes=4, shape_side=16, object_radius=(0.1, 0.3))
+GROWING = RenderConfig(
+    motion_reference=SMALL, num_shapes=4, shape_side=16, object_radius=(0.1, 0.3)
+)
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,10 @@ EFFECTS = (
 class RenderConfig:
     """Distributions of the scenes; the default covers video, driving, stereo and tiny motion.
 
-    Lengths are in px of the frame, whatever its size but for `motion_reference`. A tuple of six lengths is a distribution
-    by its quantiles: half of all draws lie below the first, 75, 90, 95, 99 and 100 % below the
-    others. "Mostly small" means the cube of a uniform draw. An effect is (the share of the
-    scenes that have it, its largest strength).
+    Lengths are in px of the frame, whatever its size but for `motion_reference`. A tuple of six
+    lengths is a distribution by its quantiles: half of all draws lie below the first, 75, 90, 95,
+    99 and 100 % below the others. "Mostly small" means the cube of a uniform draw. An effect is
+    (the share of the scenes that have it, its largest strength).
     """
 
     motion: float = 1.0

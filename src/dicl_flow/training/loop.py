@@ -117,7 +117,8 @@ def _note(trainer: Trainer, journal: Journal | None, values: dict[str, float]) -
     if "loss" not in values:
         journal.say(f"step {step}: the loss or a gradient was not finite; skipped")
     if step % config.log_every == 0:
-        journal.entry(step, {"skipped": float(trainer.skipped), "pairs": float(trainer.pairs)})
+        counts = {"pairs": trainer.pairs, "pairs_total": trainer.pairs_total}
+        journal.entry(step, {"skipped": float(trainer.skipped), **counts})
     if config.picture_every and step % config.picture_every == 0:
         journal.picture(step, training_sheet(trainer.batch, trainer.levels))
 

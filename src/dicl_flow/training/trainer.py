@@ -23,7 +23,7 @@ from .graphs import RecordedStep
 from .loss import end_point_error, training_loss
 from .matching_loss import matching_weight
 from .optimizer import build_optimizer, learning_rate
-from .start import freeze_norms, start_from
+from .start import freeze_norms, pairs_behind, start_from
 
 _FEEDING = ("padding", "max_pixels", "multiple")  # of a model's config: how images are fed to it
 
@@ -40,6 +40,7 @@ class Trainer:
         # images are fed to trained weights as those they started from were
         fed = config.model if initial is None else start_from(model, initial)
         self.feeding: dict[str, Any] = {name: getattr(fed, name) for name in _FEEDING}
+        self.pairs_before = 0 if initial is None else pairs_behind(initial)
         model = share_norms(model.to(processes.device), processes)
         fused = config.backend == "fused"
         self.model = _fused_twin(model, processes) if fused else model
@@ -131,6 +132,11 @@ class Trainer:
         return self._levels[self.batch.flow.shape]
 
     @property
+    def pairs_total(self) -> int:
+        """How many pairs these weights have seen, in this run and in those before it."""
+        return self.pairs_before + self.pairs
+
+    @property
     def pairs_of_step(self) -> int:
         """How many pairs the last step saw, over all processes."""
         return len(self.batch.flow) * self.config.optimizer.accumulate * self.processes.world_size
@@ -148,6 +154,7 @@ class Trainer:
             "feeding": self.feeding,
             "step": self.step,
             "pairs": self.pairs,
+            "pairs_before": self.pairs_before,
             "progress": self.progress,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -160,6 +167,7 @@ class Trainer:
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Go back to where `checkpoint` was made."""
         self.step, self.pairs = checkpoint["step"], checkpoint["pairs"]
+        self.pairs_before = checkpoint["pairs_before"]
         self.progress = checkpoint["progress"]
         self.feeding = checkpoint["feeding"]
         self.skipped = checkpoint["skipped"]
@@ -179,6 +187,7 @@ class Trainer:
             "recipe": self.config.name,
             "steps": str(self.step),
             "pairs": str(self.pairs),
+            "pairs_total": str(self.pairs_total),
         }
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
 
