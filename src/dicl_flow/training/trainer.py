@@ -19,6 +19,7 @@ from ..models import FlowNetwork, LevelFlow, build
 from ..weights import Weights
 from .averaging import WeightAverage
 from .distributed import Processes, distribute, share_norms
+from .gauges import Gauges, level_gauges
 from .graphs import RecordedStep
 from .loss import end_point_error, training_loss
 from .matching_loss import matching_weight
@@ -130,6 +131,10 @@ class Trainer:
     def levels(self) -> list[LevelFlow]:
         """What the network made of `batch`: recordings of other sizes keep their own."""
         return self._levels[self.batch.flow.shape]
+
+    def gauges(self) -> Gauges:
+        """What each level made of `batch`; the device is asked for it only now."""
+        return level_gauges(self.levels, self.batch, self.config.model.strides, self.model.upsample)
 
     @property
     def pairs_total(self) -> int:
