@@ -10,6 +10,7 @@ from dicl_flow.config import (
     MATCHERS,
     AugmentConfig,
     DataConfig,
+    LossConfig,
     ModelConfig,
     OptimizerConfig,
     RenderConfig,
@@ -128,6 +129,26 @@ def test_fused_training_follows_the_plain_one(scenes, precision):
     assert min(falls) > 0.5 * max(falls) > 0
     assert plain.weights().tensors.keys() == fused.weights().tensors.keys()
     assert fused.optimizer.state_dict()["state"][0]["step"].item() == count
+
+
+def test_the_matching_loss_is_the_same_when_fused(scenes):
+    """The first loss and gradient in float32; and a recording follows a weight that changes."""
+    batch, loss = scenes.render(8, 0).to_batch(), LossConfig(matching=(1, 1, 1, 0.5, 0.5))
+    found = {}
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for backend in ("plain", "fused"):
+            optimizer = replace(TRAINING.optimizer, learning_rate=1e-12)
+            config = replace(TRAINING, backend=backend, loss=loss, optimizer=optimizer)
+            trainer = Trainer(config, Processes(torch.device("cuda")))
+            steps = [trainer.train_step(repeat(batch), progress) for progress in (0.0, 1.0, 0.0)]
+            found[backend] = [(step["loss"], step["gradient_norm"]) for step in steps]
+            assert all(level.scores is not None for level in trainer.levels)
+    for plain, fused in zip(found["plain"], found["fused"], strict=True):
+        assert fused[0] == pytest.approx(plain[0], rel=1e-3)
+        assert fused[1] == pytest.approx(plain[1], rel=0.02)
+    losses = [step[0] for step in found["fused"]]
+    assert losses[1] < losses[0] - 1  # entropies of about ln 49 each, 0.27 less of them
+    assert losses[2] == pytest.approx(losses[0], rel=1e-3)
 
 
 def test_bf16_rounds_no_more_when_fused(scenes):

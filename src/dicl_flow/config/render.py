@@ -1,6 +1,7 @@
 """What rendered scenes look like and how they move."""
 
 from dataclasses import dataclass, replace
+from math import prod, sqrt
 
 from ..errors import InputError
 
@@ -20,14 +21,17 @@ EFFECTS = (
 class RenderConfig:
     """Distributions of the scenes; the default covers video, driving, stereo and tiny motion.
 
-    Lengths are in px of the frame whatever its size. A tuple of six lengths is a distribution
-    by its quantiles: half of all draws lie below the first, 75, 90, 95, 99 and 100 % below the
-    others. "Mostly small" means the cube of a uniform draw. An effect is (the share of the
-    scenes that have it, its largest strength).
+    Lengths are in px of the frame, whatever its size but for `motion_reference`. A tuple of six
+    lengths is a distribution by its quantiles: half of all draws lie below the first, 75, 90, 95,
+    99 and 100 % below the others. "Mostly small" means the cube of a uniform draw. An effect is
+    (the share of the scenes that have it, its largest strength).
     """
 
     motion: float = 1.0
     """Factor of all motion: begin a training below 1."""
+    motion_reference: tuple[int, ...] = ()
+    """(height, width) of frames with that motion; larger frames have more, smaller ones less,
+    as the square root of their pixels. Empty: the same motion in px whatever the frame."""
     tiny_share: float = 0.15
     """Share of scenes with 0.03 to 0.3 of that motion: a still camera, a slow film."""
     large_share: float = 0.2
@@ -109,6 +113,12 @@ class RenderConfig:
             for value in values if isinstance(values, tuple) else (values,):
                 if not low <= value <= high:
                     raise InputError(f"{key} must lie in [{low:g}, {high:g}], got {value:g}")
+        if self.motion_reference and (
+            len(self.motion_reference) != 2 or min(self.motion_reference) < 1
+        ):
+            raise InputError(
+                f"motion_reference must be (height, width), got {list(self.motion_reference)}"
+            )
         for key in ("background_shift", "object_shift"):
             lengths = getattr(self, key)
             if len(lengths) != 6 or list(lengths) != sorted(lengths):
@@ -119,6 +129,11 @@ class RenderConfig:
             low, high = getattr(self, key)
             if low > high:
                 raise InputError(f"{key} must be (smallest, largest), got {[low, high]}")
+
+    def motion_in(self, size: tuple[int, int]) -> float:
+        """Factor of all motion in frames of `size` (height, width)."""
+        reference = self.motion_reference or size
+        return self.motion * sqrt(prod(size) / prod(reference))
 
     def without_effects(self) -> "RenderConfig":
         """Return the same scenes seen by a perfect camera."""

@@ -1,6 +1,6 @@
 """What a training stage is."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ..errors import InputError, unknown_name
@@ -40,12 +40,29 @@ class LossConfig:
     """averaged: DICL's, at full size, each level within its reach, all terms averaged;
     multi-scale: PWC-Net's, at the size of each level, in units of 20 px, pixels summed up;
     summed: VCN's, at full size, terms summed up."""
+    matching: tuple[float, ...] = ()
+    """For the cross-entropy of the scores, added to the rest; ours, not the paper's. The host
+    "dicl" only: others have no such scores and go without. A level of weight 0 costs nothing."""
+    matching_weight: tuple[float, float] = (0.3, 0.03)
+    """What that cross-entropy is multiplied by at the begin and at the end of the run, evenly
+    less in between."""
 
     def __post_init__(self) -> None:
         if self.kind not in LOSSES:
             raise unknown_name("loss.kind", self.kind, LOSSES)
+        for key in ("matching", "matching_weight"):
+            if any(weight < 0 for weight in getattr(self, key)):
+                raise InputError(f"loss.{key} must not be negative, got {getattr(self, key)}")
         if not self.refined and not self.matched:
             raise InputError("loss.refined and loss.matched are both empty; nothing would train")
+
+    def of_host(self, host: str) -> "LossConfig":
+        """What this loss is for `host`: the own loss of any host stands for that of this one."""
+        plain = LossConfig(self.refined, self.matched, self.kind)
+        own = HOST_LOSSES[host] if plain in HOST_LOSSES.values() else plain
+        if host != "dicl":
+            return own
+        return replace(own, matching=self.matching, matching_weight=self.matching_weight)
 
 
 HOST_LOSSES = {
@@ -143,8 +160,7 @@ class TrainConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
 
     def __post_init__(self) -> None:
-        if self.loss in HOST_LOSSES.values():
-            object.__setattr__(self, "loss", HOST_LOSSES[self.model.host])
+        object.__setattr__(self, "loss", self.loss.of_host(self.model.host))
         for key in self._POSITIVE:
             _at_least(key, getattr(self, key), 1)
         for key in ("seed", "workers", "picture_every"):
@@ -159,7 +175,7 @@ class TrainConfig:
             raise InputError("data is empty; name at least one data set: [[data]] name = …")
         if self.loss.refined and not self.model.context:
             raise InputError("loss.refined must be empty when model.context is false")
-        for key in ("refined", "matched"):
+        for key in ("refined", "matched", "matching"):
             weights = getattr(self.loss, key)
             if weights and len(weights) != len(self.model.levels):
                 raise InputError(

@@ -34,8 +34,8 @@ class DiclLevel(nn.Module):
         """(B, C, H, W) features, full-size image, the coarser level's flow at this size."""
         if coarse_flow is not None:
             features2 = warp(features2, coarse_flow)
-        scores = self.matcher(features1, features2).squeeze(1)  # (B, U, V, H, W)
-        probability = displacement_probability(self.projection(scores))
+        scores = self.projection(self.matcher(features1, features2).squeeze(1))  # (B, U, V, H, W)
+        probability = displacement_probability(scores)
         matched = expected_displacement(probability)
         if coarse_flow is not None:
             matched = matched + coarse_flow
@@ -43,7 +43,9 @@ class DiclLevel(nn.Module):
         refined = matched
         if self.context is not None:
             refined = matched + self.context(matched, entropy, features1, image1)
-        return LevelFlow(matched, refined, entropy)
+        if not self.training:
+            return LevelFlow(matched, refined, entropy)
+        return LevelFlow(matched, refined, entropy, scores=scores, start=coarse_flow)
 
 
 class DiclFlow(FlowNetwork):

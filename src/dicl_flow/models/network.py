@@ -25,6 +25,10 @@ class LevelFlow(NamedTuple):
     """(B, 1, H, W): ambiguity of the match, 0 … 1."""
     out_of_range: Tensor | None = None
     """(B, 1, H, W): logits that the motion left lies beyond the radius; VCN's, in training."""
+    scores: Tensor | None = None
+    """(B, U, V, H, W): what the matched flow is read off; DICL-Flow's, in training."""
+    start: Tensor | None = None
+    """(B, 2, H, W): the coarser level's flow, which the scores are about; None: no motion."""
 
 
 class FlowNetwork(nn.Module, ABC):

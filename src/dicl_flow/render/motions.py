@@ -57,13 +57,13 @@ class OwnMotion:
         return rigid + transform(self.wave_height.mT, waves)
 
 
-def draw_pace(config: RenderConfig, dice: Dice, batch: int) -> Tensor:
+def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int]) -> Tensor:
     """(B,) factor of all motion of a scene: most at 1, some tiny, some large."""
     kind = dice.uniform(batch)
     tiny = dice.log_uniform(batch, low=0.03, high=0.3)
     large = dice.uniform(batch, low=1.0, high=config.large_factor)
     pace = torch.where(kind > 1 - config.large_share, large, 1.0)
-    return config.motion * torch.where(kind < config.tiny_share, tiny, pace)
+    return config.motion_in(size) * torch.where(kind < config.tiny_share, tiny, pace)
 
 
 def draw_camera(

@@ -102,7 +102,7 @@ def draw_scene(
 def _draw_motion(
     config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int], follow: Tensor
 ) -> _Layers:
-    pace = draw_pace(config, dice, batch)
+    pace = draw_pace(config, dice, batch, size)
     sideways = dice.happens(batch, share=config.horizontal_share)
     flat = torch.stack([torch.ones_like(sideways), 1 - (1 - _FLAT) * sideways], 1)
     camera = draw_camera(config, dice, pace, flat, size)

@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..weights import encode_weights
 from .checkpoint import RunFolder
 from .distributed import Processes
+from .gauges import LevelWatch
 from .journal import Journal
 from .pictures import training_sheet
 from .sources import BatchSource
@@ -85,6 +86,7 @@ def _run(
     parts = config.optimizer.accumulate
     size = processes.share(config.batch, parts)
     batches = source.batches(size, trainer.step * parts, processes)
+    level_watch = LevelWatch(config.model.strides, trainer.step)
     clock = Clock(config.steps, limits.minutes, trainer.progress)
     epe = float("nan")
     while True:
@@ -100,7 +102,7 @@ def _run(
             return Outcome(trainer.step, epe, finished, stop.received)
         values = trainer.train_step(batches, trainer.progress)
         epe = values.get("epe", epe)
-        _note(trainer, journal, values)
+        _note(trainer, journal, level_watch, values)
         _check_patience(trainer, folder)
 
 
@@ -109,7 +111,9 @@ def _save(trainer: Trainer, folder: RunFolder) -> None:
         folder.save(trainer.checkpoint(), encode_weights(trainer.weights()))
 
 
-def _note(trainer: Trainer, journal: Journal | None, values: dict[str, float]) -> None:
+def _note(
+    trainer: Trainer, journal: Journal | None, level_watch: LevelWatch, values: dict[str, float]
+) -> None:
     if journal is None:
         return
     config, step = trainer.config, trainer.step
@@ -117,7 +121,11 @@ def _note(trainer: Trainer, journal: Journal | None, values: dict[str, float]) -
     if "loss" not in values:
         journal.say(f"step {step}: the loss or a gradient was not finite; skipped")
     if step % config.log_every == 0:
-        journal.entry(step, {"skipped": float(trainer.skipped), "pairs": float(trainer.pairs)})
+        counts = {"pairs": trainer.pairs, "pairs_total": trainer.pairs_total}
+        gauges = trainer.gauges() if "loss" in values else {}
+        journal.entry(step, {"skipped": float(trainer.skipped), **counts, **gauges})
+        for sentence in level_watch.note(step, gauges) if gauges else ():
+            journal.say(sentence)
     if config.picture_every and step % config.picture_every == 0:
         journal.picture(step, training_sheet(trainer.batch, trainer.levels))
 

@@ -9,6 +9,7 @@ from ..config import LevelConfig, LossConfig, TrainConfig
 from ..data import FlowBatch
 from ..models import LevelFlow
 from ..ops import resize_by_matrices, upsample_flow, warp
+from .matching_loss import matching_loss
 
 _UNIT = 20  # input pixels, as PWC-Net measures motion
 _SAME_COLOR = 0.3  # largest distance of two RGB colours in [0, 1] that count as the same
@@ -19,10 +20,12 @@ def training_loss(
     batch: FlowBatch,
     config: TrainConfig,
     average: Callable[[Tensor], Tensor],
+    matching_weight: Tensor | float = 0.0,
 ) -> Tensor:
     """The loss that `config` asks for, and that of the out-of-range heads where there are any.
 
-    `average` takes the mean of a number over the processes that share a batch.
+    `average` takes the mean of a number over the processes that share a batch;
+    `matching_weight` is what the cross-entropy of the scores counts now.
     """
     truth, valid = batch.flow, batch.valid
     num_valid = average(valid.sum()).clamp(min=1)
@@ -34,6 +37,9 @@ def training_loss(
         loss = summed_loss(levels, truth, valid, config.loss, num_valid)
     if levels[0].out_of_range is not None:
         loss = loss + out_of_range_loss(levels, batch, config.model.levels, average)
+    if any(config.loss.matching):
+        entropy = matching_loss(levels, batch, config.loss.matching, average)
+        loss = loss + matching_weight * entropy
     return loss
 
 

@@ -37,6 +37,13 @@ def start_from(model: FlowNetwork, path: str | Path) -> ModelConfig:
     return weights.config
 
 
+def pairs_behind(path: str | Path) -> int:
+    """How many pairs the weights at `path` have seen, those they started from included."""
+    about = read_weights(path).about
+    known = about.get("pairs_total", about.get("pairs", ""))
+    return int(known) if known.isdecimal() else 0
+
+
 def freeze_norms(model: nn.Module) -> None:
     """Keep batch norm statistics as they are."""
     for module in model.modules():

@@ -19,10 +19,12 @@ from ..models import FlowNetwork, LevelFlow, build
 from ..weights import Weights
 from .averaging import WeightAverage
 from .distributed import Processes, distribute, share_norms
+from .gauges import Gauges, level_gauges
 from .graphs import RecordedStep
 from .loss import end_point_error, training_loss
+from .matching_loss import matching_weight
 from .optimizer import build_optimizer, learning_rate
-from .start import freeze_norms, start_from
+from .start import freeze_norms, pairs_behind, start_from
 
 _FEEDING = ("padding", "max_pixels", "multiple")  # of a model's config: how images are fed to it
 
@@ -39,6 +41,7 @@ class Trainer:
         # images are fed to trained weights as those they started from were
         fed = config.model if initial is None else start_from(model, initial)
         self.feeding: dict[str, Any] = {name: getattr(fed, name) for name in _FEEDING}
+        self.pairs_before = 0 if initial is None else pairs_behind(initial)
         model = share_norms(model.to(processes.device), processes)
         fused = config.backend == "fused"
         self.model = _fused_twin(model, processes) if fused else model
@@ -49,6 +52,8 @@ class Trainer:
         clip = config.optimizer.clip or float("inf")
         recorded = (self._backward, self.model, self.optimizer, self.average, clip)
         self.recorded = RecordedStep(*recorded) if fused else None
+        # on the device, where a recorded step reads what it is now
+        self._matching_weight = torch.zeros((), device=processes.device)
         self._upcoming: FlowBatch | None = None
         self._levels: dict[torch.Size, list[LevelFlow]] = {}
         self.step, self.pairs, self.progress = 0, 0, 0.0
@@ -58,6 +63,7 @@ class Trainer:
         """Take one step of the optimizer; return what it saw."""
         self._training_mode()
         rate = learning_rate(self.config, self.step, progress)
+        self._matching_weight.fill_(matching_weight(self.config.loss, progress))
         take = self._eager_step if self.recorded is None else self._recorded_step
         values = dict(zip(("loss", "epe", "gradient_norm"), take(batches, rate), strict=True))
         finite = all(map(isfinite, values.values()))
@@ -104,7 +110,7 @@ class Trainer:
         wait = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if wait else nullcontext():  # type: ignore[operator]
             levels = self._levels[batch.flow.shape] = self._forward(batch)
-            loss = training_loss(levels, batch, self.config, average)
+            loss = training_loss(levels, batch, self.config, average, self._matching_weight)
             (loss / self.config.optimizer.accumulate).backward()
         with torch.no_grad():
             error = end_point_error(levels[-1].refined, batch.flow, self.model.upsample)
@@ -126,6 +132,15 @@ class Trainer:
         """What the network made of `batch`: recordings of other sizes keep their own."""
         return self._levels[self.batch.flow.shape]
 
+    def gauges(self) -> Gauges:
+        """What each level made of `batch`; the device is asked for it only now."""
+        return level_gauges(self.levels, self.batch, self.config.model.strides, self.model.upsample)
+
+    @property
+    def pairs_total(self) -> int:
+        """How many pairs these weights have seen, in this run and in those before it."""
+        return self.pairs_before + self.pairs
+
     @property
     def pairs_of_step(self) -> int:
         """How many pairs the last step saw, over all processes."""
@@ -144,6 +159,7 @@ class Trainer:
             "feeding": self.feeding,
             "step": self.step,
             "pairs": self.pairs,
+            "pairs_before": self.pairs_before,
             "progress": self.progress,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -156,6 +172,7 @@ class Trainer:
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Go back to where `checkpoint` was made."""
         self.step, self.pairs = checkpoint["step"], checkpoint["pairs"]
+        self.pairs_before = checkpoint["pairs_before"]
         self.progress = checkpoint["progress"]
         self.feeding = checkpoint["feeding"]
         self.skipped = checkpoint["skipped"]
@@ -175,6 +192,7 @@ class Trainer:
             "recipe": self.config.name,
             "steps": str(self.step),
             "pairs": str(self.pairs),
+            "pairs_total": str(self.pairs_total),
         }
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
 

@@ -19,7 +19,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "5e8b9e457d8091fafff29f7a60e8faa4153371128849a65069e97dbf0ba07325",
+    "rendered": "cfeb0f8c28e6432b8747cb334912cd99c50d83c6557af407504c3a573d9009c8",
 }
 _PACKAGED = Path(__file__).parent
 

@@ -1,0 +1,86 @@
+"""What each level contributes while a network is trained: a level can die without a trace."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from ..data import FlowBatch
+from ..models import LevelFlow
+from ..ops import at_least_float32
+
+ZERO = "zero_flow_error"  # px: what a network that says "nothing moves" would have
+_WINDOW = 1000  # steps that a level is given before it is said to add nothing
+_LEAST_GAIN = 0.01  # a smaller share of the error is chance
+
+Gauges = dict[str, float]
+
+
+@torch.no_grad()
+def level_gauges(
+    levels: Sequence[LevelFlow],
+    batch: FlowBatch,
+    strides: Sequence[int],
+    upsample: Callable[[Tensor, tuple[int, int]], Tensor],
+) -> Gauges:
+    """Mean errors in px, entropy and the probability of "no displacement", by stride.
+
+    `upsample` brings a level's flow to full size, as `FlowNetwork.upsample` does.
+    """
+    size = (batch.flow.shape[-2], batch.flow.shape[-1])
+    count = batch.valid.sum().clamp(min=1)
+
+    def error(flow: Tensor) -> Tensor:
+        distance = torch.linalg.vector_norm(flow - batch.flow, dim=1)
+        return (distance * batch.valid).sum() / count
+
+    found = {ZERO: error(torch.zeros_like(batch.flow))}
+    for stride, level in zip(strides, levels, strict=True):
+        found[name_of(stride, "matched_error")] = error(upsample(level.matched, size))
+        found[name_of(stride, "refined_error")] = error(upsample(level.refined, size))
+        found[name_of(stride, "entropy")] = level.entropy.mean()
+        if level.scores is not None:
+            found[name_of(stride, "no_displacement")] = _no_displacement(level.scores).mean()
+    values: list[float] = torch.stack([value.float() for value in found.values()]).tolist()
+    return dict(zip(found, values, strict=True))
+
+
+def name_of(stride: int, gauge: str) -> str:
+    """What a level's gauge is called in logs."""
+    return f"stride_{stride}/{gauge}"
+
+
+class LevelWatch:
+    """Tells which levels have added nothing for many steps.
+
+    A level adds something if its refined flow is nearer to the truth than the flow of the
+    level before it; the coarsest one, than zero flow.
+    """
+
+    def __init__(self, strides: Sequence[int], step: int) -> None:
+        self._strides, self._since = tuple(strides), step
+        self._noted: list[Gauges] = []
+
+    def note(self, step: int, gauges: Gauges) -> list[str]:
+        """Take the gauges of a step; return a sentence for each level that adds nothing."""
+        self._noted.append(gauges)
+        if step - self._since < _WINDOW:
+            return []
+        names = [ZERO, *(name_of(stride, "refined_error") for stride in self._strides)]
+        errors = [fmean(noted[name] for noted in self._noted) for name in names]
+        self._noted, self._since = [], step
+        return [
+            f"step {step}: the level of stride {stride} adds nothing: over {_WINDOW:,} steps its "
+            f"error is {after:.2f} px, and {before:.2f} px before it"
+            for stride, before, after in zip(self._strides, errors, errors[1:], strict=False)
+            if after > (1 - _LEAST_GAIN) * before
+        ]
+
+
+def _no_displacement(scores: Tensor) -> Tensor:
+    """(B, U, V, H, W) scores -> (B, H, W) probability of the displacement in the middle."""
+    _, num_u, num_v, _, _ = scores.shape
+    scores = at_least_float32(scores)
+    still = scores[:, num_u // 2, num_v // 2]
+    return (still - scores.flatten(1, 2).logsumexp(1)).exp()

@@ -1,0 +1,97 @@
+"""Cross-entropy of the scores: it teaches a level to match before its flow is of any use."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..config import LossConfig
+from ..data import FlowBatch
+from ..models import LevelFlow
+from ..ops import at_least_float32
+
+_STILL, _FASTEST = 0.25, 2.0  # weight of a point that stands still; cells of motion that still add
+
+
+def matching_weight(config: LossConfig, progress: float) -> float:
+    """What the cross-entropy counts; `progress` runs from 0 to 1 over the run."""
+    first, last = config.matching_weight
+    return first + (last - first) * min(max(progress, 0.0), 1.0)
+
+
+def matching_loss(
+    levels: Sequence[LevelFlow],
+    batch: FlowBatch,
+    weights: Sequence[float],
+    average: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Sum over levels of weight times the mean cross-entropy of the scores.
+
+    A soft-argmax trained by its end-point error alone finds "nothing moves" first where
+    motion is a fraction of a cell, and is saturated then: no gradient leads out of it. The
+    logarithm has one anywhere. `average` takes the mean of a number over the processes that
+    share a batch.
+    """
+    loss = batch.flow.new_zeros(())
+    for weight, level in zip(weights, levels, strict=True):
+        if weight:
+            entropy, count = score_entropy(level, batch.flow, batch.valid)
+            total = average(count.sum()).clamp(min=1e-6)
+            loss = loss + weight * (entropy * count).sum() / total
+    return loss
+
+
+def score_entropy(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of a level's scores at four points a cell, and what each point counts.
+
+    Both are (B, 4, H, W). The target has the bilinear weights of the four displacements around
+    the motion that is left to the level, so that its expectation is that motion; the other
+    displacements count in the softmax alone.
+    """
+    assert level.scores is not None
+    scores = at_least_float32(level.scores)  # (B, U, V, H, W)
+    rest, count = _targets(level, truth, valid)
+    side = scores.shape[1]
+    radius = side // 2
+    low = rest.floor().clamp(-radius, radius - 1)
+    x, y = (rest - low).unbind(1)  # (B, 4, H, W) in [0, 1]
+    first = ((low[:, 0] + radius) * side + low[:, 1] + radius).long()
+    around = torch.stack([first, first + 1, first + side, first + side + 1], 1)
+    target = torch.stack([(1 - x) * (1 - y), (1 - x) * y, x * (1 - y), x * y], 1)
+    flat = scores.flatten(1, 2)
+    chosen = flat.gather(1, around.flatten(1, 2)).unflatten(1, (4, 4))  # (B, around, points, H, W)
+    return flat.logsumexp(1, keepdim=True) - (target * chosen).sum(1), count
+
+
+def _targets(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The motion left to a level at four points a cell, (B, 2, 4, H, W), and what each counts.
+
+    In cells. What moves counts more. A point counts nothing, and its motion is 0, where the
+    truth is not valid or farther from the level's start than the radius.
+    """
+    assert level.scores is not None
+    radius, (height, width) = level.scores.shape[1] // 2, level.scores.shape[-2:]
+    full_height, full_width = truth.shape[-2:]
+    rows = _points(height, full_height, truth.device)[:, None, :, None]
+    columns = _points(width, full_width, truth.device)[None, :, None]
+    x, y = truth[:, :, rows, columns].flatten(2, 3).unbind(1)  # (B, 4, H, W)
+    motion = torch.stack([x * (width / full_width), y * (height / full_height)], 1)
+    rest = motion if level.start is None else motion - level.start[:, :, None]
+    answerable = valid[:, rows, columns].flatten(1, 2) & (rest.abs() <= radius).all(1)
+    speed = torch.linalg.vector_norm(motion, dim=1).clamp(max=_FASTEST)
+    count = torch.where(answerable, _STILL + speed, 0)
+    return torch.where(answerable[:, None], rest, 0), count
+
+
+@lru_cache(maxsize=64)  # two for each level and size of frames
+def _points(cells: int, pixels: int, device: torch.device) -> Tensor:
+    """(2, cells) the pixels nearest to a quarter of a cell before and behind each cell.
+
+    Corners lie on corners, as in every resize of this network. The nearest pixel, not a mean:
+    between two motions lies one that nothing has.
+    """
+    spacing = (pixels - 1) / max(cells - 1, 1)
+    center = torch.arange(cells, dtype=torch.float64, device=device) * spacing
+    points = torch.stack([center - spacing / 4, center + spacing / 4])
+    return points.round().long().clamp(0, pixels - 1)
