@@ -15,7 +15,8 @@ from dicl_flow.data import list_pairs, parse_data_argument, read_frames
 from dicl_flow.evaluation import Prediction, pool, score_predictions
 
 device, *arguments = sys.argv[1:]
-precisions = ("fp32", "fp16" if device.startswith("cuda") else "bf16")
+chosen = dicl_flow.load(None, device).precision
+precisions = tuple(dict.fromkeys(("fp32", chosen)))  # and what is chosen here, if that is another
 estimators = {"plain": dicl_flow.load(None, device, "fp32", "plain")}
 estimators |= {name: dicl_flow.load(None, device, name, "fast") for name in precisions}
 

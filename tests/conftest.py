@@ -25,15 +25,20 @@ DATASETS = Path(
 """A few real pairs in the layouts of the benchmarks; tests that need them are skipped without."""
 NO_DATASETS = "no real pairs: DICL_FLOW_DATASETS names no folder"
 
-# Reduced precision is emulated elsewhere, hundreds of times slower: there one small case will do.
 HAS_BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-HAS_FP16 = torch.ops.mkldnn._is_mkldnn_fp16_supported()
+"""Elsewhere bfloat16 is emulated, hundreds of times slower: there one small case will do."""
+needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this CPU only emulates bfloat16")
 
 PEAK = "most GiB in one process"
 _PROCESSES = () if resource is None else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 SMALL = ModelConfig(levels=(LevelConfig(8, 2, ((8, 1),)), LevelConfig(4, 1, ((8, 1), (8, 2)))))
 """A network of two levels that a test can afford."""
+SMALL_LEVELS = (
+    "model.levels=[{ stride = 8, radius = 2, context = [[8, 1]] }, "
+    "{ stride = 4, radius = 1, context = [[8, 1], [8, 2]] }]"
+)
+"""The same as a change of a recipe."""
 
 
 @pytest.fixture(scope="session")

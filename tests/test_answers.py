@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
@@ -46,7 +46,7 @@ def calibrated(tmp_path_factory):
 
 
 @pytest.mark.parametrize("backend", ["plain", "fast"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
 def test_both_ways_are_the_two_ways(calibrated, backend, precision):
     estimator = dicl_flow.load(calibrated, "cpu", precision, backend)
     result = estimator(IMAGE1, IMAGE2, backward=True)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 import torch
 from children import TESTS, finished, run_child, started
+from conftest import SMALL_LEVELS
 from fake_trees import make_chairs
 
 from dicl_flow.config import HOSTS
@@ -65,8 +66,9 @@ def test_gradients_and_statistics_are_those_of_one_process(outcomes, kind):
 
 
 def test_torchrun_as_a_user_types_it(tmp_path):
-    make_chairs(tmp_path / "chairs", size=(140, 150))
-    changes = ["steps=1", "batch=4", "workers=0", "augment.crop=[128,128]"]
+    make_chairs(tmp_path / "chairs", size=(60, 70))
+    changes = ["steps=1", "batch=4", "workers=0", "augment.crop=[32,48]"]
+    changes += [SMALL_LEVELS, "loss.matched=[0.4,0.8]"]
     process = run_child(
         *("-m", "torch.distributed.run", "--nproc-per-node", "2"),
         *("--standalone", "-m", "dicl_flow", "train", "chairs-0"),

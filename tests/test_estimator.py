@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
@@ -62,7 +62,7 @@ def test_one_pixel_through_the_paper_network():
     assert np.isfinite(estimator(image, image).flow).all()
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", [pytest.param("bf16", marks=needs_bf16), "fp16"])
 def test_reduced_precision_is_near_float32(small_weights, estimator, precision):
     reduced = dicl_flow.load(small_weights, "cpu", precision)
     assert reduced.precision == precision

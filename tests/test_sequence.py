@@ -5,7 +5,7 @@ import fake_trees
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL
+from conftest import SMALL, needs_bf16
 
 import dicl_flow
 from dicl_flow import FlowSequence
@@ -14,6 +14,8 @@ from dicl_flow.estimator import FlowEstimator
 from dicl_flow.models import build
 
 FRAMES, _ = fake_trees.moving_frames(4, (40, 56))
+# A flow of 10 px, summed up otherwise in float32, may differ by some of its last bits.
+ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
 
 
 def small(backend, precision="fp32", memory_limit=None, **changes):
@@ -31,10 +33,11 @@ def test_a_sequence_gives_the_flow_of_its_pairs(backend, changes):
     assert sequence.push(FRAMES[0]) is None
     for before, frame in pairwise(FRAMES):
         found, expected = sequence.push(frame), estimator(before, frame)
-        np.testing.assert_allclose(found.flow, expected.flow, atol=1e-5)
-        np.testing.assert_allclose(found.confidence, expected.confidence, atol=1e-5)
+        np.testing.assert_allclose(found.flow, expected.flow, **ROUNDING)
+        np.testing.assert_allclose(found.confidence, expected.confidence, **ROUNDING)
 
 
+@needs_bf16
 @pytest.mark.parametrize("backend", ["plain", "fast"])
 def test_reduced_precision_stays_what_it_is(backend):
     estimator = small(backend, "bf16")
@@ -57,7 +60,7 @@ def test_with_the_way_back_it_gives_both_ways_of_its_pairs(backend):
     sequence = FlowSequence(estimator, backward=True)
     assert sequence.push(FRAMES[0]) is None
     for pair in pairwise(FRAMES):
-        same_both_ways(sequence.push(pair[1]), estimator(*pair, backward=True), atol=1e-5)
+        same_both_ways(sequence.push(pair[1]), estimator(*pair, backward=True), **ROUNDING)
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -89,7 +92,7 @@ def test_after_a_restart_the_next_frame_is_a_first_one():
     sequence.restart()
     assert sequence.push(FRAMES[2]) is None
     expected = sequence.estimator(FRAMES[2], FRAMES[3]).flow
-    np.testing.assert_allclose(sequence.push(FRAMES[3]).flow, expected, atol=1e-5)
+    np.testing.assert_allclose(sequence.push(FRAMES[3]).flow, expected, **ROUNDING)
 
 
 def test_frames_of_another_size_and_batches_are_refused():
@@ -106,4 +109,4 @@ def test_the_packaged_weights_reuse_features():
     sequence = FlowSequence(estimator)
     sequence.push(FRAMES[0])
     found = sequence.push(FRAMES[1])
-    np.testing.assert_allclose(found.flow, estimator(*FRAMES[:2]).flow, atol=1e-4)
+    np.testing.assert_allclose(found.flow, estimator(*FRAMES[:2]).flow, **ROUNDING)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from children import TESTS, run_child, started
-from conftest import SMALL
+from conftest import SMALL, SMALL_LEVELS, needs_bf16
 from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
 from small_training import CONFIG, CPU, KILLED, RandomSource
 
@@ -254,48 +254,49 @@ def test_unknown_recipes_are_named():
         read_recipe("nowhere.toml", [])
 
 
-# The five levels of every recipe, each with a ninth of the displacements and a small context net.
-SLIM = (
-    "model.levels=["
-    + ", ".join(
-        f"{{ stride = {stride}, radius = 1, context = [[8, 1]] }}" for stride in (64, 32, 16, 8, 4)
-    )
-    + "]"
-)
+RECIPE_DATA = {
+    **{f"chairs-{phase}": ["chairs"] for phase in range(3)},
+    "things": ["things-clean"],
+    "sintel": ["sintel-clean", "sintel-final"],
+    "kitti": ["kitti15"],
+    "finetune": ["pairs"],
+    **{name: ["rendered"] for name in ("rendered-0", "rendered", "rendered-large")},
+    **{name: ["rendered"] for name in ("every-level", "ablation")},
+}
+"""What each recipe trains on, those first whose weights others start from."""
+
+
+def small_changes(name):
+    """What makes a recipe small: two levels, tiny frames; the rest of it stays."""
+    changes = [SMALL_LEVELS, "model.multiple=1", "augment.crop=[32,48]", "loss.matched=[0.4,0.8]"]
+    if name != "chairs-0":
+        changes.append("loss.refined=[0.5,1.0]")
+    if name == "every-level":
+        changes.append("loss.matching=[1.0,0.0]")
+    # reduced precision has tests of its own
+    return [*changes, "render.sizes=[]", "optimizer.precision=fp32", "backend=plain"]
 
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory):
-    """Every stage of the paper, two steps each on fake data, each from the one before."""
+    """Every recipe, two steps on fake data, each from the one it starts from."""
     root = tmp_path_factory.mktemp("stages")
-    make_chairs(root / "chairs", size=(140, 150))
-    make_things(root / "things", size=(140, 150))
-    make_sintel(root / "sintel", size=(140, 150))
-    make_kitti15(root / "kitti", size=(140, 150))
-    make_own_pairs(root / "own", size=(140, 150))
-    data = {
-        **{f"chairs-{phase}": ["chairs=chairs"] for phase in range(3)},
-        "things": ["things-clean=things"],
-        "sintel": ["sintel-clean=sintel", "sintel-final=sintel"],
-        "kitti": ["kitti15=kitti"],
-        "finetune": ["pairs=own"],
-        "rendered-0": ["rendered=procedural"],
-        "rendered": ["rendered=procedural"],
-        "rendered-large": ["rendered=procedural"],
-        "ablation": ["rendered=procedural"],
+    makers = {
+        "chairs": make_chairs,
+        "things-clean": make_things,
+        "sintel-clean": make_sintel,
+        "sintel-final": make_sintel,
+        "kitti15": make_kitti15,
+        "pairs": make_own_pairs,
     }
-    for name, sets in data.items():
+    places = {"rendered": "procedural", **{name: root / name for name in makers}}
+    for name, make in makers.items():
+        make(root / name, size=(60, 70))
+    for name, sets in RECIPE_DATA.items():
         arguments = ["train", name, "--out", str(root / "runs" / name), "--quiet"]
-        for entry in sets:
-            key, _, path = entry.partition("=")
-            place = path if path == "procedural" else root / path
-            arguments += ["--data", f"{key}={place}"]
+        arguments += [word for key in sets for word in ("--data", f"{key}={places[key]}")]
         changes = ["steps=2", "batch=2", "workers=0", "log_every=1", "render.num_shapes=8"]
-        if name != "ablation":  # whose frames have one size
-            changes.append("augment.crop=[128,128]")
-        # reduced precision has a test of its own
-        changes += ["render.sizes=[]", "optimizer.precision=fp32", "backend=plain", SLIM]
-        for change in changes:
+        for change in (*changes, *small_changes(name)):
             arguments += ["--set", change]
         if name == "finetune":
             arguments += ["--init", str(root / "runs" / "things" / "weights.safetensors")]
@@ -314,6 +315,7 @@ STARTS = {
     "finetune": "things",
     "rendered": "rendered-0",
     "rendered-large": "rendered",
+    "every-level": "rendered",
 }
 
 
@@ -330,7 +332,7 @@ def test_every_recipe_trains_every_parameter_from_where_it_starts(stages, name):
         assert (trained[key] - parameter).abs().max() < 0.02, key
     weights = read_weights(stages / name / "weights.safetensors")
     assert weights.about["steps"] == "2"
-    assert weights.config == read_recipe(name, [SLIM]).model
+    assert weights.config == read_recipe(name, small_changes(name)).model
     lines = (stages / name / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
@@ -338,7 +340,7 @@ def test_every_recipe_trains_every_parameter_from_where_it_starts(stages, name):
 @pytest.mark.xdist_group("stages")
 def test_a_run_folder_holds_its_config(stages):
     config = structure(TrainConfig, tomllib.loads((stages / "kitti" / "config.toml").read_text()))
-    assert (config.name, config.steps, config.augment.crop) == ("kitti", 2, (128, 128))
+    assert (config.name, config.steps, config.augment.crop) == ("kitti", 2, (32, 48))
 
 
 def test_a_missing_stage_is_named(tmp_path, capsys):
@@ -389,7 +391,7 @@ def test_a_short_run_learns_and_leaves_its_files(tmp_path):
 
 def test_accumulation_is_one_batch():
     """Without batch statistics, two halves are the whole."""
-    states = []
+    gradients = []
     for parts in (1, 2):
         optimizer = OptimizerConfig(accumulate=parts, freeze_norm=True)
         trainer = Trainer(replace(CONFIG, batch=4, optimizer=optimizer), CPU)
@@ -397,9 +399,11 @@ def test_accumulation_is_one_batch():
         whole = next(batches)
         halves = [FlowBatch(*(t[i : i + 2] for t in vars(whole).values())) for i in (0, 2)]
         trainer.train_step(iter([whole] if parts == 1 else halves), 0.0)
-        states.append(trainer.model.state_dict())
-    for key in states[0]:
-        torch.testing.assert_close(states[0][key], states[1][key], atol=2e-4, rtol=0)
+        gradients.append([parameter.grad for parameter in trainer.model.parameters()])
+    # a gradient that should be 0, as that of a bias before a softmax, is rounding
+    largest = max(gradient.abs().max().item() for gradient in gradients[0])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5 * largest, rtol=1e-3)
 
 
 def test_frozen_norms_keep_their_statistics():
@@ -413,6 +417,7 @@ def test_frozen_norms_keep_their_statistics():
     )
 
 
+@needs_bf16
 def test_bfloat16_keeps_loss_in_float32():
     trainer = Trainer(replace(CONFIG, optimizer=OptimizerConfig(precision="bf16")), CPU)
     values = trainer.train_step(RandomSource().batches(2, 0, CPU), 0.0)
@@ -620,7 +625,8 @@ def test_a_second_signal_ends_the_process_inside_native_code():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.1)
                 break
-        assert process.returncode == 128 + signal.SIGINT
+        # by the thread, or by the system where the first signal came before the second lock
+        assert process.returncode in (128 + signal.SIGINT, -signal.SIGINT)
 
 
 def test_after_the_first_signal_the_next_has_its_default_effect():
