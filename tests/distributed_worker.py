@@ -1,4 +1,4 @@
-"""One process of test_distributed.py: a training step in float64; writes what came out."""
+"""One process of test_distributed.py: a training step of each host in float64; what came out."""
 
 import sys
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from small_training import CONFIG, RandomSource
 
-from dicl_flow.config import OptimizerConfig
+from dicl_flow.config import HOSTS, OptimizerConfig
 from dicl_flow.data import FlowBatch
 from dicl_flow.training import Trainer, join, leave
 
@@ -25,10 +25,18 @@ class ShareOfFour:
         yield FlowBatch(*(part[first : first + size] for part in parts))
 
 
-def main(output: str, host: str) -> None:
+def main(output: str) -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     processes = join(torch.device("cpu"))
+    found = {host: take_step(host, processes) for host in HOSTS}
+    if processes.is_first:
+        torch.save(found, output)
+    leave(processes)
+
+
+def take_step(host, processes):
+    """Loss, gradients and statistics of one step of the small network of `host`."""
     config = replace(CONFIG, batch=BATCH, optimizer=OptimizerConfig())
     kind = {"dicl": "averaged", "pwcnet": "multi-scale", "vcn": "summed"}[host]
     model, loss = replace(CONFIG.model, host=host), replace(CONFIG.loss, kind=kind)
@@ -39,10 +47,8 @@ def main(output: str, host: str) -> None:
     )
     size = processes.share(BATCH, 1)
     values = trainer.train_step(ShareOfFour().batches(size, 0, processes), 0.0)
-    if processes.is_first:
-        buffers = dict(trainer.model.named_buffers())
-        torch.save({"values": values, "gradients": gradients, "buffers": buffers}, output)
-    leave(processes)
+    buffers = dict(trainer.model.named_buffers())
+    return {"values": values, "gradients": gradients, "buffers": buffers}
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ picture_every = 0
 data = [{ name = "rendered" }]
 [model]
 levels = [
-    { stride = 8, radius = 2, context = [[8, 1]] },
+    { stride = 8, radius = 1, context = [[8, 1]] },
     { stride = 4, radius = 1, context = [[8, 1]] },
 ]
 [augment]
-crop = [32, 48]
+crop = [16, 32]
 [render]
 num_shapes = 8
 [loss]

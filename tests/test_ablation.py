@@ -20,6 +20,8 @@ from dicl_flow.ops import size_in_multiples
 from dicl_flow.training import SceneSource, read_recipe
 from dicl_flow.weights import read_weights
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def command(tmp_path, monkeypatch):

@@ -31,6 +31,8 @@ from dicl_flow.models import build
 from dicl_flow.ops import displacement_probability
 from dicl_flow.weights import Weights, encode_weights
 
+pytestmark = pytest.mark.heavy
+
 SIZE = (40, 60)
 
 

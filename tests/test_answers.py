@@ -85,6 +85,7 @@ def test_features_are_computed_once(estimator, monkeypatch):
     assert seen == [2]
 
 
+@pytest.mark.heavy
 def test_both_ways_in_tiles(small_weights, monkeypatch):
     pixel = network_bytes(torch.float32, torch.device("cpu"), fast=True)
     tiled = dicl_flow.load(small_weights, "cpu", "fp32", memory_limit=304 * 300 * pixel)
@@ -120,6 +121,7 @@ def test_what_leaves_the_frame_is_occluded():
     assert occluded[:, 7:].all()
 
 
+@pytest.mark.heavy
 def test_occlusion_follows_the_truth_on_rendered_scenes():
     estimator = dicl_flow.load(device="cpu")
     textures = load_textures(None, size=(192, 256))
@@ -218,10 +220,11 @@ def test_a_network_that_is_never_right_cannot_be_calibrated():
         fit_calibration(Evidence(np.zeros((5, 7)), np.full(5, 9.0)), 1.0, 1)
 
 
+@pytest.mark.heavy
 def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     """The packaged weights, a few small scenes: the least sure are the most wrong."""
     output = tmp_path / "out.safetensors"
-    arguments = ["-d", "rendered=procedural", "-n", 6, "--size", "256x256", "--device", "cpu"]
+    arguments = ["-d", "rendered=procedural", "-n", 6, "--size", "128x256", "--device", "cpu"]
     code, out, _ = run("calibrate", *arguments, "-o", output, "--json")
     assert code == 0
     summary = json.loads(out)
@@ -235,6 +238,7 @@ def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     assert all(torch.equal(weights.tensors[key], before.tensors[key]) for key in before.tensors)
 
 
+@pytest.mark.heavy
 def test_calibrate_gives_the_same_file_again(run, small_weights, tmp_path):
     arguments = ["-w", small_weights, "-d", "rendered=procedural", "-n", 2, "--size", "64x64"]
     outputs = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]

@@ -13,6 +13,7 @@ from dicl_flow.config import ModelConfig
 QUICK = ("bench", "--repeats", "1", "--device", "cpu")
 
 
+@pytest.mark.heavy
 def test_bench_compares_with_the_plain_path(run, small_weights, tmp_path):
     files = tmp_path / "b.json", tmp_path / "b.png"
     options = ("--size", "64x48", "--batch", "1", "--batch", "2", "--path", "plain-fp32")

@@ -11,6 +11,8 @@ from dicl_flow.evaluation import dis, endpoint_error, score_by_warping
 from dicl_flow.evaluation.score import warping_difference
 from dicl_flow.files import read_flow, read_image
 
+pytestmark = pytest.mark.heavy
+
 BUNNY, RENDERED = demo_pairs()
 SIZE = (384, 512)
 

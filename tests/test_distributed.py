@@ -14,6 +14,8 @@ from dicl_flow.errors import InputError
 from dicl_flow.training import Processes
 from dicl_flow.weights import read_weights
 
+pytestmark = pytest.mark.heavy
+
 
 def free_port():
     with socket.socket() as probe:
@@ -21,9 +23,9 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def start(world_size, rank, output, port, host):
+def start(world_size, rank, output, port):
     return started(
-        *(TESTS / "distributed_worker.py", output, host),
+        *(TESTS / "distributed_worker.py", output),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=port,
         WORLD_SIZE=str(world_size),
@@ -32,20 +34,26 @@ def start(world_size, rank, output, port, host):
     )
 
 
-@pytest.fixture(scope="module", params=HOSTS)
-def outcomes(tmp_path_factory, request):
+@pytest.fixture(scope="module")
+def all_outcomes(tmp_path_factory):
+    """What one process and two processes found, for all hosts."""
     folder = tmp_path_factory.mktemp("distributed")
     port = free_port()
     with ExitStack() as stack:
         shares = [(1, 0, "1.pt"), (2, 0, "2.pt"), (2, 1, "2.pt")]
         processes = [
-            stack.enter_context(start(world_size, rank, folder / name, port, request.param))
+            stack.enter_context(start(world_size, rank, folder / name, port))
             for world_size, rank, name in shares
         ]
         for process in processes:
             outcome = finished(process)
             assert outcome.returncode == 0, outcome.stderr
     return [torch.load(folder / f"{n}.pt", weights_only=True) for n in (1, 2)]
+
+
+@pytest.fixture(params=HOSTS)
+def outcomes(all_outcomes, request):
+    return [outcome[request.param] for outcome in all_outcomes]
 
 
 @pytest.mark.xdist_group("outcomes")

@@ -40,7 +40,7 @@ SHELL, PYTHON, TEXT = ("sh", "bash", "console"), ("python",), ("", "text", "toml
 EXEMPT = {
     r"pip install .*": "changes the environment",
     r"git clone .*": "needs the network",
-    r"make (test|demo|setup)": "builds an environment; CI itself is `make test`",
+    r"make (test|quick|slow|demo|setup)": "builds an environment; CI itself is `make test`",
     r"torchrun .*": "needs several GPUs; tests/test_distributed.py runs two processes",
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
@@ -293,8 +293,8 @@ def runnable_blocks():
         name = str(page.relative_to(REPOSITORY))
         for block in read_blocks(page):
             if block.language in SHELL + PYTHON:
-                group = pytest.mark.xdist_group(name)
-                yield pytest.param(page, block, id=f"{name}:{block.line}", marks=group)
+                marks = [pytest.mark.xdist_group(name), pytest.mark.heavy]
+                yield pytest.param(page, block, id=f"{name}:{block.line}", marks=marks)
 
 
 @pytest.mark.parametrize(("page", "block"), runnable_blocks())
@@ -329,7 +329,7 @@ def test_an_unknown_command_fails():
 def test_what_is_not_run_has_a_reason():
     assert all(EXEMPT.values())
     assert exempt_reason("dicl-flow flow a.png b.png -o x.flo") is None
-    assert exempt_reason("make test") == EXEMPT[r"make (test|demo|setup)"]
+    assert exempt_reason("make test") == EXEMPT[r"make (test|quick|slow|demo|setup)"]
 
 
 # --- what can be checked without running --------------------------------------------------------

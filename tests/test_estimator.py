@@ -136,6 +136,7 @@ def test_frames_are_resized_and_the_flow_back(monkeypatch):
     np.testing.assert_allclose(result.confidence, 1, rtol=1e-5)
 
 
+@pytest.mark.heavy
 def test_packaged_weights_beat_no_flow_on_the_demo():
     from dicl_flow.cli.demo import demo_pairs
     from dicl_flow.data import read_sample
@@ -191,6 +192,7 @@ def test_a_device_that_is_not_there_is_refused_not_replaced(small_weights):
         dicl_flow.load(small_weights, device="cuda")
 
 
+@pytest.mark.heavy
 def test_real_pair_runs_at_its_own_size(estimator, datasets):
     folder = datasets / "KITTI2015/training/image_2"
     result = estimator(folder / "000010_10.png", folder / "000010_11.png")

@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SHAKE = np.array([(0, 0), (5, -3), (-4, 4), (3, 2)])  # px, where the camera looks
 

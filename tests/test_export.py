@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import onnxruntime
+import pytest
 import torch
 
 from dicl_flow import export
@@ -13,6 +14,8 @@ from dicl_flow.export import demo_frames
 from dicl_flow.models import build
 from dicl_flow.ops import displacement_windows
 from dicl_flow.weights import Weights, encode_weights
+
+pytestmark = pytest.mark.heavy
 
 # sides in multiples of 8
 TINY = ModelConfig(levels=(LevelConfig(4, 1),), projection=False, context=False)
@@ -80,6 +83,7 @@ def test_onnx_of_any_size(run, tmp_path):
     assert_equal_flow(weights, estimate, [(1, (37, 51)), (2, (64, 40)), (1, (8, 8)), (1, (3, 90))])
 
 
+@pytest.mark.slow  # docs/how-to/exporting.md, whose commands are run, exports so as well
 def test_torch_export_of_any_size(run, tmp_path):
     weights, output = make_weights(tmp_path, padding="resize"), tmp_path / "x.pt2"
     arguments = ("--format", "torch-export", "--dynamic", "-w", weights, "-o", output)

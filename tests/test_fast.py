@@ -94,6 +94,7 @@ def test_chunks_do_not_change_the_scores(monkeypatch):
         torch.testing.assert_close(result, results[0], atol=1e-12, rtol=0)
 
 
+@pytest.mark.heavy
 def test_whole_network_equals_the_plain_one_in_float64(golden_model, golden_images):
     images = [image[..., :128, :256] for image in golden_images]
     with torch.no_grad():
@@ -113,6 +114,7 @@ def full_size_difference(model, precision, images):
     return np.linalg.norm(flows[0] - flows[1], axis=-1)
 
 
+@pytest.mark.heavy
 def test_float32_stays_within_the_promise(golden_model):
     difference = full_size_difference(golden_model, "fp32", formula.pair(120, 250))
     assert difference.mean() <= 1e-3
@@ -120,6 +122,7 @@ def test_float32_stays_within_the_promise(golden_model):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.heavy
 def test_reduced_precision_stays_near(golden_model, small_model, precision):
     native = precision == "bf16" and HAS_BF16  # else it is slow: a small case will do
     model, size = (golden_model, (120, 120)) if native else (small_model, (16, 24))
@@ -198,6 +201,7 @@ def test_too_little_memory_is_said():
         tile_size((2000, 2000), 100 * 100, 128)
 
 
+@pytest.mark.heavy
 def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
     limit = 304 * 300 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
@@ -217,6 +221,7 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
     assert max(height * width for height, width in sizes) <= 304 * 300
 
 
+@pytest.mark.heavy
 def test_packaged_weights_give_the_same_answer():
     """A part of the demo's film, with trained weights: float32 to rounding, bfloat16 nearly."""
     pair = demo_pairs()[0]

@@ -30,6 +30,8 @@ from dicl_flow.ops import (  # noqa: E402
 )
 from dicl_flow.ops.warp import INSIDE  # noqa: E402
 
+pytestmark = pytest.mark.heavy
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LAST = torch.channels_last
 

@@ -45,6 +45,8 @@ from dicl_flow.training.loss import (
 from dicl_flow.training.start import freeze_norms, start_from
 from dicl_flow.weights import Weights, encode_weights, load_model, read_weights
 
+pytestmark = pytest.mark.heavy
+
 GRID = list(product(HOSTS, (None, *MATCHERS)))
 BOTH = ("pwcnet", "vcn")
 ALONE = Processes(torch.device("cpu"))

@@ -12,6 +12,8 @@ from dicl_flow.errors import InputError
 from dicl_flow.files import read_image, write_flow
 from dicl_flow.interpolation import splat
 
+pytestmark = pytest.mark.heavy
+
 SIZE = (64, 96)
 
 

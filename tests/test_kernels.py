@@ -28,6 +28,8 @@ from dicl_flow.nn import ConvBlock
 from dicl_flow.nn.fused import FusedConvBlock
 from dicl_flow.training import pyramid_loss
 
+pytestmark = pytest.mark.heavy
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHANNELS_LAST = torch.channels_last
 

@@ -132,6 +132,7 @@ def run_with_dead_level(folder, stride, monkeypatch, capsys):
     return lines, " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.heavy
 def test_a_run_names_its_dead_level(tmp_path, monkeypatch, capsys):
     lines, said = run_with_dead_level(tmp_path, 8, monkeypatch, capsys)
     assert said.count("the level of stride 8 adds nothing") == 2  # in eight steps

@@ -57,6 +57,7 @@ def equal(first, second):
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("workers", [1, 2])
 def test_batches_do_not_depend_on_the_number_of_workers(pairs, workers):
     dataset = FlowDataset(pairs, CONFIG, SEED)
@@ -91,6 +92,7 @@ def test_no_two_epochs_and_no_two_listings_repeat_a_variation(pairs):
     np.testing.assert_array_equal(dataset[0, 1].image1, samples[3].image1)
 
 
+@pytest.mark.heavy
 def test_a_stream_is_resumed_by_its_step(pairs):
     dataset = FlowDataset(pairs, CONFIG, SEED)
     whole = take(dataset, 2, 8)
@@ -123,7 +125,7 @@ def test_without_augmentation_the_files_come_as_they_are(pairs):
     assert batch.image1.shape == (1, 3, 40, 56)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.heavy)])
 @pytest.mark.parametrize(
     ("content", "expected"), [(b"no image", InputError), (None, FileNotFoundError)]
 )
@@ -138,6 +140,7 @@ def test_a_broken_file_is_named(pairs, tmp_path, workers, content, expected):
     assert "Traceback" not in describe(error.value)
 
 
+@pytest.mark.heavy
 def test_the_global_generator_is_left_alone(pairs):
     before = torch.get_rng_state()
     take(FlowDataset(pairs, CONFIG, SEED), 2, 2, workers=1)
@@ -154,6 +157,7 @@ class ThreadCounts(FlowDataset):
 
 
 @pytest.mark.usefixtures("threads_kept")
+@pytest.mark.heavy
 def test_a_worker_keeps_to_one_core(pairs):
     cv2.setNumThreads(2)
     batch = take(ThreadCounts(pairs, CONFIG, SEED), 1, 1, workers=1)[0]
@@ -182,6 +186,7 @@ def test_a_data_set_needs_pairs_and_a_seed(pairs):
         FlowDataset(pairs, CONFIG, -1)
 
 
+@pytest.mark.heavy
 def test_the_bench_measures_loader_and_stages(pairs):
     assert measure_loader(FlowDataset(pairs, CONFIG, SEED), 2, workers=1, seconds=0.1) > 0
     stages = measure_stages(pairs, CONFIG, 2, seconds=0.1)
@@ -190,6 +195,7 @@ def test_the_bench_measures_loader_and_stages(pairs):
 
 
 @pytest.mark.usefixtures("threads_kept")
+@pytest.mark.heavy
 def test_the_bench_command_names_the_bottleneck(pairs, capsys):
     root = str(pairs[0].image1.parents[1])
     options = ["--crop", "24x32", "--seconds", "0.1", "--workers", "0", "--json"]

@@ -78,6 +78,7 @@ def test_images_that_differ_are_refused():
         build(SMALL)(torch.rand(1, 3, 16, 16), torch.rand(1, 3, 16, 32))
 
 
+@pytest.mark.heavy
 def test_works_under_torch_export_for_any_batch():
     torch.manual_seed(0)
     model = build(SMALL).eval()

@@ -88,11 +88,13 @@ def cpu_seconds(*code):
     return float(child.stdout.split()[-1])
 
 
+@pytest.mark.heavy
 def test_importing_everything_takes_at_most_three_times_torch():
     everything = "import dicl_flow; [getattr(dicl_flow, name) for name in dicl_flow.__all__]"
     assert cpu_seconds(everything) < 3 * cpu_seconds("import torch")
 
 
+@pytest.mark.heavy
 def test_help_needs_no_heavy_import():
     code = (
         "import sys; from dicl_flow.cli import main\n"
@@ -107,3 +109,19 @@ def test_the_module_runs_as_a_command():
     assert (
         run_child("-m", "dicl_flow", "--version").stdout == f"dicl-flow {dicl_flow.__version__}\n"
     )
+
+
+@pytest.mark.xdist_group("together")
+def test_groups_reach_the_scheduler(request):
+    """Else every worker would build every dear fixture for itself, without a word."""
+    if request.config.getoption("loadgroup", False):
+        assert request.node.nodeid.endswith("@together")
+
+
+def test_no_test_forks_and_none_imports_another():
+    for path in Path(__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute):
+                assert node.attr != "fork", path.name
+            if isinstance(node, ast.ImportFrom):
+                assert not (node.module or "").startswith("test_"), path.name

@@ -21,6 +21,8 @@ from dicl_flow.render.dice import Dice
 from dicl_flow.render.noise import smooth_noise
 from dicl_flow.render.shapes import shape_bank
 
+pytestmark = pytest.mark.heavy
+
 CPU = torch.device("cpu")
 SIZE = (96, 136)
 SMALL = RenderConfig(num_shapes=32, shape_side=64)

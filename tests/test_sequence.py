@@ -74,6 +74,7 @@ def test_the_feature_net_sees_each_frame_once(backward):
 
 
 @pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.heavy
 def test_frames_too_large_for_the_memory_are_tiled_as_pairs_are(backward):
     frames, _ = fake_trees.moving_frames(2, (300, 520))
     estimator = small("fast", memory_limit=400 * 300 * 300)
@@ -104,6 +105,7 @@ def test_frames_of_another_size_and_batches_are_refused():
         sequence.push(np.stack(FRAMES))
 
 
+@pytest.mark.heavy
 def test_the_packaged_weights_reuse_features():
     estimator = dicl_flow.load(device="cpu", precision="fp32")
     sequence = FlowSequence(estimator)

@@ -319,6 +319,7 @@ STARTS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.xdist_group("stages")
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_trains_every_parameter_from_where_it_starts(stages, name):
@@ -337,6 +338,7 @@ def test_every_recipe_trains_every_parameter_from_where_it_starts(stages, name):
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
+@pytest.mark.heavy
 @pytest.mark.xdist_group("stages")
 def test_a_run_folder_holds_its_config(stages):
     config = structure(TrainConfig, tomllib.loads((stages / "kitti" / "config.toml").read_text()))
@@ -375,6 +377,7 @@ def test_start_refuses_weights_of_another_network(tmp_path):
 # --- the loop ----------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_a_short_run_learns_and_leaves_its_files(tmp_path):
     outcome = train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
     assert outcome.finished
@@ -425,6 +428,7 @@ def test_bfloat16_keeps_loss_in_float32():
     assert all(level.refined.dtype == torch.float32 for level in trainer.levels)
 
 
+@pytest.mark.heavy
 def test_a_bad_batch_is_skipped_counted_and_leaves_no_trace(tmp_path):
     outcome = train(CONFIG, RandomSource(poison=[1, 3]), RunFolder(tmp_path), CPU, quiet=True)
     assert outcome.finished
@@ -434,6 +438,7 @@ def test_a_bad_batch_is_skipped_counted_and_leaves_no_trace(tmp_path):
     assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["skipped"] == 2
 
 
+@pytest.mark.heavy
 def test_ten_bad_batches_in_a_row_stop_the_run_with_the_batch_saved(tmp_path):
     config = replace(CONFIG, steps=50, picture_every=0)
     with pytest.raises(InputError, match="not finite 10 times in a row, last at step 13"):
@@ -442,6 +447,7 @@ def test_ten_bad_batches_in_a_row_stop_the_run_with_the_batch_saved(tmp_path):
     assert batch["image1"].isnan().any()
 
 
+@pytest.mark.heavy
 def test_a_run_folder_is_not_overwritten(tmp_path):
     train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
     with pytest.raises(InputError, match="already holds a run"):
@@ -483,6 +489,7 @@ def test_minutes_end_the_run_and_plan_the_schedule(tmp_path):
     assert lines[-1]["learning_rate"] < 0.5 * lines[0]["learning_rate"]
 
 
+@pytest.mark.heavy
 def test_overfitting_two_samples_stops_when_they_fit(tmp_path):
     make_chairs(tmp_path / "chairs", size=(40, 50))
     config = replace(CONFIG, steps=400, data=(DataConfig("chairs:all"),), picture_every=0)
@@ -504,6 +511,7 @@ def test_overfit_needs_as_many_pairs_and_batch_norm_two_pixels(tmp_path):
         FixedSource(config, {"chairs": tmp_path}, 1)
 
 
+@pytest.mark.heavy
 def test_rendered_batches_depend_on_the_step_alone():
     config = replace(CONFIG, data=(DataConfig("rendered"),))
     source = open_source(config, {"rendered": Path("procedural")})
@@ -530,6 +538,7 @@ def test_data_must_be_located():
         DataSource(CONFIG, {})
 
 
+@pytest.mark.heavy
 def test_a_corrupt_image_in_an_epoch_is_named(tmp_path):
     make_chairs(tmp_path / "chairs", size=(40, 50))
     victim = sorted((tmp_path / "chairs").rglob("*_img1.ppm"))[0]
@@ -563,6 +572,7 @@ def moments(seed):
             yield "at-batch", count - 2
 
 
+@pytest.mark.heavy
 @pytest.mark.xdist_group("killed")
 def test_killed_ten_times_and_resumed_the_run_ends_bit_identical(tmp_path, undisturbed):
     codes = [run_child(CHILD, tmp_path, *moment).returncode for moment in moments(seed=3)]
@@ -575,6 +585,7 @@ def test_killed_ten_times_and_resumed_the_run_ends_bit_identical(tmp_path, undis
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.heavy
 @pytest.mark.xdist_group("killed")
 @pytest.mark.usefixtures("one_thread")
 def test_sigterm_saves_and_exits(tmp_path, undisturbed):
@@ -594,6 +605,7 @@ def test_sigterm_saves_and_exits(tmp_path, undisturbed):
     assert_same(state_of(tmp_path), undisturbed)
 
 
+@pytest.mark.heavy
 def test_rendered_frames_of_several_sizes_take_turns():
     config = read_recipe(
         "rendered-0", ["batch=4", "augment.crop=[128,256]", "render.sizes=[[128,256],[256,256]]"]
@@ -617,6 +629,7 @@ with StopSignal():
 """
 
 
+@pytest.mark.heavy
 def test_a_second_signal_ends_the_process_inside_native_code():
     with started("-c", STUCK) as process:
         assert process.stdout.readline() == "stuck\n"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import count
+from multiprocessing import active_children
 from threading import current_thread, main_thread
 
 import cv2
@@ -92,12 +93,19 @@ class _Batches(Dataset[dict[str, Tensor] | Exception]):
 
 
 def _raise_or_yield(loader: DataLoader[dict[str, Tensor] | Exception]) -> Iterator[FlowBatch]:
+    before = set(active_children())
     with _signals_ignored():
         batches = iter(loader)  # starts the workers
-    for batch in batches:
-        if isinstance(batch, Exception):
-            raise batch
-        yield FlowBatch(**batch)
+    workers = set(active_children()) - before
+    try:
+        for batch in batches:
+            if isinstance(batch, Exception):
+                raise batch
+            yield FlowBatch(**batch)
+    finally:
+        del batches  # ends the workers that listen
+        for worker in workers:
+            worker.kill()  # they ignore SIGTERM, and one that is stuck would keep us from ending
 
 
 @contextmanager

@@ -19,7 +19,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "cfeb0f8c28e6432b8747cb334912cd99c50d83c6557af407504c3a573d9009c8",
+    "rendered": "9552c84523f155406ea26d773c9a6e4acb51179b760ccce0141f320f1523c170",
 }
 _PACKAGED = Path(__file__).parent
 
