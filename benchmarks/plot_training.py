@@ -19,7 +19,9 @@ for number, run in enumerate(runs):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     batch = read_recipe(run.name, []).batch
     counts = [line.get("pairs", batch * line["step"]) for line in lines]
-    seen = np.array([line.get("pairs_total", pairs + n) for line, n in zip(lines, counts)])
+    seen = np.array(
+        [line.get("pairs_total", pairs + n) for line, n in zip(lines, counts, strict=True)]
+    )
     epe = np.array([line["epe"] for line in lines])
     axes.plot(seen / 1000, epe, alpha=0.3, color=f"C{number}")
     smooth = np.convolve(epe, np.ones(9) / 9, "valid")

@@ -297,7 +297,7 @@ def runnable_blocks():
                 yield pytest.param(page, block, id=f"{name}:{block.line}", marks=marks)
 
 
-@pytest.mark.parametrize(("page", "block"), runnable_blocks())
+@pytest.mark.parametrize(("page", "block"), list(runnable_blocks()))
 def test_every_block_runs(page, block, pages, monkeypatch):
     folder, names = pages(page)
     monkeypatch.chdir(folder)
