@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import fields, replace
 from itertools import islice
 
@@ -11,6 +12,7 @@ from dicl_flow.cli import describe, main
 from dicl_flow.config import AugmentConfig
 from dicl_flow.data import FlowDataset, FlowPair, FlowSample, stream_batches
 from dicl_flow.data.bench import measure_loader, measure_stages
+from dicl_flow.data.loader import usable_workers
 from dicl_flow.errors import InputError
 from dicl_flow.files import encode_image, write_flow
 
@@ -162,6 +164,34 @@ def test_a_worker_keeps_to_one_core(pairs):
     cv2.setNumThreads(2)
     batch = take(ThreadCounts(pairs, CONFIG, SEED), 1, 1, workers=1)[0]
     assert batch.flow.flatten().tolist() == [1, 1]
+
+
+def test_there_are_no_more_workers_than_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 5}, raising=False)
+    assert [usable_workers(wanted) for wanted in (0, 2, 3, 4, 64)] == [0, 2, 3, 3, 3]
+    monkeypatch.delattr(os, "sched_getaffinity")  # macOS, Windows
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_workers(4) == 1
+
+
+inherited = False
+
+
+class Inheritance(FlowDataset):
+    """Samples whose flow is what the process has of its parent's memory."""
+
+    def __getitem__(self, key):
+        image = np.zeros((1, 1, 3), np.uint8)
+        flow = np.full((1, 1, 2), inherited, np.float32)
+        return FlowSample(image, image, flow, np.ones((1, 1), bool))
+
+
+@pytest.mark.heavy
+def test_workers_are_not_forked(pairs, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.inherited", True)
+    dataset = Inheritance(pairs, CONFIG, SEED)
+    assert take(dataset, 1, 1)[0].flow.all()
+    assert not take(dataset, 1, 1, workers=1)[0].flow.any()
 
 
 @pytest.mark.parametrize(
