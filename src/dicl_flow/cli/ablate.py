@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +65,7 @@ def ablate(
     sets = {name: list_pairs(name, root, needs_truth=True) for name, root in others.items()}
     place = choose_device(device)
     draw_figure(1, 1)  # complain now, not after the training
-    options.check_folders([output])
+    check_outputs(folders=[output])
     if taught & roots.keys():
         output.mkdir(parents=True, exist_ok=True)
         _train(variants, roots, output, scenes, place, quiet)

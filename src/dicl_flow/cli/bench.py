@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 if TYPE_CHECKING:
     from ..bench import Result
@@ -66,7 +67,7 @@ def bench(
 
     if host is not None and weights is not None:
         raise InputError("--host times a network without weights; give --host or --weights")
-    wanted = options.check_outputs([output, plot])
+    wanted = check_outputs([output, plot], inputs=[weights])
     sizes, batches = (
         sizes or (["512x256"] if quick else _SIZES),
         batches or ([1] if quick else [1, 8]),

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 if TYPE_CHECKING:
     from ..estimator import FlowEstimator
@@ -54,7 +55,7 @@ def calibrate(
     from ..files import write_files
     from ..weights import encode_weights, load_model, read_weights, resolve
 
-    options.check_outputs([output])
+    check_outputs([output], inputs=[weights])
     if output.suffix != ".safetensors":
         raise InputError(f"{output}: the output ends in .safetensors")
     found, frame = read_weights(resolve(weights)), options.parse_size("--size", size)

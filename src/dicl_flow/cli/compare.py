@@ -3,6 +3,7 @@ from typing import Annotated, Any
 import typer
 
 from . import analyze, options
+from .outputs import check_outputs, files_of, refuse_inputs
 
 
 def compare(
@@ -32,14 +33,16 @@ def compare(
     from ..evaluation import pool
     from ..files import encode_image, write_files
 
-    options.check_folders([output])
+    check_outputs(folders=[output])
     pairs = analyze.find_pairs(pair, truth, data, limit)
+    sheets = {item.name: output / f"{_file_name(item.name)}.png" for item in pairs}
+    refuse_inputs(sheets.values(), files_of(pairs))
     opened = open_methods(methods, device, precision)
     output.mkdir(parents=True, exist_ok=True)
     scores: dict[str, dict[str, Any]] = {name: {} for name in opened}
     for item in options.track(pairs, "pairs", quiet=quiet):
         comparison = compare_pair(item, opened)
-        path = output / f"{item.name.replace('/', '-').replace(':', '-')}.png"
+        path = sheets[item.name]
         write_files({path: encode_image(path, comparison.sheet)})
         for name, score in comparison.scores.items():
             scores[name][item.name] = score
@@ -48,3 +51,7 @@ def compare(
     document = json.dumps({"totals": totals, "pairs": by_pair}, indent=1) + "\n"
     write_files({output / "compare.json": document.encode()})
     analyze.report(totals, output, quiet=quiet, as_json=as_json)
+
+
+def _file_name(pair: str) -> str:
+    return pair.replace("/", "-").replace(":", "-")

@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 
 def convert(
@@ -34,7 +35,7 @@ def convert(
     from ..files import write_files
     from ..weights import encode_weights, halve, import_legacy, read_weights
 
-    options.check_outputs([output])
+    check_outputs([output], inputs=[checkpoint])
     if output.suffix != ".safetensors":
         raise InputError(f"{output}: the output ends in .safetensors")
     ours = checkpoint.suffix == ".safetensors"

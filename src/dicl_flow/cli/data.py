@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs, files_of, refuse_inputs
 
 if TYPE_CHECKING:
     from ..data import FlowPair, Survey
@@ -40,10 +41,11 @@ def check(
     from ..errors import InputError
     from ..files import encode_image, write_files
 
-    options.check_outputs([output])
+    check_outputs([output])
     if output is not None and output.suffix.lower() not in (".png", ".jpg"):
         raise InputError(f"{output}: a contact sheet ends in .png or .jpg")
     pairs = list_pairs(name, root)
+    refuse_inputs([output] if output else [], files_of(pairs))
     drawn = _spread(pairs, samples)
     opened = pairs if everything else drawn
     survey, sheet, broken = _open(opened, set(drawn) if output else set(), not quiet)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 if TYPE_CHECKING:
     from ..data import FlowPair
@@ -40,7 +41,7 @@ def demo(
     from ..evaluation import score_pair
     from ..files import encode_flow, encode_image, write_files
 
-    options.check_folders([output])
+    check_outputs(folders=[output])
     estimator = load(weights, device, precision)
     contents: dict[Path, bytes] = {}
     found: dict[str, float] = {}

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from . import options
+from .outputs import check_outputs, files_of, refuse_inputs
 
 if TYPE_CHECKING:
     from ..data import FlowPair
@@ -62,11 +63,15 @@ def evaluate(
 
     count, pictures = worst or (0, None)
     _check(weights, baseline, keep, predictions, worst)
-    options.check_outputs([json_file, markdown, sparsification])
+    wanted = check_outputs(
+        [json_file, markdown, sparsification],
+        folders=[keep, pictures],
+        inputs=[predictions, weights],
+    )
     if sparsification is not None:
         _check_plot(sparsification, baseline is not None and weights is None)
-    options.check_folders([keep, pictures])
     sets = _list_data(data)
+    refuse_inputs(wanted, (file for pairs in sets.values() for file in files_of(pairs)))
     how = (device, precision, backend)
     predictors = _kept(predictions) if predictions else _methods(weights, baseline, how, keep)
     results = []

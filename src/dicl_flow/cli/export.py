@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 
 def export(
@@ -30,7 +31,7 @@ def export(
     """
     from ..errors import InputError
 
-    options.check_outputs([output])
+    check_outputs([output], inputs=[weights])
     _check(kind, output, size is not None, dynamic)
     frame = options.parse_size("--size", size) if size is not None else None
     if frame is not None and min(frame) < 1:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 if TYPE_CHECKING:
     from ..estimator import FlowEstimator, FlowResult
@@ -63,10 +64,13 @@ def flow(
         "confidence": confidence,
         "occlusion": occlusion,
     }
-    wanted = options.check_outputs([output, backward, *pictures.values()])
+    wanted = check_outputs(
+        flows=[output, backward],
+        pictures=list(pictures.values()),
+        inputs=[image1, image2, weights],
+    )
     if not wanted:
         raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
-    _check_flow_files([output, backward])
     if verbose and quiet:
         raise InputError("--verbose and --quiet contradict each other; leave one out")
     how = (device, precision, backend, options.in_bytes(memory_limit))
@@ -111,15 +115,6 @@ def _explain(
     choices["frame"] = explain_frame(estimator, (height, width))
     for name, choice in choices.items():
         typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)
-
-
-def _check_flow_files(paths: list[Path | None]) -> None:
-    from ..errors import InputError
-    from ..files import FLOW_SUFFIXES
-
-    for path in paths:
-        if path is not None and path.suffix.lower() not in FLOW_SUFFIXES:
-            raise InputError(f"{path}: flow files end in {', '.join(FLOW_SUFFIXES)}")
 
 
 def _masked(result: "FlowResult", min_confidence: float) -> "FlowResult":

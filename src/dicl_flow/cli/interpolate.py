@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 
 def interpolate(
@@ -42,7 +43,7 @@ def interpolate(
     if time is not None and not 0 <= time <= 1:
         raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
     times = _times(output, 0.5 if time is None else time, count)
-    options.check_outputs(list(times))
+    check_outputs(pictures=list(times), inputs=[image1, image2, weights])
     frames = to_uint8(read_image(image1)), to_uint8(read_image(image2))
     result = load(weights, device, precision)(*frames, backward=True)
     assert result.backward is not None

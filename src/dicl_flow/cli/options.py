@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterable
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -56,30 +55,6 @@ def parse_size(option: str, text: str) -> tuple[int, int]:
     if not (height.isdecimal() and width.isdecimal()):
         raise InputError(f"{option} must be HEIGHTxWIDTH, as 256x384, got {text!r}")
     return int(height), int(width)
-
-
-def check_outputs(paths: list[Path | None]) -> list[Path]:
-    """Keep the outputs that were asked for, refusing early what could not be written or clashes."""
-    from ..errors import InputError
-    from ..files import check_writable
-
-    wanted = [path for path in paths if path is not None]
-    for path in wanted:
-        check_writable(path)
-    names = [path.resolve() for path in wanted]
-    twice = next((path for path in names if names.count(path) > 1), None)
-    if twice:
-        raise InputError(f"two outputs have the same name: {twice}")
-    return wanted
-
-
-def check_folders(folders: list[Path | None]) -> None:
-    """Refuse early a folder that was asked for and could not be written into."""
-    from ..files import check_folder
-
-    for folder in folders:
-        if folder is not None:
-            check_folder(folder)
 
 
 def track(items: Collection[Item], description: str, *, quiet: bool) -> Iterable[Item]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 if TYPE_CHECKING:
     from ..data import FlowSample
@@ -45,9 +46,10 @@ def render(
     from ..files import encode_image, write_files
     from ..render import Renderer, load_textures
 
-    _check_outputs(output, stats)
+    folder = None if photos == "procedural" else Path(photos)
+    _check_outputs(output, stats, folder)
     config, frame = RenderConfig(motion=motion), options.parse_size("--size", size)
-    place, folder = choose_device(device), None if photos == "procedural" else Path(photos)
+    place = choose_device(device)
     # a scene shows a dozen textures; a few pairs do not need all photographs in memory
     textures = load_textures(folder, place, seed, limit=max(64, 4 * count))
     renderer = Renderer(config, frame, textures, place, seed)
@@ -68,12 +70,12 @@ def render(
     options.report(summary, quiet=quiet, as_json=as_json)
 
 
-def _check_outputs(output: Path, stats: Path | None) -> None:
+def _check_outputs(output: Path, stats: Path | None, photos: Path | None) -> None:
     from ..errors import InputError
     from ..render.statistics import plotting
 
-    options.check_folders([output])
-    options.check_outputs([stats])
+    inputs = [] if photos is None else [photos, *photos.rglob("*")]
+    check_outputs([stats], folders=[output], inputs=inputs)
     if stats is not None:
         if stats.suffix.lower() != ".png":
             raise InputError(f"{stats}: the statistics are drawn as .png")

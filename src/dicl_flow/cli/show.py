@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 
 def show(
@@ -24,7 +25,7 @@ def show(
     from ..files import encode_image, read_flow, write_files
     from ..visualize import flow_statistics, flow_to_rgb
 
-    options.check_outputs([output])
+    check_outputs(pictures=[output], inputs=[flow])
     vectors = read_flow(flow)
     statistics = flow_statistics(vectors)
     if output is not None:

@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 
 def submit(
@@ -29,7 +30,7 @@ def submit(
     from ..estimator import load
     from ..evaluation import predict, submission_entries, write_submission
 
-    options.check_outputs([output])
+    check_outputs([output], inputs=[weights])
     if output.suffix.lower() != ".zip":
         raise InputError(f"{output}: the output ends in .zip")
     entries = submission_entries(benchmark, root)

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs, refuse_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from fractions import Fraction
 
     from ..video import Writer
@@ -100,10 +101,12 @@ def video(
     selection = Selection(
         Moment.parse("--start", start), Moment.parse("--end", end), stride, scale, on_error
     )
-    kinds = _check_outputs(Path(source), output, stats)
+    kinds = _kinds(output)
+    _check_outputs(kinds, stats, [Path(source), resolve(weights)])
     panels = _check_options(kinds, show, file_format, maximum, backward, occlusion)
     both = backward or occlusion or "occlusion" in panels
     opened = open_source(source)
+    refuse_inputs(output, _folders(opened.files))
     estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
     settings = {
@@ -145,22 +148,30 @@ def video(
     options.report(summary, quiet=quiet, as_json=as_json)
 
 
-def _check_outputs(source: Path, outputs: list[Path], stats: Path | None) -> dict[Path, str]:
-    """Return what each output is, refusing early what cannot be written."""
+def _kinds(outputs: list[Path]) -> dict[Path, str]:
+    """Return what each output is: a video, an array or a folder."""
     from ..errors import InputError
 
     kinds = {path: _kind(path) for path in outputs}
-    options.check_outputs([*(path for path, kind in kinds.items() if kind != "folder"), stats])
-    options.check_folders([path for path, kind in kinds.items() if kind == "folder"])
     if len(set(kinds.values())) < len(outputs):
         raise InputError("give one output of a kind: one video, one array, one folder")
-    inputs = source.resolve(), source.parent.resolve() if not source.exists() else None
-    for path in outputs:
-        if path.resolve() in inputs:
-            raise InputError(f"{path} is the input as well; write elsewhere")
+    return kinds
+
+
+def _check_outputs(kinds: dict[Path, str], stats: Path | None, inputs: list[Path]) -> None:
+    from ..errors import InputError
+
+    folders = [path for path, kind in kinds.items() if kind == "folder"]
+    files = [path for path, kind in kinds.items() if kind != "folder"]
+    check_outputs([*files, stats], folders=folders, inputs=inputs)
     if stats is not None and stats.suffix.lower() != ".csv":
         raise InputError(f"{stats}: the statistics are written as .csv")
-    return kinds
+
+
+def _folders(frames: "Sequence[Path]") -> set[Path]:
+    """Return where frames lie, and where links among them lead: flows could replace them there."""
+    links = {frame.resolve().parent for frame in frames if frame.is_symlink()}
+    return {frame.parent for frame in frames} | links
 
 
 def _check_options(

@@ -4,6 +4,7 @@ from typing import Annotated
 import typer
 
 from . import options
+from .outputs import check_outputs
 
 
 def warp(
@@ -30,7 +31,7 @@ def warp(
     from ..files import encode_image, read_flow, read_image, to_uint8, write_files
     from ..warping import warp
 
-    options.check_outputs([output, mask])
+    check_outputs(pictures=[output, mask], inputs=[image2, flow])
     image, vectors = to_uint8(read_image(image2)), read_flow(flow)
     warped = warp(image, vectors)
     inside = warp(np.ones(vectors.shape[:2]), vectors) > 0

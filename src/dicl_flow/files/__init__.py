@@ -3,11 +3,12 @@
 from .atomic import check_folder, check_writable, read_bytes, replacing, write_files
 from .disparity import read_disparity
 from .flow_files import FLOW_SUFFIXES, encode_flow, read_flow, write_flow
-from .images import encode_image, read_image, to_uint8
+from .images import check_image_name, encode_image, read_image, to_uint8
 
 __all__ = [
     "FLOW_SUFFIXES",
     "check_folder",
+    "check_image_name",
     "check_writable",
     "encode_flow",
     "encode_image",

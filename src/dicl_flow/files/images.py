@@ -42,6 +42,11 @@ def encode_image(path: str | Path, image: Array) -> bytes:
     return bytes(data)
 
 
+def check_image_name(path: str | Path) -> None:
+    """Refuse, before any work is done, an extension that `encode_image` does not know."""
+    encode_image(path, np.zeros((16, 16, 3), np.uint8))
+
+
 def to_uint8(image: Array) -> Array:
     """Bring an image of any supported depth (floats in [0, 1]) to 8 bits for display."""
     if image.dtype == np.uint16:

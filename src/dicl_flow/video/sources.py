@@ -43,6 +43,8 @@ class Source:
     """How many frames there are, as far as the file says."""
     live: bool = False
     """Whether it can be seen only once, as a camera."""
+    files: tuple[Path, ...] = ()
+    """The frames, where each is a file of its own."""
 
 
 def open_source(text: str) -> Source:
@@ -74,7 +76,7 @@ def images(files: list[Path], place: Path) -> Source:
         for file in frames:
             yield Shot(file.stem, None, partial(_read, file))
 
-    return Source(shots, [str(place.resolve())], count=len(frames))
+    return Source(shots, [str(place.resolve())], count=len(frames), files=tuple(frames))
 
 
 def _read(file: Path) -> Array:

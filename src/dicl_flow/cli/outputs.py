@@ -1,0 +1,86 @@
+"""What is to be written, looked at before any work is done."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from ..data import FlowPair
+
+
+def check_outputs(
+    files: Sequence[Path | None] = (),
+    *,
+    flows: Sequence[Path | None] = (),
+    pictures: Sequence[Path | None] = (),
+    folders: Sequence[Path | None] = (),
+    inputs: Iterable[Path | str | None] = (),
+) -> list[Path]:
+    """Return the files that were asked for, refusing what could not or must not be written.
+
+    Flow files and pictures need an extension that is known, every file a folder that is there.
+    No output may be an input, nor two outputs the same file, links included.
+    """
+    from ..files import check_folder, check_image_name, check_writable
+
+    wanted = [path for path in (*files, *flows, *pictures) if path is not None]
+    wanted_folders = [path for path in folders if path is not None]
+    for path in wanted:
+        check_writable(path)
+    for path in wanted_folders:
+        check_folder(path)
+    for path in filter(None, flows):
+        _check_flow_name(path)
+    for path in filter(None, pictures):
+        check_image_name(path)
+    refuse_twins([*wanted, *wanted_folders])
+    refuse_inputs([*wanted, *wanted_folders], inputs)
+    return wanted
+
+
+def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Path | str | None]) -> None:
+    """Refuse to write over what is read; what does not exist yet is no input.
+
+    A string stands for weights: a file, or a packaged name that a folder may bear as well.
+    """
+    given = [path for path in map(_existing, inputs) if path is not None]
+    for output in filter(Path.exists, outputs):
+        for path in given:
+            if output.samefile(path):
+                alike = output.absolute() == path.absolute()
+                link = "" if alike else f" (the same file as {path})"
+                raise InputError(f"{output} is the input as well{link}; write elsewhere")
+
+
+def refuse_twins(outputs: Sequence[Path]) -> None:
+    """Refuse two outputs of which one would replace the other."""
+    for number, path in enumerate(outputs):
+        for other in outputs[:number]:
+            there = path.exists() and other.exists()
+            if path.resolve() == other.resolve() or (there and path.samefile(other)):
+                raise InputError(f"two outputs have the same name: {other} and {path}")
+
+
+def files_of(pairs: "Iterable[FlowPair]") -> list[Path]:
+    """Return all that is read of some pairs."""
+    return [
+        path
+        for pair in pairs
+        for path in (pair.image1, pair.image2, pair.truth, pair.occlusion, pair.visible_truth)
+        if path is not None
+    ]
+
+
+def _existing(path: Path | str | None) -> Path | None:
+    if isinstance(path, str):
+        return Path(path) if Path(path).is_file() else None
+    return path if path is not None and path.exists() else None
+
+
+def _check_flow_name(path: Path) -> None:
+    from ..files import FLOW_SUFFIXES
+
+    if path.suffix.lower() not in FLOW_SUFFIXES:
+        raise InputError(f"{path}: flow files end in {', '.join(FLOW_SUFFIXES)}")
