@@ -17,6 +17,7 @@ import torch
 from children import TESTS, run_child
 
 import dicl_flow
+from dicl_flow.cli.watching import Watch
 from dicl_flow.errors import InputError
 from dicl_flow.video import (
     Behind,
@@ -26,9 +27,11 @@ from dicl_flow.video import (
     Source,
     ahead,
     flow_colors,
+    lock,
     open_source,
 )
 from dicl_flow.video import run as run_video
+from dicl_flow.video.lock import FolderLock
 from dicl_flow.video.sources import Shot
 from dicl_flow.visualize import flow_to_rgb
 
@@ -523,6 +526,76 @@ def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(video, usual
     assert video(clip, "-o", flows, "--end", 6, "--restart")[0] == 0
     assert (flows / "frame_000003.flo").stat().st_mtime_ns > before
     assert not (tmp_path / "flows.parts").exists()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_two_runs_do_not_write_to_one_output(video, usual, clip, tmp_path, pairs, monkeypatch):
+    """While the first run works, another of the same output is refused and harms nothing."""
+    output, others, real = tmp_path / "v.npy", [], Watch.__call__
+
+    def watch(self, flow):
+        if not others:
+            command = ("-m", "dicl_flow", "video", clip, "-o", output, "--restart", *usual)
+            others.append(run_child(*command))
+        return real(self, flow)
+
+    monkeypatch.setattr(Watch, "__call__", watch)
+    assert video(clip, "-o", output)[0] == 0
+    assert others[0].returncode == 2
+    message = f"error: another run is writing to {output}.parts just now; wait for its end"
+    assert others[0].stderr.startswith(message)
+    assert others[0].stderr.count("\n") == 1
+    np.testing.assert_allclose(np.load(output), pairs, rtol=1e-4, atol=1e-4)
+    assert set(tmp_path.iterdir()) == {clip, output}
+
+
+def test_a_lock_is_let_go_by_every_end_of_a_run(tmp_path):
+    output, settings = tmp_path / "v.npy", {"stride": 1}
+    first = Checkpoint(output, settings)
+    with pytest.raises(InputError, match="another run is writing to"):
+        Checkpoint(output, settings, restart=True)
+    with first:
+        first.save(3, [])
+    with pytest.raises(InputError, match="another stride"):
+        Checkpoint(output, {"stride": 2})
+    with Checkpoint(output, settings) as second:
+        assert second.done == 3
+        second.remove()
+    assert not list(tmp_path.iterdir())
+    with Checkpoint(output, settings):
+        """Nothing is begun, nothing is left."""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_run_leaves_no_lock(tmp_path):
+    begin = (
+        "import os, signal, sys; from pathlib import Path; from dicl_flow.video import Checkpoint\n"
+        "Checkpoint(Path(sys.argv[1]), {}).save(2, [])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    child = run_child("-c", begin, tmp_path / "v.npy")
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert (tmp_path / "v.npy.parts" / ".lock").exists()  # the file, which nobody holds
+    with Checkpoint(tmp_path / "v.npy", {}) as checkpoint:
+        assert checkpoint.done == 2
+
+
+def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):
+    """Between opening and locking, the run before may end and remove its folder."""
+    first, second, third = (FolderLock(tmp_path / "parts") for _ in range(3))
+    assert first.acquire()
+    real = lock._lock
+
+    def late(file):
+        first.remove()
+        return real(file)
+
+    monkeypatch.setattr(lock, "_lock", late)
+    assert second.acquire()
+    assert not third.acquire()
+    second.release()
+    assert third.acquire()
+    third.remove()
 
 
 def test_a_camera_is_recorded_until_it_is_stopped(video, tmp_path, monkeypatch):

@@ -130,7 +130,8 @@ def video(
     if stats is not None:
         writers.append(StatisticsTable(stats, parts))
     total = selection.expected(opened)
-    with StopSignal() as signal, watched(total, checkpoint.done, quiet=quiet) as found:
+    watching = watched(total, checkpoint.done, quiet=quiet)
+    with checkpoint, StopSignal() as signal, watching as found:
         written = run(
             opened,
             selection,

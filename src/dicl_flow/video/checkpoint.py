@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import write_files
+from .lock import FolderLock
 
 Settings = Mapping[str, Any]
 
@@ -16,7 +17,7 @@ class Checkpoint:
     """A folder beside the output, OUTPUT.parts, that holds what is not finished.
 
     Its file state.json says with which settings the run began, how many flows are safe, and
-    what its writers remember.
+    what its writers remember. The folder is locked for other runs until the block is left.
     """
 
     def __init__(self, output: Path, settings: Settings, *, restart: bool = False) -> None:
@@ -26,12 +27,25 @@ class Checkpoint:
         self._settings = json.loads(json.dumps(settings, default=str))
         self.done = 0
         self.memory: list[dict[str, float]] = []
-        if restart and self._path.exists():
-            shutil.rmtree(self.folder)
+        self._lock = FolderLock(self.folder)
+        self._take()
+        try:
+            if restart:
+                self._clear()
+            elif self._path.exists():
+                self._resume()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *error: object) -> None:
         if self._path.exists():
-            self._resume()
-        elif any(not path.name.startswith(".") for path in self.folder.glob("*")):
-            raise InputError(f"{self.folder} is in the way: unfinished runs are kept there")
+            self._lock.release()
+        else:
+            self._lock.remove()  # nothing was begun
 
     def save(self, done: int, memory: list[dict[str, float]]) -> None:
         """Note that the first `done` flows need not be computed again."""
@@ -42,7 +56,27 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Forget the run: it is finished."""
-        shutil.rmtree(self.folder)
+        self._clear()
+        self._lock.remove()
+
+    def _take(self) -> None:
+        """Lock the folder, if it is one of ours."""
+        strange = any(not path.name.startswith(".") for path in self.folder.glob("*"))
+        if strange and not self._path.exists():
+            raise InputError(f"{self.folder} is in the way: unfinished runs are kept there")
+        if not self._lock.acquire():
+            raise InputError(
+                f"another run is writing to {self.folder} just now; wait for its end, or give "
+                "another output"
+            )
+
+    def _clear(self) -> None:
+        """Remove all but the lock; the state last, as long as it is there the folder is ours."""
+        for path in sorted(self.folder.iterdir(), key=self._path.__eq__):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path != self._lock.path:
+                path.unlink()
 
     def _resume(self) -> None:
         try:

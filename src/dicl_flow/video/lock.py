@@ -1,0 +1,81 @@
+"""One run at a time in a folder."""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_NAME = ".lock"
+
+
+class FolderLock:
+    """Holds a folder, made where it is missing, until it is released or the process ends.
+
+    The system keeps the lock, not the file: a killed run leaves none behind.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / _NAME
+        self._file: int | None = None
+
+    def acquire(self) -> bool:
+        """Take the folder; false where another run has it."""
+        while self._file is None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            except FileNotFoundError:  # another run has just ended, and removed the folder
+                continue
+            if not _lock(file):
+                os.close(file)
+                return False
+            self._file = file
+            if not self._is_current():
+                self.release()
+        return True
+
+    def release(self) -> None:
+        """Let others take the folder."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def remove(self) -> None:
+        """Release the folder and remove it, if nothing else is in it."""
+        if self._file is None:
+            return
+        if sys.platform == "win32":  # an open file cannot be removed there
+            self.release()
+        with suppress(OSError):  # from here on another run may make both anew
+            self.path.unlink()
+            self.path.parent.rmdir()
+        self.release()
+
+    def _is_current(self) -> bool:
+        """Whether the locked file is still that of the name: a run that ends removes its own."""
+        assert self._file is not None
+        try:
+            return os.path.samestat(os.fstat(self._file), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+
+def _lock(file: int) -> bool:
+    """Lock an open file; false where another has it. Some network drives know no locks."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+    else:
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return True
