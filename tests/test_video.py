@@ -312,6 +312,23 @@ def test_a_frame_with_the_name_of_a_way_back_is_refused(video, tmp_path):
     assert video(frames, "-o", tmp_path / "flows", "--restart")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("names", "given"),
+    [(("f0.jpg", "f0.png", "f1.png"), ""), (("a/f0.png", "b/f0.png", "b/f1.png"), "/*/*.png")],
+)
+def test_frames_of_one_name_are_refused_in_a_folder_of_flows(video, tmp_path, names, given):
+    frames = tmp_path / "frames"
+    for name, frame in zip(names, FRAMES, strict=False):
+        fake_trees.write_image(frames / name, frame)
+    code, _, error = video(f"{frames}{given}", "-o", tmp_path / "flows")
+    assert code == 2
+    one, two = (frames / name for name in names[:2])
+    assert f"the flows of {one} and {two} would be one file, f0.flo; choose" in error
+    assert list(tmp_path.iterdir()) == [frames]
+    assert video(f"{frames}{given}", "-o", tmp_path / "flows", "--start", 1)[0] == 0
+    assert video(f"{frames}{given}", "-o", tmp_path / "s.npy")[0] == 0  # knows no names
+
+
 def broken_images(tmp_path):
     frames = write_images(tmp_path / "frames", FRAMES)
     (frames / "shot_3.png").write_bytes(b"not an image")

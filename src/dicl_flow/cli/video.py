@@ -92,6 +92,7 @@ def video(
         Selection,
         StatisticsTable,
         open_source,
+        refuse_one_name,
         run,
         stamp,
     )
@@ -107,6 +108,9 @@ def video(
     both = backward or occlusion or "occlusion" in panels
     opened = open_source(source)
     refuse_inputs(output, _folders(opened.files))
+    suffix = f".{file_format or 'flo'}"
+    if "folder" in kinds.values():
+        refuse_one_name(selection.chosen(opened.files), suffix)
     estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
     settings = {
@@ -120,9 +124,7 @@ def video(
     checkpoint = Checkpoint(output[0], settings, restart=restart)
     parts = checkpoint.folder
     make: dict[str, Callable[[Path], Writer]] = {
-        "folder": lambda path: FlowFiles(
-            path, f".{file_format or 'flo'}", backward=backward, occlusion=occlusion
-        ),
+        "folder": lambda path: FlowFiles(path, suffix, backward=backward, occlusion=occlusion),
         "array": lambda path: FlowStack(path, parts, backward=backward),
         "video": lambda path: PictureVideo(path, parts, _exact(rate), panels, maximum),
     }

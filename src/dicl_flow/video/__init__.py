@@ -9,7 +9,7 @@ from .run import run
 from .sources import Source, open_source, stamp
 from .statistics import StatisticsTable
 from .threads import Behind, ahead
-from .writers import FlowFiles, FlowStack, Writer
+from .writers import FlowFiles, FlowStack, Writer, refuse_one_name
 
 __all__ = [
     "ENCODERS",
@@ -31,6 +31,7 @@ __all__ = [
     "flow_colors",
     "open_source",
     "parse_panels",
+    "refuse_one_name",
     "run",
     "stamp",
 ]

@@ -1,7 +1,8 @@
 """Which frames are wanted, and what becomes of broken ones."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import cv2
@@ -93,6 +94,11 @@ class Selection:
                 size = frame.image.shape  # of the first frame, whether it is wanted again or not
             if position >= skip:
                 yield frame
+
+    def chosen(self, files: Sequence[Path]) -> Sequence[Path]:
+        """Return the files of the wanted frames; images have no time to choose them by."""
+        start, end = (None if m is None else int(m.value) for m in (self.start, self.end))
+        return files[start : end : self.stride]
 
     def expected(self, source: Source) -> int | None:
         """How many frames that will be, if it can be told."""

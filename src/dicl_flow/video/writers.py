@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -89,6 +90,18 @@ class FlowFiles(Writer):
             path = self.folder / f"{name}{_OCCLUSION}.png"
             contents[path] = encode_image(path, confidence_to_grey(np.asarray(result.occlusion)))
         return contents
+
+
+def refuse_one_name(frames: Sequence[Path], suffix: str) -> None:
+    """Refuse frames whose flows would be one file: f0.jpg and f0.png, a/f0.png and b/f0.png."""
+    known: dict[str, Path] = {}
+    for frame in frames[:-1]:  # the last one has no flow
+        other = known.setdefault(frame.stem, frame)
+        if other is not frame:
+            raise InputError(
+                f"the flows of {other} and {frame} would be one file, {frame.stem}{suffix}; choose "
+                "frames by a pattern, as 'frames/*.png', or rename one"
+            )
 
 
 class FlowStack(Writer):
