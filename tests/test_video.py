@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 import signal
 import sys
 import weakref
@@ -22,6 +23,7 @@ from dicl_flow.errors import InputError
 from dicl_flow.video import (
     Behind,
     Checkpoint,
+    Moment,
     PictureVideo,
     Selection,
     Source,
@@ -543,6 +545,62 @@ def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(video, usual
     assert video(clip, "-o", flows, "--end", 6, "--restart")[0] == 0
     assert (flows / "frame_000003.flo").stat().st_mtime_ns > before
     assert not (tmp_path / "flows.parts").exists()
+
+
+def add_frame(frames):
+    fake_trees.write_image(frames / "shot_0_b.png", FRAMES[0])
+
+
+def replace_frame(frames):
+    fake_trees.write_image(frames / "shot_1.png", FRAMES[5])
+    os.utime(frames / "shot_1.png", ns=(0, 0))  # whatever the clock says
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (add_frame, "1 added"),
+        (replace_frame, "1 changed"),
+        (lambda frames: (frames / "shot_1.png").unlink(), "1 gone"),
+        (lambda frames: (frames / "shot_7.png").rename(frames / "shot_8.png"), "1 added, 1 gone"),
+    ],
+)
+@pytest.mark.parametrize("how", ["{}", "{}/*.png"])
+def test_a_run_does_not_go_on_with_other_frames(video, tmp_path, change, words, how):
+    frames, flows = broken_images(tmp_path), tmp_path / "flows"
+    given = how.format(frames)
+    assert video(given, "-o", flows)[0] == 2  # two flows are done
+    fake_trees.write_image(frames / "shot_3.png", FRAMES[3])
+    change(frames)
+    code, _, error = video(given, "-o", flows)
+    assert code == 2
+    assert f"holds an unfinished run of other frames ({words} since); put them back" in error
+    assert video(given, "-o", flows, "--restart")[0] == 0
+
+
+def test_only_frames_that_were_chosen_matter(tmp_path):
+    frames = write_images(tmp_path / "frames", FRAMES)
+    selection = Selection(Moment(1, False), Moment(6, False), stride=2)
+
+    def begun():
+        files = selection.chosen(open_source(str(frames)).files)
+        assert [file.stem for file in files] == ["shot_1", "shot_3", "shot_5"]
+        return Checkpoint(tmp_path / "v.npy", {}, frames=files)
+
+    with begun() as checkpoint:
+        checkpoint.save(1, [])
+    others = {2: FRAMES[0], 5: FRAMES[0]}  # between two, and one without a flow yet
+    for number, frame in others.items():
+        fake_trees.write_image(frames / f"shot_{number}.png", frame)
+        os.utime(frames / f"shot_{number}.png", ns=(0, 0))
+    with begun() as checkpoint:
+        assert checkpoint.done == 1
+        checkpoint.save(2, [])
+    with begun() as checkpoint:
+        assert checkpoint.done == 2  # what was mended is what counts from now on
+    os.utime(frames / "shot_3.png", ns=(0, 0))
+    with pytest.raises(InputError, match="1 changed since"):
+        begun()
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -108,9 +108,9 @@ def video(
     both = backward or occlusion or "occlusion" in panels
     opened = open_source(source)
     refuse_inputs(output, _folders(opened.files))
-    suffix = f".{file_format or 'flo'}"
+    files, suffix = selection.chosen(opened.files), f".{file_format or 'flo'}"
     if "folder" in kinds.values():
-        refuse_one_name(selection.chosen(opened.files), suffix)
+        refuse_one_name(files, suffix)
     estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
     settings = {
@@ -121,7 +121,7 @@ def video(
         **{"backward": backward, "occlusion": occlusion, "min_confidence": min_confidence},
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
-    checkpoint = Checkpoint(output[0], settings, restart=restart)
+    checkpoint = Checkpoint(output[0], settings, frames=files, restart=restart)
     parts = checkpoint.folder
     make: dict[str, Callable[[Path], Writer]] = {
         "folder": lambda path: FlowFiles(path, suffix, backward=backward, occlusion=occlusion),

@@ -2,13 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..files import write_files
 from .lock import FolderLock
+from .sources import stamp
 
 Settings = Mapping[str, Any]
 
@@ -17,14 +18,24 @@ class Checkpoint:
     """A folder beside the output, OUTPUT.parts, that holds what is not finished.
 
     Its file state.json says with which settings the run began, how many flows are safe, and
-    what its writers remember. The folder is locked for other runs until the block is left.
+    what its writers remember; frames.json, which files the frames were. The folder is locked for
+    other runs until the block is left.
     """
 
-    def __init__(self, output: Path, settings: Settings, *, restart: bool = False) -> None:
+    def __init__(
+        self,
+        output: Path,
+        settings: Settings,
+        *,
+        frames: Sequence[Path] = (),
+        restart: bool = False,
+    ) -> None:
         output = output.resolve()
         self.folder = output.with_name(f"{output.name}.parts")
         self._path = self.folder / "state.json"
+        self._frames, self._frames_path = stamps(frames), self.folder / "frames.json"
         self._settings = json.loads(json.dumps(settings, default=str))
+        self._frames_saved = False
         self.done = 0
         self.memory: list[dict[str, float]] = []
         self._lock = FolderLock(self.folder)
@@ -34,6 +45,7 @@ class Checkpoint:
                 self._clear()
             elif self._path.exists():
                 self._resume()
+                self._check_frames()
         except BaseException:
             self._lock.release()
             raise
@@ -52,7 +64,11 @@ class Checkpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.done, self.memory = done, memory
         state = {"settings": self._settings, "done": done, "memory": self.memory}
-        write_files({self._path: json.dumps(state, indent=1).encode()})
+        contents = {self._path: json.dumps(state, indent=1).encode()}
+        if self._frames and not self._frames_saved:  # once: there may be many thousands
+            contents[self._frames_path] = json.dumps(self._frames).encode()
+        write_files(contents)
+        self._frames_saved = True
 
     def remove(self) -> None:
         """Forget the run: it is finished."""
@@ -83,7 +99,7 @@ class Checkpoint:
             state = json.loads(self._path.read_text())
             settings, self.done, self.memory = state["settings"], state["done"], state["memory"]
         except (ValueError, KeyError, TypeError):
-            raise InputError(f"{self._path} is damaged; begin anew with --restart") from None
+            raise self._damage(self._path) from None
         for key in {**settings, **self._settings}:
             before, now = settings.get(key), self._settings.get(key)
             if before != now:
@@ -91,3 +107,36 @@ class Checkpoint:
                     f"{self.folder} holds an unfinished run with another {key} ({before}, now "
                     f"{now}); use the same settings, or begin anew with --restart"
                 )
+
+    def _check_frames(self) -> None:
+        """Refuse other frames; one that has no flow yet may have been mended."""
+        if not (self._frames and self.done):
+            return
+        before = self._frames_before()
+        used = list(before)[: self.done + 1]
+        counts = {
+            "added": sum(name not in before for name in self._frames),
+            "changed": sum(before[name] != self._frames.get(name, before[name]) for name in used),
+            "gone": sum(name not in self._frames for name in before),
+        }
+        changes = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+        if changes:
+            raise InputError(
+                f"{self.folder} holds an unfinished run of other frames ({changes} since); put "
+                "them back as they were, or begin anew with --restart"
+            )
+
+    def _frames_before(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._frames_path.read_text()))
+        except (OSError, ValueError, TypeError):
+            raise self._damage(self._frames_path) from None
+
+    @staticmethod
+    def _damage(path: Path) -> InputError:
+        return InputError(f"{path} is damaged; begin anew with --restart")
+
+
+def stamps(files: Sequence[Path]) -> dict[str, list[object]]:
+    """What changes when a file changes, by its path; nothing of a link that leads nowhere."""
+    return {str(file.absolute()): stamp(file)[1:] if file.exists() else [] for file in files}
