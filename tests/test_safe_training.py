@@ -1,0 +1,109 @@
+"""`train` as users and schedulers treat it: nothing begins, ends or is hidden by mistake."""
+
+import hashlib
+
+import pytest
+from conftest import SMALL
+from fake_trees import make_chairs, make_own_pairs
+from small_training import CONFIG, CPU, small_changes
+
+from dicl_flow.models import build
+from dicl_flow.training import RunFolder, Trainer, read_recipe, recipe_names
+from dicl_flow.training.checkpoint import load_checkpoint
+from dicl_flow.training.start import origin
+from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
+from dicl_flow.weights.store import PACKAGED_SHA256
+
+
+def words(recipe, data, out, *changes):
+    """The words of a small training of one step."""
+    small = ["steps=1", "batch=2", "workers=0", *small_changes(recipe), *changes]
+    settings = [word for change in small for word in ("--set", change)]
+    return ["train", recipe, "--data", data, "--out", out, "--quiet", *settings]
+
+
+@pytest.fixture
+def own_pairs(tmp_path):
+    make_own_pairs(tmp_path / "pairs", size=(60, 70))
+    return f"pairs={tmp_path / 'pairs'}"
+
+
+def started_from(folder):
+    return read_weights(RunFolder(folder).weights).about["started_from"]
+
+
+# --- what a run starts from --------------------------------------------------------------------
+
+
+def test_finetune_asks_for_weights(tmp_path, own_pairs, run):
+    code, _, err = run(*words("finetune", own_pairs, tmp_path / "run"))
+    assert code == 2
+    assert "'finetune' is meant to start from trained weights: give --init WEIGHTS" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_recipe_of_trained_weights_says_so():
+    fresh = {"chairs-0", "rendered-0", "ablation"}
+    recipes = {name: read_recipe(name, []) for name in recipe_names()}
+    assert {n for n, r in recipes.items() if not (r.start or r.needs_weights)} == fresh
+
+
+@pytest.mark.heavy
+def test_random_weights_are_asked_for_by_name(tmp_path, own_pairs, run):
+    out = tmp_path / "run"
+    assert run(*words("finetune", own_pairs, out), "--init", "random")[0] == 0
+    assert started_from(out) == "random"
+
+
+@pytest.mark.heavy
+def test_random_weights_replace_a_stage_that_was_not_trained(tmp_path, run):
+    make_chairs(tmp_path / "chairs", size=(60, 70))
+    data, out = f"chairs={tmp_path / 'chairs'}", tmp_path / "runs" / "chairs-1"
+    assert run(*words("chairs-1", data, out), "--init", "random")[0] == 0
+    assert started_from(out) == "random"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("options", [(), ("--overfit", "2")])
+def test_weights_record_what_they_were_started_from(
+    tmp_path, own_pairs, small_weights, run, options
+):
+    out = tmp_path / "run"
+    code, _, err = run(*words("finetune", own_pairs, out), "--init", small_weights, *options)
+    assert code == 0, err
+    digest = hashlib.sha256(small_weights.read_bytes()).hexdigest()
+    expected = f"{small_weights.parent.name}/{small_weights.name}, sha256 {digest[:12]}"
+    assert started_from(out) == expected
+
+
+def test_packaged_weights_are_recorded_by_name():
+    assert origin(resolve("rendered")) == f"rendered, sha256 {PACKAGED_SHA256['rendered'][:12]}"
+
+
+def test_a_resumed_run_still_knows_what_it_started_from(tmp_path):
+    path = tmp_path / "start.safetensors"
+    path.write_bytes(encode_weights(Weights(SMALL, build(SMALL).state_dict())))
+    begun, resumed = Trainer(CONFIG, CPU, path), Trainer(CONFIG, CPU)
+    assert resumed.weights().about["started_from"] == "random"
+    resumed.restore(begun.checkpoint())
+    assert resumed.weights().about["started_from"] == origin(path)
+    old = {key: value for key, value in begun.checkpoint().items() if key != "started_from"}
+    resumed.restore(old)  # of a version that did not record it
+    assert resumed.weights().about["started_from"] == "not recorded"
+
+
+def test_resuming_where_no_run_is_begins_none(tmp_path, own_pairs, small_weights, run):
+    out = tmp_path / "typo"
+    code, _, err = run(*words("finetune", own_pairs, out), "--init", small_weights, "--resume")
+    assert code == 2
+    assert f"there is no run to resume in {out}" in err
+    assert not out.exists()
+
+
+@pytest.mark.heavy
+def test_a_run_is_resumed_by_the_same_words(tmp_path, own_pairs, small_weights, run):
+    out = tmp_path / "run"
+    command = [*words("finetune", own_pairs, out), "--init", small_weights]
+    assert run(*command)[0] == 0
+    assert run(*command, "--resume")[0] == 0
+    assert load_checkpoint(RunFolder(out).checkpoint)["step"] == 1
