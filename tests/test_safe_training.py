@@ -1,18 +1,26 @@
 """`train` as users and schedulers treat it: nothing begins, ends or is hidden by mistake."""
 
 import hashlib
+import os
+import signal
+from dataclasses import replace
 
 import pytest
+from children import TESTS, run_child
 from conftest import SMALL
 from fake_trees import make_chairs, make_own_pairs
 from small_training import CONFIG, CPU, small_changes
+from torch.utils.data import DataLoader
 
 from dicl_flow.models import build
-from dicl_flow.training import RunFolder, Trainer, read_recipe, recipe_names
+from dicl_flow.training import DataSource, RunFolder, Trainer, read_recipe, recipe_names
 from dicl_flow.training.checkpoint import load_checkpoint
 from dicl_flow.training.start import origin
+from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 from dicl_flow.weights.store import PACKAGED_SHA256
+
+STARTING = "torch.utils.data:DataLoader._get_iterator"
 
 
 def words(recipe, data, out, *changes):
@@ -107,3 +115,51 @@ def test_a_run_is_resumed_by_the_same_words(tmp_path, own_pairs, small_weights, 
     assert run(*command)[0] == 0
     assert run(*command, "--resume")[0] == 0
     assert load_checkpoint(RunFolder(out).checkpoint)["step"] == 1
+
+
+# --- ended by a scheduler ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def chairs(tmp_path):
+    make_chairs(tmp_path / "chairs", size=(60, 70))
+    return f"chairs={tmp_path / 'chairs'}"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("moment", ["dicl_flow.training.trainer:Trainer.train_step", STARTING])
+def test_a_signal_to_the_whole_group_saves_and_ends(tmp_path, chairs, moment):
+    """After the first step, and while the workers are being started."""
+    out = tmp_path / "run"
+    command = words("chairs-0", chairs, out, "steps=50", "workers=2")
+    child = run_child(TESTS / "signal_child.py", "group-SIGTERM", 1, moment, *command)
+    assert child.returncode == 128 + signal.SIGTERM, child.stderr
+    assert "Traceback" not in child.stderr
+    assert load_checkpoint(RunFolder(out).checkpoint)["step"] == 1
+
+
+def test_one_wish_that_arrives_twice_is_one():
+    """`timeout` signals its child, then the group that the child is in."""
+    code = """if True:
+        import os, signal
+        from dicl_flow.training.stopping import StopSignal
+
+        with StopSignal() as stop:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+        print(stop.received == signal.SIGTERM)
+    """
+    found = run_child("-c", code)
+    assert (found.stdout, found.returncode) == ("True\n", 0)
+
+
+def test_a_signal_while_workers_start_is_not_lost(monkeypatch, tmp_path, chairs):
+    def send_and_start(loader):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return iter([])
+
+    monkeypatch.setattr(DataLoader, "__iter__", send_and_start)
+    source = DataSource(replace(CONFIG, workers=1), {"chairs": tmp_path / "chairs"})
+    with StopSignal() as stop:
+        assert list(source.batches(2, 0, CPU)) == []
+    assert stop.received == signal.SIGTERM
