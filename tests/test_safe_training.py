@@ -1,26 +1,37 @@
 """`train` as users and schedulers treat it: nothing begins, ends or is hidden by mistake."""
 
 import hashlib
+import io
 import os
 import signal
+from contextlib import redirect_stderr
 from dataclasses import replace
+from threading import Condition
 
 import pytest
 from children import TESTS, run_child
 from conftest import SMALL
 from fake_trees import make_chairs, make_own_pairs
-from small_training import CONFIG, CPU, small_changes
+from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
 from torch.utils.data import DataLoader
 
 from dicl_flow.models import build
-from dicl_flow.training import DataSource, RunFolder, Trainer, read_recipe, recipe_names
+from dicl_flow.training import (
+    DataSource,
+    Limits,
+    RunFolder,
+    Trainer,
+    read_recipe,
+    recipe_names,
+    train,
+)
 from dicl_flow.training.checkpoint import load_checkpoint
 from dicl_flow.training.start import origin
 from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 from dicl_flow.weights.store import PACKAGED_SHA256
 
-STARTING = "torch.utils.data:DataLoader._get_iterator"
+STEP = "dicl_flow.training.trainer:Trainer.train_step"
 
 
 def words(recipe, data, out, *changes):
@@ -127,12 +138,10 @@ def chairs(tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("moment", ["dicl_flow.training.trainer:Trainer.train_step", STARTING])
-def test_a_signal_to_the_whole_group_saves_and_ends(tmp_path, chairs, moment):
-    """After the first step, and while the workers are being started."""
+def test_a_signal_to_the_whole_group_saves_and_ends(tmp_path, chairs):
     out = tmp_path / "run"
     command = words("chairs-0", chairs, out, "steps=50", "workers=2")
-    child = run_child(TESTS / "signal_child.py", "group-SIGTERM", 1, moment, *command)
+    child = run_child(TESTS / "signal_child.py", "group-SIGTERM", 1, STEP, *command)
     assert child.returncode == 128 + signal.SIGTERM, child.stderr
     assert "Traceback" not in child.stderr
     assert load_checkpoint(RunFolder(out).checkpoint)["step"] == 1
@@ -163,3 +172,51 @@ def test_a_signal_while_workers_start_is_not_lost(monkeypatch, tmp_path, chairs)
     with StopSignal() as stop:
         assert list(source.batches(2, 0, CPU)) == []
     assert stop.received == signal.SIGTERM
+
+
+# --- what a run tells --------------------------------------------------------------------------
+
+
+class Errors(io.StringIO):
+    """What is printed to stderr; `said` waits for a text, from whatever thread it comes."""
+
+    def __init__(self):
+        super().__init__()
+        self._more = Condition()
+
+    def write(self, text):
+        with self._more:
+            self._more.notify_all()
+            return super().write(text)
+
+    def said(self, text):
+        with self._more:
+            return self._more.wait_for(lambda: text in " ".join(self.getvalue().split()), 60)
+
+
+class Waiting(RandomSource):
+    """Batches that come once something was said: a step that lasts."""
+
+    def __init__(self, errors, text):
+        super().__init__()
+        self.errors, self.text, self.found = errors, text, False
+
+    def batches(self, size, start_step, processes):
+        self.found = self.errors.said(self.text)
+        yield from super().batches(size, start_step, processes)
+
+
+def test_a_step_longer_than_the_minutes_is_announced_and_is_the_last(tmp_path):
+    with redirect_stderr(Errors()) as errors:
+        source = Waiting(errors, "a step takes longer than the 0.01 minutes asked for")
+        limits = Limits(minutes=0.01)
+        outcome = train(KILLED, source, RunFolder(tmp_path), CPU, limits=limits)
+    assert source.found
+    assert (outcome.step, outcome.finished) == (1, True)
+
+
+def test_steps_that_fit_into_the_minutes_are_not_announced(tmp_path):
+    config, limits = replace(KILLED, steps=1), Limits(minutes=1000)
+    with redirect_stderr(Errors()) as errors:
+        train(config, RandomSource(), RunFolder(tmp_path), CPU, limits=limits)
+    assert "longer" not in errors.getvalue()
