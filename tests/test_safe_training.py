@@ -4,6 +4,7 @@ import hashlib
 import io
 import os
 import signal
+import warnings
 from contextlib import redirect_stderr
 from dataclasses import replace
 from threading import Condition
@@ -15,12 +16,14 @@ from fake_trees import make_chairs, make_own_pairs
 from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
 from torch.utils.data import DataLoader
 
+from dicl_flow.data import loader
 from dicl_flow.models import build
 from dicl_flow.training import (
     DataSource,
     Limits,
     RunFolder,
     Trainer,
+    journal,
     read_recipe,
     recipe_names,
     train,
@@ -220,3 +223,46 @@ def test_steps_that_fit_into_the_minutes_are_not_announced(tmp_path):
     with redirect_stderr(Errors()) as errors:
         train(config, RandomSource(), RunFolder(tmp_path), CPU, limits=limits)
     assert "longer" not in errors.getvalue()
+
+
+def test_without_a_terminal_a_line_comes_even_while_a_step_lasts(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "EVERY", 0.01)
+    with redirect_stderr(Errors()) as errors:
+        source = Waiting(errors, "step 0, 0.0 % done")
+        train(replace(KILLED, steps=1), source, RunFolder(tmp_path), CPU)
+    assert source.found
+    assert "━" not in errors.getvalue()
+
+
+def test_a_quiet_run_prints_no_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "EVERY", 0.001)
+    with redirect_stderr(Errors()) as errors:
+        train(replace(KILLED, steps=1), RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
+    assert "step" not in errors.getvalue()
+
+
+@pytest.mark.heavy
+def test_warnings_of_libraries_do_not_reach_users(tmp_path, chairs, run, monkeypatch):
+    real = Trainer.train_step
+
+    def warning(*arguments):
+        warnings.warn("from a library", UserWarning, stacklevel=1)
+        return real(*arguments)
+
+    monkeypatch.setattr(Trainer, "train_step", warning)
+    monkeypatch.setattr("sys.warnoptions", [])
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assert run(*words("chairs-0", chairs, tmp_path / "run"))[0] == 0
+    assert not heard
+
+
+@pytest.mark.parametrize(("asked", "expected"), [([], 0), (["default"], 1)])
+def test_workers_hide_warnings_unless_asked_for(monkeypatch, asked, expected):
+    monkeypatch.setattr("sys.warnoptions", asked)
+    monkeypatch.setattr(loader, "use_one_core", lambda: None)  # this process keeps its threads
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        loader.start_worker(0)
+        warnings.warn("from a library", UserWarning, stacklevel=1)
+    assert len(heard) == expected

@@ -51,11 +51,12 @@ def train(
       torchrun --nproc-per-node 8 -m dicl_flow train chairs-0 --data chairs=FlyingChairs_release
     """
     from ..data import parse_data_argument
-    from ..errors import InputError
+    from ..errors import InputError, hide_library_warnings
     from ..estimator import choose_device
     from ..training import FixedSource, Limits, RunFolder, join, leave, open_source, read_recipe
     from ..training import train as run_training
 
+    hide_library_warnings()
     if minutes is not None and not minutes > 0:
         raise InputError(f"--minutes must be positive, got {minutes}")
     chosen = choose_device(device)

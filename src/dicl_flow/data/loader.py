@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..errors import InputError
+from ..errors import InputError, hide_library_warnings
 from .dataset import FlowDataset
 from .sample import FlowBatch, collate
 
@@ -51,7 +51,7 @@ def stream_batches(
         num_workers=workers,
         # A forked worker inherits locks of threads that it does not have, and may wait for ever.
         multiprocessing_context="spawn" if workers else None,
-        worker_init_fn=use_one_core,
+        worker_init_fn=start_worker,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # else starting it would draw from the global one
     )
@@ -126,7 +126,13 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def use_one_core(_worker: int = 0) -> None:
+def start_worker(_worker: int) -> None:
+    """What a worker does first; each would repeat the warnings of the main process."""
+    use_one_core()
+    hide_library_warnings()
+
+
+def use_one_core() -> None:
     """Keep this process to one core: there are as many workers as cores to use."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
