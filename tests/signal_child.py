@@ -1,6 +1,8 @@
 """`dicl-flow` in a process that sends itself a signal right after some call of a method.
 
 python signal_child.py SIGKILL 70 dicl_flow.cli.watching:Watch.__call__ video clip.mkv …
+
+"group-SIGTERM" goes to the process and then to its whole group, as `timeout` sends it.
 """
 
 import os
@@ -10,6 +12,13 @@ from importlib import import_module
 from itertools import count
 
 from dicl_flow.cli import main as run_command
+
+
+def send(name: str) -> None:
+    number = getattr(signal, name.removeprefix("group-"))
+    os.kill(os.getpid(), number)
+    if name.startswith("group-"):
+        os.killpg(0, number)
 
 
 def signal_after(name: str, number: int, place: str) -> None:
@@ -22,7 +31,7 @@ def signal_after(name: str, number: int, place: str) -> None:
     def counted(*arguments, **options):
         result = real(*arguments, **options)
         if next(calls) == number:
-            os.kill(os.getpid(), getattr(signal, name))
+            send(name)
         return result
 
     setattr(owner, method, counted)

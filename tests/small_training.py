@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from conftest import SMALL
+from conftest import SMALL, SMALL_LEVELS
 
 from dicl_flow.config import (
     AugmentConfig,
@@ -33,6 +33,17 @@ CONFIG = TrainConfig(
 # What survives a kill does not depend on the network: one without matching nets is quick.
 QUICK = replace(SMALL, matcher="dot")
 KILLED = replace(CONFIG, model=QUICK, steps=8, save_every=1, log_every=1, picture_every=0)
+
+
+def small_changes(name):
+    """What makes a recipe small: two levels, tiny frames; the rest of it stays."""
+    changes = [SMALL_LEVELS, "model.multiple=1", "augment.crop=[32,48]", "loss.matched=[0.4,0.8]"]
+    if name != "chairs-0":
+        changes.append("loss.refined=[0.5,1.0]")
+    if name == "every-level":
+        changes.append("loss.matching=[1.0,0.0]")
+    # reduced precision has tests of its own
+    return [*changes, "render.sizes=[]", "optimizer.precision=fp32", "backend=plain"]
 
 
 class RandomSource:

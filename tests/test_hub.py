@@ -1,6 +1,7 @@
 """The doors of the hubs: torch.hub, and a folder as Hugging Face has them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from golden import formula
 from huggingface_hub import PyTorchModelHubMixin
 
 import dicl_flow
+from dicl_flow.config import CUES, Calibration
 from dicl_flow.hub import HubNetwork
-from dicl_flow.weights import read_weights
+from dicl_flow.weights import encode_weights, read_weights
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -63,3 +65,47 @@ def test_a_fresh_network_can_be_saved(tmp_path):
     model = HubNetwork({"levels": [{"stride": 4, "radius": 1}], "projection": False})
     model.save_pretrained(tmp_path)
     assert not HubNetwork.from_pretrained(tmp_path).network.config.projection
+
+
+@pytest.fixture
+def calibrated(small_weights, tmp_path):
+    """Weights that are sure of little, and whose description would break a table."""
+    calibration = Calibration(-1.0, *[0.3] * len(CUES))
+    about = {"recipe": "none | some", "metrics": "EPE 1.23\non two pairs"}
+    path = tmp_path / "calibrated.safetensors"
+    weights = replace(read_weights(small_weights), calibration=calibration, about=about)
+    path.write_bytes(encode_weights(weights))
+    return path
+
+
+def test_the_estimator_of_the_hub_keeps_the_calibration(calibrated, tmp_path):
+    HubNetwork.from_weights(calibrated).save_pretrained(tmp_path / "hub")
+    network = HubNetwork.from_pretrained(tmp_path / "hub")
+    frames = formula.pair(37, 51)
+    found = network.estimator(device="cpu", precision="fp32")(*frames)
+    expected = dicl_flow.load(calibrated, device="cpu", precision="fp32")(*frames)
+    assert (found.flow == expected.flow).all()
+    assert (found.confidence == expected.confidence).all()
+    bare = dicl_flow.FlowEstimator(network.network, device="cpu", precision="fp32")(*frames)
+    assert abs(bare.confidence - expected.confidence).max() > 0.1
+
+
+def test_the_model_card_says_what_the_weights_are(calibrated, tmp_path):
+    HubNetwork.from_weights(calibrated).save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "More Information Needed" not in card
+    for text in (
+        "license: apache-2.0",
+        "| recipe | none \\| some |",
+        "| metrics | EPE 1.23 on two pairs |",
+        "| network | dicl, 2 levels |",
+        "the probability that the flow is right to 1 px",
+        '.from_pretrained("OWNER/NAME").estimator()',
+        "## Licence",
+    ):
+        assert text in card, text
+
+
+def test_the_card_of_a_network_without_calibration_says_so(small_weights):
+    card = HubNetwork.from_weights(small_weights).generate_model_card()
+    assert "| confidence | not calibrated |" in card.content

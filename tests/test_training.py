@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 from children import TESTS, run_child, started
-from conftest import SMALL, SMALL_LEVELS, needs_bf16
+from conftest import SMALL, needs_bf16
 from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
-from small_training import CONFIG, CPU, KILLED, RandomSource
+from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
 
 from dicl_flow.cli import main
 from dicl_flow.config import (
@@ -264,17 +264,6 @@ RECIPE_DATA = {
     **{name: ["rendered"] for name in ("every-level", "ablation")},
 }
 """What each recipe trains on, those first whose weights others start from."""
-
-
-def small_changes(name):
-    """What makes a recipe small: two levels, tiny frames; the rest of it stays."""
-    changes = [SMALL_LEVELS, "model.multiple=1", "augment.crop=[32,48]", "loss.matched=[0.4,0.8]"]
-    if name != "chairs-0":
-        changes.append("loss.refined=[0.5,1.0]")
-    if name == "every-level":
-        changes.append("loss.matching=[1.0,0.0]")
-    # reduced precision has tests of its own
-    return [*changes, "render.sizes=[]", "optimizer.precision=fp32", "backend=plain"]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """The one error a user can mend."""
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -18,3 +20,12 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     nearest = get_close_matches(str(name), names, n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     return InputError(f"unknown {kind} {name!r}; {hint}known: {', '.join(names) or 'none'}")
+
+
+def hide_library_warnings() -> None:
+    """Keep what libraries tell developers from users, who can do nothing about it.
+
+    `python -W default` or PYTHONWARNINGS=default brings it back.
+    """
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")

@@ -1,5 +1,6 @@
 """A network as a folder, or a repository, of the Hugging Face hub."""
 
+from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,46 @@ from torch import Tensor, nn
 from .config import ModelConfig
 from .config.strict import structure
 from .errors import InputError
+from .estimator import FlowEstimator
 from .files import write_files
 from .models import LevelFlow, build
 from .weights import Weights, check_keys, encode_weights, read_weights, resolve
 
 try:
-    from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
+    from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 except ImportError:
     raise InputError("the hub needs huggingface_hub: pip install 'dicl-flow[hub]'") from None
 
 FILE = "model.safetensors"  # the name that the hub expects
+
+CARD = """# DICL-Flow: optical flow
+
+Given two frames, where each pixel of the first went in the second, and how sure that is: the
+network of *Displacement-Invariant Matching Cost Learning for Accurate Optical Flow Estimation*
+(Wang et al., NeurIPS 2020).
+
+| | |
+|---|---|
+{facts}
+
+## Use
+
+`pip install 'dicl-flow[hub]'`, then, with the name of this repository for `OWNER/NAME`:
+
+```python
+from dicl_flow.hub import HubNetwork
+
+estimator = HubNetwork.from_pretrained("OWNER/NAME").estimator()
+result = estimator("frame1.png", "frame2.png")  # flow (H, W, 2) in px, confidence (H, W)
+```
+
+`model.safetensors` is a weights file of the package, which every command takes:
+`dicl-flow flow frame1.png frame2.png -o flow.flo -w model.safetensors`.
+
+## Licence
+
+Apache 2.0.
+"""
 
 
 class HubNetwork(
@@ -53,6 +84,39 @@ class HubNetwork(
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         return self.network(image1, image2)
 
+    def estimator(
+        self,
+        device: str = "auto",
+        precision: str = "auto",
+        backend: str = "auto",
+        memory_limit: int | None = None,
+    ) -> FlowEstimator:
+        """Images in, flow and calibrated confidence out; the options are those of `dicl_flow.load`.
+
+        It has a copy of the network: this one stays as it is, and where it is.
+        """
+        calibration = self._source.calibration
+        network = deepcopy(self.network)
+        return FlowEstimator(network, device, precision, backend, memory_limit, calibration)
+
+    def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
+        """What these weights are, how to use them, and all that is known about them."""
+        rows = "\n".join(f"| {name} | {_cell(text)} |" for name, text in self._facts().items())
+        data = self._hub_mixin_info.model_card_data.to_yaml()
+        return ModelCard(f"---\n{data}\n---\n\n{CARD.format(facts=rows)}")
+
+    def _facts(self) -> dict[str, str]:
+        config, calibration = self.network.config, self._source.calibration
+        right = (
+            "" if calibration is None else f"that the flow is right to {calibration.threshold:g} px"
+        )
+        return {
+            "network": f"{config.host}, {len(config.levels)} levels",
+            "parameters": f"{sum(p.numel() for p in self.network.parameters()):,}",
+            "confidence": f"the probability {right}" if right else "not calibrated",
+            **self._source.about,
+        }
+
     def _save_pretrained(self, save_directory: Path) -> None:
         weights = replace(self._source, tensors=self.network.state_dict())
         write_files({Path(save_directory) / FILE: encode_weights(weights)})
@@ -67,3 +131,8 @@ class HubNetwork(
         if config is not None and structure(ModelConfig, config) != model.network.config:
             raise InputError(f"{model_id}: config.json is not the config of {FILE}")
         return model
+
+
+def _cell(text: str) -> str:
+    """Text as it may stand in a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -6,6 +6,7 @@ import typer
 from . import options
 
 if TYPE_CHECKING:
+    from ..config import TrainConfig
     from ..training import Outcome
 
 
@@ -21,7 +22,9 @@ def train(
     ] = None,
     init: Annotated[
         str | None,
-        typer.Option(help="Weights to start from; default: those of the stage the recipe names."),
+        typer.Option(
+            help="Weights to start from, or 'random'; default: those of the stage the recipe names."
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     minutes: Annotated[
@@ -48,11 +51,12 @@ def train(
       torchrun --nproc-per-node 8 -m dicl_flow train chairs-0 --data chairs=FlyingChairs_release
     """
     from ..data import parse_data_argument
-    from ..errors import InputError
+    from ..errors import InputError, hide_library_warnings
     from ..estimator import choose_device
     from ..training import FixedSource, Limits, RunFolder, join, leave, open_source, read_recipe
     from ..training import train as run_training
 
+    hide_library_warnings()
     if minutes is not None and not minutes > 0:
         raise InputError(f"--minutes must be positive, got {minutes}")
     chosen = choose_device(device)
@@ -60,8 +64,14 @@ def train(
     roots = dict(parse_data_argument(argument, also="rendered") for argument in data or [])
     name = config.name if overfit is None else f"{config.name}-overfit"
     folder = RunFolder(out or Path("runs") / name)
-    initial = None if overfit else _initial_weights(init, config.start, folder.path, resume=resume)
     fixed = overfit is not None
+    if resume:
+        folder.check_resumable()
+        initial = None
+    elif fixed and init is None:
+        initial = None  # can the network learn these samples at all? any start will do
+    else:
+        initial = _initial_weights(init, config, folder.path)
     source = FixedSource(config, roots, overfit or 0) if fixed else open_source(config, roots)
     processes = join(chosen)
     try:
@@ -89,19 +99,27 @@ def _conclude(outcome: "Outcome", folder: Path, *, quiet: bool) -> None:
         raise typer.Exit(128 + outcome.signal)
 
 
-def _initial_weights(init: str | None, start: str, out: Path, *, resume: bool) -> Path | None:
+def _initial_weights(init: str | None, config: "TrainConfig", out: Path) -> Path | None:
     """--init, or the weights that the stage before this one left beside our run folder."""
     from ..errors import InputError
+    from ..training.start import RANDOM
     from ..weights import resolve
 
+    if init == RANDOM:
+        return None
     if init is not None:
         return resolve(init)
-    if not start or resume:
+    if config.needs_weights:
+        raise InputError(
+            f"{config.name!r} is meant to start from trained weights: give --init WEIGHTS (the "
+            f"packaged ones: --init rendered), or --init random to start from none"
+        )
+    if not config.start:
         return None
-    path = out.parent / start / "weights.safetensors"
+    path = out.parent / config.start / "weights.safetensors"
     if not path.is_file():
         raise InputError(
-            f"this stage starts from {start!r}, but there is no {path}; train that first, or give "
-            f"--init WEIGHTS"
+            f"this stage starts from {config.start!r}, but there is no {path}; train that first, "
+            f"or give --init WEIGHTS or --init random"
         )
     return path

@@ -139,6 +139,8 @@ class TrainConfig:
     data: tuple[DataConfig, ...]
     start: str = ""
     """The stage whose weights it starts from; empty: from scratch."""
+    needs_weights: bool = False
+    """No stage is named in `start`, but it is not meant for random weights: --init says which."""
     steps: int = 50_000
     batch: int = 64
     """Pairs per step, over all processes."""

@@ -3,18 +3,18 @@
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from itertools import count
 from multiprocessing import active_children
-from threading import current_thread, main_thread
+from multiprocessing.resource_tracker import ensure_running
 
 import cv2
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ..errors import InputError
+from ..errors import InputError, hide_library_warnings
 from .dataset import FlowDataset
 from .sample import FlowBatch, collate
 
@@ -51,7 +51,7 @@ def stream_batches(
         num_workers=workers,
         # A forked worker inherits locks of threads that it does not have, and may wait for ever.
         multiprocessing_context="spawn" if workers else None,
-        worker_init_fn=use_one_core,
+        worker_init_fn=start_worker,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # else starting it would draw from the global one
     )
@@ -94,7 +94,7 @@ class _Batches(Dataset[dict[str, Tensor] | Exception]):
 
 def _raise_or_yield(loader: DataLoader[dict[str, Tensor] | Exception]) -> Iterator[FlowBatch]:
     before = set(active_children())
-    with _signals_ignored():
+    with _signals_held() if loader.num_workers else nullcontext():
         batches = iter(loader)  # starts the workers
     workers = set(active_children()) - before
     try:
@@ -105,28 +105,34 @@ def _raise_or_yield(loader: DataLoader[dict[str, Tensor] | Exception]) -> Iterat
     finally:
         del batches  # ends the workers that listen
         for worker in workers:
-            worker.kill()  # they ignore SIGTERM, and one that is stuck would keep us from ending
+            worker.kill()  # they never see SIGTERM, and one that is stuck would keep us from ending
 
 
 @contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """Processes started in here ignore Ctrl-C and SIGTERM, from their first instruction on.
+def _signals_held() -> Iterator[None]:
+    """Processes started in here never see Ctrl-C and SIGTERM; this one sees them afterwards.
 
     A terminal or a scheduler sends these to the whole process group. The main process decides
     what they mean; workers end when it does.
     """
-    if current_thread() is not main_thread():  # only the main thread may set handlers
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
+    ensure_running()  # else it is started with the first worker, and lets the signals through
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def use_one_core(_worker: int = 0) -> None:
+def start_worker(_worker: int) -> None:
+    """What a worker does first; each would repeat the warnings of the main process."""
+    use_one_core()
+    hide_library_warnings()
+
+
+def use_one_core() -> None:
     """Keep this process to one core: there are as many workers as cores to use."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from ..files import check_folder, read_bytes, write_files
 Checkpoint = dict[str, Any]
 
 # Settings that may change between a run and its continuation: they do not touch the result.
-_HARMLESS = {"workers", "save_every", "log_every", "picture_every"}
+_HARMLESS = {"workers", "save_every", "log_every", "picture_every", "needs_weights"}
 
 
 class RunFolder:
@@ -40,6 +40,14 @@ class RunFolder:
             )
         if not self.checkpoint.exists():
             write_files({self.config: to_toml(config).encode()})
+
+    def check_resumable(self) -> None:
+        """Refuse a folder without a checkpoint: a mistyped one must not become a new run."""
+        if not self.checkpoint.is_file():
+            raise InputError(
+                f"there is no run to resume in {self.path} (no {self.checkpoint.name}); check "
+                f"--out, or begin a run there without --resume"
+            )
 
     def last(self, config: TrainConfig) -> Checkpoint | None:
         """Return the checkpoint to go on from, if there is one; it must be of the same run."""

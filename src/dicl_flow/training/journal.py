@@ -1,7 +1,11 @@
-"""What a run tells: a progress bar for people, log.jsonl for machines, TensorBoard for both."""
+"""What a run tells: a progress bar for people, log.jsonl for machines, TensorBoard for both.
+
+Where nobody watches (a file, a pipe), a line every half minute stands for the bar.
+"""
 
 import json
 from pathlib import Path
+from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
@@ -11,6 +15,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..files import write_files
 from ..inputs import Array
+
+EVERY = 30.0  # seconds between two lines where there is no terminal
 
 
 class Journal:
@@ -23,9 +29,14 @@ class Journal:
         self._sums: dict[str, float] = {}
         self._count, self._pairs, self._since = 0, 0, perf_counter()
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), disable=quiet)
+        console = Console(stderr=True)
+        bar, lines = not quiet and console.is_terminal, not quiet and not console.is_terminal
+        self._progress = Progress(*columns, console=console, disable=not bar)
         self._task = self._progress.add_task("starting", total=steps, completed=start)
         self._progress.start()
+        self._step, self._last, self._begin, self._closed = start, "", perf_counter(), Event()
+        if lines:  # from a thread of its own: a step may take minutes
+            Thread(target=self._tell_now_and_then, daemon=True).start()
 
     def step(self, pairs: int, fraction: float, values: dict[str, float]) -> None:
         """Note one step; `fraction` of the run is done with it."""
@@ -33,6 +44,8 @@ class Journal:
             self._sums[key] = self._sums.get(key, 0.0) + value
         self._count += 1
         self._pairs += pairs
+        self._step += 1
+        self._last = f", EPE {values['epe']:.2f} px" if "epe" in values else ""
         total = self._progress.tasks[self._task].total or 1
         self._progress.update(self._task, completed=fraction * total)
 
@@ -65,9 +78,16 @@ class Journal:
 
     def close(self) -> None:
         """Finish the bar and flush the files."""
+        self._closed.set()
         self._progress.stop()
         if self._board is not None:
             self._board.close()
+
+    def _tell_now_and_then(self) -> None:
+        while not self._closed.wait(EVERY):
+            task = self._progress.tasks[self._task]
+            done, seconds = task.percentage, perf_counter() - self._begin
+            self.say(f"step {self._step}, {done:.1f} % done, {seconds:.0f} s{self._last}")
 
     def _forget_after(self, step: int) -> None:
         """Drop lines of steps that a resumed run will take again."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Timer
 
 from ..config import TrainConfig
 from ..errors import InputError
@@ -65,10 +66,12 @@ def train(
     journal = (
         Journal(folder.log, config.steps, trainer.step, quiet=quiet) if processes.is_first else None
     )
+    alarm = _alarm(limits.minutes, journal)
     try:
         with StopSignal() as stop:
-            return _run(trainer, source, folder, journal, limits, stop, watch)
+            return _run(trainer, source, folder, journal, limits, alarm, stop, watch)
     finally:
+        alarm.cancel()
         if journal is not None:
             journal.close()
 
@@ -79,6 +82,7 @@ def _run(
     folder: RunFolder,
     journal: Journal | None,
     limits: Limits,
+    alarm: Timer,
     stop: StopSignal,
     watch: Callable[[Trainer], None] | None,
 ) -> Outcome:
@@ -101,9 +105,30 @@ def _run(
         if finished or wish:
             return Outcome(trainer.step, epe, finished, stop.received)
         values = trainer.train_step(batches, trainer.progress)
+        alarm.cancel()
         epe = values.get("epe", epe)
         _note(trainer, journal, level_watch, values)
         _check_patience(trainer, folder)
+
+
+def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
+    """Say that the time is up while the first step is still under way; `cancel` once it is done.
+
+    Only then is it known how long a step takes, and without a step nothing would be learned.
+    """
+
+    def tell() -> None:
+        if journal is not None:
+            journal.say(
+                f"a step takes longer than the {minutes:g} minutes asked for; the run ends after "
+                f"this one. Shorter steps: --set batch=…, --set augment.crop=…"
+            )
+
+    alarm = Timer(60 * (minutes or 0), tell)
+    alarm.daemon = True
+    if minutes is not None:
+        alarm.start()
+    return alarm
 
 
 def _save(trainer: Trainer, folder: RunFolder) -> None:

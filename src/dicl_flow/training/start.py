@@ -5,8 +5,9 @@ from torch import nn
 from ..config import ModelConfig
 from ..errors import InputError
 from ..models import FlowNetwork
-from ..weights import check_keys, read_weights
+from ..weights import check_keys, packaged_names, read_weights, resolve
 
+RANDOM = "random"  # what weights record that were started from none
 _OPTIONAL = {"projection": [".projection."], "context": [".context.", ".out_of_range."]}
 
 
@@ -42,6 +43,17 @@ def pairs_behind(path: str | Path) -> int:
     about = read_weights(path).about
     known = about.get("pairs_total", about.get("pairs", ""))
     return int(known) if known.isdecimal() else 0
+
+
+def origin(path: str | Path) -> str:
+    """The name and the fingerprint of the weights that a run starts from, to be recorded.
+
+    Of a path only the folder and the file: the rest is nobody's business.
+    """
+    path = Path(path)
+    packaged = path.stem in packaged_names() and path == resolve(path.stem)
+    name = path.stem if packaged else "/".join(path.absolute().parts[-2:])
+    return f"{name}, sha256 {read_weights(path).sha256[:12]}"
 
 
 def freeze_norms(model: nn.Module) -> None:

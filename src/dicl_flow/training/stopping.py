@@ -7,14 +7,16 @@ from time import monotonic
 from types import FrameType, TracebackType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ECHO = 0.5  # seconds
 
 
 class StopSignal:
     """Turns the first SIGTERM or SIGINT into a wish that the loop reads between two steps.
 
-    A second one ends the process at once, even inside native code: once the first is noted,
-    the system's own handlers are back. Python notes a signal only when native code returns;
-    until then a thread counts the signals and ends the process itself.
+    A second one ends the process at once, even inside native code: Python notes a signal only
+    when native code returns; until then a thread counts the signals and ends the process itself.
+    The same signal within half a second is no second one: `timeout` and some schedulers signal
+    their child, and then the group that the child is in.
     """
 
     def __init__(self) -> None:
@@ -41,17 +43,21 @@ class StopSignal:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        for other in set(_SIGNALS) - {number}:
+            signal.signal(other, signal.SIG_DFL)
 
 
 def _end_at_second(arrivals: int) -> None:
     """Read one byte per signal that arrives; end the process at the second of ours."""
-    count = 0
-    while number := os.read(arrivals, 1):
-        count += number[0] in _SIGNALS  # SIGCHLD of a loader's worker arrives here as well
-        if count == 2:
-            os._exit(128 + number[0])
+    first, since = 0, 0.0
+    while arrival := os.read(arrivals, 1):
+        number = arrival[0]
+        if number not in _SIGNALS:  # SIGCHLD of a loader's worker arrives here as well
+            continue
+        if not first:
+            first, since = number, monotonic()
+        elif number != first or monotonic() - since > _ECHO:
+            os._exit(128 + number)
     os.close(arrivals)
 
 

@@ -24,7 +24,7 @@ from .graphs import RecordedStep
 from .loss import end_point_error, training_loss
 from .matching_loss import matching_weight
 from .optimizer import build_optimizer, learning_rate
-from .start import freeze_norms, pairs_behind, start_from
+from .start import RANDOM, freeze_norms, origin, pairs_behind, start_from
 
 _FEEDING = ("padding", "max_pixels", "multiple")  # of a model's config: how images are fed to it
 
@@ -42,6 +42,7 @@ class Trainer:
         fed = config.model if initial is None else start_from(model, initial)
         self.feeding: dict[str, Any] = {name: getattr(fed, name) for name in _FEEDING}
         self.pairs_before = 0 if initial is None else pairs_behind(initial)
+        self.started_from = RANDOM if initial is None else origin(initial)
         model = share_norms(model.to(processes.device), processes)
         fused = config.backend == "fused"
         self.model = _fused_twin(model, processes) if fused else model
@@ -160,6 +161,7 @@ class Trainer:
             "step": self.step,
             "pairs": self.pairs,
             "pairs_before": self.pairs_before,
+            "started_from": self.started_from,
             "progress": self.progress,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
@@ -173,6 +175,7 @@ class Trainer:
         """Go back to where `checkpoint` was made."""
         self.step, self.pairs = checkpoint["step"], checkpoint["pairs"]
         self.pairs_before = checkpoint["pairs_before"]
+        self.started_from = checkpoint.get("started_from", "not recorded")  # an older version's
         self.progress = checkpoint["progress"]
         self.feeding = checkpoint["feeding"]
         self.skipped = checkpoint["skipped"]
@@ -193,6 +196,7 @@ class Trainer:
             "steps": str(self.step),
             "pairs": str(self.pairs),
             "pairs_total": str(self.pairs_total),
+            "started_from": self.started_from,
         }
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
 
