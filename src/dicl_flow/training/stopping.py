@@ -13,10 +13,10 @@ _ECHO = 0.5  # seconds
 class StopSignal:
     """Turns the first SIGTERM or SIGINT into a wish that the loop reads between two steps.
 
-    A second one ends the process at once, even inside native code: Python notes a signal only
-    when native code returns; until then a thread counts the signals and ends the process itself.
-    The same signal within half a second is no second one: `timeout` and some schedulers signal
-    their child, and then the group that the child is in.
+    A second one ends the process at once, even inside native code: once the first is noted, the
+    system's own handlers are back. Python notes a signal only when native code returns; until
+    then a thread counts the signals and ends the process itself. SIGTERM twice within half a
+    second is one: `timeout` and some schedulers signal their child, and then its whole group.
     """
 
     def __init__(self) -> None:
@@ -43,8 +43,9 @@ class StopSignal:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number
-        for other in set(_SIGNALS) - {number}:
-            signal.signal(other, signal.SIG_DFL)
+        for each in _SIGNALS:
+            if (number, each) != (signal.SIGTERM, signal.SIGTERM):  # else the thread decides
+                signal.signal(each, signal.SIG_DFL)
 
 
 def _end_at_second(arrivals: int) -> None:
@@ -56,7 +57,7 @@ def _end_at_second(arrivals: int) -> None:
             continue
         if not first:
             first, since = number, monotonic()
-        elif number != first or monotonic() - since > _ECHO:
+        elif (first, number) != (signal.SIGTERM, signal.SIGTERM) or monotonic() - since > _ECHO:
             os._exit(128 + number)
     os.close(arrivals)
 
