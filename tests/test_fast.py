@@ -127,7 +127,9 @@ def test_reduced_precision_stays_near(golden_model, small_model, precision):
     native = precision == "bf16" and HAS_BF16  # else it is slow: a small case will do
     model, size = (golden_model, (120, 120)) if native else (small_model, (16, 24))
     difference = full_size_difference(model, precision, formula.pair(*size))
-    assert 0 < difference.mean() < (0.2 if precision == "bf16" else 0.03)
+    # CPUs that compute in float16 may sum in it, too: some of its bits are lost then
+    exact_sums = precision == "fp16" and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    assert 0 < difference.mean() < (0.03 if exact_sums else 0.2)
 
 
 def test_sizes_and_batches_may_change_call_by_call(small_model):
