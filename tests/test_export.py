@@ -74,6 +74,8 @@ def test_onnx_of_one_size(run, tmp_path):
     assert_equal_flow(weights, estimate, [(1, (50, 70)), (3, (50, 70))])
 
 
+# Tracing for any size takes a minute. docs/how-to/exporting.md, whose blocks are run, does it once.
+@pytest.mark.slow
 def test_onnx_of_any_size(run, tmp_path):
     weights, output = make_weights(tmp_path), tmp_path / "x.onnx"
     assert run("export", "--dynamic", "-w", weights, "-o", output, "--quiet") == (0, "", "")
@@ -83,7 +85,7 @@ def test_onnx_of_any_size(run, tmp_path):
     assert_equal_flow(weights, estimate, [(1, (37, 51)), (2, (64, 40)), (1, (8, 8)), (1, (3, 90))])
 
 
-@pytest.mark.slow  # docs/how-to/exporting.md, whose commands are run, exports so as well
+@pytest.mark.slow
 def test_torch_export_of_any_size(run, tmp_path):
     weights, output = make_weights(tmp_path, padding="resize"), tmp_path / "x.pt2"
     arguments = ("--format", "torch-export", "--dynamic", "-w", weights, "-o", output)
