@@ -9,6 +9,7 @@ from conftest import SMALL
 
 from dicl_flow.config import AugmentConfig, DataConfig, LossConfig, ModelConfig, TrainConfig
 from dicl_flow.data import FlowBatch
+from dicl_flow.errors import InputError
 from dicl_flow.models import build
 from dicl_flow.training import Processes, Trainer, read_recipe
 from dicl_flow.training.optimizer import learning_rate
@@ -42,8 +43,13 @@ def test_the_rate_is_flat_after_its_warm_up():
     assert learning_rate(config, 0, 0.0) < config.optimizer.learning_rate / 100
     for step, progress in ((199, 0.1), (5000, 0.5), (99_999, 1.0)):
         assert learning_rate(config, step, progress) == config.optimizer.learning_rate
-    decay = read_recipe("every-level", ["schedule.kind=cosine", "schedule.final=0.02"])
-    assert learning_rate(decay, 5000, 1.0) == pytest.approx(0.02 * config.optimizer.learning_rate)
+    settings = ["schedule.kind=cosine", "schedule.final=0.02", "schedule.hold=0.7"]
+    decay, rate = read_recipe("every-level", settings), config.optimizer.learning_rate
+    assert learning_rate(decay, 5000, 0.7) == rate
+    assert learning_rate(decay, 5000, 0.85) == pytest.approx(0.51 * rate)
+    assert learning_rate(decay, 5000, 1.0) == pytest.approx(0.02 * rate)
+    with pytest.raises(InputError, match=r"schedule.hold must be in \[0, 1\)"):
+        read_recipe("every-level", ["schedule.hold=1"])
 
 
 def test_sizes_of_about_one_number_of_pixels_and_every_one_in_the_log():

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..config import TrainConfig
+from ..config import RenderConfig, TrainConfig
+from ..data import FlowSample
 from ..errors import InputError
-from ..estimator import FlowEstimator
+from ..estimator import FlowEstimator, choose_device
 from ..evaluation import Score, pool, score_flow
 from ..files import write_files
 from ..render import RenderedBatch, Renderer, TextureAtlas, list_photos, load_textures
@@ -62,6 +63,19 @@ def held_out_scenes(
     renderer = Renderer(config.render, config.augment.crop, textures, device, SEED)
     starts = range(0, count, _BATCH)
     return [renderer.render(min(_BATCH, count - start), start) for start in starts]
+
+
+def rendered_samples(
+    photos: str, size: tuple[int, int], seed: int, device: str
+) -> Callable[[int], FlowSample]:
+    """Return what renders scene after scene, by number, of the default settings, as 8-bit frames.
+
+    `photos` is a folder or "procedural".
+    """
+    place = choose_device(device)
+    folder = None if photos == PROCEDURAL else Path(photos).expanduser()
+    renderer = Renderer(RenderConfig(), size, load_textures(folder, place, seed), place, seed)
+    return lambda number: renderer.render(1, number).to_samples()[0]
 
 
 def score_scenes(weights: Weights, scenes: Sequence[RenderedBatch]) -> Score:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..estimator import FlowEstimator, load
 from ..inputs import Array
-from ..models import DiclFlow
+from ..models import DiclFlow, LevelFlow
 from ..models.dicl import DiclLevel
 from ..ops import (
     crop,
@@ -34,6 +34,10 @@ class LevelVolume(NamedTuple):
     """The same after the projection; without one, the same."""
     start: Tensor
     """(2, H, W): the coarser flow that the displacements are added to."""
+    matched: Tensor
+    """(2, H, W): the flow read off the scores."""
+    refined: Tensor
+    """(2, H, W): that flow corrected by the context net."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +101,20 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
 
     def keep(stride: str, what: str) -> Callable[..., None]:
         def hook(module: Any, inputs: Any, output: Any) -> None:
-            kept[stride, what] = inputs if what == "inputs" else output
+            kept[stride, what] = (inputs, output) if what == "level" else output
 
         return hook
 
     with ExitStack() as hooks:
         for stride, level in estimator.model.levels.items():
             assert isinstance(level, DiclLevel)
-            parts = {"before": level.matcher, "after": level.projection, "inputs": level}
+            parts = {"before": level.matcher, "after": level.projection, "level": level}
             for what, module in parts.items():
                 hooks.callback(module.register_forward_hook(keep(stride, what)).remove)
         estimator(image1, image2)
     assert isinstance(estimator.model, DiclFlow)
     levels = {
-        int(stride): _volume(kept[stride, "before"], kept[stride, "after"], kept[stride, "inputs"])
+        int(stride): _volume(kept[stride, "before"], kept[stride, "after"], *kept[stride, "level"])
         for stride in estimator.model.levels
     }
     finest = min(levels)
@@ -119,12 +123,18 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
     return Volumes(estimator.model, levels, size, (rows * finest, columns * finest))
 
 
-def _volume(before: Tensor, after: Tensor, inputs: tuple[Tensor, ...]) -> LevelVolume:
+def _volume(
+    before: Tensor, after: Tensor, inputs: tuple[Tensor, ...], found: LevelFlow
+) -> LevelVolume:
     features1, _, _, coarse_flow = inputs
     start = torch.zeros_like(features1[:, :2]) if coarse_flow is None else coarse_flow
     scores = before.squeeze(1)  # (B, U, V, H, W)
     return LevelVolume(
-        displacement_probability(scores)[0], displacement_probability(after)[0], start[0]
+        displacement_probability(scores)[0],
+        displacement_probability(after)[0],
+        start[0],
+        found.matched[0],
+        found.refined[0],
     )
 
 

@@ -64,6 +64,74 @@ def peaks(
     report(summary, output, quiet=quiet, as_json=as_json)
 
 
+@analyze_app.command("levels")
+def levels(
+    output: Output,
+    weights: ManyWeights = None,
+    pair: Pair = None,
+    truth: Truth = None,
+    data: options.Data = None,
+    limit: Limit = None,
+    rendered: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PHOTOS", help="Rendered scenes instead: photographs, or 'procedural'."
+        ),
+    ] = None,
+    scenes: Annotated[int, typer.Option("--scenes", "-n", min=1, help="So many of them.")] = 16,
+    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene.")] = "640x1024",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same scenes.")] = 1000,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """What each level contributes: its error, matched and refined, by how far the pixels move.
+
+    A level that does not lower the error of the one before it adds nothing; one that gives all
+    its probability to "no displacement" has not learned to match.
+
+    Examples:
+
+      dicl-flow analyze levels --rendered PHOTOS -o levels
+
+      dicl-flow analyze levels --data sintel-clean=Sintel -w old.safetensors -w rendered -o levels
+    """
+    import json
+
+    from rich.console import Console
+
+    from ..analysis.figures import draw_figure
+    from ..analysis.held_out import rendered_samples
+    from ..analysis.levels import draw_levels, find_level_errors, level_grid
+    from ..analysis.volumes import open_networks
+    from ..data import read_sample
+    from ..errors import InputError
+    from ..evaluation import print_grid
+
+    draw_figure(1, 1)  # complain now if there is no matplotlib
+    if rendered is None:
+        pairs = [p for p in find_pairs(pair, truth, data, limit) if p.truth]
+        if not pairs:
+            raise InputError("none of these pairs has a truth, which errors are measured against")
+        what: Any = [p.name for p in pairs]
+        samples = map(read_sample, options.track(pairs, "pairs", quiet=quiet))
+    elif pair or data:
+        raise InputError("--rendered excludes --pair and --data")
+    else:
+        what = {"photographs": rendered, "scenes": scenes, "size": size, "seed": seed}
+        frame = options.parse_size("--size", size)
+        drawn = rendered_samples(rendered, frame, seed, device)
+        samples = map(drawn, options.track(range(scenes), "scenes", quiet=quiet))
+    found = find_level_errors(open_networks(weights or [None], device), samples)
+    summary = {name: errors.summary() for name, errors in found.items()}
+    _write(output, "levels", {"pairs": what, "found": summary}, {}, draw_levels(found))
+    if as_json:
+        typer.echo(json.dumps({**summary, "written": str(output)}))
+    elif not quiet:
+        for name, errors in found.items():
+            print_grid(level_grid(name, errors), Console())
+
+
 @analyze_app.command("kernels")
 def kernels(
     output: Output,

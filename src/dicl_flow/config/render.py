@@ -37,6 +37,10 @@ class RenderConfig:
     large_share: float = 0.2
     """Share of scenes with 1 to `large_factor` times that motion."""
     large_factor: float = 2.5
+    still_scenes: float = 0.0
+    """Share of scenes in which nothing moves; noise, light and compression still differ."""
+    blank_scenes: float = 0.0
+    """Share of scenes of one colour, in which nothing moves: there is nothing to match."""
     horizontal_share: float = 0.25
     """Share of scenes in which everything moves sideways, as in stereo pairs and pans."""
     sizes: tuple[tuple[int, int], ...] = ()
@@ -57,8 +61,21 @@ class RenderConfig:
     forward_zoom: float = 0.3
     """Logarithm of the largest factor there."""
 
+    depth_share: float = 0.0
+    """Share of scenes with depth: layers are flat and stand in space, ground and walls reach to
+    the horizon, the camera travels among them."""
+    ground_share: tuple[float, float] = (0.6, 0.3)
+    """Share of those with a ground, and with a wall at the side."""
+    travel_forward: float = 0.35
+    """Largest way forward between the frames, as a share of the distance of the nearest layer."""
+    travel_sideways: tuple[float, ...] = (12, 33, 65, 86, 113, 160)
+    """What a camera that travels sideways does to the nearest layer, in px."""
+
     objects: tuple[int, int] = (5, 12)
     """Fewest and most objects in a scene, some of them outside the frame."""
+    objects_reference: tuple[int, ...] = ()
+    """(height, width) of frames with so many objects; the number grows with the square root of
+    the pixels. Empty: as many whatever the frame."""
     num_shapes: int = 480
     """Different outlines to choose from, each kept as an image of `shape_side` px a side."""
     shape_side: int = 192
@@ -113,13 +130,11 @@ class RenderConfig:
             for value in values if isinstance(values, tuple) else (values,):
                 if not low <= value <= high:
                     raise InputError(f"{key} must lie in [{low:g}, {high:g}], got {value:g}")
-        if self.motion_reference and (
-            len(self.motion_reference) != 2 or min(self.motion_reference) < 1
-        ):
-            raise InputError(
-                f"motion_reference must be (height, width), got {list(self.motion_reference)}"
-            )
-        for key in ("background_shift", "object_shift"):
+        for key in ("motion_reference", "objects_reference"):
+            reference = getattr(self, key)
+            if reference and (len(reference) != 2 or min(reference) < 1):
+                raise InputError(f"{key} must be (height, width), got {list(reference)}")
+        for key in _LENGTHS:
             lengths = getattr(self, key)
             if len(lengths) != 6 or list(lengths) != sorted(lengths):
                 raise InputError(f"{key} must be six rising lengths, got {list(lengths)}")
@@ -132,17 +147,33 @@ class RenderConfig:
 
     def motion_in(self, size: tuple[int, int]) -> float:
         """Factor of all motion in frames of `size` (height, width)."""
-        reference = self.motion_reference or size
-        return self.motion * sqrt(prod(size) / prod(reference))
+        return self.motion * _growth(size, self.motion_reference)
+
+    def objects_in(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Fewest and most objects in frames of `size` (height, width)."""
+        growth = _growth(size, self.objects_reference)
+        fewest, most = (round(growth * number) for number in self.objects)
+        return fewest, max(1, most)
 
     def without_effects(self) -> "RenderConfig":
         """Return the same scenes seen by a perfect camera."""
         return replace(self, **dict.fromkeys(EFFECTS, (0.0, 0.0)))  # type: ignore[arg-type]
 
 
+def _growth(size: tuple[int, int], reference: tuple[int, ...]) -> float:
+    """How much longer the sides of a frame are than those of the reference, if there is one."""
+    return sqrt(prod(size) / prod(reference)) if reference else 1.0
+
+
+_LENGTHS = ("background_shift", "object_shift", "travel_sideways")
 _SHARES = (
     "tiny_share",
     "large_share",
+    "still_scenes",
+    "blank_scenes",
+    "depth_share",
+    "ground_share",
+    "travel_forward",
     "horizontal_share",
     "forward_share",
     "still_share",
@@ -157,7 +188,7 @@ _RANGES = {
     "motion": (0, 10),
     "large_factor": (1, 10),
     "max_flow": (1, 10_000),
-    **dict.fromkeys(("background_shift", "object_shift"), (0, 2000)),
+    **dict.fromkeys(_LENGTHS, (0, 2000)),
     **dict.fromkeys(("background_rotation", "object_rotation"), (0, 180)),
     **dict.fromkeys(("background_zoom", "object_zoom", "forward_zoom"), (0, 1)),
     "perspective": (0, 0.5),

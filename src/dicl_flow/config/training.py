@@ -116,6 +116,8 @@ class ScheduleConfig:
     factor: float = 0.5
     final: float = 0.0
     """cosine, one-cycle: what is left at the end."""
+    hold: float = 0.0
+    """cosine: the share of the run over which the rate stays flat before it falls."""
     peak: float = 0.05
     """one-cycle: the share of the run at which the rate is highest."""
 
@@ -127,6 +129,8 @@ class ScheduleConfig:
             raise InputError(f"schedule.milestones must rise, got {self.milestones}")
         if not 0 < self.peak < 1:
             raise InputError(f"schedule.peak must be in (0, 1), got {self.peak}")
+        if not 0 <= self.hold < 1:
+            raise InputError(f"schedule.hold must be in [0, 1), got {self.hold}")
 
 
 @dataclass(frozen=True)

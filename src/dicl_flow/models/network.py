@@ -30,6 +30,10 @@ class LevelFlow(NamedTuple):
     start: Tensor | None = None
     """(B, 2, H, W): the coarser level's flow, which the scores are about; None: no motion."""
 
+    def detach(self) -> "LevelFlow":
+        """Return the same values, cut off from autograd."""
+        return LevelFlow(*(value if value is None else value.detach() for value in self))
+
 
 class FlowNetwork(nn.Module, ABC):
     """A host. Images come normalised to [-1, 1], sides multiples of `config.deepest_stride`."""

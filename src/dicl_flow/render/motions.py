@@ -1,13 +1,14 @@
 """How things move: positions in frame 1 to displacements, smooth everywhere."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..config import RenderConfig
 from .dice import Dice
+from .space import Space
 
 _NUM_WAVES = 2
 
@@ -25,11 +26,15 @@ class Camera:
     perspective: Tensor
     """(B, 1, 1, 2) change of scale per pixel."""
 
-    def flow(self, points: Tensor) -> Tensor:
+    def flow(self, points: Tensor, space: Space | None = None) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
         offset = points - self.pivot
+        moved = transform(self.linear, offset) + self.shift
         depth = 1 + (offset * self.perspective).sum(-1, keepdim=True)
-        return (transform(self.linear, offset) + self.shift) / depth.clamp_min(0.2) - offset
+        if space is not None:  # x + t / Z: what is near moves more
+            sideways, forward = (space.inverse_depth(offset) * space.travel).split([2, 1], -1)
+            moved, depth = moved + sideways, depth - forward
+        return moved / depth.clamp_min(0.2) - offset
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,28 @@ class OwnMotion:
         waves = (transform(self.wave_number, offset) + self.wave_phase).sin()  # (B, D, P, N)
         return rigid + transform(self.wave_height.mT, waves)
 
+    def of_some(self, moving: Tensor) -> "OwnMotion":
+        """Return this motion for layers where (B, D) `moving` is 1.0, none where it is 0.0."""
+        moving = moving[..., None]
+        still = torch.eye(2, device=moving.device)
+        return replace(
+            self,
+            linear=torch.lerp(still, self.linear, moving[..., None]),
+            shift=self.shift * moving,
+            wave_height=self.wave_height * moving[..., None],
+        )
+
 
 def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int]) -> Tensor:
-    """(B,) factor of all motion of a scene: most at 1, some tiny, some large."""
+    """(B,) factor of all motion of a scene: most at 1, some tiny, some large, some 0."""
     kind = dice.uniform(batch)
     tiny = dice.log_uniform(batch, low=0.03, high=0.3)
     large = dice.uniform(batch, low=1.0, high=config.large_factor)
     pace = torch.where(kind > 1 - config.large_share, large, 1.0)
-    return config.motion_in(size) * torch.where(kind < config.tiny_share, tiny, pace)
+    pace = config.motion_in(size) * torch.where(kind < config.tiny_share, tiny, pace)
+    if config.still_scenes:
+        pace = pace * (1 - dice.happens(batch, share=config.still_scenes))
+    return pace
 
 
 def draw_camera(

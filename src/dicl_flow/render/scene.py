@@ -23,6 +23,7 @@ from .motions import (
     rotation_and_zoom,
     transform,
 )
+from .space import Space, draw_space
 from .textures import TextureAtlas
 
 _NODE_SPACING = 8  # px
@@ -58,10 +59,16 @@ class _Layers:
     own: OwnMotion
     follow: Tensor
     """(B, D, 1, 1) how much of the camera's motion a layer sees."""
+    space: Space | None
+    """Where the layers stand, if any scene has depth."""
+
+    def seen_flow(self, points: Tensor) -> Tensor:
+        """(B, D, P, 2) positions -> (B, D, P, 2) displacements, were all layers at rest."""
+        return self.follow * self.camera.flow(points, self.space)
 
     def flow(self, points: Tensor) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
-        return self.follow * self.camera.flow(points) + self.own.flow(points)
+        return self.seen_flow(points) + self.own.flow(points)
 
 
 def draw_scene(
@@ -73,9 +80,11 @@ def draw_scene(
     shapes: Tensor,
 ) -> Scene:
     """Draw `batch` scenes for frames of `size`, with outlines from `shapes` (N, 1, S, S)."""
-    num_layers = 1 + config.objects[1]
+    num_layers = 1 + config.objects_in(size)[1]
     depth = 1 - torch.arange(num_layers, device=dice.device).view(1, -1, 1) / num_layers
-    layers = _draw_motion(config, dice, batch, size, 1 + config.parallax * (1 - depth))
+    blank = dice.happens(batch, share=config.blank_scenes) if config.blank_scenes else None
+    pace = draw_pace(config, dice, batch, size) * (1 if blank is None else 1 - blank)
+    layers = _draw_motion(config, dice, pace, size, 1 + config.parallax * (1 - depth))
     nodes = _nodes(size, dice.device)  # (h, w, 2)
     points = nodes.view(1, 1, -1, 2).expand(batch, num_layers, -1, -1)
     flow = layers.flow(points)
@@ -85,35 +94,67 @@ def draw_scene(
     center = center1 + layers.flow(center1)  # (B, D, 1, 2) in frame 2
     position = target - center.repeat(2, 1, 1, 1)
     place, outline = _draw_outlines(config, dice, position, size, shapes)
+    if layers.space is not None:
+        place, outline = _spread_grounds(layers.space, position, place, outline, max(size))
     texture = _draw_textures(config, dice, position, textures)
     change = config.layer_color * dice.uniform(batch, num_layers, 5, low=-1.0)
+    gain, offset = (change[..., :3] / 2 + change[..., 3:4]).exp(), change[..., 4:] / 2
+    if blank is not None:
+        blank = blank[:, None, None]
+        gain, offset = gain * (1 - blank), torch.lerp(offset, dice.uniform(batch, 1, 1), blank)
     grid = nodes.shape[:2]
     return Scene(
         flow=torch.cat([flow, flow]).unflatten(2, grid),
         texture=texture.unflatten(2, grid),
         place=place.unflatten(2, grid),
         outline=outline,
-        gain=(change[..., :3] / 2 + change[..., 3:4]).exp(),
-        offset=change[..., 4:] / 2,
+        gain=gain,
+        offset=offset,
         depth=depth.expand(batch, -1, -1),
     )
 
 
 def _draw_motion(
-    config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int], follow: Tensor
+    config: RenderConfig, dice: Dice, pace: Tensor, size: tuple[int, int], follow: Tensor
 ) -> _Layers:
-    pace = draw_pace(config, dice, batch, size)
+    batch = len(pace)
     sideways = dice.happens(batch, share=config.horizontal_share)
     flat = torch.stack([torch.ones_like(sideways), 1 - (1 - _FLAT) * sideways], 1)
     camera = draw_camera(config, dice, pace, flat, size)
     num_layers = follow.shape[1]
     own = draw_own_motion(config, dice, pace, flat, num_layers)
-    layers = _Layers(camera, own, follow[..., None])
+    follow, space = follow[..., None], None
+    if config.depth_share:
+        space = draw_space(config, dice, pace, size, num_layers)
+        own = own.of_some(space.moving)
+        follow = torch.lerp(follow, torch.ones_like(follow), space.deep[..., None, None])
+    layers = _Layers(camera, own, follow, space)
     # objects are near their place half-way between the frames, so that fast ones are seen too
     spread = dice.uniform(batch, num_layers, 1, 2, low=-0.5, high=0.5) * (1 + 2 * config.margin)
     middle = camera.pivot + 2 * camera.pivot * spread
-    moved = layers.follow * camera.flow(middle) + own.shift[:, :, None]
-    return replace(layers, own=replace(own, center=(middle - moved / 2)[:, :, 0]))
+    moved = layers.seen_flow(middle) + own.shift[:, :, None]
+    center = (middle - moved / 2)[:, :, 0]
+    if space is not None:
+        center = torch.lerp(center, camera.pivot + space.horizon, space.ground[..., None])
+    return replace(layers, own=replace(own, center=center))
+
+
+def _spread_grounds(
+    space: Space, position: Tensor, place: Tensor, outline: Tensor, reach: int
+) -> tuple[Tensor, Tensor]:
+    """Give grounds and walls their outline: all that lies on the near side of their horizon.
+
+    Their signed distance is linear, so a ramp as wide as the frame shows it exactly.
+    """
+    ground = space.ground[:, 1:]
+    facing = space.facing[:, 1:, None].repeat(2, 1, 1, 1)
+    distance = (position[:, 1:] * facing).sum(-1, keepdim=True) / reach  # beyond 1: the ramp ends
+    ramp = torch.linspace(-1, 1, outline.shape[-1], device=outline.device) * reach + 0.5
+    here = torch.cat([distance, torch.zeros_like(distance)], -1)
+    return (
+        torch.lerp(place, here, ground.repeat(2, 1)[..., None, None]),
+        torch.lerp(outline, ramp.expand_as(outline), ground[..., None, None]),
+    )
 
 
 def _draw_outlines(
@@ -127,7 +168,7 @@ def _draw_outlines(
     stretch = torch.stack([stretch, -stretch], -1).exp()  # (B, D-1, 2)
     turn = rotation_and_zoom(dice.uniform(batch, objects, high=2 * math.pi), -radius.log())
     matrix = (turn / stretch[..., None]).repeat(2, 1, 1, 1)
-    fewest, most = config.objects
+    fewest, most = config.objects_in(size)
     count = fewest + dice.integers(batch, 1, high=most - fewest + 1)
     absent = torch.arange(objects, device=dice.device) >= count
     chosen = shapes[dice.integers(batch, objects, high=len(shapes)), 0]  # (B, D-1, S, S)

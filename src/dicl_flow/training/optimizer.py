@@ -31,7 +31,7 @@ def learning_rate(config: TrainConfig, step: int, progress: float) -> float:
         passed = sum(progress * config.steps >= milestone for milestone in schedule.milestones)
         factor = schedule.factor**passed
     elif schedule.kind == "cosine":
-        factor = _cosine(progress, schedule.final)
+        factor = _cosine((progress - schedule.hold) / (1 - schedule.hold), schedule.final)
     elif schedule.kind == "one-cycle":
         rising = progress / schedule.peak
         falling = (progress - schedule.peak) / (1 - schedule.peak)

@@ -110,7 +110,9 @@ class Trainer:
         num_valid = average(batch.valid.sum())
         wait = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if wait else nullcontext():  # type: ignore[operator]
-            levels = self._levels[batch.flow.shape] = self._forward(batch)
+            levels = self._forward(batch)
+            # detached: what autograd keeps for a backward pass ends with it
+            self._levels[batch.flow.shape] = [level.detach() for level in levels]
             loss = training_loss(levels, batch, self.config, average, self._matching_weight)
             (loss / self.config.optimizer.accumulate).backward()
         with torch.no_grad():
