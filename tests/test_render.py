@@ -184,15 +184,18 @@ def test_rendering_never_waits_for_the_device(textures):
     class Operations(TorchDispatchMode):
         def __torch_dispatch__(self, operation, types, arguments=(), keywords=None):
             name = str(operation)
-            assert not any(word in name for word in ("_local_scalar", "nonzero", "masked_select"))
+            waits = ("_local_scalar", "nonzero", "masked_select")
+            assert not any(word in name for word in waits)
             if "index" in name:
                 indices = arguments[1] if isinstance(arguments[1], list | tuple) else ()
                 assert all(index is None or index.dtype != torch.bool for index in indices)
             return operation(*arguments, **(keywords or {}))
 
-    renderer = Renderer(SMALL, (32, 48), textures)
-    with Operations():
-        renderer.render(2, 0)
+    everything = replace(SMALL, depth_share=0.5, still_scenes=0.5, blank_scenes=0.5)
+    for config in (SMALL, everything):
+        renderer = Renderer(config, (32, 48), textures)
+        with Operations():
+            renderer.render(2, 0)
 
 
 def test_positions_do_not_suffer_from_fast_matrix_products(textures):

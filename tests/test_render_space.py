@@ -82,7 +82,8 @@ def test_the_ground_lies_below_its_horizon_and_moves_more_the_nearer_it_is(textu
     scenes = Renderer(config, SIZE, textures).render(8, 0)
     ground = scenes.layer == 1
     rows = ground.float().mean(2)
-    assert (rows[:, 0] == 0).all() and (rows[:, -1] == 1).all()
+    assert (rows[:, 0] == 0).all()
+    assert (rows[:, -1] == 1).all()
     assert 0.2 < ground.float().mean() < 0.8
     speed = scenes.flow.norm(dim=1)
     assert (speed[:, -1].mean(1) > 3 * speed[:, 60].mean(1)).float().mean() > 0.7
@@ -94,8 +95,10 @@ def test_a_share_of_the_scenes_has_depth_and_the_default_none(textures):
     space = draw_space(half, dice, torch.ones(400), SIZE, 6)
     assert 0.4 < space.deep.mean() < 0.6
     flat = space.deep[:, 0] == 0
-    assert not space.travel[flat].any() and not space.ground[flat].any()
-    assert space.moving[flat].all() and space.moving[~flat].mean() < 0.5
+    assert not space.travel[flat].any()
+    assert not space.ground[flat].any()
+    assert space.moving[flat].all()
+    assert space.moving[~flat].mean() < 0.5
     assert RenderConfig().depth_share == 0
 
 
@@ -105,7 +108,8 @@ def test_in_still_scenes_nothing_moves(textures):
     still = speed < 1e-2
     assert 0.25 < still.float().mean() < 0.75
     same = (scenes.image1 - scenes.image2).abs().flatten(1).amax(1)
-    assert (same[still] < 1e-3).all() and (same[~still] > 1e-2).all()
+    assert (same[still] < 1e-3).all()
+    assert (same[~still] > 1e-2).all()
 
 
 def test_blank_scenes_have_one_colour_and_no_motion(textures):
@@ -139,4 +143,5 @@ def test_wrong_settings_are_refused():
 
 def test_scenes_with_depth_can_use_packaged_textures():
     scenes = Renderer(DEEP, (32, 48), load_textures(None, "cpu", limit=2)).render(2, 0)
-    assert scenes.flow.isfinite().all() and scenes.image1.isfinite().all()
+    assert scenes.flow.isfinite().all()
+    assert scenes.image1.isfinite().all()

@@ -54,7 +54,8 @@ def draw_space(
     config: RenderConfig, dice: Dice, pace: Tensor, size: tuple[int, int], layers: int
 ) -> Space:
     """Draw where the layers of each scene stand, and how the camera travels."""
-    batch, half = len(pace), torch.tensor([size[1] / 2, size[0] / 2], device=dice.device)
+    batch = len(pace)
+    half = torch.stack([pace.new_full((), side / 2) for side in (size[1], size[0])])
     deep = dice.happens(batch, 1, share=config.depth_share)
     low, high = _FARTHEST
     far = dice.uniform(batch, 1, low=low, high=high)
