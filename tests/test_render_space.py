@@ -134,6 +134,13 @@ def test_larger_frames_have_more_objects(textures):
         RenderConfig(objects_reference=(3,))
 
 
+def test_what_is_hidden_can_be_left_out(textures):
+    everything = Renderer(CLEAR, SIZE, textures).render(8, 0)
+    visible = Renderer(replace(CLEAR, visible_only=True), SIZE, textures).render(8, 0)
+    assert everything.occluded.float().mean() > 0.02
+    assert torch.equal(visible.valid, everything.valid & ~everything.occluded)
+
+
 def test_wrong_settings_are_refused():
     with pytest.raises(InputError, match="depth_share must lie in"):
         RenderConfig(depth_share=1.5)

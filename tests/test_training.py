@@ -93,6 +93,16 @@ def test_loss_equals_its_definition():
     assert loss.item() == pytest.approx(np.mean(terms), rel=1e-5)
 
 
+def test_a_power_of_the_error_can_be_trained():
+    truth, valid = torch.full((1, 2, 8, 8), 3.0), torch.ones(1, 8, 8, dtype=torch.bool)
+    flow = LevelFlow(torch.zeros(1, 2, 2, 2), torch.zeros(1, 2, 2, 2), torch.zeros(1, 1, 2, 2))
+    loss = pyramid_loss([flow], truth, valid, (99,), LossConfig((2.0,), (1.0,), exponent=0.5))
+    assert loss.item() == pytest.approx(1.5 * (18**0.5 + 0.01) ** 0.5, rel=1e-5)
+    with pytest.raises(InputError, match=r"loss\.exponent must lie in"):
+        LossConfig(exponent=2)
+    assert LossConfig(exponent=0.5).of_host("dicl").exponent == 0.5
+
+
 def test_loss_is_at_full_size_in_pixels():
     flow = torch.ones(1, 2, 2, 3)  # one pixel at stride 4
     level = LevelFlow(flow, flow, None)

@@ -48,6 +48,8 @@ class RenderConfig:
     nearest to the pixels of a batch of `augment.crop`. Empty: that size alone."""
     max_flow: float = 400.0
     """Longer vectors are marked as not valid."""
+    visible_only: bool = False
+    """Pixels that are hidden in frame 2, or outside of it, are marked as not valid."""
 
     background_shift: tuple[float, ...] = (2, 9, 20, 28, 37, 60)
     background_rotation: float = 10.0

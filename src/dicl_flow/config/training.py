@@ -46,10 +46,14 @@ class LossConfig:
     matching_weight: tuple[float, float] = (0.3, 0.03)
     """What that cross-entropy is multiplied by at the begin and at the end of the run, evenly
     less in between."""
+    exponent: float = 1.0
+    """averaged: the power of an end-point error that counts; below 1, large errors count less."""
 
     def __post_init__(self) -> None:
         if self.kind not in LOSSES:
             raise unknown_name("loss.kind", self.kind, LOSSES)
+        if not 0.1 <= self.exponent <= 1:
+            raise InputError(f"loss.exponent must lie in [0.1, 1], got {self.exponent:g}")
         for key in ("matching", "matching_weight"):
             if any(weight < 0 for weight in getattr(self, key)):
                 raise InputError(f"loss.{key} must not be negative, got {getattr(self, key)}")
@@ -62,7 +66,8 @@ class LossConfig:
         own = HOST_LOSSES[host] if plain in HOST_LOSSES.values() else plain
         if host != "dicl":
             return own
-        return replace(own, matching=self.matching, matching_weight=self.matching_weight)
+        ours = ("matching", "matching_weight", "exponent")
+        return replace(own, **{key: getattr(self, key) for key in ours})
 
 
 HOST_LOSSES = {

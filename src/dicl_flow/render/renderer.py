@@ -30,7 +30,7 @@ class RenderedBatch:
     flow: Tensor
     """(B, 2, H, W) float32."""
     valid: Tensor
-    """(B, H, W) bool: the flow is not longer than the config's `max_flow`."""
+    """(B, H, W) bool: what counts by the config's `max_flow` and `visible_only`."""
     layers: Tensor
     """(2B, H, W) uint8: which layer of the scene is seen, in frame 1, then in frame 2."""
 
@@ -97,10 +97,13 @@ class Renderer:
             frames = compose(scene, self.textures, self.size)
             image1, image2 = photograph(frames, self.config, self.dice).chunk(2)
         flow = frames.flow[:batch].contiguous()
+        valid = flow.norm(dim=1) <= self.config.max_flow
+        if self.config.visible_only:
+            valid &= ~find_occluded(flow, frames.layer)
         return RenderedBatch(
             image1=image1,
             image2=image2,
             flow=flow,
-            valid=flow.norm(dim=1) <= self.config.max_flow,
+            valid=valid,
             layers=frames.layer,
         )

@@ -12,6 +12,7 @@ from ..ops import resize_by_matrices, upsample_flow, warp
 from .matching_loss import matching_loss
 
 _UNIT = 20  # input pixels, as PWC-Net measures motion
+_SMOOTH = 0.01  # px, added to an error before a power below 1 is taken: its slope stays finite
 _SAME_COLOR = 0.3  # largest distance of two RGB colours in [0, 1] that count as the same
 
 
@@ -62,6 +63,8 @@ def pyramid_loss(
     terms = []
     for weight, flow, index in _weighted_flows(levels, config):
         error = end_point_error(flow, truth)
+        if config.exponent < 1:
+            error = (error + _SMOOTH) ** config.exponent
         answerable = valid & (truth.abs() <= reach[index]).all(1)
         terms.append(weight * (error * answerable).sum() / count)
     return torch.stack(terms).mean()
