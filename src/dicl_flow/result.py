@@ -120,7 +120,7 @@ class FlowTensors:
             np.ascontiguousarray(self.flow.movedim(-3, -1).cpu().numpy()),
             self.confidence.cpu().numpy(),
             None if self.occlusion is None else self.occlusion.cpu().numpy(),
-            self.backward and self.backward.to_result(),
+            None if self.backward is None else self.backward.to_result(),
         )
 
 

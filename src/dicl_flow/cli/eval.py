@@ -57,8 +57,6 @@ def evaluate(
 
       dicl-flow eval --data kitti15=KITTI --baseline dis --worst 10 pictures --json scores.json
     """
-    from functools import partial
-
     from rich.console import Console
 
     from ..evaluation import draw_sparsification, print_results, to_json, to_markdown
@@ -87,8 +85,8 @@ def evaluate(
             results.append(_score(name, pairs, method, predictor, quiet))
             if pictures is not None:
                 _draw_worst(results[-1], pairs, predictor, count, pictures)
-    texts = {json_file: partial(to_json, computed=computed), markdown: to_markdown}
-    contents = {path: text(results).encode() for path, text in texts.items() if path is not None}
+    texts = {json_file: to_json(results, computed), markdown: to_markdown(results)}
+    contents = {path: text.encode() for path, text in texts.items() if path is not None}
     if sparsification is not None:
         contents[sparsification] = draw_sparsification(results)
     write_files(contents)
