@@ -8,6 +8,7 @@ from golden import formula
 
 from dicl_flow.cli import main
 from dicl_flow.config import LevelConfig, ModelConfig
+from dicl_flow.fast import has_bf16
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 
@@ -25,7 +26,7 @@ DATASETS = Path(
 """A few real pairs in the layouts of the benchmarks; tests that need them are skipped without."""
 NO_DATASETS = "no real pairs: DICL_FLOW_DATASETS names no folder"
 
-HAS_BF16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+HAS_BF16 = has_bf16(torch.device("cpu"))
 """Elsewhere bfloat16 is emulated, hundreds of times slower: there one small case will do."""
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this CPU only emulates bfloat16")
 

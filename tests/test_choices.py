@@ -6,9 +6,12 @@ import torch
 from conftest import SMALL
 
 from dicl_flow.choices import explain, explain_frame
-from dicl_flow.config import ModelConfig
+from dicl_flow.config import CUES, Calibration, ModelConfig
 from dicl_flow.estimator import FlowEstimator
 from dicl_flow.models import build
+from dicl_flow.weights import Weights, encode_weights
+
+SCALED = {"padding": "resize", "max_pixels": 32 * 48}
 
 
 @pytest.mark.parametrize(
@@ -41,8 +44,9 @@ def test_a_network_without_a_fast_twin_says_so():
     [
         ({}, None, (64, 96), "whole"),
         ({}, None, (60, 90), "whole, padded to 96x64"),
-        ({"padding": "resize"}, None, (60, 90), "whole, resized to 96x64"),
-        ({"padding": "resize", "max_pixels": 32 * 48}, None, (64, 96), "scaled down to 48x32"),
+        ({"padding": "resize"}, None, (60, 90), "whole, resized to 96x64, 1.07 of the size"),
+        (SCALED, None, (64, 96), "scaled down to 48x32, 0.50 of the size"),
+        (SCALED, None, (64, 80), "scaled down to 48x32, 0.60 of the width and 0.50 of the height"),
         ({}, 490 * 300 * 300, (300, 520), "in tiles of 304x288"),
     ],
 )
@@ -50,6 +54,42 @@ def test_how_a_frame_is_computed(changes, limit, size, value):
     estimator = FlowEstimator(build(replace(SMALL, **changes)), "cpu", "fp32", "fast", limit)
     assert explain_frame(estimator, size).value == value
     assert estimator.fits(torch.zeros(1, 3, *size)) == ("tiles" not in value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "full_size", "computed", "size", "confidence"),
+    [
+        ({}, False, "whole, padded to 64x48", "51x37", "an error of at most 1 px"),
+        (
+            {"padding": "resize", "max_pixels": 32 * 32},
+            False,
+            "scaled down to 32x32, 0.63 of the width and 0.86 of the height",
+            "32x32",
+            "an error of at most 1 px of 32x32: 1.59x1.16 px of the frame",
+        ),
+        (
+            {"padding": "resize", "max_pixels": 32 * 32},
+            True,
+            "whole, padded to 64x48",
+            "51x37",
+            "an error of at most 1 px",
+        ),
+    ],
+)
+def test_flow_says_at_which_size_it_was_computed(
+    run, frames, tmp_path, changes, full_size, computed, size, confidence
+):
+    config = replace(SMALL, **changes)
+    calibration = Calibration(0.5, *[-0.1] * len(CUES))
+    weights = tmp_path / "w.safetensors"
+    state = build(config).state_dict()
+    weights.write_bytes(encode_weights(Weights(config, state, calibration=calibration)))
+    words = ("flow", *frames, "-o", tmp_path / "x.flo", "-w", weights, "--precision", "fp32")
+    words += ("--full-size",) if full_size else ()
+    found = json.loads(run(*words, "--json")[1])
+    assert (found["computed"], found["computed_size"]) == (computed, size)
+    assert found["confidence"] == f"probability of {confidence}"
+    assert computed in run(*words)[1]
 
 
 def test_flow_tells_people_and_leaves_machines_their_object(run, frames, small_weights, tmp_path):

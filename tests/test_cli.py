@@ -9,6 +9,7 @@ import torch
 from children import run_child
 from networks import Evil
 
+from dicl_flow.fast import settings
 from dicl_flow.files import read_flow, write_flow
 
 
@@ -60,6 +61,22 @@ def test_info_describes_weights(run, small_weights):
     assert "1/8 (radius 2), 1/4 (radius 1)" in out
     assert "recipe" in out
     assert "sha256" in out
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+@pytest.mark.parametrize("quiet", [False, True])
+def test_slow_precision_is_one_line_on_stderr(run, frames, small_weights, monkeypatch, quiet):
+    """Before the estimate, which would take long: here a frame of another size ends it."""
+    cv2.imwrite(str(frames[1]), np.zeros((9, 9, 3), np.uint8))
+    monkeypatch.setattr(settings, "has_bf16", lambda device: False)
+    words = ["flow", *frames, "--image", frames[0].with_name("x.png"), "-w", small_weights]
+    words += ["--precision", "bf16", "--device", "cpu", *["--quiet"] * quiet]
+    code, out, err = run(*words)
+    warning, *rest = ["", err] if quiet else err.splitlines(keepends=True)
+    assert (code, out) == (2, "")
+    assert warning.startswith("" if quiet else "warning: this CPU has no bf16 arithmetic")
+    assert len(rest) == 1
+    assert rest[0].startswith("error: ")
 
 
 @pytest.mark.parametrize("command", ["flow", "show", "info", "convert"])

@@ -80,7 +80,6 @@ SMALLER = [
 
 SMALLER_PYTHON = [
     (r'f"cuda:\{rank\}"|"cuda(:\d)?"', '"cpu"'),
-    (r"= 400, 900, 600, 64", "= 24, 24, 32, 16"),
     (r"flows\[1000\]", "flows[1]"),
     (r'"[\w-]+/dicl-flow", "(estimator|network)"', rf'"{REPOSITORY}", "\1", source="local"'),
     (r'from_pretrained\("[\w-]+/[\w-]+"\)', 'from_pretrained("hub")'),

@@ -1,15 +1,19 @@
+import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from children import run_child
 from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
-from dicl_flow.config import ModelConfig
-from dicl_flow.errors import InputError
+from dicl_flow.config import CUES, Calibration, ModelConfig
+from dicl_flow.errors import InputError, SlowWarning
 from dicl_flow.estimator import FlowEstimator
+from dicl_flow.fast import settings
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.ops import size_in_multiples
 
@@ -82,6 +86,20 @@ def test_auto_is_fast_and_as_precise_as_the_processor_is_quick(
     assert dicl_flow.load(small_weights, "cpu", backend="plain").precision == "fp32"
 
 
+def test_bf16_on_a_cpu_that_emulates_it_warns_and_says_what_auto_would_be(
+    monkeypatch, small_weights
+):
+    monkeypatch.setattr(settings, "has_bf16", lambda device: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    with pytest.warns(SlowWarning, match="no bf16 arithmetic.*'auto' would choose fp32"):
+        dicl_flow.load(small_weights, "cpu", "bf16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dicl_flow.load(small_weights, "cpu", "fp32")
+        monkeypatch.setattr(settings, "has_bf16", lambda device: True)
+        dicl_flow.load(small_weights, "cpu", "bf16")
+
+
 def test_networks_without_a_fast_path_say_so():
     model = build(ModelConfig(matcher="dot", levels=SMALL.levels))
     assert FlowEstimator(model, "cpu").backend == "plain"
@@ -134,6 +152,87 @@ def test_frames_are_resized_and_the_flow_back(monkeypatch):
     np.testing.assert_allclose(result.flow[..., 0], 2, rtol=1e-5)  # 1 px of 48 is 2 of 96
     np.testing.assert_allclose(result.flow[..., 1], 4, rtol=1e-5)
     np.testing.assert_allclose(result.confidence, 1, rtol=1e-5)
+
+
+def test_full_size_leaves_frames_and_the_callers_network_as_they_are():
+    torch.manual_seed(0)
+    scaling = build(replace(SMALL, padding="resize", max_pixels=32 * 48))
+    whole = build(SMALL)
+    whole.load_state_dict(scaling.state_dict())
+    images = formula.pair(70, 90)
+    expected = FlowEstimator(whole, "cpu", "fp32", "plain")(*images)
+    for backend in ("plain", "fast"):
+        found = FlowEstimator(scaling, "cpu", "fp32", backend, full_size=True)(*images)
+        np.testing.assert_allclose(found.flow, expected.flow, atol=1e-3)
+    assert scaling.config.max_pixels == 32 * 48
+    scaled = FlowEstimator(scaling, "cpu", "fp32", "plain")(*images)
+    assert np.abs(scaled.flow - expected.flow).max() > 0.1
+
+
+def test_a_limit_below_what_scaled_frames_need_is_refused_and_full_size_has_tiles():
+    model = build(replace(SMALL, padding="resize", max_pixels=640 * 1024))
+    frame = torch.empty(1, 3, 436, 1024, device="meta")
+    limit = int(0.1 * 2**30)
+    with pytest.raises(InputError, match=r"0\.10 GiB is too little .* takes 0\.21 GiB"):
+        FlowEstimator(model, "cpu", "fp32", "fast", limit).tile(frame)
+    enough = FlowEstimator(model, "cpu", "fp32", "fast", int(0.21 * 2**30))
+    assert enough.tile(frame) == (436, 1024)
+    tiled = FlowEstimator(model, "cpu", "fp32", "fast", limit, full_size=True)
+    height, width = tiled.tile(frame)
+    assert height * width * tiled._bytes_per_pixel() <= limit
+
+
+@pytest.mark.parametrize("backend", ["plain", "fast"])
+def test_a_pickled_estimator_is_the_same_bit_by_bit(backend):
+    """One that has been used, with what it keeps for the next frame of that size."""
+    torch.manual_seed(0)
+    calibration = Calibration(0.5, *[-0.1] * len(CUES))
+    estimator = FlowEstimator(build(SMALL), "cpu", "fp32", backend, 1 << 30, calibration)
+    expected = estimator(IMAGE1, IMAGE2, backward=True)
+    again = pickle.loads(pickle.dumps(estimator))
+    found = again(IMAGE1, IMAGE2, backward=True)
+    for one, other in ((found, expected), (found.backward, expected.backward)):
+        np.testing.assert_array_equal(one.flow, other.flow)
+        np.testing.assert_array_equal(one.confidence, other.confidence)
+    assert (again.calibration, again.memory_limit) == (calibration, 1 << 30)
+
+
+@pytest.mark.heavy
+def test_a_spawned_process_takes_an_estimator(tmp_path, small_weights):
+    """As a pool of workers does: a fresh interpreter that knows nothing but the pickle."""
+    estimator = dicl_flow.load(small_weights, "cpu", "fp32")
+    pair = IMAGE1[:16, :16], IMAGE2[:16, :16]
+    (tmp_path / "pickle").write_bytes(pickle.dumps((estimator, pair)))
+    code = (
+        "import pickle, sys; estimator, pair = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(abs(estimator(*pair).flow).mean())"
+    )
+    child = run_child("-c", code, tmp_path / "pickle")
+    assert child.returncode == 0, child.stderr
+    assert float(child.stdout) == pytest.approx(np.abs(estimator(*pair).flow).mean(), rel=1e-4)
+
+
+def test_tensors_are_the_result_on_the_device(estimator):
+    expected = estimator(IMAGE1, IMAGE2, backward=True)
+    found = estimator.tensors(IMAGE1, IMAGE2, backward=True)
+    for tensors, arrays in ((found, expected), (found.backward, expected.backward)):
+        assert tensors.flow.shape == (2, 37, 51)
+        assert tensors.flow.device == estimator.device
+        np.testing.assert_array_equal(tensors.flow.permute(1, 2, 0), arrays.flow)
+        np.testing.assert_array_equal(tensors.confidence, arrays.confidence)
+        np.testing.assert_array_equal(tensors.occlusion, arrays.occlusion)
+    found.flow.mul_(2)  # one may go on computing with them
+    (torch.ones((), requires_grad=True) * found.flow).sum().backward()
+
+
+def test_tensors_of_a_batch_have_its_axis(estimator):
+    batch = estimator.tensors([IMAGE1, IMAGE2], [IMAGE2, IMAGE1])
+    assert batch.flow.shape == (2, 2, 37, 51)
+    assert batch.confidence.shape == (2, 37, 51)
+    assert batch.backward is None
+    assert torch.equal(batch[1].flow, batch.flow[1])
+    with pytest.raises(TypeError, match="one pair"):
+        batch[0][0]
 
 
 @pytest.mark.heavy

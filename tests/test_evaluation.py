@@ -3,10 +3,13 @@
 import io
 import json
 import zipfile
+from dataclasses import replace
 
 import cv2
 import numpy as np
 import pytest
+import torch
+from conftest import SMALL
 from fake_trees import SIZE, make_kitti12, make_kitti15, make_middlebury, make_own_clip, make_sintel
 from rich.console import Console
 
@@ -31,7 +34,9 @@ from dicl_flow.evaluation import (
     write_submission,
 )
 from dicl_flow.files import read_flow
+from dicl_flow.models import build
 from dicl_flow.visualize import error_to_rgb
+from dicl_flow.weights import Weights, encode_weights
 
 
 @pytest.fixture
@@ -104,6 +109,11 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     assert "KITTI-15 (noc), 2" in out
     assert "not endpoint errors" in out
 
+    computed = json.loads(first.read_text())["computed"]
+    assert set(computed.values()) == {"whole"}  # multiples of what the small network takes
+    for size, how in computed.items():
+        assert f"frames of {size} are computed {how}\n" in out
+
     results = json.loads(first.read_text())["results"]
     found = {(result["data"], result["method"]) for result in results}
     names = ("sintel-clean", "kitti15:noc", "pairs")
@@ -122,6 +132,20 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     assert run("eval", *data, "--predictions", kept, "--json", again, "--quiet") == (0, "", "")
     rescored = json.loads(again.read_text())["results"]
     assert sorted(rescored, key=str) == sorted(results, key=str)
+
+
+def test_eval_at_full_size_is_not_scaled(run, kitti, tmp_path):
+    torch.manual_seed(0)
+    config = replace(SMALL, padding="resize", max_pixels=32 * 48)
+    weights = tmp_path / "w.safetensors"
+    weights.write_bytes(encode_weights(Weights(config, build(config).state_dict())))
+    arguments = ("eval", "-d", f"kitti15={kitti}", "-w", weights, "--device", "cpu")
+    scaled = run(*arguments, "--keep", tmp_path / "scaled")[1]
+    assert "frames of 96x64 are computed scaled down to 48x32, 0.50 of the size\n" in scaled
+    whole = run(*arguments, "--keep", tmp_path / "whole", "--full-size")[1]
+    assert "frames of 96x64 are computed whole\n" in whole
+    flows = [read_flow(next((tmp_path / n).rglob("*.flo"))) for n in ("scaled", "whole")]
+    assert not np.allclose(*flows)
 
 
 def test_eval_takes_a_backend(run, kitti, small_weights):

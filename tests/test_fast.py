@@ -21,7 +21,7 @@ from dicl_flow.matching import build_matcher
 from dicl_flow.models import build
 from dicl_flow.nn import ConvBlock
 from dicl_flow.ops import warp
-from dicl_flow.tiling import in_tiles, tile_size
+from dicl_flow.tiling import in_tiles, smallest_tile, tile_size
 from dicl_flow.weights import import_legacy, load_model
 
 
@@ -198,9 +198,21 @@ def test_frames_that_fit_are_not_cut():
     assert tile_size((436, 1024), 512 * 1024, 128) == (436, 1024)
 
 
-def test_too_little_memory_is_said():
-    with pytest.raises(InputError, match="raise memory_limit"):
-        tile_size((2000, 2000), 100 * 100, 128)
+@pytest.mark.parametrize("size", [(600, 700), (100, 600), (600, 300), (256, 256)])
+def test_the_smallest_tile_is_a_tile(size):
+    """Narrow frames too: they are cut along their length only."""
+    tile = smallest_tile(size, 128)
+    assert tile_size(size, tile[0] * tile[1], 128) == tile
+    image = torch.rand(1, 3, *size)
+    torch.testing.assert_close(in_tiles(lambda one, two: one, image, image, tile), image)
+
+
+def test_too_little_memory_names_the_least(small_model):
+    frame = torch.empty(1, 3, 2000, 2000, device="meta")
+    with pytest.raises(InputError, match=r"takes 0\.03 GiB at least; raise `memory_limit`"):
+        FlowEstimator(small_model, "cpu", "fp32", "fast", 1 << 20).tile(frame)
+    enough = FlowEstimator(small_model, "cpu", "fp32", "fast", int(0.03 * 2**30)).tile(frame)
+    assert enough == (256, 256)
 
 
 @pytest.mark.heavy

@@ -1,5 +1,6 @@
 """The fast path on a CUDA device. Run there: python -m pytest tests/test_fast_gpu.py."""
 
+import pickle
 import threading
 from pathlib import Path
 
@@ -69,6 +70,29 @@ def test_a_result_outlives_the_next_call(model):
     kept = flow.clone()
     estimator.estimate(*images.flip(0))
     torch.testing.assert_close(flow, kept)
+
+
+def test_a_recording_gates_blank_and_still_pairs(model):
+    """The same recording serves pairs that move and pairs that tell nothing of motion."""
+    estimator = FlowEstimator(model, "cuda", "fp16", "fast")
+    image, other = torch.rand(2, 1, 3, 128, 128)
+    before = estimator.estimate(image, other)[0]
+    for pair in ((image, image), (0 * image, 0 * image), (image, 0 * image)):
+        assert not estimator.estimate(*pair)[0].any()
+    assert not estimator.estimate(0 * image, image)[1].any()
+    torch.testing.assert_close(estimator.estimate(image, other)[0], before, atol=2e-2, rtol=0)
+    assert before.abs().mean() > 0
+
+
+def test_a_used_estimator_can_be_pickled_and_leaves_tensors_on_the_device(model):
+    estimator = FlowEstimator(model, "cuda", "fp16", "fast")
+    images = formula.pair(128, 128)
+    expected = estimator.tensors(*images, backward=True)
+    found = pickle.loads(pickle.dumps(estimator)).tensors(*images, backward=True)
+    for tensors in (found, found.backward):
+        assert tensors.flow.is_cuda
+        assert tensors.occlusion.is_cuda
+    torch.testing.assert_close(found.flow, expected.flow, atol=2e-2, rtol=0)
 
 
 def test_two_estimators_in_two_threads(model):

@@ -19,7 +19,7 @@ LAYERS = [
     ["sequence", "export", "choices", "hub"],
     ["training", "evaluation", "estimator"],
     ["sheets", "result"],
-    ["weights", "data", "render", "warping", "tiling", "confidence", "interpolation"],
+    ["weights", "data", "render", "warping", "tiling", "confidence", "gate", "interpolation"],
     ["fast"],
     ["models"],
     ["matching"],

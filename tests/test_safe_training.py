@@ -17,6 +17,8 @@ from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
 from torch.utils.data import DataLoader
 
 from dicl_flow.data import loader
+from dicl_flow.errors import SlowWarning, hide_library_warnings
+from dicl_flow.fast import settings
 from dicl_flow.models import build
 from dicl_flow.training import (
     DataSource,
@@ -251,10 +253,32 @@ def test_warnings_of_libraries_do_not_reach_users(tmp_path, chairs, run, monkeyp
 
     monkeypatch.setattr(Trainer, "train_step", warning)
     monkeypatch.setattr("sys.warnoptions", [])
-    with warnings.catch_warnings(record=True) as heard:
+    arguments = words("chairs-0", chairs, tmp_path / "run")
+    arguments.remove("--quiet")  # which would print no warning at all
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
-        assert run(*words("chairs-0", chairs, tmp_path / "run"))[0] == 0
-    assert not heard
+        code, _, err = run(*arguments)
+    assert code == 0
+    assert "from a library" not in err
+
+
+def test_warnings_of_our_own_do_reach_users(monkeypatch):
+    monkeypatch.setattr("sys.warnoptions", [])
+    with warnings.catch_warnings(record=True) as heard:
+        hide_library_warnings()
+        warnings.warn("from us", SlowWarning, stacklevel=1)
+        warnings.warn("from a library", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in heard] == ["from us"]
+
+
+def test_training_in_bf16_on_a_cpu_that_emulates_it_warns(monkeypatch):
+    monkeypatch.setattr(settings, "has_bf16", lambda device: False)
+    reduced = replace(KILLED, optimizer=replace(KILLED.optimizer, precision="bf16"))
+    with pytest.warns(SlowWarning, match=r"set the recipe's optimizer\.precision to fp32"):
+        Trainer(reduced, CPU)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Trainer(KILLED, CPU)
 
 
 @pytest.mark.parametrize(("asked", "expected"), [([], 0), (["default"], 1)])

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import weakref
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +17,12 @@ import numpy as np
 import pytest
 import torch
 from children import TESTS, run_child
+from conftest import SMALL
 
 import dicl_flow
 from dicl_flow.cli.watching import Watch
 from dicl_flow.errors import InputError
+from dicl_flow.models import build
 from dicl_flow.video import (
     Behind,
     Checkpoint,
@@ -36,6 +39,7 @@ from dicl_flow.video import run as run_video
 from dicl_flow.video.lock import FolderLock
 from dicl_flow.video.sources import Shot
 from dicl_flow.visualize import flow_to_rgb
+from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy
 
@@ -96,6 +100,22 @@ def pairs(small_weights):
     """The flow of each pair of `FRAMES`, each for itself."""
     estimator = dicl_flow.load(small_weights, "cpu", "fp32")
     return [estimator(*pair).flow for pair in pairwise(FRAMES)]
+
+
+def test_it_says_at_which_size_frames_are_computed_and_takes_full_size(run, tmp_path):
+    torch.manual_seed(0)
+    config = replace(SMALL, padding="resize", max_pixels=32 * 48)
+    weights, folder = tmp_path / "w.safetensors", write_images(tmp_path / "shots", FRAMES[:2])
+    weights.write_bytes(encode_weights(Weights(config, build(config).state_dict())))
+    arguments = ("video", folder, "-w", weights, "--device", "cpu", "--precision", "fp32", "--json")
+    for option, computed, size in (
+        ([], "scaled down to 48x32, 0.50 of the size", "48x32"),
+        (["--full-size"], "whole", "96x64"),
+    ):
+        output = tmp_path / f"{size}.npy"
+        summary = json.loads(run(*arguments, "-o", output, *option)[1])
+        assert (summary["computed"], summary["computed_size"]) == (computed, size)
+    assert not np.allclose(np.load(tmp_path / "48x32.npy"), np.load(tmp_path / "96x64.npy"))
 
 
 def test_a_video_becomes_files_and_an_array_of_the_flow_of_its_pairs(video, clip, tmp_path, pairs):

@@ -46,6 +46,14 @@ def test_speed_is_saturation_and_rest_is_white():
     assert pixel(4, 0, maximum=2) == [191, 0, 0]  # beyond the maximum: darker
 
 
+def test_a_still_frame_is_nearly_white_not_a_rainbow():
+    """A tenth of a pixel has a tenth of the colour, in the wheel and in arrows."""
+    assert pixel(0.1, 0) == pixel(0.1, 0, maximum=1)
+    flow = np.full((40, 40, 2), 0.1, np.float32)
+    image = np.full((40, 40, 3), 100, np.uint8)
+    np.testing.assert_array_equal(draw_arrows(image, flow), draw_arrows(image, flow, maximum=1))
+
+
 def test_unknown_flow_is_black_and_does_not_set_the_scale():
     flow = np.array([[[1, 0], [np.nan, np.nan], [1e10, 0]]])
     assert flow_to_rgb(flow)[0].tolist() == [[255, 0, 0], [0, 0, 0], [0, 0, 0]]
@@ -81,6 +89,24 @@ def test_arrows_start_at_the_grid_and_point_along_the_flow():
     assert columns.min() >= 19
     assert 33 <= columns.max() <= 37
     np.testing.assert_array_equal(image, 100)  # the caller's picture is untouched
+
+
+@pytest.mark.parametrize("length", [1.0, 1.5, 4.0])
+def test_short_arrows_can_be_seen_and_point_along_the_flow(length):
+    image, flow = np.full((41, 41, 3), 100, np.uint8), np.full((41, 41, 2), np.nan, np.float32)
+    flow[20, 20] = (length, 0)
+    marks = np.abs(draw_arrows(image, flow, spacing=41).astype(int) - (image // 2 + 32)).sum(2)
+    columns = np.flatnonzero(marks.any(0))
+    assert columns.min() >= 19  # where it starts
+    assert columns.max() >= 26
+    tail, head = (np.count_nonzero(marks[:, part]) for part in (slice(0, 23), slice(24, 41)))
+    assert head > tail
+
+
+def test_no_motion_stays_a_dot():
+    image, flow = np.full((41, 41, 3), 100, np.uint8), np.full((41, 41, 2), 0.05, np.float32)
+    marks = np.abs(draw_arrows(image, flow, spacing=41).astype(int) - (image // 2 + 32)).sum(2)
+    assert np.count_nonzero(marks) <= 9
 
 
 def test_arrows_survive_enormous_vectors():

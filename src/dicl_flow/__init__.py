@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .files import read_flow, read_image, write_flow
     from .interpolation import interpolate
     from .models import build
-    from .result import FlowResult
+    from .result import FlowResult, FlowTensors
     from .sequence import FlowSequence
     from .visualize import flow_to_rgb
     from .warping import warp
@@ -30,6 +30,7 @@ _HOME = {
     "load": "estimator",
     "FlowEstimator": "estimator",
     "FlowResult": "result",
+    "FlowTensors": "result",
     "FlowSequence": "sequence",
     "build": "models",
     "ModelConfig": "config",
@@ -47,6 +48,7 @@ __all__ = [
     "load",
     "FlowEstimator",
     "FlowResult",
+    "FlowTensors",
     "FlowSequence",
     "build",
     "ModelConfig",

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import torch
 
+from .confidence import UNCALIBRATED
 from .config import ModelConfig
 from .estimator import FlowEstimator, choose_backend, choose_device, choose_precision
 from .fast import available_bytes, is_supported
-from .ops import size_in_multiples
 
 
 class Choice(NamedTuple):
@@ -45,13 +45,39 @@ def explain_frame(estimator: FlowEstimator, size: tuple[int, int]) -> Choice:
     if tile != size:
         piece = (min(tile[0], size[0]), min(tile[1], size[1]))
         return Choice(f"in tiles of {_text(piece)}", "the memory does not suffice for the whole")
-    seen = size_in_multiples(size, config.pad_multiple, config.max_pixels)
+    seen, multiples = estimator.seen_size(size), f"multiples of {config.pad_multiple} px"
+    if seen == size:
+        return Choice("whole", f"the network takes {multiples}")
+    if config.padding != "resize":
+        return Choice(f"whole, padded to {_text(seen)}", f"the network takes {multiples}")
+    how = f"{_text(seen)}, {_share(seen, size)}"
     if prod(seen) < prod(size):
         reason = f"max_pixels: these weights take about {config.max_pixels} px at most"
-        return Choice(f"scaled down to {_text(seen)}", reason)
-    how = "resized" if config.padding == "resize" else "padded"
-    reason = f"the network takes multiples of {config.pad_multiple} px"
-    return Choice(f"whole, {how} to {_text(seen)}" if seen != size else "whole", reason)
+        return Choice(f"scaled down to {how}", reason)
+    return Choice(f"whole, resized to {how}", f"the network takes {multiples}")
+
+
+def computed(estimator: FlowEstimator, size: tuple[int, int]) -> dict[str, str]:
+    """What to tell of every estimate of frames of (height, width): at which size, in whose px."""
+    resized = estimator.model.config.padding == "resize"
+    seen = estimator.seen_size(size) if resized else size
+    return {
+        "computed": explain_frame(estimator, size).value,
+        "computed_size": _text(seen),
+        "confidence": _explain_confidence(estimator, seen, size),
+    }
+
+
+def _explain_confidence(
+    estimator: FlowEstimator, seen: tuple[int, int], size: tuple[int, int]
+) -> str:
+    calibration = estimator.calibration
+    if calibration is None:
+        return f"uncalibrated: {UNCALIBRATED}"
+    if seen == size:
+        return calibration.meaning
+    across, down = (calibration.threshold * size[i] / seen[i] for i in (1, 0))
+    return f"{calibration.meaning} of {_text(seen)}: {across:.2f}x{down:.2f} px of the frame"
 
 
 def _choice(asked: str, value: str, reason: str) -> Choice:
@@ -78,6 +104,14 @@ def _why_precision(precision: str, backend: str) -> str:
     if precision == "fp16":
         return "the kernels' best on CUDA"
     return "this processor has no AMX" if backend == "fast" else "the plain backend's default"
+
+
+def _share(seen: tuple[int, int], size: tuple[int, int]) -> str:
+    """How large one size is, measured by the other."""
+    height, width = (f"{seen[i] / size[i]:.2f}" for i in range(2))
+    if height == width:
+        return f"{width} of the size"
+    return f"{width} of the width and {height} of the height"
 
 
 def _text(size: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""The one error a user can mend."""
+"""The one error a user can mend, and the one warning."""
 
 import sys
 import warnings
@@ -12,6 +12,10 @@ class InputError(ValueError):
     The command line prints the message (and that of an `OSError`) and exits with code 2;
     any other exception is a bug in this package and keeps its traceback.
     """
+
+
+class SlowWarning(UserWarning):
+    """What was asked for is done, but takes many times longer than it need."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
@@ -29,3 +33,4 @@ def hide_library_warnings() -> None:
     """
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+        warnings.simplefilter("default", SlowWarning)  # our own are meant for users

@@ -1,11 +1,13 @@
 """Images in, flow out: the face for Python users."""
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,11 +19,14 @@ from .fast import (
     FastDiclFlow,
     Graphs,
     available_bytes,
+    check_limit,
     cudnn_flags,
     fixed_bytes,
     is_supported,
     network_bytes,
+    warn_if_emulated,
 )
+from .gate import gate
 from .inputs import ImageInput, image_batch, normalize
 from .models import DiclFlow, FlowNetwork, LevelFlow
 from .ops import (
@@ -33,8 +38,8 @@ from .ops import (
     size_in_multiples,
 )
 from .result import FlowResult as FlowResult
-from .result import both_results, to_result
-from .tiling import in_tiles, tile_size
+from .result import FlowTensors
+from .tiling import in_tiles, smallest_tile, tile_size
 from .weights import load_model, read_weights, resolve
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -57,11 +62,16 @@ class FlowEstimator:
         backend: str = "auto",
         memory_limit: int | None = None,
         calibration: Calibration | None = None,
+        *,
+        full_size: bool = False,
     ) -> None:
+        model = _at_full_size(model) if full_size else model
         self.calibration = calibration
         self.device = choose_device(device)
         self.backend = choose_backend(backend, model.config, self.device)
         self.precision = choose_precision(precision, self.device, self.backend)
+        auto = choose_precision("auto", self.device, self.backend)
+        warn_if_emulated(precision, self.device, f"precision 'auto' would choose {auto}")
         self.memory_limit = memory_limit
         self.model: FlowNetwork
         if self.backend == "fast":
@@ -69,6 +79,11 @@ class FlowEstimator:
             self.model = FastDiclFlow(plain.eval(), dtype, memory_limit, self.device)
         else:
             self.model = model.to(self.device).eval()
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make what serves this process alone: recordings, and what is known of its memory."""
+        calibration = self.calibration
         self._confidence: Callable[[list[LevelFlow], Tensor, Tensor], Tensor] = partial(
             find_confidence, calibration=calibration
         )
@@ -81,6 +96,15 @@ class FlowEstimator:
                 self._confidence = KernelConfidence(calibration, self.device)
         self._tiles: dict[torch.Size, tuple[int, int]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles, which another process may open: all but what `_connect` makes."""
+        made = ("_confidence", "_compute", "_compute_both", "_tiles")
+        return {name: value for name, value in vars(self).items() if name not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._connect()
+
     def __call__(
         self, image1: ImageInput, image2: ImageInput, *, backward: bool = False
     ) -> FlowResult:
@@ -90,6 +114,12 @@ class FlowEstimator:
         `dicl_flow.inputs.image_batch` for all that is understood. `backward` asks for the
         flow of the pixels of `image2` as well, and for what is occluded in either.
         """
+        return self.tensors(image1, image2, backward=backward).to_result()
+
+    def tensors(
+        self, image1: ImageInput, image2: ImageInput, *, backward: bool = False
+    ) -> FlowTensors:
+        """Estimate as a call does, but leave the result on the device, as tensors."""
         (batch1, is_batch), (batch2, _) = (
             image_batch(image, self.device) for image in (image1, image2)
         )
@@ -97,11 +127,10 @@ class FlowEstimator:
             raise InputError(
                 f"the two images must have one size, got {_size(batch1)} and {_size(batch2)}"
             )
-        if backward:
-            result = both_results(*self.estimate_both(batch1, batch2))
-        else:
-            result = to_result(*self.estimate(batch1, batch2))
-        return result if is_batch else result[0]
+        parts = (self.estimate_both if backward else self.estimate)(batch1, batch2)
+        # copies, made here, are tensors like others: those of inference mode cannot be changed
+        found = FlowTensors.of(*(part.clone() for part in parts))
+        return found if is_batch else found[0]
 
     @torch.inference_mode()
     def estimate(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,23 +171,38 @@ class FlowEstimator:
         image2: Tensor,
     ) -> Tensor:
         image1, image2 = image1.to(self.device), image2.to(self.device)
-        if image1.shape not in self._tiles:  # asking for free memory takes its time
-            self._tiles[image1.shape] = self.tile(image1)
-        return in_tiles(compute, image1, image2, self._tiles[image1.shape])
+        return in_tiles(compute, image1, image2, self.tile(image1))
 
     def tile(self, image: Tensor) -> tuple[int, int]:
         """(height, width) of the pieces in which a pair like (B, 3, H, W) `image` is computed."""
-        if self.model.config.max_pixels:  # the network never sees more
-            return image.shape[-2], image.shape[-1]
+        if image.shape not in self._tiles:  # asking for free memory takes its time
+            self._tiles[image.shape] = self._tile(image)
+        return self._tiles[image.shape]
+
+    def _tile(self, image: Tensor) -> tuple[int, int]:
+        config, size = self.model.config, (image.shape[-2], image.shape[-1])
+        fixed = fixed_bytes(image, self.device) if self.device.type == "cuda" else 0
+        per_pixel = len(image) * self._bytes_per_pixel()
+        if config.max_pixels:  # such frames are scaled, not cut
+            needed = fixed + per_pixel * prod(self.seen_size(size))
+            hint = "; `full_size=True` computes tiles, which need less"
+            check_limit(self.memory_limit or needed, needed, _size(image), hint)
+            return size
         limit = self.memory_limit or available_bytes(self.device)
+        needed = fixed + per_pixel * prod(smallest_tile(size, config.pad_multiple))
+        check_limit(limit, needed, _size(image))
+        return tile_size(size, (limit - fixed) // per_pixel, config.pad_multiple)
+
+    def _bytes_per_pixel(self) -> int:
+        """What a pixel of a pair needs that the network sees."""
         dtype, fast = PRECISIONS[self.precision], self.backend == "fast"
-        per_pixel = network_bytes(dtype, self.device, fast=fast)
-        if not fast:
-            per_pixel = int(per_pixel * _relative_volume(self.model.config))
-        limit -= fixed_bytes(image, self.device) if self.device.type == "cuda" else 0
-        capacity = max(limit, 0) // (len(image) * per_pixel)
-        size = (image.shape[-2], image.shape[-1])
-        return tile_size(size, capacity, self.model.config.pad_multiple)
+        needed = network_bytes(dtype, self.device, fast=fast)
+        return needed if fast else int(needed * _relative_volume(self.model.config))
+
+    def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) at which the network sees frames of `size`: filled up, or resized."""
+        config = self.model.config
+        return size_in_multiples(size, config.pad_multiple, config.max_pixels)
 
     def _estimate_whole(self, image1: Tensor, image2: Tensor) -> Tensor:
         """(B, 3, H, W) images in [0, 1] -> flow and confidence (B, 3, H, W)."""
@@ -196,16 +240,17 @@ class FlowEstimator:
         flow = self.model.upsample(levels[-1].refined, (image1.shape[-2], image1.shape[-1]))
         confidence = self._confidence(levels, image1, image2)
         if self.model.config.padding != "resize":
-            return crop(torch.cat([flow, confidence], 1), size)
-        return torch.cat([resize_flow_pixels(flow, size), resize_pixels(confidence, size)], 1)
+            answer = crop(torch.cat([flow, confidence], 1), size)
+            return gate(answer, crop(image1, size), crop(image2, size))  # the border is no texture
+        resized = [resize_flow_pixels(flow, size), resize_pixels(confidence, size)]
+        return gate(torch.cat(resized, 1), image1, image2)
 
     def _fit(self, image: Tensor) -> Tensor:
         """Give an image sides that the network takes, in the way its weights expect."""
         config = self.model.config
         if config.padding != "resize":
             return pad_to_multiple(image, config.pad_multiple, config.padding)
-        size = (image.shape[-2], image.shape[-1])
-        return resize_pixels(image, size_in_multiples(size, config.pad_multiple, config.max_pixels))
+        return resize_pixels(image, self.seen_size((image.shape[-2], image.shape[-1])))
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         """Reduced precision where it was asked for, and float32 that is float32 where not."""
@@ -227,6 +272,8 @@ def load(
     precision: str = "auto",
     backend: str = "auto",
     memory_limit: int | None = None,
+    *,
+    full_size: bool = False,
 ) -> FlowEstimator:
     """Return an estimator for a weights file or a packaged name; without either, the default.
 
@@ -234,6 +281,7 @@ def load(
     `precision` is "auto" (bf16 on CPUs with AMX, fp16 on CUDA with the fast backend, else
     fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
     `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free.
+    `full_size` computes every frame at its own size, even where the weights ask for smaller ones.
     """
     path = resolve(weights)
     try:
@@ -242,7 +290,8 @@ def load(
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
-    return FlowEstimator(model, device, precision, backend, memory_limit, found.calibration)
+    how = (device, precision, backend, memory_limit)
+    return FlowEstimator(model, *how, found.calibration, full_size=full_size)
 
 
 def choose_device(name: str) -> torch.device:
@@ -292,6 +341,13 @@ def _relative_volume(config: ModelConfig) -> float:
     """What a network compares at its finest level, beside the paper's: memory goes with it."""
     wider = 1.4 if config.host == "vcn" else 1.0  # 64 channels there, not 32
     return wider * max(1.0, config.levels[-1].num_hypotheses / PAPER_LEVELS[-1].num_hypotheses)
+
+
+def _at_full_size(model: FlowNetwork) -> FlowNetwork:
+    """The same layers under another config: the caller's network stays as it is."""
+    twin = copy.copy(model)
+    twin.config = model.config.at_full_size()
+    return twin
 
 
 def _size(batch: Tensor) -> str:

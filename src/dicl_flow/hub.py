@@ -90,14 +90,16 @@ class HubNetwork(
         precision: str = "auto",
         backend: str = "auto",
         memory_limit: int | None = None,
+        *,
+        full_size: bool = False,
     ) -> FlowEstimator:
         """Images in, flow and calibrated confidence out; the options are those of `dicl_flow.load`.
 
         It has a copy of the network: this one stays as it is, and where it is.
         """
         calibration = self._source.calibration
-        network = deepcopy(self.network)
-        return FlowEstimator(network, device, precision, backend, memory_limit, calibration)
+        network, how = deepcopy(self.network), (device, precision, backend, memory_limit)
+        return FlowEstimator(network, *how, calibration, full_size=full_size)
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         """What these weights are, how to use them, and all that is known about them."""

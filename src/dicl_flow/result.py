@@ -72,25 +72,58 @@ class FlowResult:
         return self
 
 
-def to_result(flow: Tensor, confidence: Tensor) -> FlowResult:
-    """(B, 2, H, W) and (B, 1, H, W) tensors, anywhere -> the arrays of a batch."""
-    return FlowResult(
-        np.ascontiguousarray(flow.permute(0, 2, 3, 1).cpu().numpy()),
-        confidence[:, 0].cpu().numpy(),
-    )
+@dataclass(frozen=True)
+class FlowTensors:
+    """A `FlowResult` that stays on the device: nothing waits for it, nothing is copied.
+
+    Of a batch every tensor has a leading batch axis.
+    """
+
+    flow: Tensor
+    """(2, H, W) float32: pixels, x right, y down, from frame 1 to frame 2."""
+    confidence: Tensor
+    """(H, W) float32 in [0, 1]."""
+    occlusion: Tensor | None = None
+    """(H, W) bool; with `backward=True`."""
+    backward: "FlowTensors | None" = None
+    """The same from frame 2 to frame 1; with `backward=True`."""
+
+    @classmethod
+    def of(
+        cls,
+        flow: Tensor,
+        confidence: Tensor,
+        backward: Tensor | None = None,
+        backward_confidence: Tensor | None = None,
+    ) -> "FlowTensors":
+        """(B, 2, H, W) flow and (B, 1, H, W) confidence, of one direction or of both."""
+        there = cls(flow, confidence[:, 0])
+        if backward is None or backward_confidence is None:
+            return there
+        hidden1, hidden2 = find_occlusion(flow, backward), find_occlusion(backward, flow)
+        back = cls(backward, backward_confidence[:, 0], hidden2[:, 0])
+        return replace(there, occlusion=hidden1[:, 0], backward=back)
+
+    def __getitem__(self, index: int) -> "FlowTensors":
+        if self.flow.ndim == 3:
+            raise TypeError("these are the tensors of one pair, not of a batch")
+        return FlowTensors(
+            self.flow[index],
+            self.confidence[index],
+            None if self.occlusion is None else self.occlusion[index],
+            self.backward and self.backward[index],
+        )
+
+    def to_result(self) -> FlowResult:
+        """Copy everything to the host, as arrays."""
+        return FlowResult(
+            np.ascontiguousarray(self.flow.movedim(-3, -1).cpu().numpy()),
+            self.confidence.cpu().numpy(),
+            None if self.occlusion is None else self.occlusion.cpu().numpy(),
+            None if self.backward is None else self.backward.to_result(),
+        )
 
 
 def from_answer(answer: Tensor) -> FlowResult:
     """(B, 3, H, W) flow and confidence, or (B, 6, H, W) of both directions -> a batch."""
-    parts = answer.split([2, 1] * (answer.shape[1] // 3), 1)
-    return to_result(*parts) if len(parts) == 2 else both_results(*parts)
-
-
-def both_results(
-    flow: Tensor, confidence: Tensor, backward: Tensor, backward_confidence: Tensor
-) -> FlowResult:
-    """The tensors of `to_result` for both directions -> a batch that knows its occlusion."""
-    there, back = to_result(flow, confidence), to_result(backward, backward_confidence)
-    hidden1, hidden2 = find_occlusion(flow, backward), find_occlusion(backward, flow)
-    back = replace(back, occlusion=hidden2[:, 0].cpu().numpy())
-    return replace(there, occlusion=hidden1[:, 0].cpu().numpy(), backward=back)
+    return FlowTensors.of(*answer.split([2, 1] * (answer.shape[1] // 3), 1)).to_result()

@@ -6,28 +6,28 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-from .errors import InputError
-
 OVERLAP = 128  # px that neighbours share, a multiple of every network's; there they are blended
+
+
+def smallest_tile(size: tuple[int, int], multiple: int) -> tuple[int, int]:
+    """Return the least (height, width) that frames of `size` can be cut into."""
+    height, width = (min(2 * OVERLAP, side) for side in size)
+    return -(-height // multiple) * multiple, -(-width // multiple) * multiple
 
 
 def tile_size(size: tuple[int, int], capacity: int, multiple: int) -> tuple[int, int]:
     """Return the tile (height, width) for frames of `size`: all of it where `capacity` px suffice.
 
-    Else near a square, of sides that are multiples of `multiple`.
+    Else near a square, of sides that are multiples of `multiple`. The capacity is that of the
+    smallest tile at least.
     """
     height, width = (-(-side // multiple) * multiple for side in size)
     if height * width <= capacity:
         return size
-    tile_height = min(height, isqrt(capacity) // multiple * multiple)
-    tile_width = min(width, capacity // max(tile_height, 1) // multiple * multiple)
-    tile_height = min(height, capacity // max(tile_width, 1) // multiple * multiple)
-    if min(tile_height, tile_width) < min(2 * OVERLAP, height, width):
-        raise InputError(
-            f"too little memory: {capacity} px fit at a time, and tiles need at least "
-            f"{2 * OVERLAP} px a side; raise memory_limit, or use smaller frames or batches"
-        )
-    return tile_height, tile_width
+    least_height, least_width = smallest_tile(size, multiple)
+    tile_height = min(height, max(isqrt(capacity) // multiple * multiple, least_height))
+    tile_width = min(width, max(capacity // tile_height // multiple * multiple, least_width))
+    return min(height, capacity // tile_width // multiple * multiple), tile_width
 
 
 def in_tiles(
@@ -59,7 +59,7 @@ def _starts(length: int, tile: int) -> list[int]:
     The last one overlaps more rather than being narrower.
     """
     last = max(0, -(-(length - tile) // OVERLAP) * OVERLAP)
-    return [*range(0, last, tile - OVERLAP), last]
+    return [*range(0, last, max(tile - OVERLAP, 1)), last]
 
 
 def _fade(tile: Tensor) -> Tensor:

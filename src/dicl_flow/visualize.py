@@ -13,6 +13,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255))
 _STEPS = (15, 6, 4, 11, 13, 6)
 OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
+CALMEST = 1.0  # px: shorter vectors never get full colour, unless a maximum is given
+_SHORTEST, _STRETCH = 7.0, 7.0  # px of an arrow that one can see; how far it is lengthened for it
 
 
 def color_wheel() -> Array:
@@ -28,8 +30,8 @@ def color_wheel() -> Array:
 def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
     """(H, W, 2) flow -> (H, W, 3) uint8 RGB: hue is direction, saturation is speed.
 
-    `maximum` px has full saturation (the flow's own longest vector when not given);
-    longer ones are darker. Unknown flow (NaN, or beyond 1e9) is black.
+    `maximum` px has full saturation (when not given the flow's own longest vector, and 1 px at
+    least); longer ones are darker. Unknown flow (NaN, or beyond 1e9) is black.
     """
     flow = np.asarray(flow, np.float64)
     if flow.ndim != 3 or flow.shape[2] != 2:
@@ -39,7 +41,7 @@ def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
     known = known_flow(flow)
     flow = np.where(known[..., None], flow, 0)
     length = np.hypot(flow[..., 0], flow[..., 1])
-    saturation = (length / (maximum or longest_vector(flow)))[..., None]
+    saturation = (length / (maximum or full_color(flow)))[..., None]
     hue = _hue(flow)
     color = np.where(saturation <= 1, 1 - saturation * (1 - hue), hue * OUT_OF_RANGE)
     return np.where(known[..., None], np.floor(255 * color), 0).astype(np.uint8)
@@ -51,10 +53,10 @@ def known_flow(flow: Array) -> Array:
     return np.asarray(small[..., 0] & small[..., 1])
 
 
-def longest_vector(flow: Array) -> float:
-    """Length in px of the longest known vector, and never quite 0."""
+def full_color(flow: Array) -> float:
+    """Px that get full colour: the longest known vector of (H, W, 2), and 1 px at least."""
     flow = np.where(known_flow(flow)[..., None], np.asarray(flow, np.float64), 0)
-    return max(float(np.hypot(flow[..., 0], flow[..., 1]).max()), 1e-12)
+    return max(float(np.hypot(flow[..., 0], flow[..., 1]).max(initial=0)), CALMEST)
 
 
 def overlay(image: Array, flow: Array, maximum: float | None = None) -> Array:
@@ -72,15 +74,16 @@ def tint(image: Array, color: Array) -> Array:
 def draw_arrows(
     image: Array, flow: Array, spacing: int | None = None, maximum: float | None = None
 ) -> Array:
-    """Draw the flow on the frame as arrows, one every `spacing` pixels, at true length.
+    """Draw the flow on the frame as arrows, one every `spacing` pixels.
 
-    Their colours are those of `flow_to_rgb`.
+    Their colours are those of `flow_to_rgb`. Vectors of 7 px and more have their true length; of
+    shorter ones the colour tells it: 1 px is drawn as 7, so that one sees where it points.
     """
     height, width = flow.shape[:2]
     spacing = spacing or max(8, round(max(height, width) / 48))
     known = known_flow(flow)
     grid = (slice(spacing // 2, None, spacing),) * 2
-    colors = flow_to_rgb(flow[grid], maximum or longest_vector(flow))
+    colors = flow_to_rgb(flow[grid], maximum or full_color(flow))
     canvas = np.ascontiguousarray(image // 2 + 32)  # mute the frame, so that arrows stand out
     for row, y in enumerate(range(spacing // 2, height, spacing)):
         for column, x in enumerate(range(spacing // 2, width, spacing)):
@@ -134,11 +137,17 @@ def _hue(flow: Array) -> Array:
     return (1 - fraction) * wheel[below] + fraction * wheel[above]
 
 
+def _visible(vector: Array) -> Array:
+    """Lengthen a short vector until its arrow can be seen; no motion stays a dot."""
+    length = float(np.hypot(*vector))
+    return vector * max(1.0, min(_STRETCH, _SHORTEST / max(length, 1e-12)))
+
+
 def _draw_arrow(canvas: Array, x: int, y: int, vector: Array, color: Array) -> None:
     bits = 4  # sub-pixel positions for OpenCV
     start = (x << bits, y << bits)
     limit = 1 << 14  # longer arrows leave any picture; OpenCV's integers must not overflow
-    dx, dy = np.clip(vector, -limit, limit)
+    dx, dy = _visible(np.clip(vector, -limit, limit))
     end = (round((x + float(dx)) * (1 << bits)), round((y + float(dy)) * (1 << bits)))
     rgb = tuple(int(channel) for channel in color)
     cv2.arrowedLine(canvas, start, end, rgb, 1, cv2.LINE_AA, bits, tipLength=0.3)

@@ -12,7 +12,7 @@ from ..evaluation import BASELINES, Score, endpoint_error, score_pair
 from ..evaluation.score import warping_difference
 from ..inputs import Array
 from ..sheets import contact_sheet, thumbnail, write_on
-from ..visualize import error_to_rgb, flow_to_rgb
+from ..visualize import error_to_rgb, flow_to_rgb, full_color
 from .volumes import weights_name
 
 FlowMethod: TypeAlias = Callable[[Array, Array], Array]
@@ -69,7 +69,7 @@ def _draw(
         errors = {n: (endpoint_error(flow, sample.flow), sample.valid) for n, flow in flows.items()}
     else:
         errors = {name: warping_difference(flow, *frames) for name, flow in flows.items()}
-    longest = max(float(np.nanmax(np.linalg.norm(reference, axis=2), initial=0)), 1.0)
+    longest = full_color(reference)
     if pair.truth is not None:
         first.append(flow_to_rgb(reference, longest))
     known = np.concatenate([error[valid] for error, valid in errors.values()])

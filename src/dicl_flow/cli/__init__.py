@@ -1,6 +1,7 @@
 """The command `dicl-flow`: one file per command, heavy imports inside the functions."""
 
 import sys
+import warnings
 
 import typer
 
@@ -20,6 +21,7 @@ from . import (
     flow,
     info,
     interpolate,
+    options,
     render,
     show,
     submit,
@@ -78,11 +80,13 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can mend is one sentence and exit code 2."""
-    try:
-        app(arguments)
-    except (InputError, OSError) as error:
-        print(f"error: {describe(error)}", file=sys.stderr)
-        sys.exit(2)
+    with warnings.catch_warnings():
+        warnings.showwarning = options.print_warning
+        try:
+            app(arguments)
+        except (InputError, OSError) as error:
+            print(f"error: {describe(error)}", file=sys.stderr)
+            sys.exit(2)
 
 
 def describe(error: Exception) -> str:

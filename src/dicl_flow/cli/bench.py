@@ -129,8 +129,7 @@ def _model(weights: str | None) -> "tuple[FlowNetwork, Calibration | None]":
 
     found = read_weights(resolve(weights))
     # frames at the size that was asked for, whatever the weights would have made of them
-    config = replace(found.config, padding="replicate", max_pixels=0)
-    return load_model(replace(found, config=config)), found.calibration
+    return load_model(replace(found, config=found.config.at_full_size())), found.calibration
 
 
 def _fresh_model(host: str) -> "FlowNetwork":

@@ -94,12 +94,19 @@ def _rows(pair: "FlowPair", result: "FlowResult") -> "dict[str, dict[str, Array]
 
     from ..data import read_frames, read_sample
     from ..evaluation import endpoint_error
-    from ..visualize import confidence_to_grey, draw_arrows, error_to_rgb, flow_to_rgb, overlay
+    from ..visualize import (
+        confidence_to_grey,
+        draw_arrows,
+        error_to_rgb,
+        flow_to_rgb,
+        full_color,
+        overlay,
+    )
 
     image1, image2 = read_frames(pair)
     sample = read_sample(pair) if pair.truth else None
     reference = sample.flow if sample else result.flow
-    longest = max(float(np.linalg.norm(reference, axis=2).max()), 1.0)
+    longest = full_color(reference)
     seen = {
         "frame 1": image1,
         "frame 2": image2,

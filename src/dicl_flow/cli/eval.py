@@ -9,9 +9,9 @@ from .outputs import check_outputs, files_of, refuse_inputs
 
 if TYPE_CHECKING:
     from ..data import FlowPair
+    from ..estimator import FlowEstimator
     from ..evaluation import Method, Prediction, Result
     from ..inputs import Array
-    from ..result import FlowResult
 
     Predictor: TypeAlias = Callable[[str, Iterable[FlowPair]], Iterator[Prediction]]
     """Data set name and pairs -> predictions."""
@@ -43,6 +43,7 @@ def evaluate(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
+    full_size: options.FullSize = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Score a network on data sets, beside the published numbers.
@@ -73,20 +74,26 @@ def evaluate(
     sets = _list_data(data)
     refuse_inputs(wanted, (file for pairs in sets.values() for file in files_of(pairs)))
     how = (device, precision, backend)
-    predictors = _kept(predictions) if predictions else _methods(weights, baseline, how, keep)
+    computed: dict[str, str] = {}  # how, by the size of the frames
+    if predictions:
+        predictors = _kept(predictions)
+    else:
+        predictors = _methods(weights, baseline, how, keep, computed, full_size=full_size)
     results = []
     for name, pairs in sets.items():
         for method, predictor in predictors.items():
             results.append(_score(name, pairs, method, predictor, quiet))
             if pictures is not None:
                 _draw_worst(results[-1], pairs, predictor, count, pictures)
-    texts = {json_file: to_json, markdown: to_markdown}
-    contents = {path: text(results).encode() for path, text in texts.items() if path is not None}
+    texts = {json_file: to_json(results, computed), markdown: to_markdown(results)}
+    contents = {path: text.encode() for path, text in texts.items() if path is not None}
     if sparsification is not None:
         contents[sparsification] = draw_sparsification(results)
     write_files(contents)
     if not quiet:
         print_results(results, Console())
+        for size, how_computed in computed.items():
+            typer.echo(f"frames of {size} are computed {how_computed}")
 
 
 def _check(
@@ -131,8 +138,15 @@ def _list_data(arguments: list[str]) -> "dict[str, list[FlowPair]]":
 
 
 def _methods(
-    weights: str | None, baseline: str | None, how: tuple[str, str, str], keep: Path | None
+    weights: str | None,
+    baseline: str | None,
+    how: tuple[str, str, str],
+    keep: Path | None,
+    computed: dict[str, str],
+    *,
+    full_size: bool,
 ) -> "dict[str, Predictor]":
+    """A predictor for each method; `computed` learns how the network sees frames."""
     from ..errors import InputError
     from ..estimator import load
     from ..evaluation import BASELINES
@@ -140,8 +154,8 @@ def _methods(
 
     methods: dict[str, Method] = {}
     if weights or not baseline:
-        estimator = load(weights, *how)
-        methods[resolve(weights).stem] = lambda *frames: _flow_and_confidence(estimator(*frames))
+        estimator = load(weights, *how, full_size=full_size)
+        methods[resolve(weights).stem] = _noting(estimator, computed)
     if baseline in methods:
         raise InputError(f"{weights} has the name of the baseline; rename the file")
     if baseline:
@@ -149,8 +163,17 @@ def _methods(
     return {name: _predictor(method, keep and keep / name) for name, method in methods.items()}
 
 
-def _flow_and_confidence(result: "FlowResult") -> "tuple[Array, Array]":
-    return result.flow, result.confidence
+def _noting(estimator: "FlowEstimator", computed: dict[str, str]) -> "Method":
+    """Estimate, and note for each size of frames how that is done."""
+    from ..choices import explain_frame
+
+    def method(image1: "Array", image2: "Array") -> "tuple[Array, Array]":
+        result = estimator(image1, image2)
+        height, width = result.flow.shape[:2]
+        computed[f"{width}x{height}"] = explain_frame(estimator, (height, width)).value
+        return result.flow, result.confidence
+
+    return method
 
 
 def _predictor(method: "Method", keep: Path | None) -> "Predictor":

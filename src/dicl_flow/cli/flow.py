@@ -35,6 +35,7 @@ def flow(
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
     memory_limit: options.MemoryLimit = None,
+    full_size: options.FullSize = False,
     maximum: options.Maximum = None,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
@@ -52,6 +53,7 @@ def flow(
     """
     from time import perf_counter
 
+    from ..choices import computed
     from ..errors import InputError
     from ..estimator import load
     from ..files import write_files
@@ -74,7 +76,7 @@ def flow(
     if verbose and quiet:
         raise InputError("--verbose and --quiet contradict each other; leave one out")
     how = (device, precision, backend, options.in_bytes(memory_limit))
-    estimator = load(weights, *how)
+    estimator = load(weights, *how, full_size=full_size)
     if verbose:
         _explain(estimator, how, image1)
     start = perf_counter()
@@ -88,6 +90,7 @@ def flow(
     summary = {
         "written": ", ".join(map(str, wanted)),
         "size": f"{width}x{height}",
+        **computed(estimator, (height, width)),
         "known": flow_statistics(result.flow)["known"],
         "mean_length": flow_statistics(result.flow)["mean_length"],
         "max_length": flow_statistics(result.flow)["max_length"],
@@ -144,7 +147,7 @@ def _contents(
     draw = {
         "image": lambda: result.to_rgb(maximum),
         "overlay": lambda: overlay(to_uint8(read_image(image1)), result.flow, maximum),
-        "arrows": lambda: draw_arrows(to_uint8(read_image(image1)), result.flow),
+        "arrows": lambda: draw_arrows(to_uint8(read_image(image1)), result.flow, maximum=maximum),
         "confidence": lambda: confidence_to_grey(result.confidence),
         "occlusion": lambda: confidence_to_grey(np.asarray(result.occlusion)),
     }

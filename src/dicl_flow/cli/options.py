@@ -1,12 +1,34 @@
 """Options that several commands share."""
 
 import json
+import sys
+import warnings
 from collections.abc import Collection, Iterable
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from ..errors import SlowWarning
+
 Item = TypeVar("Item")
+
+
+def print_warning(
+    message: Warning | str, category: type[Warning], *place: Any, **options: Any
+) -> None:
+    """Print a warning of ours as one line to stderr, any other one as Python does."""
+    if issubclass(category, SlowWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, *place[:2]))
+
+
+def _be_quiet(quiet: bool) -> bool:
+    """Print no warnings either, until the command has ended."""
+    if quiet:
+        warnings.showwarning = lambda *message, **options: None
+    return quiet
+
 
 Weights = Annotated[
     str | None,
@@ -25,14 +47,25 @@ MemoryLimit = Annotated[
     float | None,
     typer.Option(min=0.1, help="GiB that an estimate may use; default: most of what is free."),
 ]
+FullSize = Annotated[
+    bool,
+    typer.Option(
+        "--full-size", help="Compute frames at their own size, even if the weights scale them."
+    ),
+]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say what was chosen on this machine, and why.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 Maximum = Annotated[
     float | None,
-    typer.Option("--max", help="Length in px that gets full colour; default: the longest vector."),
+    typer.Option(
+        "--max",
+        help="Length in px that gets full colour; default: the longest vector, or 1 px.",
+    ),
 ]
 
 

@@ -61,6 +61,7 @@ def video(
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
     memory_limit: options.MemoryLimit = None,
+    full_size: options.FullSize = False,
     maximum: options.Maximum = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -80,6 +81,7 @@ def video(
 
       dicl-flow video camera:0 -o flow.mp4 --end 10s
     """
+    from ..choices import computed
     from ..estimator import load
     from ..sequence import FlowSequence
     from ..training.stopping import StopSignal
@@ -111,7 +113,8 @@ def video(
     files, suffix = selection.chosen(opened.files), f".{file_format or 'flo'}"
     if "folder" in kinds.values():
         refuse_one_name(files, suffix)
-    estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
+    how = (device, precision, backend, options.in_bytes(memory_limit))
+    estimator = load(weights, *how, full_size=full_size)
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
     settings = {
         "input": opened.stamp,
@@ -119,6 +122,7 @@ def video(
         **{"show": show, "format": file_format, "start": start, "end": end, "stride": stride},
         **{"scale": scale, "fps": rate, "max": maximum, "weights": stamp(resolve(weights))},
         **{"backward": backward, "occlusion": occlusion, "min_confidence": min_confidence},
+        "full_size": full_size,
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
     checkpoint = Checkpoint(output[0], settings, frames=files, restart=restart)
@@ -147,7 +151,8 @@ def video(
         typer.echo(f"stopped; {checkpoint.done} flows are done, the same command goes on", err=True)
         raise typer.Exit(130)
     used = {name: settings[name] for name in ("device", "backend", "precision")}
-    summary = {"written": ", ".join(map(str, written)), **found.summary(), **used}
+    fed = computed(estimator, found.frame_size) if found.frame_size else {}
+    summary = {"written": ", ".join(map(str, written)), **found.summary(), **fed, **used}
     options.report(summary, quiet=quiet, as_json=as_json)
 
 

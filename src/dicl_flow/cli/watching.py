@@ -14,8 +14,9 @@ class Watch:
 
     def __init__(self, advance: Callable[[], None], tell: Callable[[str], None]) -> None:
         self._advance, self._tell = advance, tell
-        self._start, self._count, self._size = perf_counter(), 0, ""
-        self._skipped = 0
+        self._start, self._count, self._skipped = perf_counter(), 0, 0
+        self.frame_size: tuple[int, int] | None = None
+        """(height, width) of the frames, once there was a flow."""
 
     def __call__(self, flow: "FrameFlow") -> bool:
         """Take note of a flow; true: go on."""
@@ -26,15 +27,16 @@ class Watch:
                 self._tell(f"skipped frame {frame.number} ({frame.name}): {frame.problem}")
         if not flow.problem:
             height, width = flow.images[0].shape[:2]
-            self._size = f"{width}x{height}"
+            self.frame_size = (height, width)
         self._advance()
         return True
 
     def summary(self) -> dict[str, Any]:
         """What there is to say at the end."""
         seconds = perf_counter() - self._start
+        height, width = self.frame_size or (0, 0)
         return {
-            "size": self._size,
+            "size": f"{width}x{height}" if self.frame_size else "",
             "flows": self._count,
             "without_flow": self._skipped,
             "seconds": seconds,

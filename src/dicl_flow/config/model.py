@@ -146,6 +146,12 @@ class ModelConfig:
         """Frames are fed, and trained on, in multiples of this."""
         return lcm(self.multiple, self.deepest_stride)
 
+    def at_full_size(self) -> "ModelConfig":
+        """The same network, fed with frames that are filled up instead of resized."""
+        if self.padding != "resize":
+            return self
+        return dataclasses.replace(self, padding="replicate", max_pixels=0)
+
     def to_json(self) -> str:
         """One line of JSON that `ModelConfig.from_json` reads back to an equal config."""
         return json.dumps(dataclasses.asdict(self))

@@ -1,7 +1,7 @@
 """Results as tables: for the terminal, as Markdown, as JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -82,12 +82,16 @@ def to_markdown(results: Sequence[Result]) -> str:
     return "\n\n".join([*map(grid_markdown, grids), "\n".join(legend)]) + "\n"
 
 
-def to_json(results: Sequence[Result]) -> str:
-    """Return all numbers: each method's totals and pairs, and the published rows."""
+def to_json(results: Sequence[Result], computed: Mapping[str, str] | None = None) -> str:
+    """Return all numbers: each method's totals and pairs, and the published rows.
+
+    `computed` says, by the size of the frames, how the network saw them.
+    """
     columns = relevant_columns(result.data for result in results)
     document = {
         "results": [_result_json(result) for result in results],
         "published": [_published_json(row, columns) for row in PUBLISHED] if columns else [],
+        "computed": dict(computed or {}),
         "metrics": {name: metric.meaning for name, metric in METRICS.items()},
     }
     return json.dumps(document, indent=2) + "\n"

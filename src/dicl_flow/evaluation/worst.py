@@ -4,7 +4,7 @@ import numpy as np
 
 from ..data import FlowPair, read_frames, read_sample
 from ..sheets import contact_sheet
-from ..visualize import error_to_rgb, flow_to_rgb
+from ..visualize import error_to_rgb, flow_to_rgb, full_color
 from .metrics import Array, endpoint_error
 from .score import warping_difference
 
@@ -20,8 +20,8 @@ def draw_prediction(pair: FlowPair, estimate: Array) -> Array:
         return _draw_without_truth(pair, estimate)
     sample = read_sample(pair)
     error = endpoint_error(estimate, sample.flow)
-    longest = max(float(np.linalg.norm(sample.flow, axis=2).max()), 1.0)
     truth = np.where(sample.valid[..., None], sample.flow, np.float32(np.nan))
+    longest = full_color(truth)
     picture, scale, mean = _error_picture(error, sample.valid)
     rows = [
         [sample.image1, sample.image2],

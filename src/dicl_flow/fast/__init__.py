@@ -1,16 +1,19 @@
 """The fast twin of the plain network, for inference."""
 
 from .graphs import Graphs
-from .memory import available_bytes, fixed_bytes, network_bytes
+from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .network import FastDiclFlow, is_supported
-from .settings import cudnn_flags
+from .settings import cudnn_flags, has_bf16, warn_if_emulated
 
 __all__ = [
     "FastDiclFlow",
     "Graphs",
     "available_bytes",
+    "check_limit",
     "cudnn_flags",
     "fixed_bytes",
+    "has_bf16",
     "is_supported",
     "network_bytes",
+    "warn_if_emulated",
 ]

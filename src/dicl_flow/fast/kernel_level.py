@@ -1,7 +1,7 @@
 """A level on CUDA: everything between the convolutions is one kernel each."""
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,10 @@ class KernelLevel(DiclLevel):
         self.last_bias = nn.Buffer(last.bias.detach().float())
         mixes = isinstance(level.projection, DisplacementProjection)
         self.projection_weight = nn.Buffer(_projection(level)) if mixes else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out of a pickle what belongs to one pair."""
+        return {**vars(self), "_prepared": None}
 
     def prepare(self, features1: Tensor, image1: Tensor) -> None:
         """Do beforehand what the first image suffices for; `forward` takes it from there."""

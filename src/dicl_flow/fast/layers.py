@@ -1,13 +1,14 @@
 """Convolution, batch norm and ReLU as one operation with constant weights."""
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..nn import ConvBlock
+from .settings import has_bf16
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -31,6 +32,10 @@ class FusedConv(nn.Module):
         self.bias = nn.Buffer(bias.to(dtype))
         self.has_bias = bool(bias.any())  # cuDNN's is added in a pass of its own
         self._packed: tuple[torch.Size, Tensor] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out of a pickle what is made again, in an order only this machine knows."""
+        return {**vars(self), "_packed": None}
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         """(B, in, H, W) -> (B, out, H', W'); an `addend` of that shape joins before the ReLU."""
@@ -114,9 +119,7 @@ class ScoreConv(nn.Module):
 def _onednn_fuses(x: Tensor) -> bool:
     if x.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    if x.dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return x.dtype == torch.float32
+    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and has_bf16(x.device))
 
 
 def fold(block: ConvBlock) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,13 @@
 """How much to do at a time."""
 
 import os
+from math import ceil
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from ..errors import InputError
 
 _AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in a processor's cache
 # Elsewhere more at once is faster: so many bytes, or so many displacements.
@@ -45,6 +48,16 @@ def available_bytes(device: torch.device) -> int:
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(_HEADROOM * (free + reusable))
     return int(_HEADROOM * _free_host_bytes())
+
+
+def check_limit(limit: int, needed: int, frames: str, hint: str = "") -> None:
+    """Refuse a limit below the bytes `needed`, naming the least that is possible."""
+    if limit < needed:
+        least = ceil(100 * needed / 2**30) / 100
+        raise InputError(
+            f"{limit / 2**30:.2f} GiB is too little memory for {frames}: it takes {least:.2f} GiB "
+            f"at least; raise `memory_limit`, or use smaller frames or batches{hint}"
+        )
 
 
 def _free_host_bytes() -> int:

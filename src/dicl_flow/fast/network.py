@@ -1,6 +1,6 @@
 import copy
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -124,6 +124,10 @@ class FastDiclFlow(DiclFlow):
         super().__init__(model.config, _fast_pyramid(pyramid, dtype, device), levels)
         self._stream: torch.cuda.Stream | None = None
         self.to(device).eval()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out of a pickle what belongs to this process."""
+        return {**vars(self), "_stream": None}
 
     def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""

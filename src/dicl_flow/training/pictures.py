@@ -7,7 +7,7 @@ from ..files import to_uint8
 from ..inputs import Array
 from ..models import LevelFlow
 from ..ops import upsample_flow
-from ..visualize import flow_to_rgb
+from ..visualize import flow_to_rgb, full_color
 
 _ROWS = 4
 
@@ -20,7 +20,7 @@ def training_sheet(batch: FlowBatch, levels: Sequence[LevelFlow]) -> Array:
     for index in range(min(_ROWS, len(batch.flow))):
         truth = batch.flow[index].permute(1, 2, 0).cpu().numpy()
         truth = np.where(batch.valid[index].cpu().numpy()[..., None], truth, np.nan)
-        maximum = max(float(np.nanmax(np.hypot(truth[..., 0], truth[..., 1]), initial=0)), 1.0)
+        maximum = full_color(truth)
         found = estimate[index].permute(1, 2, 0).float().cpu().numpy()
         frames = [
             to_uint8(image[index].permute(1, 2, 0).float().nan_to_num().cpu().numpy())

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..config import TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
+from ..fast import warn_if_emulated
 from ..inputs import normalize
 from ..models import FlowNetwork, LevelFlow, build
 from ..weights import Weights
@@ -37,6 +38,9 @@ class Trainer:
     ) -> None:
         torch.manual_seed(config.seed)
         self.config, self.processes = config, processes
+        if processes.is_first:
+            instead = "set the recipe's optimizer.precision to fp32"
+            warn_if_emulated(config.optimizer.precision, processes.device, instead)
         model = build(config.model)
         # images are fed to trained weights as those they started from were
         fed = config.model if initial is None else start_from(model, initial)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..data.video_frames import pyav
 from ..files import replacing
 from ..inputs import Array
+from ..visualize import CALMEST
 from .flows import FrameFlow
 from .pictures import draw
 from .writers import Writer
@@ -19,7 +20,7 @@ _H264 = ("libx264", {"preset": "veryfast", "crf": "18", "bf": "0"})
 _VP9 = ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"})
 ENCODERS: dict[str, tuple[str, dict[str, str]]] = {".mp4": _H264, ".mkv": _H264, ".webm": _VP9}
 _CONTAINERS = {".mp4": "mp4", ".mkv": "matroska", ".webm": "webm"}
-_CALMEST, _FALL, _RISE = 1.0, 0.95, 1.25  # the colour scale in px, and its change in a frame
+_FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
 
 
 class Encoder(Protocol):
@@ -126,7 +127,7 @@ class PictureVideo(Writer):
         """Full colour in px, as a number on the device: nobody has to wait for it."""
         if self.maximum is not None:
             return torch.tensor(self.maximum, device=flow.device)
-        longest = torch.hypot(*flow.nan_to_num(0)).max().clamp(min=_CALMEST)
+        longest = torch.hypot(*flow.nan_to_num(0)).max().clamp(min=CALMEST)
         if self._scale is None:
             self._scale = longest.new_tensor(self.memory["scale"]) if self.memory else longest
         self._scale = longest.clamp(_FALL * self._scale, _RISE * self._scale)
