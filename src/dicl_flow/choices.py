@@ -8,7 +8,7 @@ import torch
 from .config import ModelConfig
 from .estimator import FlowEstimator, choose_backend, choose_device, choose_precision
 from .fast import available_bytes, is_supported
-from .ops import size_in_multiples
+from .feeding import Feeding
 
 
 class Choice(NamedTuple):
@@ -45,7 +45,12 @@ def explain_frame(estimator: FlowEstimator, size: tuple[int, int]) -> Choice:
     if tile != size:
         piece = (min(tile[0], size[0]), min(tile[1], size[1]))
         return Choice(f"in tiles of {_text(piece)}", "the memory does not suffice for the whole")
-    seen = size_in_multiples(size, config.pad_multiple, config.max_pixels)
+    quality = estimator.quality
+    if quality.scales != (1.0,):
+        sizes = (Feeding(config, scale).seen(size) for scale in quality.scales)
+        text = ", then as ".join(map(_text, sizes))
+        return Choice(f"whole, seen as {text}", f"quality {quality.name!r}")
+    seen = Feeding(config).seen(size)
     if prod(seen) < prod(size):
         reason = f"max_pixels: these weights take about {config.max_pixels} px at most"
         return Choice(f"scaled down to {_text(seen)}", reason)

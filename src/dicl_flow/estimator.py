@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .confidence import KernelConfidence, find_confidence, find_cues
-from .config import PAPER_LEVELS, Calibration, ModelConfig
+from .config import NORMAL, PAPER_LEVELS, Calibration, ModelConfig, Quality, find_quality
 from .errors import InputError, unknown_name
 from .fast import (
     FastDiclFlow,
@@ -22,19 +22,14 @@ from .fast import (
     is_supported,
     network_bytes,
 )
-from .inputs import ImageInput, image_batch, normalize
+from .feeding import Feeding, size_of
+from .inputs import Array, ImageInput, flow_batch, image_batch
 from .models import DiclFlow, FlowNetwork, LevelFlow
-from .ops import (
-    crop,
-    pad_to_multiple,
-    resize,
-    resize_flow_pixels,
-    resize_pixels,
-    size_in_multiples,
-)
+from .ops import resize
+from .passes import Found, Passes
 from .result import FlowResult as FlowResult
 from .result import both_results, to_result
-from .tiling import in_tiles, tile_size
+from .tiling import in_tiles, tile_at_scale
 from .weights import load_model, read_weights, resolve
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -57,7 +52,10 @@ class FlowEstimator:
         backend: str = "auto",
         memory_limit: int | None = None,
         calibration: Calibration | None = None,
+        quality: str | Quality = NORMAL,
     ) -> None:
+        self.quality = find_quality(quality)
+        self.quality.check_for(model.config)
         self.calibration = calibration
         self.device = choose_device(device)
         self.backend = choose_backend(backend, model.config, self.device)
@@ -69,26 +67,34 @@ class FlowEstimator:
             self.model = FastDiclFlow(plain.eval(), dtype, memory_limit, self.device)
         else:
             self.model = model.to(self.device).eval()
+        self._passes = Passes(self.model, self.quality, self._arithmetic)
         self._confidence: Callable[[list[LevelFlow], Tensor, Tensor], Tensor] = partial(
-            find_confidence, calibration=calibration
+            find_confidence, calibration=calibration, scale=self.quality.scales[-1]
         )
-        self._compute: Callable[[Tensor, Tensor], Tensor] = self._estimate_whole
+        self._compute: Callable[..., Tensor] = self._estimate_whole
         self._compute_both: Callable[[Tensor, Tensor], Tensor] = self._estimate_both
         if self.backend == "fast" and self.device.type == "cuda":
             self._compute = Graphs(self._estimate_whole)
             self._compute_both = Graphs(self._estimate_both)
             if calibration is not None:
-                self._confidence = KernelConfidence(calibration, self.device)
+                last_scale = self.quality.scales[-1]
+                self._confidence = KernelConfidence(calibration, self.device, last_scale)
         self._tiles: dict[torch.Size, tuple[int, int]] = {}
 
     def __call__(
-        self, image1: ImageInput, image2: ImageInput, *, backward: bool = False
+        self,
+        image1: ImageInput,
+        image2: ImageInput,
+        *,
+        backward: bool = False,
+        initial: Array | Tensor | None = None,
     ) -> FlowResult:
         """Estimate where each pixel of `image1` went in `image2`.
 
         Paths, arrays (H, W, 3), tensors (3, H, W), or batches of them; see
         `dicl_flow.inputs.image_batch` for all that is understood. `backward` asks for the
-        flow of the pixels of `image2` as well, and for what is occluded in either.
+        flow of the pixels of `image2` as well, and for what is occluded in either. `initial` is
+        a flow to begin from, of the shape of the one returned: the coarse levels are skipped.
         """
         (batch1, is_batch), (batch2, _) = (
             image_batch(image, self.device) for image in (image1, image2)
@@ -97,19 +103,30 @@ class FlowEstimator:
             raise InputError(
                 f"the two images must have one size, got {_size(batch1)} and {_size(batch2)}"
             )
+        if backward and initial is not None:
+            raise InputError(
+                "the flow to begin from says nothing of the way back; leave out backward, and "
+                "estimate the way back by a call of its own"
+            )
         if backward:
             result = both_results(*self.estimate_both(batch1, batch2))
         else:
-            result = to_result(*self.estimate(batch1, batch2))
+            begin = None if initial is None else flow_batch(initial, batch1)
+            result = to_result(*self.estimate(batch1, batch2, begin))
         return result if is_batch else result[0]
 
     @torch.inference_mode()
-    def estimate(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
+    def estimate(
+        self, image1: Tensor, image2: Tensor, initial: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) in [0, 1] -> flow (B, 2, H, W), confidence (B, 1, H, W), on the device.
 
-        Frames for which the memory does not suffice are cut into overlapping tiles.
+        Frames for which the memory does not suffice are cut into overlapping tiles. `initial`
+        is a flow (B, 2, H, W) to begin from.
         """
-        flow, confidence = self._in_tiles(self._compute, image1, image2).split([2, 1], 1)
+        more = [] if initial is None else [initial.to(self.device)]
+        both = self._in_tiles(self._compute, image1, image2, *more)
+        flow, confidence = both.split([2, 1], 1)
         return flow, confidence
 
     @torch.inference_mode()
@@ -123,89 +140,59 @@ class FlowEstimator:
 
     @torch.inference_mode()
     def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
-        """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size the network sees: to calibrate."""
-        fitted1, fitted2 = (self._fit(normalize(i.to(self.device))) for i in (image1, image2))
-        with self._arithmetic():
-            levels = self.model(fitted1, fitted2)
-        size = (fitted1.shape[-2], fitted1.shape[-1])
-        cues = resize(find_cues(levels, fitted1, fitted2), size)
-        return self.model.upsample(levels[-1].refined, size), cues
+        """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size of the frames: to calibrate."""
+        found = self._passes.one_way(image1.to(self.device), image2.to(self.device))
+        (levels, fitted1, fitted2), feeding = found.view, self._passes.feedings[-1]
+        cues = resize(find_cues(levels, fitted1, fitted2, feeding.scale), size_of(fitted1))
+        return found.flow, feeding.unfit(cues, size_of(image1))
 
     def fits(self, image: Tensor) -> bool:
         """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
         return self.tile(image) == tuple(image.shape[-2:])
 
     def _in_tiles(
-        self,
-        compute: Callable[[Tensor, Tensor], Tensor],
-        image1: Tensor,
-        image2: Tensor,
+        self, compute: Callable[..., Tensor], image1: Tensor, image2: Tensor, *more: Tensor
     ) -> Tensor:
         image1, image2 = image1.to(self.device), image2.to(self.device)
         if image1.shape not in self._tiles:  # asking for free memory takes its time
             self._tiles[image1.shape] = self.tile(image1)
-        return in_tiles(compute, image1, image2, self._tiles[image1.shape])
+        return in_tiles(compute, image1, image2, self._tiles[image1.shape], *more)
 
     def tile(self, image: Tensor) -> tuple[int, int]:
         """(height, width) of the pieces in which a pair like (B, 3, H, W) `image` is computed."""
-        if self.model.config.max_pixels:  # the network never sees more
-            return image.shape[-2], image.shape[-1]
+        size, config, scale = size_of(image), self.model.config, self.quality.largest_scale
+        if config.max_pixels and scale <= 1:  # the network never sees more
+            return size
         limit = self.memory_limit or available_bytes(self.device)
         dtype, fast = PRECISIONS[self.precision], self.backend == "fast"
         per_pixel = network_bytes(dtype, self.device, fast=fast)
         if not fast:
-            per_pixel = int(per_pixel * _relative_volume(self.model.config))
+            per_pixel = int(per_pixel * _relative_volume(config))
         limit -= fixed_bytes(image, self.device) if self.device.type == "cuda" else 0
         capacity = max(limit, 0) // (len(image) * per_pixel)
-        size = (image.shape[-2], image.shape[-1])
-        return tile_size(size, capacity, self.model.config.pad_multiple)
+        return tile_at_scale(size, capacity, Feeding(config, scale))
 
-    def _estimate_whole(self, image1: Tensor, image2: Tensor) -> Tensor:
+    def _estimate_whole(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> Tensor:
         """(B, 3, H, W) images in [0, 1] -> flow and confidence (B, 3, H, W)."""
-        fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
-        with self._arithmetic():
-            levels = self.model(fitted1, fitted2)
-        return self._answer(levels, fitted1, fitted2, (image1.shape[-2], image1.shape[-1]))
+        return self._answer(self._passes.one_way(image1, image2, *initial))
 
     def _estimate_both(self, image1: Tensor, image2: Tensor) -> Tensor:
         """The same for both directions, one after the other: (B, 6, H, W)."""
-        fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
-        with self._arithmetic():
-            there, back = self.model.both_ways(fitted1, fitted2)
-        size = (image1.shape[-2], image1.shape[-1])
-        forward = self._answer(there, fitted1, fitted2, size)
-        return torch.cat([forward, self._answer(back, fitted2, fitted1, size)], 1)
+        return torch.cat([*map(self._answer, self._passes.both_ways(image1, image2))], 1)
 
     def prepare(self, image: Tensor) -> list[Tensor]:
         """(B, 3, H, W) in [0, 1] -> what `match` needs of it: as the network sees it, features."""
-        fitted = self._fit(normalize(image)).contiguous()
-        with self._arithmetic():
-            return [fitted, *self.model.features(fitted)]
+        return self._passes.prepare(image)
 
     def match(self, first: list[Tensor], second: list[Tensor], size: tuple[int, int]) -> Tensor:
         """Two prepared images that were (height, width) -> flow and confidence (B, 3, H, W)."""
-        (fitted1, *pyramid1), (fitted2, *pyramid2) = first, second
-        with self._arithmetic():
-            levels = self.model.flow_from_features(pyramid1, pyramid2, fitted1)
-        return self._answer(levels, fitted1, fitted2, size)
+        return self._answer(self._passes.match(first, second, size))
 
-    def _answer(
-        self, levels: list[LevelFlow], image1: Tensor, image2: Tensor, size: tuple[int, int]
-    ) -> Tensor:
-        """What the network says of the fitted images -> flow and confidence at `size`."""
-        flow = self.model.upsample(levels[-1].refined, (image1.shape[-2], image1.shape[-1]))
-        confidence = self._confidence(levels, image1, image2)
-        if self.model.config.padding != "resize":
-            return crop(torch.cat([flow, confidence], 1), size)
-        return torch.cat([resize_flow_pixels(flow, size), resize_pixels(confidence, size)], 1)
-
-    def _fit(self, image: Tensor) -> Tensor:
-        """Give an image sides that the network takes, in the way its weights expect."""
-        config = self.model.config
-        if config.padding != "resize":
-            return pad_to_multiple(image, config.pad_multiple, config.padding)
-        size = (image.shape[-2], image.shape[-1])
-        return resize_pixels(image, size_in_multiples(size, config.pad_multiple, config.max_pixels))
+    def _answer(self, found: Found) -> Tensor:
+        """Flow and confidence (B, 3, H, W) of the last pass, at the size of the frames."""
+        confidence = self._confidence(*found.view)
+        confidence = self._passes.feedings[-1].unfit(confidence, size_of(found.flow))
+        return torch.cat([found.flow, confidence], 1)
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         """Reduced precision where it was asked for, and float32 that is float32 where not."""
@@ -227,14 +214,17 @@ def load(
     precision: str = "auto",
     backend: str = "auto",
     memory_limit: int | None = None,
+    quality: str | Quality = NORMAL,
 ) -> FlowEstimator:
     """Return an estimator for a weights file or a packaged name; without either, the default.
 
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
     `precision` is "auto" (bf16 on CPUs with AMX, fp16 on CUDA with the fast backend, else
     fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
-    `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free.
+    `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free;
+    `quality` is "fast", "normal" or "best", which takes several times as long.
     """
+    quality = find_quality(quality)
     path = resolve(weights)
     try:
         found = read_weights(path)
@@ -242,7 +232,8 @@ def load(
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
-    return FlowEstimator(model, device, precision, backend, memory_limit, found.calibration)
+    calibration = found.calibration_for(quality)
+    return FlowEstimator(model, device, precision, backend, memory_limit, calibration, quality)
 
 
 def choose_device(name: str) -> torch.device:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .config import ModelConfig
+from .config import NORMAL, ModelConfig, Quality, find_quality
 from .config.strict import structure
 from .errors import InputError
 from .estimator import FlowEstimator
@@ -90,14 +90,16 @@ class HubNetwork(
         precision: str = "auto",
         backend: str = "auto",
         memory_limit: int | None = None,
+        quality: str | Quality = NORMAL,
     ) -> FlowEstimator:
         """Images in, flow and calibrated confidence out; the options are those of `dicl_flow.load`.
 
         It has a copy of the network: this one stays as it is, and where it is.
         """
-        calibration = self._source.calibration
-        network = deepcopy(self.network)
-        return FlowEstimator(network, device, precision, backend, memory_limit, calibration)
+        quality = find_quality(quality)
+        calibration = self._source.calibration_for(quality)
+        how = (device, precision, backend, memory_limit, calibration, quality)
+        return FlowEstimator(deepcopy(self.network), *how)
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         """What these weights are, how to use them, and all that is known about them."""

@@ -43,6 +43,7 @@ def evaluate(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
+    quality: options.Quality = "normal",
     quiet: options.Quiet = False,
 ) -> None:
     """Score a network on data sets, beside the published numbers.
@@ -55,6 +56,8 @@ def evaluate(
       dicl-flow eval --data sintel-clean=Sintel --data kitti15=KITTI --weights my.safetensors
 
       dicl-flow eval --data kitti15=KITTI --baseline dis --worst 10 pictures --json scores.json
+
+      dicl-flow eval --data kitti15=KITTI --quality best
     """
     from rich.console import Console
 
@@ -72,7 +75,7 @@ def evaluate(
         _check_plot(sparsification, baseline is not None and weights is None)
     sets = _list_data(data)
     refuse_inputs(wanted, (file for pairs in sets.values() for file in files_of(pairs)))
-    how = (device, precision, backend)
+    how = (device, precision, backend, quality)
     predictors = _kept(predictions) if predictions else _methods(weights, baseline, how, keep)
     results = []
     for name, pairs in sets.items():
@@ -131,7 +134,7 @@ def _list_data(arguments: list[str]) -> "dict[str, list[FlowPair]]":
 
 
 def _methods(
-    weights: str | None, baseline: str | None, how: tuple[str, str, str], keep: Path | None
+    weights: str | None, baseline: str | None, how: tuple[str, str, str, str], keep: Path | None
 ) -> "dict[str, Predictor]":
     from ..errors import InputError
     from ..estimator import load
@@ -140,8 +143,10 @@ def _methods(
 
     methods: dict[str, Method] = {}
     if weights or not baseline:
-        estimator = load(weights, *how)
-        methods[resolve(weights).stem] = lambda *frames: _flow_and_confidence(estimator(*frames))
+        *where, quality = how
+        estimator = load(weights, *where, quality=quality)
+        name = resolve(weights).stem + ("" if quality == "normal" else f"-{quality}")
+        methods[name] = lambda *frames: _flow_and_confidence(estimator(*frames))
     if baseline in methods:
         raise InputError(f"{weights} has the name of the baseline; rename the file")
     if baseline:

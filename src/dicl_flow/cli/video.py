@@ -60,6 +60,7 @@ def video(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
+    quality: options.Quality = "normal",
     memory_limit: options.MemoryLimit = None,
     maximum: options.Maximum = None,
     quiet: options.Quiet = False,
@@ -111,7 +112,8 @@ def video(
     files, suffix = selection.chosen(opened.files), f".{file_format or 'flo'}"
     if "folder" in kinds.values():
         refuse_one_name(files, suffix)
-    estimator = load(weights, device, precision, backend, options.in_bytes(memory_limit))
+    limit = options.in_bytes(memory_limit)
+    estimator = load(weights, device, precision, backend, limit, quality)
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
     settings = {
         "input": opened.stamp,
@@ -119,6 +121,7 @@ def video(
         **{"show": show, "format": file_format, "start": start, "end": end, "stride": stride},
         **{"scale": scale, "fps": rate, "max": maximum, "weights": stamp(resolve(weights))},
         **{"backward": backward, "occlusion": occlusion, "min_confidence": min_confidence},
+        "quality": quality,
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
     checkpoint = Checkpoint(output[0], settings, frames=files, restart=restart)
