@@ -74,20 +74,25 @@ def sets(arguments: argparse.Namespace) -> Iterator[tuple[str, list[FlowSample]]
 
 def measure(
     estimator: FlowEstimator, samples: list[FlowSample], repeats: int
-) -> tuple[Score, float]:
-    """The score of all pairs together, and the seconds that the first takes."""
+) -> tuple[Score, float | None]:
+    """The score of all pairs together, and the seconds that the first takes, if it is timed."""
     scores = [
         score_flow(estimator(sample.image1, sample.image2).flow, sample) for sample in samples
     ]
+    if not repeats:
+        return pool(scores), None
     frames = [image_batch(i, estimator.device)[0] for i in (samples[0].image1, samples[0].image2)]
     seconds = median_seconds(lambda: estimator.estimate(*frames), estimator.device, repeats)
     return pool(scores), seconds
 
 
-def row(name: str, quality: Quality, values: dict[str, float], seconds: float) -> dict[str, Any]:
+def row(
+    name: str, quality: Quality, values: dict[str, float], seconds: float | None
+) -> dict[str, Any]:
     """Print a line of the table in Markdown, and return it for machines."""
     cells = [f"{values[metric]:.3f}" if metric in values else "" for metric in SHOWN]
-    print(f"| {name} | {quality.name} | {' | '.join(cells)} | {1000 * seconds:.4g} |", flush=True)
+    time = "" if seconds is None else f"{1000 * seconds:.4g}"
+    print(f"| {name} | {quality.name} | {' | '.join(cells)} | {time} |", flush=True)
     return {"data": name, "quality": asdict(quality), **values, "seconds": seconds}
 
 
@@ -103,7 +108,7 @@ def main() -> None:
     parser.add_argument("-w", "--weights")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--repeats", type=int, default=5, help="timed calls, of which the median")
+    parser.add_argument("--repeats", type=int, default=5, help="timed calls; 0: none")
     parser.add_argument("-o", "--output", type=Path, help="JSON file")
     arguments = parser.parse_args()
     arguments.size = arguments.size or ["384x640", "436x1024", "640x1024"]

@@ -125,8 +125,7 @@ class FlowEstimator:
         is a flow (B, 2, H, W) to begin from.
         """
         more = [] if initial is None else [initial.to(self.device)]
-        both = self._in_tiles(self._compute, image1, image2, *more)
-        flow, confidence = both.split([2, 1], 1)
+        flow, confidence = self._in_tiles(self._compute, image1, image2, *more).split([2, 1], 1)
         return flow, confidence
 
     @torch.inference_mode()
