@@ -143,8 +143,8 @@ def _methods(
 
     methods: dict[str, Method] = {}
     if weights or not baseline:
-        *where, quality = how
-        estimator = load(weights, *where, quality=quality)
+        device, precision, backend, quality = how
+        estimator = load(weights, device, precision, backend, quality=quality)
         name = resolve(weights).stem + ("" if quality == "normal" else f"-{quality}")
         methods[name] = lambda *frames: _flow_and_confidence(estimator(*frames))
     if baseline in methods:
