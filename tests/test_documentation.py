@@ -72,6 +72,8 @@ SMALLER = [
     (r"^(dicl-flow export .*--dynamic.*)$", r"\1 -w tiny.safetensors"),
     (r"^(dicl-flow bench.*?)( --size \S+)?( --device \S+)?( .*)?$", r"\1 --quick --size 64x64\4"),
     (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
+    (r"^(python benchmarks/quality\.py .*?)--size \S+ -n \d+(.*)$", r"\1-n 1 --size 32x32\2"),
+    (r"^(python benchmarks/quality\.py .*)$", r"\1 --repeats 1 -w tiny.safetensors"),
     # an ellipsis stands for the reader's folder
     (r"--data (\w[-\w]*)((?::\w+)?)=…", r"--data \1\2=trees/\1"),
     (r" …$", " --data pairs=my-data"),

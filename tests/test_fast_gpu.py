@@ -9,6 +9,7 @@ import torch
 from golden import formula
 
 import dicl_flow
+from dicl_flow.config import Calibration
 from dicl_flow.estimator import FlowEstimator
 from dicl_flow.fast import Graphs
 from dicl_flow.weights import import_legacy, load_model
@@ -115,6 +116,53 @@ def test_two_estimators_in_two_threads(model):
         assert len(flows) == 5
         for flow in flows:
             torch.testing.assert_close(flow, flows[0], atol=1e-3, rtol=0)
+
+
+def best(model, backend, precision="fp32"):
+    """With a calibration, so that the kernel of the confidence runs at the larger scale."""
+    calibration = Calibration(1.0, -1.0, -0.5, -0.3, -0.2, -0.8, -0.1, -1.0)
+    return FlowEstimator(model, "cuda", precision, backend, calibration=calibration, quality="best")
+
+
+def test_two_passes_replay_as_the_plain_path_computes_them(model):
+    """Twice, so that the second answer is a replay; pairs, both ways, and from a given flow."""
+    images = [torch.from_numpy(f).permute(2, 0, 1)[None] / 255 for f in formula.pair(120, 200)]
+    plain, fast = best(model, "plain"), best(model, "fast")
+    initial = torch.full((1, 2, 120, 200), 3.0)
+    for _ in range(2):
+        calls = [
+            (one.estimate(*images), one.estimate_both(*images), one.estimate(*images, initial))
+            for one in (plain, fast)
+        ]
+        for expected, found in zip(*calls, strict=True):
+            for a, b in zip(expected, found, strict=True):
+                assert (a - b).abs().mean() <= 2e-3
+                assert ((a - b).abs() > 5e-2).float().mean() <= 1e-3
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_sequence_of_two_passes_gives_its_pairs(model, backward):
+    first, second = formula.pair(120, 200)
+    estimator = best(model, "fast")
+    sequence = dicl_flow.FlowSequence(estimator, backward=backward)
+    for frame in (first, second, first, second):  # the last ones are replays
+        found = sequence.push(frame)
+    expected = estimator(first, second, backward=backward)
+    ways = [(found, expected), *([(found.backward, expected.backward)] if backward else [])]
+    for one, other in ways:
+        assert abs(one.flow - other.flow).mean() <= 2e-3
+        assert abs(one.confidence - other.confidence).mean() <= 1e-3
+
+
+def test_half_precision_stays_near_in_two_passes():
+    """With trained weights, on the pictures of the demo."""
+    demo = Path(dicl_flow.__file__).parent / "demo"
+    pair = [demo / f"rendered_img{number}.png" for number in (1, 2)]
+    plain, fast = (
+        dicl_flow.load(device="cuda", precision=precision, backend=backend, quality="best")(*pair)
+        for precision, backend in (("fp32", "plain"), ("fp16", "fast"))
+    )
+    assert 0 < torch.from_numpy(plain.flow - fast.flow).norm(dim=-1).mean() < 0.05
 
 
 def test_the_memory_promise(model):

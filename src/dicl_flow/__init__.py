@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .config import LevelConfig, ModelConfig
+    from .config import LevelConfig, ModelConfig, Quality
     from .errors import InputError
     from .estimator import FlowEstimator, load
     from .files import read_flow, read_image, write_flow
@@ -35,6 +35,7 @@ _HOME = {
     "build": "models",
     "ModelConfig": "config",
     "LevelConfig": "config",
+    "Quality": "config",
     "read_flow": "files",
     "write_flow": "files",
     "read_image": "files",
@@ -53,6 +54,7 @@ __all__ = [
     "build",
     "ModelConfig",
     "LevelConfig",
+    "Quality",
     "read_flow",
     "write_flow",
     "read_image",

@@ -9,6 +9,7 @@ from .confidence import UNCALIBRATED
 from .config import ModelConfig
 from .estimator import FlowEstimator, choose_backend, choose_device, choose_precision
 from .fast import available_bytes, is_supported
+from .feeding import Feeding
 
 
 class Choice(NamedTuple):
@@ -45,7 +46,12 @@ def explain_frame(estimator: FlowEstimator, size: tuple[int, int]) -> Choice:
     if tile != size:
         piece = (min(tile[0], size[0]), min(tile[1], size[1]))
         return Choice(f"in tiles of {_text(piece)}", "the memory does not suffice for the whole")
-    seen, multiples = estimator.seen_size(size), f"multiples of {config.pad_multiple} px"
+    quality, multiples = estimator.quality, f"multiples of {config.pad_multiple} px"
+    if quality.scales != (1.0,):
+        sizes = (Feeding(config, scale).seen(size) for scale in quality.scales)
+        text = ", then as ".join(map(_text, sizes))
+        return Choice(f"whole, seen as {text}", f"quality {quality.name!r}")
+    seen = estimator.seen_size(size)
     if seen == size:
         return Choice("whole", f"the network takes {multiples}")
     if config.padding != "resize":

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .confidence import KernelConfidence, find_confidence, find_cues
-from .config import PAPER_LEVELS, Calibration, ModelConfig
+from .config import NORMAL, PAPER_LEVELS, Calibration, ModelConfig, Quality, find_quality
 from .errors import InputError, unknown_name
 from .fast import (
     FastDiclFlow,
@@ -26,17 +26,12 @@ from .fast import (
     network_bytes,
     warn_if_emulated,
 )
+from .feeding import Feeding, size_of
 from .gate import gate
-from .inputs import ImageInput, image_batch, normalize
+from .inputs import Array, ImageInput, flow_batch, image_batch
 from .models import DiclFlow, FlowNetwork, LevelFlow
-from .ops import (
-    crop,
-    pad_to_multiple,
-    resize,
-    resize_flow_pixels,
-    resize_pixels,
-    size_in_multiples,
-)
+from .ops import resize
+from .passes import Found, Passes
 from .result import FlowResult as FlowResult
 from .result import FlowTensors
 from .tiling import in_tiles, smallest_tile, tile_size
@@ -62,10 +57,13 @@ class FlowEstimator:
         backend: str = "auto",
         memory_limit: int | None = None,
         calibration: Calibration | None = None,
+        quality: str | Quality = NORMAL,
         *,
         full_size: bool = False,
     ) -> None:
         model = _at_full_size(model) if full_size else model
+        self.quality = find_quality(quality)
+        self.quality.check_for(model.config)
         self.calibration = calibration
         self.device = choose_device(device)
         self.backend = choose_backend(backend, model.config, self.device)
@@ -84,21 +82,23 @@ class FlowEstimator:
     def _connect(self) -> None:
         """Make what serves this process alone: recordings, and what is known of its memory."""
         calibration = self.calibration
+        self._passes = Passes(self.model, self.quality, self._arithmetic)
         self._confidence: Callable[[list[LevelFlow], Tensor, Tensor], Tensor] = partial(
-            find_confidence, calibration=calibration
+            find_confidence, calibration=calibration, scale=self.quality.scales[-1]
         )
-        self._compute: Callable[[Tensor, Tensor], Tensor] = self._estimate_whole
+        self._compute: Callable[..., Tensor] = self._estimate_whole
         self._compute_both: Callable[[Tensor, Tensor], Tensor] = self._estimate_both
         if self.backend == "fast" and self.device.type == "cuda":
             self._compute = Graphs(self._estimate_whole)
             self._compute_both = Graphs(self._estimate_both)
             if calibration is not None:
-                self._confidence = KernelConfidence(calibration, self.device)
+                last_scale = self.quality.scales[-1]
+                self._confidence = KernelConfidence(calibration, self.device, last_scale)
         self._tiles: dict[torch.Size, tuple[int, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles, which another process may open: all but what `_connect` makes."""
-        made = ("_confidence", "_compute", "_compute_both", "_tiles")
+        made = ("_passes", "_confidence", "_compute", "_compute_both", "_tiles")
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -106,18 +106,29 @@ class FlowEstimator:
         self._connect()
 
     def __call__(
-        self, image1: ImageInput, image2: ImageInput, *, backward: bool = False
+        self,
+        image1: ImageInput,
+        image2: ImageInput,
+        *,
+        backward: bool = False,
+        initial: Array | Tensor | None = None,
     ) -> FlowResult:
         """Estimate where each pixel of `image1` went in `image2`.
 
         Paths, arrays (H, W, 3), tensors (3, H, W), or batches of them; see
         `dicl_flow.inputs.image_batch` for all that is understood. `backward` asks for the
-        flow of the pixels of `image2` as well, and for what is occluded in either.
+        flow of the pixels of `image2` as well, and for what is occluded in either. `initial` is
+        a flow to begin from, of the shape of the one returned: the coarse levels are skipped.
         """
-        return self.tensors(image1, image2, backward=backward).to_result()
+        return self.tensors(image1, image2, backward=backward, initial=initial).to_result()
 
     def tensors(
-        self, image1: ImageInput, image2: ImageInput, *, backward: bool = False
+        self,
+        image1: ImageInput,
+        image2: ImageInput,
+        *,
+        backward: bool = False,
+        initial: Array | Tensor | None = None,
     ) -> FlowTensors:
         """Estimate as a call does, but leave the result on the device, as tensors."""
         (batch1, is_batch), (batch2, _) = (
@@ -127,18 +138,30 @@ class FlowEstimator:
             raise InputError(
                 f"the two images must have one size, got {_size(batch1)} and {_size(batch2)}"
             )
-        parts = (self.estimate_both if backward else self.estimate)(batch1, batch2)
+        if initial is None:
+            parts = (self.estimate_both if backward else self.estimate)(batch1, batch2)
+        elif backward:
+            raise InputError(
+                "the flow to begin from says nothing of the backward flow; leave out `backward`, "
+                "and estimate that flow by a call of its own"
+            )
+        else:
+            parts = self.estimate(batch1, batch2, flow_batch(initial, batch1))
         # copies, made here, are tensors like others: those of inference mode cannot be changed
         found = FlowTensors.of(*(part.clone() for part in parts))
         return found if is_batch else found[0]
 
     @torch.inference_mode()
-    def estimate(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
+    def estimate(
+        self, image1: Tensor, image2: Tensor, initial: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) in [0, 1] -> flow (B, 2, H, W), confidence (B, 1, H, W), on the device.
 
-        Frames for which the memory does not suffice are cut into overlapping tiles.
+        Frames for which the memory does not suffice are cut into overlapping tiles. `initial`
+        is a flow (B, 2, H, W) to begin from.
         """
-        flow, confidence = self._in_tiles(self._compute, image1, image2).split([2, 1], 1)
+        more = [] if initial is None else [initial.to(self.device)]
+        flow, confidence = self._in_tiles(self._compute, image1, image2, *more).split([2, 1], 1)
         return flow, confidence
 
     @torch.inference_mode()
@@ -152,26 +175,21 @@ class FlowEstimator:
 
     @torch.inference_mode()
     def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
-        """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size the network sees: to calibrate."""
-        fitted1, fitted2 = (self._fit(normalize(i.to(self.device))) for i in (image1, image2))
-        with self._arithmetic():
-            levels = self.model(fitted1, fitted2)
-        size = (fitted1.shape[-2], fitted1.shape[-1])
-        cues = resize(find_cues(levels, fitted1, fitted2), size)
-        return self.model.upsample(levels[-1].refined, size), cues
+        """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size of the frames: to calibrate."""
+        found = self._passes.one_way(image1.to(self.device), image2.to(self.device))
+        (levels, fitted1, fitted2), feeding = found.view, self._passes.feedings[-1]
+        cues = resize(find_cues(levels, fitted1, fitted2, feeding.scale), size_of(fitted1))
+        return found.flow, feeding.unfit(cues, size_of(image1))
 
     def fits(self, image: Tensor) -> bool:
         """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
         return self.tile(image) == tuple(image.shape[-2:])
 
     def _in_tiles(
-        self,
-        compute: Callable[[Tensor, Tensor], Tensor],
-        image1: Tensor,
-        image2: Tensor,
+        self, compute: Callable[..., Tensor], image1: Tensor, image2: Tensor, *more: Tensor
     ) -> Tensor:
         image1, image2 = image1.to(self.device), image2.to(self.device)
-        return in_tiles(compute, image1, image2, self.tile(image1))
+        return in_tiles(compute, image1, image2, self.tile(image1), *more)
 
     def tile(self, image: Tensor) -> tuple[int, int]:
         """(height, width) of the pieces in which a pair like (B, 3, H, W) `image` is computed."""
@@ -180,18 +198,20 @@ class FlowEstimator:
         return self._tiles[image.shape]
 
     def _tile(self, image: Tensor) -> tuple[int, int]:
-        config, size = self.model.config, (image.shape[-2], image.shape[-1])
+        config, size, scale = self.model.config, size_of(image), self.quality.largest_scale
         fixed = fixed_bytes(image, self.device) if self.device.type == "cuda" else 0
         per_pixel = len(image) * self._bytes_per_pixel()
+        free = self.memory_limit or available_bytes(self.device)
         if config.max_pixels:  # such frames are scaled, not cut
-            needed = fixed + per_pixel * prod(self.seen_size(size))
+            needed = fixed + per_pixel * prod(Feeding(config, scale).seen(size))
             hint = "; `full_size=True` computes tiles, which need less"
-            check_limit(self.memory_limit or needed, needed, _size(image), hint)
+            limit = free if scale > 1 else self.memory_limit or needed
+            check_limit(limit, needed, _size(image), hint)
             return size
-        limit = self.memory_limit or available_bytes(self.device)
+        per_pixel = int(per_pixel * scale**2)
         needed = fixed + per_pixel * prod(smallest_tile(size, config.pad_multiple))
-        check_limit(limit, needed, _size(image))
-        return tile_size(size, (limit - fixed) // per_pixel, config.pad_multiple)
+        check_limit(free, needed, _size(image))
+        return tile_size(size, (free - fixed) // per_pixel, config.pad_multiple)
 
     def _bytes_per_pixel(self) -> int:
         """What a pixel of a pair needs that the network sees."""
@@ -200,57 +220,32 @@ class FlowEstimator:
         return needed if fast else int(needed * _relative_volume(self.model.config))
 
     def seen_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """(height, width) at which the network sees frames of `size`: filled up, or resized."""
-        config = self.model.config
-        return size_in_multiples(size, config.pad_multiple, config.max_pixels)
+        """(height, width) at which a pass of scale 1 sees frames of `size`."""
+        return Feeding(self.model.config).seen(size)
 
-    def _estimate_whole(self, image1: Tensor, image2: Tensor) -> Tensor:
+    def _estimate_whole(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> Tensor:
         """(B, 3, H, W) images in [0, 1] -> flow and confidence (B, 3, H, W)."""
-        fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
-        with self._arithmetic():
-            levels = self.model(fitted1, fitted2)
-        return self._answer(levels, fitted1, fitted2, (image1.shape[-2], image1.shape[-1]))
+        return self._answer(self._passes.one_way(image1, image2, *initial))
 
     def _estimate_both(self, image1: Tensor, image2: Tensor) -> Tensor:
         """The same for both directions, one after the other: (B, 6, H, W)."""
-        fitted1, fitted2 = self._fit(normalize(image1)), self._fit(normalize(image2))
-        with self._arithmetic():
-            there, back = self.model.both_ways(fitted1, fitted2)
-        size = (image1.shape[-2], image1.shape[-1])
-        forward = self._answer(there, fitted1, fitted2, size)
-        return torch.cat([forward, self._answer(back, fitted2, fitted1, size)], 1)
+        return torch.cat([*map(self._answer, self._passes.both_ways(image1, image2))], 1)
 
     def prepare(self, image: Tensor) -> list[Tensor]:
         """(B, 3, H, W) in [0, 1] -> what `match` needs of it: as the network sees it, features."""
-        fitted = self._fit(normalize(image)).contiguous()
-        with self._arithmetic():
-            return [fitted, *self.model.features(fitted)]
+        return self._passes.prepare(image)
 
     def match(self, first: list[Tensor], second: list[Tensor], size: tuple[int, int]) -> Tensor:
         """Two prepared images that were (height, width) -> flow and confidence (B, 3, H, W)."""
-        (fitted1, *pyramid1), (fitted2, *pyramid2) = first, second
-        with self._arithmetic():
-            levels = self.model.flow_from_features(pyramid1, pyramid2, fitted1)
-        return self._answer(levels, fitted1, fitted2, size)
+        return self._answer(self._passes.match(first, second, size))
 
-    def _answer(
-        self, levels: list[LevelFlow], image1: Tensor, image2: Tensor, size: tuple[int, int]
-    ) -> Tensor:
-        """What the network says of the fitted images -> flow and confidence at `size`."""
-        flow = self.model.upsample(levels[-1].refined, (image1.shape[-2], image1.shape[-1]))
-        confidence = self._confidence(levels, image1, image2)
-        if self.model.config.padding != "resize":
-            answer = crop(torch.cat([flow, confidence], 1), size)
-            return gate(answer, crop(image1, size), crop(image2, size))  # the border is no texture
-        resized = [resize_flow_pixels(flow, size), resize_pixels(confidence, size)]
-        return gate(torch.cat(resized, 1), image1, image2)
-
-    def _fit(self, image: Tensor) -> Tensor:
-        """Give an image sides that the network takes, in the way its weights expect."""
-        config = self.model.config
-        if config.padding != "resize":
-            return pad_to_multiple(image, config.pad_multiple, config.padding)
-        return resize_pixels(image, self.seen_size((image.shape[-2], image.shape[-1])))
+    def _answer(self, found: Found) -> Tensor:
+        """Flow and confidence (B, 3, H, W) of the last pass, at the size of the frames."""
+        feeding, size = self._passes.feedings[-1], size_of(found.flow)
+        confidence = feeding.unfit(self._confidence(*found.view), size)
+        _, *images = found.view
+        seen = (feeding.without_padding(image, size) for image in images)  # it is no texture
+        return gate(torch.cat([found.flow, confidence], 1), *seen)
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         """Reduced precision where it was asked for, and float32 that is float32 where not."""
@@ -272,6 +267,7 @@ def load(
     precision: str = "auto",
     backend: str = "auto",
     memory_limit: int | None = None,
+    quality: str | Quality = NORMAL,
     *,
     full_size: bool = False,
 ) -> FlowEstimator:
@@ -280,9 +276,11 @@ def load(
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
     `precision` is "auto" (bf16 on CPUs with AMX, fp16 on CUDA with the fast backend, else
     fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
-    `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free.
+    `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free;
+    `quality` is "fast", "normal" or "best", which takes several times as long;
     `full_size` computes every frame at its own size, even where the weights ask for smaller ones.
     """
+    quality = find_quality(quality)
     path = resolve(weights)
     try:
         found = read_weights(path)
@@ -290,8 +288,9 @@ def load(
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
-    how = (device, precision, backend, memory_limit)
-    return FlowEstimator(model, *how, found.calibration, full_size=full_size)
+    calibration = found.calibration_for(quality)
+    how = (device, precision, backend, memory_limit, calibration, quality)
+    return FlowEstimator(model, *how, full_size=full_size)
 
 
 def choose_device(name: str) -> torch.device:

@@ -82,10 +82,16 @@ def export(
             f"these weights scale frames of more than {config.max_pixels} px down, which only a "
             f"file for one size can do; give --size HEIGHTxWIDTH instead of --dynamic"
         )
+    if size is None and estimator.quality.scales != (1.0,):
+        raise InputError(
+            f"quality {estimator.quality.name!r} scales frames, which only a file for one size can "
+            f"do; give --size HEIGHTxWIDTH instead of --dynamic"
+        )
     form, module = FORMATS[kind], UintEstimator(estimator)
     metadata = {
         "dicl_flow.version": __version__,
         "dicl_flow.config": config.to_json(),
+        "dicl_flow.quality": estimator.quality.name,
         "input": INPUT,
         "output": OUTPUT,
         **about,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .config import ModelConfig
+from .config import NORMAL, ModelConfig, Quality, find_quality
 from .config.strict import structure
 from .errors import InputError
 from .estimator import FlowEstimator
@@ -90,6 +90,7 @@ class HubNetwork(
         precision: str = "auto",
         backend: str = "auto",
         memory_limit: int | None = None,
+        quality: str | Quality = NORMAL,
         *,
         full_size: bool = False,
     ) -> FlowEstimator:
@@ -97,9 +98,10 @@ class HubNetwork(
 
         It has a copy of the network: this one stays as it is, and where it is.
         """
-        calibration = self._source.calibration
-        network, how = deepcopy(self.network), (device, precision, backend, memory_limit)
-        return FlowEstimator(network, *how, calibration, full_size=full_size)
+        quality = find_quality(quality)
+        calibration = self._source.calibration_for(quality)
+        how = (device, precision, backend, memory_limit, calibration, quality)
+        return FlowEstimator(deepcopy(self.network), *how, full_size=full_size)
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         """What these weights are, how to use them, and all that is known about them."""

@@ -35,9 +35,34 @@ def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[
     return _unit_range(_from_array(array, device)).to(device), array.ndim == 4
 
 
+def flow_batch(flow: Array | Tensor, images: Tensor) -> Tensor:
+    """Return (B, 2, H, W) float32 on the device of `images`, which are (B, 3, H, W).
+
+    An array is (H, W, 2) or (B, H, W, 2), a tensor (2, H, W) or (B, 2, H, W).
+    """
+    batch, _, height, width = images.shape
+    found = flow if isinstance(flow, Tensor) else _channels_first(flow)
+    found = found[None] if found.ndim == 3 else found
+    if tuple(found.shape) != (batch, 2, height, width):
+        single = (2, height, width) if isinstance(flow, Tensor) else (height, width, 2)
+        raise InputError(
+            f"the flow to begin from has the shape {tuple(flow.shape)}; frames of {width}x{height} "
+            f"want {single if batch == 1 else (batch, *single)}"
+        )
+    found = found.to(images.device, torch.float32)
+    if not found.isfinite().all():
+        raise InputError("the flow to begin from is unknown at some pixels; fill them in first")
+    return found
+
+
 def normalize(images: Tensor) -> Tensor:
     """[0, 1] -> [-1, 1], what the network was trained on."""
     return ((images - 0.5) / 0.5).clamp(-1, 1)
+
+
+def _channels_first(array: Array) -> Tensor:
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.movedim(-1, -3) if tensor.ndim > 2 else tensor
 
 
 def _from_file(path: str | Path) -> Tensor:

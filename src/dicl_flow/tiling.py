@@ -31,20 +31,22 @@ def tile_size(size: tuple[int, int], capacity: int, multiple: int) -> tuple[int,
 
 
 def in_tiles(
-    estimate: Callable[[Tensor, Tensor], Tensor],
+    estimate: Callable[..., Tensor],
     image1: Tensor,
     image2: Tensor,
     tile: tuple[int, int],
+    *more: Tensor,
 ) -> Tensor:
-    """Run `estimate` on tiles of two (B, C, H, W) images and blend: (B, K, H, W)."""
+    """Run `estimate` on tiles of (B, C, H, W) images, and of `more`, and blend: (B, K, H, W)."""
     size = (image1.shape[-2], image1.shape[-1])
+    inputs = (image1, image2, *more)
     if tile[0] >= size[0] and tile[1] >= size[1]:
-        return estimate(image1, image2)
+        return estimate(*inputs)
     total, weights = image1.new_zeros(()), image1.new_zeros(size)
     for top in _starts(size[0], tile[0]):
         for left in _starts(size[1], tile[1]):
             part = (..., slice(top, top + tile[0]), slice(left, left + tile[1]))
-            result = estimate(image1[part], image2[part])
+            result = estimate(*(tensor[part] for tensor in inputs))
             if not total.ndim:
                 total = result.new_zeros(*result.shape[:2], *size)
             weight = _fade(result)

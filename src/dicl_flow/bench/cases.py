@@ -5,7 +5,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from ..config import Calibration
+from ..config import NORMAL, QUALITIES, Calibration, Quality
 from ..estimator import PRECISIONS, FlowEstimator
 from ..models import FlowNetwork
 from .clock import PeakMemory, median_seconds
@@ -47,6 +47,7 @@ def measure(
     ways: Sequence[tuple[str, str]],
     repeats: int,
     calibration: Calibration | None = None,
+    quality: Quality = QUALITIES[NORMAL],
 ) -> Iterator[Result]:
     """Measure every way (backend, precision) to compute every case, one after the other.
 
@@ -56,11 +57,11 @@ def measure(
     rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
     for case in cases:
         images = [image.to(device) for image in moving_pattern(case)]
-        work = count_work(model.config, case.batch, (case.height, case.width))
+        work = count_work(model.config, case.batch, (case.height, case.width), quality)
         plain = None
         for backend, precision in ways:
             way = (model, str(device), precision, backend)
-            make = partial(FlowEstimator, *way, calibration=calibration)
+            make = partial(FlowEstimator, *way, calibration=calibration, quality=quality)
             run = _run(make, device, images, repeats)
             if run is None:
                 continue

@@ -6,8 +6,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..config import ModelConfig
-from ..models import build
+from ..config import NORMAL, QUALITIES, ModelConfig, Quality
+from ..feeding import Feeding
+from ..models import InitialFlow, build
 from .clock import median_seconds
 
 _CONVOLUTIONS = nn.Conv2d | nn.ConvTranspose2d | nn.Conv3d
@@ -21,25 +22,30 @@ class Work:
     numbers: float = 0
 
 
-def count_work(config: ModelConfig, batch: int, size: tuple[int, int]) -> Work:
-    """Count the convolutions of a pass over `batch` pairs of (height, width), first layer factored.
+def count_work(
+    config: ModelConfig,
+    batch: int,
+    size: tuple[int, int],
+    quality: Quality = QUALITIES[NORMAL],
+) -> Work:
+    """Count the convolutions of `batch` pairs of (height, width), first layer factored.
 
-    Both images pass through the feature net, everything else once.
+    In each pass both images go through the feature net, and once through each level that runs.
     """
     work = Work()
     with torch.device("meta"):
         model = build(config).eval()
-        multiple = config.pad_multiple
-        sides = [-(-side // multiple) * multiple for side in size]
-        image = torch.empty(batch, 3, *sides)
     repeats = {  # how often the layers that the fast path factors would run otherwise
         f"levels.{level.stride}.matcher.net.0.conv": level.num_hypotheses for level in config.levels
     }
     for name, layer in model.named_modules():
         if isinstance(layer, _CONVOLUTIONS):
             layer.register_forward_hook(partial(_count, work, repeats.get(name, 1)))
-    with torch.no_grad():
-        model(image, image)
+    for number, scale in enumerate(quality.scales):
+        sides = Feeding(config, scale).seen(size)
+        with torch.no_grad(), torch.device("meta"):
+            image, flow = torch.empty(batch, 3, *sides), torch.empty(batch, 2, *sides)
+            model(image, image, InitialFlow(flow, quality.start) if number else None)
     return work
 
 

@@ -9,7 +9,7 @@ from .outputs import check_outputs
 
 if TYPE_CHECKING:
     from ..bench import Result
-    from ..config import Calibration, ModelConfig
+    from ..config import Calibration, ModelConfig, Quality
     from ..models import FlowNetwork
 
 _SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
@@ -36,6 +36,7 @@ def bench(
         bool, typer.Option("--quick", help="One small size, batch 1, three calls.")
     ] = False,
     weights: options.Weights = None,
+    quality: options.Quality = "normal",
     host: Annotated[
         str | None, typer.Option(help="Time this host, with weights of no use: pwcnet, vcn, dicl.")
     ] = None,
@@ -61,12 +62,14 @@ def bench(
     import json
 
     from ..bench import Case, as_record, encode_plot, measure
+    from ..config import find_quality
     from ..errors import InputError
     from ..estimator import choose_device
     from ..files import write_files
 
     if host is not None and weights is not None:
         raise InputError("--host times a network without weights; give --host or --weights")
+    effort = find_quality(quality)
     wanted = check_outputs([output, plot], inputs=[weights])
     sizes, batches = (
         sizes or (["512x256"] if quick else _SIZES),
@@ -76,17 +79,19 @@ def bench(
     cases = [Case(*shape, batches[0]) for shape in shapes]
     cases += [Case(*shapes[0], batch) for batch in batches[1:]]
     place = choose_device(device)
-    model, calibration = _model(weights) if host is None else (_fresh_model(host), None)
+    model, calibration = _model(weights, effort) if host is None else (_fresh_model(host), None)
     default = ["plain-fp32", "fast-fp32", "fast-auto"] if host is None else ["plain-fp32"]
     ways = _ways(paths or default, model.config, place)
     results = []
-    for result in measure(model, place, cases, ways, 3 if quick else repeats, calibration):
+    repeats = 3 if quick else repeats
+    for result in measure(model, place, cases, ways, repeats, calibration, effort):
         results.append(result)
         if not (quiet or as_json):
             _print_row(result, first=len(results) == 1)
     report = {
         **_machine(place),
         "host": model.config.host,
+        "quality": quality,
         "results": [as_record(result) for result in results],
     }
     encoders = {
@@ -122,14 +127,15 @@ def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[st
     return list(dict.fromkeys(ways))
 
 
-def _model(weights: str | None) -> "tuple[FlowNetwork, Calibration | None]":
+def _model(weights: str | None, quality: "Quality") -> "tuple[FlowNetwork, Calibration | None]":
     from dataclasses import replace
 
     from ..weights import load_model, read_weights, resolve
 
     found = read_weights(resolve(weights))
     # frames at the size that was asked for, whatever the weights would have made of them
-    return load_model(replace(found, config=found.config.at_full_size())), found.calibration
+    config = found.config.at_full_size()
+    return load_model(replace(found, config=config)), found.calibration_for(quality)
 
 
 def _fresh_model(host: str) -> "FlowNetwork":

@@ -23,6 +23,7 @@ def calibrate(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .safetensors to write.")],
     weights: options.Weights = None,
+    quality: options.Quality = "normal",
     scenes: Annotated[
         int, typer.Option("--scenes", "-n", min=1, help="Scenes to fit to; a third as many judge.")
     ] = 64,
@@ -38,17 +39,18 @@ def calibrate(
 ) -> None:
     """Make the confidence of WEIGHTS a probability, by its errors on rendered scenes.
 
-    The output holds the same weights and, beside them, the calibration. The numbers printed
-    are of scenes that were not used for the fit.
+    The output holds the same weights and, beside them, the calibration: one for each quality,
+    fitted one after the other. The numbers printed are of scenes that were not used for the fit.
 
     Examples:
 
       dicl-flow calibrate -w runs/rendered/weights.safetensors -d rendered=PHOTOS -o my.safetensors
 
-      dicl-flow calibrate -d rendered=procedural -o my.safetensors -n 16
+      dicl-flow calibrate -d rendered=procedural -o my.safetensors -n 16 --quality best
     """
     from dataclasses import replace
 
+    from ..config import find_quality
     from ..errors import InputError
     from ..estimator import FlowEstimator
     from ..evaluation import Evidence, fit_calibration, judge, probability
@@ -59,7 +61,8 @@ def calibrate(
     if output.suffix != ".safetensors":
         raise InputError(f"{output}: the output ends in .safetensors")
     found, frame = read_weights(resolve(weights)), options.parse_size("--size", size)
-    estimator = FlowEstimator(load_model(found), device, precision)
+    effort = find_quality(quality)
+    estimator = FlowEstimator(load_model(found), device, precision, quality=effort)
     renderer = _renderer(estimator, _photos(data), frame, seed)
     numbers = options.track(range(scenes + -(-scenes // 3)), "estimating", quiet=quiet)
     parts = [_gather(estimator, renderer, number) for number in numbers]
@@ -67,10 +70,13 @@ def calibrate(
     unseen = Evidence.of(parts[scenes:])
     before = judge(1 - unseen.cues[:, 0], unseen.error, threshold)
     after = judge(probability(calibration, unseen.cues), unseen.error, threshold)
-    about = {**found.about, "calibration": _describe(scenes, size, len(parts) - scenes, after)}
-    write_files({output: encode_weights(replace(found, about=about, calibration=calibration))})
+    topic = "calibration" if quality == "normal" else f"calibration of quality {quality}"
+    about = {**found.about, topic: _describe(scenes, size, len(parts) - scenes, after)}
+    calibrated = replace(found, about=about).calibrated(effort, calibration)
+    write_files({output: encode_weights(calibrated)})
     summary = {
         "written": str(output),
+        "quality": quality,
         "confidence": calibration.meaning,
         "scenes": scenes,
         "unseen_scenes": len(parts) - scenes,

@@ -1,6 +1,6 @@
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -44,6 +44,7 @@ def evaluate(
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
     full_size: options.FullSize = False,
+    quality: options.Quality = "normal",
     quiet: options.Quiet = False,
 ) -> None:
     """Score a network on data sets, beside the published numbers.
@@ -56,6 +57,8 @@ def evaluate(
       dicl-flow eval --data sintel-clean=Sintel --data kitti15=KITTI --weights my.safetensors
 
       dicl-flow eval --data kitti15=KITTI --baseline dis --worst 10 pictures --json scores.json
+
+      dicl-flow eval --data kitti15=KITTI --quality best
     """
     from rich.console import Console
 
@@ -78,7 +81,8 @@ def evaluate(
     if predictions:
         predictors = _kept(predictions)
     else:
-        predictors = _methods(weights, baseline, how, keep, computed, full_size=full_size)
+        more = {"quality": quality, "full_size": full_size}
+        predictors = _methods(weights, baseline, how, keep, computed, more)
     results = []
     for name, pairs in sets.items():
         for method, predictor in predictors.items():
@@ -143,8 +147,7 @@ def _methods(
     how: tuple[str, str, str],
     keep: Path | None,
     computed: dict[str, str],
-    *,
-    full_size: bool,
+    more: dict[str, Any],
 ) -> "dict[str, Predictor]":
     """A predictor for each method; `computed` learns how the network sees frames."""
     from ..errors import InputError
@@ -154,8 +157,10 @@ def _methods(
 
     methods: dict[str, Method] = {}
     if weights or not baseline:
-        estimator = load(weights, *how, full_size=full_size)
-        methods[resolve(weights).stem] = _noting(estimator, computed)
+        estimator = load(weights, *how, **more)
+        quality = more["quality"]
+        name = resolve(weights).stem + ("" if quality == "normal" else f"-{quality}")
+        methods[name] = _noting(estimator, computed)
     if baseline in methods:
         raise InputError(f"{weights} has the name of the baseline; rename the file")
     if baseline:

@@ -15,6 +15,7 @@ def export(
     ] = None,
     dynamic: Annotated[bool, typer.Option("--dynamic", help="It takes any size.")] = False,
     weights: options.Weights = None,
+    quality: options.Quality = "normal",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -45,7 +46,7 @@ def export(
 
     found = read_weights(resolve(weights))
     about = {"weights.sha256": found.sha256, **found.about}
-    estimator = load(weights, device="cpu", precision="fp32", backend="plain")
+    estimator = load(weights, device="cpu", precision="fp32", backend="plain", quality=quality)
     data, difference = make(estimator, kind, frame, about)
     write_files({output: data})
     summary = {

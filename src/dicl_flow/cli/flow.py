@@ -27,6 +27,9 @@ def flow(
     occlusion: Annotated[
         Path | None, typer.Option(help="White where frame 2 does not show a pixel of frame 1.")
     ] = None,
+    initial: Annotated[
+        Path | None, typer.Option(help="Flow file to begin from; coarse levels are skipped.")
+    ] = None,
     min_confidence: Annotated[
         float | None, typer.Option(min=0, max=1, help="Flow of less confidence becomes unknown.")
     ] = None,
@@ -34,6 +37,7 @@ def flow(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
+    quality: options.Quality = "normal",
     memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     maximum: options.Maximum = None,
@@ -49,6 +53,8 @@ def flow(
 
       dicl-flow flow a.png b.png -o kitti.png --weights my.safetensors --device cuda
 
+      dicl-flow flow a.png b.png -o flow.flo --quality best
+
       dicl-flow flow a.png b.png -o there.flo --backward back.flo --occlusion hidden.png
     """
     from time import perf_counter
@@ -56,7 +62,7 @@ def flow(
     from ..choices import computed
     from ..errors import InputError
     from ..estimator import load
-    from ..files import write_files
+    from ..files import read_flow, write_files
     from ..visualize import flow_statistics
 
     pictures = {
@@ -69,18 +75,19 @@ def flow(
     wanted = check_outputs(
         flows=[output, backward],
         pictures=list(pictures.values()),
-        inputs=[image1, image2, weights],
+        inputs=[image1, image2, initial, weights],
     )
     if not wanted:
         raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
     if verbose and quiet:
         raise InputError("--verbose and --quiet contradict each other; leave one out")
     how = (device, precision, backend, options.in_bytes(memory_limit))
-    estimator = load(weights, *how, full_size=full_size)
+    begin = None if initial is None else read_flow(initial)
+    estimator = load(weights, *how, quality, full_size=full_size)
     if verbose:
         _explain(estimator, how, image1)
     start = perf_counter()
-    result = estimator(image1, image2, backward=bool(backward or occlusion))
+    result = estimator(image1, image2, backward=bool(backward or occlusion), initial=begin)
     seconds = perf_counter() - start
     if min_confidence is not None:
         result = _masked(result, min_confidence)
@@ -96,6 +103,7 @@ def flow(
         "max_length": flow_statistics(result.flow)["max_length"],
         "mean_confidence": float(result.confidence.mean()),
         "calibrated": estimator.calibration is not None,
+        "quality": quality,
         "device": str(estimator.device),
         "backend": estimator.backend,
         "precision": estimator.precision,

@@ -1,8 +1,11 @@
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options
+
+if TYPE_CHECKING:
+    from ..weights import Weights
 
 
 def info(
@@ -45,6 +48,14 @@ def _installation() -> dict[str, Any]:
     }
 
 
+def _calibrated(weights: "Weights") -> list[str]:
+    """Names of the qualities that have a calibration of their own."""
+    from ..config import NORMAL
+
+    normal = [NORMAL] if weights.calibration else []
+    return [*normal, *weights.quality_calibrations]
+
+
 def _weights(name: str) -> dict[str, Any]:
     from ..confidence import UNCALIBRATED
     from ..models import count_parameters
@@ -68,6 +79,7 @@ def _weights(name: str) -> dict[str, Any]:
         "confidence": weights.calibration.meaning
         if weights.calibration
         else f"uncalibrated: {UNCALIBRATED}",
+        "calibrated_for": ", ".join(_calibrated(weights)) or "no quality",
         "parameters": count_parameters(model),
         "of_them_at_inference": count_parameters(model, inference=True),
         **weights.about,

@@ -22,6 +22,7 @@ def interpolate(
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    quality: options.Quality = "normal",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -45,7 +46,7 @@ def interpolate(
     times = _times(output, 0.5 if time is None else time, count)
     check_outputs(pictures=list(times), inputs=[image1, image2, weights])
     frames = to_uint8(read_image(image1)), to_uint8(read_image(image2))
-    result = load(weights, device, precision)(*frames, backward=True)
+    result = load(weights, device, precision, quality=quality)(*frames, backward=True)
     assert result.backward is not None
     flows = result.flow, result.backward.flow
     pictures = {path: interpolate(*frames, *flows, moment) for path, moment in times.items()}

@@ -43,6 +43,9 @@ Data = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")]
 Backend = Annotated[str, typer.Option(help="auto (fast where it exists), fast or plain.")]
+Quality = Annotated[
+    str, typer.Option(help="fast, normal, or best: finer, and several times slower.")
+]
 MemoryLimit = Annotated[
     float | None,
     typer.Option(min=0.1, help="GiB that an estimate may use; default: most of what is free."),

@@ -14,6 +14,7 @@ def submit(
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    quality: options.Quality = "normal",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -34,7 +35,7 @@ def submit(
     if output.suffix.lower() != ".zip":
         raise InputError(f"{output}: the output ends in .zip")
     entries = submission_entries(benchmark, root)
-    estimator = load(weights, device, precision)
+    estimator = load(weights, device, precision, quality=quality)
     pairs = options.track(entries.values(), benchmark, quiet=quiet)
     predictions = predict(pairs, lambda *frames: estimator(*frames).flow)
     write_submission(output, entries, predictions)

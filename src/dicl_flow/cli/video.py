@@ -60,6 +60,7 @@ def video(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
+    quality: options.Quality = "normal",
     memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     maximum: options.Maximum = None,
@@ -114,7 +115,7 @@ def video(
     if "folder" in kinds.values():
         refuse_one_name(files, suffix)
     how = (device, precision, backend, options.in_bytes(memory_limit))
-    estimator = load(weights, *how, full_size=full_size)
+    estimator = load(weights, *how, quality, full_size=full_size)
     rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
     settings = {
         "input": opened.stamp,
@@ -122,7 +123,7 @@ def video(
         **{"show": show, "format": file_format, "start": start, "end": end, "stride": stride},
         **{"scale": scale, "fps": rate, "max": maximum, "weights": stamp(resolve(weights))},
         **{"backward": backward, "occlusion": occlusion, "min_confidence": min_confidence},
-        "full_size": full_size,
+        **{"quality": quality, "full_size": full_size},
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
     checkpoint = Checkpoint(output[0], settings, frames=files, restart=restart)

@@ -3,6 +3,7 @@
 from .augment import AugmentConfig
 from .calibration import CUES, Calibration
 from .model import HOST_LEVELS, HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
+from .quality import NORMAL, QUALITIES, Quality, find_quality
 from .render import RenderConfig
 from .strict import differences, read_toml, read_toml_table, structure, to_toml
 from .training import DataConfig, LossConfig, OptimizerConfig, ScheduleConfig, TrainConfig
@@ -12,8 +13,10 @@ __all__ = [
     "HOST_LEVELS",
     "HOSTS",
     "MATCHERS",
+    "NORMAL",
     "PADDINGS",
     "PAPER_LEVELS",
+    "QUALITIES",
     "AugmentConfig",
     "Calibration",
     "DataConfig",
@@ -21,10 +24,12 @@ __all__ = [
     "LossConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "Quality",
     "RenderConfig",
     "ScheduleConfig",
     "TrainConfig",
     "differences",
+    "find_quality",
     "read_toml",
     "read_toml_table",
     "structure",

@@ -142,6 +142,11 @@ class ModelConfig:
         return self.levels[0].stride * (2 if deeper else 1)
 
     @property
+    def begins_from_flow(self) -> bool:
+        """Whether a level needs nothing of the coarser one but its flow, which may be given."""
+        return self.host == "dicl"
+
+    @property
     def pad_multiple(self) -> int:
         """Frames are fed, and trained on, in multiples of this."""
         return lcm(self.multiple, self.deepest_stride)

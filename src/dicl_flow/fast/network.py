@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..config import ModelConfig
 from ..errors import InputError
 from ..matching import PairwiseMatcher
-from ..models import DiclFlow, LevelFlow
+from ..models import DiclFlow, InitialFlow, LevelFlow
 from ..models.dicl import DiclLevel
 from ..models.network import Pair
 from ..nn import ContextNet, ConvBlock, FeaturePyramid, Merge
@@ -129,15 +129,19 @@ class FastDiclFlow(DiclFlow):
         """Leave out of a pickle what belongs to this process."""
         return {**vars(self), "_stream": None}
 
-    def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
+    def forward(
+        self, image1: Tensor, image2: Tensor, initial: InitialFlow | None = None
+    ) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
         both = torch.cat([image1, image2])
         if both.is_cuda:
-            return self.flow_from_pairs(self._beside(both, image1), image1)
-        return self.flow_from_pairs(self._halves(self.features(both)), image1)
+            return self.flow_from_pairs(self._beside(both, image1, initial), image1, initial)
+        return self.flow_from_pairs(self._halves(self.features(both)), image1, initial)
 
-    def _beside(self, images: Tensor, image1: Tensor) -> Iterator[Pair]:
+    def _beside(
+        self, images: Tensor, image1: Tensor, initial: InitialFlow | None
+    ) -> Iterator[Pair]:
         """Yield the features of coarse levels while those of finer ones are still being made.
 
         The kernels of coarse levels are small: they leave room on the device for others. All
@@ -151,8 +155,9 @@ class FastDiclFlow(DiclFlow):
         made = []
         with torch.cuda.stream(self._stream):
             halves = self._halves(pyramid.ascend(maps))
-            for level, pair in zip(self.levels.values(), halves, strict=True):
-                cast(KernelLevel, level).prepare(pair[0], image1)
+            for (stride, level), pair in zip(self.levels.items(), halves, strict=True):
+                if self.runs(int(stride), initial):
+                    cast(KernelLevel, level).prepare(pair[0], image1)
                 made.append((pair, self._stream.record_event()))
         for pair, done in made:
             current.wait_event(done)

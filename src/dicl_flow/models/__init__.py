@@ -6,7 +6,7 @@ from torch import nn
 
 from ..config import ModelConfig
 from .dicl import DiclFlow, build_dicl
-from .network import FlowNetwork, LevelFlow
+from .network import FlowNetwork, InitialFlow, LevelFlow
 from .pwcnet import build_pwcnet
 from .vcn import build_vcn
 
@@ -33,4 +33,4 @@ def count_parameters(model: nn.Module, *, inference: bool = False) -> int:
     )
 
 
-__all__ = ["DiclFlow", "FlowNetwork", "LevelFlow", "build", "count_parameters"]
+__all__ = ["DiclFlow", "FlowNetwork", "InitialFlow", "LevelFlow", "build", "count_parameters"]

@@ -12,9 +12,10 @@ from ..ops import (
     expected_displacement,
     normalized_entropy,
     resize,
+    upsample_flow,
     warp,
 )
-from .network import FlowNetwork, LevelFlow, Pair
+from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
 
 
 class DiclLevel(nn.Module):
@@ -51,14 +52,21 @@ class DiclLevel(nn.Module):
 class DiclFlow(FlowNetwork):
     """The whole network."""
 
-    def flow_from_pairs(self, pairs: Iterable[Pair], image1: Tensor) -> list[LevelFlow]:
+    def flow_from_pairs(
+        self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
+    ) -> list[LevelFlow]:
         """See `FlowNetwork`."""
+        self._check_initial(image1, initial)
         flows: list[LevelFlow] = []
         coarse_flow = None  # the coarsest level starts from no motion
-        for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
+        for (stride, level), (features1, features2) in zip(self.levels.items(), pairs, strict=True):
+            if not self.runs(int(stride), initial):
+                continue
+            size = (features1.shape[-2], features1.shape[-1])
             if flows:
-                size = (features1.shape[-2], features1.shape[-1])
                 coarse_flow = resize(2 * flows[-1].refined, size).detach()  # half the stride
+            elif initial is not None:
+                coarse_flow = upsample_flow(initial.flow, size).detach()
             flows.append(level(features1, features2, image1, coarse_flow))
         return flows
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ModelConfig
+from ..errors import InputError
 from ..ops import upsample_flow
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
@@ -32,7 +33,17 @@ class LevelFlow(NamedTuple):
 
     def detach(self) -> "LevelFlow":
         """Return the same values, cut off from autograd."""
-        return LevelFlow(*(value if value is None else value.detach() for value in self))
+        parts = {name: value for name, value in self._asdict().items() if value is not None}
+        return LevelFlow(**{name: value.detach() for name, value in parts.items()})
+
+
+class InitialFlow(NamedTuple):
+    """A flow to begin from, instead of from no motion at the coarsest level."""
+
+    flow: Tensor
+    """(B, 2, H, W) in pixels of the images that the network sees, and of their size."""
+    stride: int
+    """Coarser levels than that of this stride are skipped."""
 
 
 class FlowNetwork(nn.Module, ABC):
@@ -52,27 +63,49 @@ class FlowNetwork(nn.Module, ABC):
             {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
         )
 
-    def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
+    def forward(
+        self, image1: Tensor, image2: Tensor, initial: InitialFlow | None = None
+    ) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
-        return self.flow_from_features(self.features(image1), self.features(image2), image1)
+        pyramids = self.features(image1), self.features(image2)
+        return self.flow_from_features(*pyramids, image1, initial)
 
-    def both_ways(self, image1: Tensor, image2: Tensor) -> tuple[list[LevelFlow], list[LevelFlow]]:
+    def both_ways(
+        self,
+        image1: Tensor,
+        image2: Tensor,
+        initial: InitialFlow | None = None,
+        initial_back: InitialFlow | None = None,
+    ) -> tuple[list[LevelFlow], list[LevelFlow]]:
         """The flow from 1 to 2 and that from 2 to 1; features are computed once for both."""
         self._check(image1, image2)
         pairs = list(self._halves(self.features(torch.cat([image1, image2]))))
-        there = self.flow_from_pairs(pairs, image1)
-        return there, self.flow_from_pairs(((two, one) for one, two in pairs), image2)
+        there = self.flow_from_pairs(pairs, image1, initial)
+        return there, self.flow_from_pairs(((two, one) for one, two in pairs), image2, initial_back)
 
     def flow_from_features(
-        self, pyramid1: Sequence[Tensor], pyramid2: Sequence[Tensor], image1: Tensor
+        self,
+        pyramid1: Sequence[Tensor],
+        pyramid2: Sequence[Tensor],
+        image1: Tensor,
+        initial: InitialFlow | None = None,
     ) -> list[LevelFlow]:
         """Match two feature pyramids, coarsest first; `image1` may guide the refinement."""
-        return self.flow_from_pairs(zip(pyramid1, pyramid2, strict=True), image1)
+        return self.flow_from_pairs(zip(pyramid1, pyramid2, strict=True), image1, initial)
 
     @abstractmethod
-    def flow_from_pairs(self, pairs: Iterable[Pair], image1: Tensor) -> list[LevelFlow]:
-        """Do the same with the features of both images level by level, as they come."""
+    def flow_from_pairs(
+        self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
+    ) -> list[LevelFlow]:
+        """Do the same with the features of both images level by level, as they come.
+
+        They come for all levels, also for those that an initial flow makes it skip.
+        """
+
+    def runs(self, stride: int, initial: InitialFlow | None) -> bool:
+        """Whether the level of `stride` has anything to do."""
+        return initial is None or stride <= initial.stride
 
     @staticmethod
     def _halves(pyramid: Iterable[Tensor]) -> Iterator[Pair]:
@@ -84,6 +117,25 @@ class FlowNetwork(nn.Module, ABC):
     def upsample(self, flow: Tensor, size: tuple[int, int]) -> Tensor:
         """Bring the flow of a level to `size`, its vectors with it, as this host does."""
         return upsample_flow(flow, size)
+
+    def _check_initial(self, image1: Tensor, initial: InitialFlow | None) -> None:
+        if initial is None:
+            return
+        if not self.config.begins_from_flow:
+            raise InputError(
+                f"host {self.config.host!r} cannot begin from a flow: its levels need more of the "
+                f"coarser ones than that; use host 'dicl'"
+            )
+        if initial.stride < self.config.strides[-1]:
+            raise InputError(
+                f"no level is left to run from stride {initial.stride} on; this network has the "
+                f"strides {', '.join(map(str, self.config.strides))}"
+            )
+        expected = (image1.shape[0], 2, *image1.shape[-2:])
+        if tuple(initial.flow.shape) != expected:
+            raise ValueError(
+                f"the initial flow must be {expected}, got {tuple(initial.flow.shape)}"
+            )
 
     def _check(self, image1: Tensor, image2: Tensor) -> None:
         if image1.shape != image2.shape:

@@ -12,7 +12,7 @@ from ..config import LevelConfig, ModelConfig
 from ..matching import CorrelationMatcher, Matcher, build_matcher
 from ..nn import SLOPE, LeakyBlock, apply_in_float32, dilated_net, initialize
 from ..ops import displacement_probability, normalized_entropy, warp
-from .network import FlowNetwork, LevelFlow, Pair
+from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
 
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
 DENSE_WIDTHS = (128, 128, 96, 64, 32)
@@ -109,8 +109,11 @@ class PwcLevel(nn.Module):
 class PwcNet(FlowNetwork):
     """The whole network."""
 
-    def flow_from_pairs(self, pairs: Iterable[Pair], image1: Tensor) -> list[LevelFlow]:
+    def flow_from_pairs(
+        self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
+    ) -> list[LevelFlow]:
         """See `FlowNetwork`."""
+        self._check_initial(image1, initial)  # refuses any
         flows: list[LevelFlow] = []
         carried = None
         for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):

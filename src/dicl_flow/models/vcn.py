@@ -21,7 +21,7 @@ from ..ops import (
     upsample_pixels,
     warp_strictly_inside,
 )
-from .network import FlowNetwork, LevelFlow, Pair
+from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
 
 NUM_HYPOTHESES = {64: 16, 32: 16, 16: 16, 8: 16, 4: 12}  # of a level at each stride
 WINDOW_RADIUS = 3  # around the peak: 7x7 displacements
@@ -96,14 +96,19 @@ class Vcn(FlowNetwork):
 
     training_only = ".out_of_range."
 
-    def forward(self, image1: Tensor, image2: Tensor) -> list[LevelFlow]:
+    def forward(
+        self, image1: Tensor, image2: Tensor, initial: InitialFlow | None = None
+    ) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
         both = self.features(torch.cat([image1, image2]))  # norms see both images at once
-        return self.flow_from_pairs(self._halves(both), image1)
+        return self.flow_from_pairs(self._halves(both), image1, initial)
 
-    def flow_from_pairs(self, pairs: Iterable[Pair], image1: Tensor) -> list[LevelFlow]:
+    def flow_from_pairs(
+        self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
+    ) -> list[LevelFlow]:
         """See `FlowNetwork`."""
+        self._check_initial(image1, initial)  # refuses any
         flows: list[LevelFlow] = []
         coarse_flow = hypotheses = None
         for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):

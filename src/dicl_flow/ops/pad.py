@@ -47,9 +47,12 @@ def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0)
     return counts[0] * multiple, counts[1] * multiple
 
 
-def resize_pixels(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize pictures: pixels are areas, and what is made smaller is averaged."""
-    return F.interpolate(images, size=size, mode="bilinear", align_corners=False, antialias=True)
+def resize_pixels(images: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tensor:
+    """Resize pictures: pixels are areas, and what is made smaller is averaged.
+
+    `mode` is "bilinear" or "bicubic", which is sharper and can go beyond the range of values.
+    """
+    return F.interpolate(images, size=size, mode=mode, align_corners=False, antialias=True)
 
 
 def upsample_pixels(tensor: Tensor, size: tuple[int, int]) -> Tensor:

@@ -10,7 +10,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from ..config import Calibration, ModelConfig
+from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
 from ..models import FlowNetwork, build
@@ -35,6 +35,19 @@ class Weights:
     sha256: str = ""
     calibration: Calibration | None = None
     """What makes the confidence a probability; fitted to these very weights."""
+    quality_calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    """The same for estimates of other quality than normal, by its name."""
+
+    def calibration_for(self, quality: Quality) -> Calibration | None:
+        """That of the quality; where there is none, that of normal estimates."""
+        return self.quality_calibrations.get(quality.name, self.calibration)
+
+    def calibrated(self, quality: Quality, calibration: Calibration) -> "Weights":
+        """Return the same weights with a calibration for the quality."""
+        if quality.name == NORMAL:
+            return replace(self, calibration=calibration)
+        others = {**self.quality_calibrations, quality.name: calibration}
+        return replace(self, quality_calibrations=others)
 
 
 def packaged_names() -> list[str]:
@@ -77,12 +90,15 @@ def read_weights(path: str | Path) -> Weights:
     if CONFIG_KEY not in about:
         raise InputError(f"{path} holds no dicl-flow config; it was written by something else")
     config = ModelConfig.from_json(about.pop(CONFIG_KEY))
-    calibration = about.pop(CALIBRATION_KEY, None)
+    calibrations = {
+        name: Calibration.from_json(about.pop(_calibration_key(name)))
+        for name in QUALITIES
+        if _calibration_key(name) in about
+    }
     sha256 = hashlib.sha256(data).hexdigest()
     if Path(path).parent == _PACKAGED and PACKAGED_SHA256.get(Path(path).stem) != sha256:
         raise InputError(f"{path} is damaged: its sha256 is not the listed one; install again")
-    calibrated = None if calibration is None else Calibration.from_json(calibration)
-    return Weights(config, tensors, about, sha256, calibrated)
+    return Weights(config, tensors, about, sha256, calibrations.pop(NORMAL, None), calibrations)
 
 
 def encode_weights(weights: Weights) -> bytes:
@@ -90,6 +106,8 @@ def encode_weights(weights: Weights) -> bytes:
     about = {CONFIG_KEY: weights.config.to_json(), **weights.about}
     if weights.calibration is not None:
         about[CALIBRATION_KEY] = weights.calibration.to_json()
+    for name, calibration in weights.quality_calibrations.items():
+        about[_calibration_key(name)] = calibration.to_json()
     tensors = {key: tensor.contiguous() for key, tensor in weights.tensors.items()}
     return _in_order(safetensors.torch.save(tensors, metadata=about))
 
@@ -125,6 +143,11 @@ def check_keys(tensors: Mapping[str, Tensor], model: nn.Module) -> None:
     if any(problems.values()):
         parts = [f"{kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
         raise InputError(f"the weights do not fit the network; {'; '.join(parts)}")
+
+
+def _calibration_key(quality: str) -> str:
+    """Where the metadata has it; files that know of no quality have the normal one."""
+    return CALIBRATION_KEY if quality == NORMAL else f"{CALIBRATION_KEY}.{quality}"
 
 
 def _some(keys: list[str], limit: int = 5) -> str:

@@ -1,0 +1,131 @@
+"""What a quality costs and brings: settings of passes and scales, beside each other.
+
+    python benchmarks/quality.py --data rendered=PHOTOS --size 384x640 -n 24 -o quality.json
+
+A candidate is SCALE[+SCALE …][@STRIDE]: 1 is the normal estimate, 0.7 a smaller one, 1+2@8 a
+normal one and a second pass at twice the size that starts at the level of stride 8. Rendered
+scenes have the seed 1000, which no training uses. Other data sets (`--data sintel-clean=…`) are
+for looking at last: settings are chosen on rendered scenes only.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dicl_flow.bench.clock import median_seconds
+from dicl_flow.config import Quality, RenderConfig
+from dicl_flow.data import FlowSample, list_pairs, read_sample
+from dicl_flow.data.registry import parse_data_argument
+from dicl_flow.estimator import FlowEstimator
+from dicl_flow.evaluation import Score, pool, score_flow
+from dicl_flow.inputs import image_batch
+from dicl_flow.render import Renderer, TextureAtlas, load_textures
+from dicl_flow.weights import load_model, read_weights, resolve
+
+CANDIDATES = ["0.5", "0.7", "1", "1.5", "2", "1+1.5@16", "1+1.5@8", "1+1.5@4"]
+CANDIDATES += ["1+2@16", "1+2@8", "1+2@4"]
+SHOWN = {
+    "epe": "EPE",
+    "over_1px": "1px %",
+    "s0_10": "s0-10",
+    "s10_40": "s10-40",
+    "s40_plus": "s40+",
+}
+
+
+def parse_candidate(text: str) -> Quality:
+    """Read "1+2@8"."""
+    found = re.fullmatch(r"([\d.]+(?:\+[\d.]+)*)(?:@(\d+))?", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"SCALE[+SCALE …][@STRIDE], as 1+2@8, got {text!r}")
+    scales = tuple(float(scale) for scale in found[1].split("+"))
+    return Quality(text, scales, int(found[2] or 8))
+
+
+def rendered_samples(
+    textures: TextureAtlas, size: str, count: int, device: str
+) -> Iterator[FlowSample]:
+    """Scenes that no training has seen, one at a time."""
+    height, width = map(int, size.split("x"))
+    renderer = Renderer(RenderConfig(), (height, width), textures, device, 1000)
+    for number in range(count):
+        yield from renderer.render(1, number).to_samples()
+
+
+def sets(arguments: argparse.Namespace) -> Iterator[tuple[str, list[FlowSample]]]:
+    """Each data set: its name and its pairs; rendered scenes once for each size."""
+    for name, root in arguments.data:
+        if name == "rendered":
+            photos = None if str(root) == "procedural" else root
+            textures = load_textures(photos, arguments.device, 0)
+            for size in arguments.size:
+                scenes = rendered_samples(textures, size, arguments.scenes, arguments.device)
+                yield f"rendered {size}", list(scenes)
+        else:
+            yield name, [read_sample(pair) for pair in list_pairs(name, root, needs_truth=True)]
+
+
+def measure(
+    estimator: FlowEstimator, samples: list[FlowSample], repeats: int
+) -> tuple[Score, float | None]:
+    """The score of all pairs together, and the seconds that the first takes, if it is timed."""
+    scores = [
+        score_flow(estimator(sample.image1, sample.image2).flow, sample) for sample in samples
+    ]
+    if not repeats:
+        return pool(scores), None
+    frames = [image_batch(i, estimator.device)[0] for i in (samples[0].image1, samples[0].image2)]
+    seconds = median_seconds(lambda: estimator.estimate(*frames), estimator.device, repeats)
+    return pool(scores), seconds
+
+
+def row(
+    name: str, quality: Quality, values: dict[str, float], seconds: float | None
+) -> dict[str, Any]:
+    """Print a line of the table in Markdown, and return it for machines."""
+    cells = [f"{values[metric]:.3f}" if metric in values else "" for metric in SHOWN]
+    time = "" if seconds is None else f"{1000 * seconds:.4g}"
+    print(f"| {name} | {quality.name} | {' | '.join(cells)} | {time} |", flush=True)
+    return {"data": name, "quality": asdict(quality), **values, "seconds": seconds}
+
+
+def main() -> None:
+    """Print a table in Markdown: a row for each data set and candidate."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--data", type=partial(parse_data_argument, also="rendered"), action="append", required=True
+    )
+    parser.add_argument("--size", action="append", help="HEIGHTxWIDTH of rendered scenes")
+    parser.add_argument("-n", "--scenes", type=int, default=24, help="rendered scenes of a size")
+    parser.add_argument("--candidate", type=parse_candidate, action="append")
+    parser.add_argument("-w", "--weights")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--repeats", type=int, default=5, help="timed calls; 0: none")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file")
+    arguments = parser.parse_args()
+    arguments.size = arguments.size or ["384x640", "436x1024", "640x1024"]
+    weights = read_weights(resolve(arguments.weights))
+    print(f"| data | candidate | {' | '.join(SHOWN.values())} | ms |")
+    print("|---" * (len(SHOWN) + 3) + "|")
+    rows = []
+    for name, samples in sets(arguments):
+        for quality in arguments.candidate or map(parse_candidate, CANDIDATES):
+            how = (arguments.device, arguments.precision)
+            estimator = FlowEstimator(load_model(weights), *how, quality=quality)
+            score, seconds = measure(estimator, samples, arguments.repeats)
+            rows.append(row(name, quality, score.values, seconds))
+            if arguments.output is not None:  # after each: a run may be cut short
+                report = {"weights": weights.sha256, "torch": torch.__version__, "rows": rows}
+                arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
