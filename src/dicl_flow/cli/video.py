@@ -147,7 +147,7 @@ def video(
         typer.echo(f"stopped; {checkpoint.done} flows are done, the same command goes on", err=True)
         raise typer.Exit(130)
     used = {name: settings[name] for name in ("device", "backend", "precision")}
-    summary = {"written": ", ".join(map(str, written)), **found.summary(), **used}
+    summary = {"written": written, **found.summary(), **used}
     options.report(summary, quiet=quiet, as_json=as_json)
 
 

@@ -83,14 +83,18 @@ def to_markdown(results: Sequence[Result]) -> str:
 
 
 def to_json(results: Sequence[Result]) -> str:
+    """Return `as_document` as the text of a file."""
+    return json.dumps(as_document(results), indent=2) + "\n"
+
+
+def as_document(results: Sequence[Result]) -> dict[str, Any]:
     """Return all numbers: each method's totals and pairs, and the published rows."""
     columns = relevant_columns(result.data for result in results)
-    document = {
+    return {
         "results": [_result_json(result) for result in results],
         "published": [_published_json(row, columns) for row in PUBLISHED] if columns else [],
         "metrics": {name: metric.meaning for name, metric in METRICS.items()},
     }
-    return json.dumps(document, indent=2) + "\n"
 
 
 def _grids(results: Sequence[Result]) -> list[Grid]:
