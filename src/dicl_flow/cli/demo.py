@@ -110,7 +110,7 @@ def _rows(pair: "FlowPair", result: "FlowResult") -> "dict[str, dict[str, Array]
         "frame 1 coloured by it": overlay(image1, result.flow, longest),
         "confidence, white is sure": np.dstack([confidence_to_grey(result.confidence)] * 3),
     }
-    line = "no truth"
+    line = ""
     if sample:
         error = endpoint_error(result.flow, sample.flow)
         seen["truth"] = flow_to_rgb(sample.flow, longest)
