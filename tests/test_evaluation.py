@@ -7,7 +7,16 @@ import zipfile
 import cv2
 import numpy as np
 import pytest
-from fake_trees import SIZE, make_kitti12, make_kitti15, make_middlebury, make_own_clip, make_sintel
+from fake_trees import (
+    SIZE,
+    make_kitti12,
+    make_kitti15,
+    make_middlebury,
+    make_own_clip,
+    make_own_pairs,
+    make_sintel,
+    write_image,
+)
 from rich.console import Console
 
 import dicl_flow
@@ -137,16 +146,15 @@ def test_eval_prints_what_it_would_save(run, kitti, tmp_path):
     assert json.loads(run(*arguments, "--json", "--quiet")[1])["written"] == []
 
 
-def test_masks_of_rendered_scenes_part_visible_and_hidden_pixels(run, tmp_path):
-    scenes = tmp_path / "scenes"
-    words = ("-n", 1, "-o", scenes, "--size", "64x96", "--device", "cpu", "-q")
-    assert run("render", "procedural", *words)[0] == 0
-    arguments = ("eval", "-d", f"pairs={scenes}", "--baseline", "dis")
+def test_masks_part_visible_and_hidden_pixels(run, tmp_path):
+    folder = make_own_pairs(tmp_path / "pairs", num_pairs=1)
+    hidden = np.zeros(SIZE, bool)
+    hidden[:9] = hidden[:, 40:] = True
+    write_image(folder / "pair0_occ.png", np.repeat(255 * hidden[..., None], 3, 2).astype("uint8"))
+    arguments = ("eval", "-d", f"pairs={folder}", "--baseline", "dis")
     found = json.loads(run(*arguments, "--json")[1])["results"][0]["metrics"]
-    hidden = read_image(scenes / "scene_0000_occ.png")[..., 0] > 0
-    frames = [read_image(scenes / f"scene_0000_img{number}.png") for number in (1, 2)]
-    error = endpoint_error(dis()(*frames), read_flow(scenes / "scene_0000_flow.flo"))
-    assert 0 < hidden.mean() < 1
+    frames = [read_image(folder / f"pair0_img{number}.png") for number in (1, 2)]
+    error = endpoint_error(dis()(*frames), read_flow(folder / "pair0_flow.flo"))
     assert found["matched"] == pytest.approx(error[~hidden].mean())
     assert found["unmatched"] == pytest.approx(error[hidden].mean())
     assert "unmatched" in run(*arguments)[1]

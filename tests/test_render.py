@@ -350,7 +350,9 @@ def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
     sample = read_sample(pairs[1])
     assert sample.image1.shape == (64, 96, 3)
     assert sample.valid.all()
-    assert cv2.imread(str(folder / "scene_0001_occ.png")).shape == (64, 96, 3)
+    hidden = cv2.imread(str(folder / "scene_0001_occ.png"))[..., 0] > 0
+    np.testing.assert_array_equal(sample.occluded, hidden)
+    assert 0 < hidden.mean() < 1
     assert cv2.imread(str(folder / "sheet.png")).shape[1] > 1000
     assert cv2.imread(str(stats)).shape[1] > 1000
 
