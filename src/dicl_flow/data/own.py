@@ -117,8 +117,8 @@ def _manifest_pairs(manifest: Path) -> list[FlowPair]:
             _check_header(manifest, reader.fieldnames or ())
             for row in reader:
                 where = f"{manifest}, line {reader.line_num}"
-                image1, *others = _row_files(manifest.parent, row, where)
-                pairs.append(_pair(f"{len(pairs) + 1:05d}_{image1.stem}", image1, *others))
+                files = _row_files(manifest.parent, row, where)
+                pairs.append(_pair(f"{len(pairs) + 1:05d}_{files[0].stem}", *files))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{manifest} is not a table in UTF-8: {error}") from None
     if not pairs:
