@@ -2,6 +2,7 @@
 
 import json
 import signal
+from pathlib import Path
 from shutil import rmtree
 
 import pytest
@@ -41,7 +42,11 @@ def results(folder):
 
 
 def test_a_training_shorter_than_its_log_is_finished_all_the_same(command, run, tmp_path):
-    assert run(*command, *RENDERED, "--set", "log_every=1000", "-q")[0] == 0
+    code, out, _ = run(*command, *RENDERED, "--set", "log_every=1000", "--json")
+    assert code == 0
+    summary = json.loads(out)
+    assert set(summary["variants"]) == {"DICL without DAP", "DICL"}
+    assert {Path(path).suffix for path in summary["written"]} == {".md", ".json", ".svg", ".png"}
     found = results(tmp_path / "out")
     assert len(found) == 2
     assert all(result["trained_pairs"] == 8 for result in found.values())

@@ -291,8 +291,13 @@ def test_kernels_command(run, tmp_path, weights):
 
 def test_pixel_command(run, tmp_path, arguments, weights):
     out = tmp_path / "out"
-    assert run("analyze", "pixel", 20, 30, "-w", weights[0], *arguments, "-o", out)[0] == 0
-    levels = read(out, "pixel")["found"]["with, after DAP"]
+    words = ("analyze", "pixel", 20, 30, "-w", weights[0], *arguments, "-o", out)
+    code, printed, _ = run(*words, "--json")
+    assert code == 0
+    document = read(out, "pixel")
+    written = [str(out / f"pixel.{kind}") for kind in ("json", "npz", "png")]
+    assert json.loads(printed) == {**document, "written": written}
+    levels = document["found"]["with, after DAP"]
     # the coarsest level starts from no motion: what is right there is the truth, in its pixels
     assert levels["stride 8"]["true_displacement"] == pytest.approx([3 / 8, -1 / 8])
     assert cv2.imread(str(out / "pixel.png")) is not None
@@ -302,6 +307,10 @@ def test_pixel_command(run, tmp_path, arguments, weights):
         found = read_volumes(load(weights[0], "cpu", "fp32", "plain"), image1, image2)
         expected = found.levels[4].after[:, :, round(30 * 11 / 47), round(20 * 15 / 63)]
         np.testing.assert_allclose(arrays["with, after DAP, stride 4"], expected, atol=1e-6)
+    lines = run(*words)[1].splitlines()
+    (line,) = (line for line in lines if line.startswith("with, after DAP, stride 8"))
+    assert "most probable (" in line
+    assert line.endswith("; right (0.38, -0.12)")
     code, _, err = run("analyze", "pixel", 60, 3, "-w", weights[0], *arguments, "-o", out)
     assert code == 2
     assert "outside of the 60x40 frame" in err
@@ -310,6 +319,8 @@ def test_pixel_command(run, tmp_path, arguments, weights):
 def test_layers_command(run, tmp_path):
     out = tmp_path / "out"
     size = ["--channels", 4, "--size", "6x8", "--radius", 2, "--device", "cpu"]
+    found = json.loads(run("analyze", "layers", *size, "-o", out, "--json")[1])
+    assert found["written"] == [str(out / f"layers.{kind}") for kind in ("json", "png", "md")]
     code, printed, _ = run("analyze", "layers", *size, "-o", out)
     assert code == 0
     assert "9 : 2 : 1" in " ".join(printed.split())

@@ -228,6 +228,7 @@ def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     code, out, _ = run("calibrate", *arguments, "-o", output, "--json")
     assert code == 0
     summary = json.loads(out)
+    assert summary["written"] == [str(output)]
     deciles = [summary[f"decile_{index}"] for index in range(1, 11)]
     assert deciles[0] > deciles[2] > deciles[5] > deciles[9]
     assert summary["ause"] < summary["ause_of_entropy"]

@@ -78,6 +78,7 @@ def test_check_counts_and_draws_every_data_set(name, tmp_path, capsys):
     assert (code, err) == (0, "")
     assert report["pairs"] == report["with_truth"] == len(list_pairs(name, root))
     assert report["broken"] == []
+    assert report["written"] == [str(tmp_path / "sheet.png")]
     assert report["sizes"] == f"96x64 ({report['opened']})"
     assert 0 < report["motion_median"] <= report["motion_p95"] <= report["motion_max"] + 0.01 < 10
     assert read_image(tmp_path / "sheet.png").shape[0] > report["opened"] * 200
@@ -110,10 +111,28 @@ def test_check_opens_a_sample_or_all(tmp_path, capsys):
 def test_check_when_nothing_can_be_read(tmp_path, capsys):
     root = fake_trees.make_middlebury(tmp_path, scenes=("a",))
     (root / "other-data" / "a" / "frame10.png").write_bytes(b"")
-    code, out, _ = run(capsys, "middlebury", root, "-o", tmp_path / "sheet.png")
-    assert code == 2
-    assert "nothing: no pair can be read" in out
+    code, out, err = run(capsys, "middlebury", root, "-o", tmp_path / "sheet.png", "--json")
+    assert (code, json.loads(out)["written"]) == (2, [])
+    assert "no pair can be read" in err
     assert not (tmp_path / "sheet.png").exists()
+
+
+def test_check_counts_masks(tmp_path, capsys):
+    """One pair of two has a mask, with a quarter of its pixels hidden."""
+    root = fake_trees.make_own_pairs(tmp_path / "pairs")
+    hidden = np.zeros((64, 96, 3), np.uint8)
+    hidden[:16] = 255
+    fake_trees.write_image(root / "pair0_occ.png", hidden)
+    report = json.loads(run(capsys, "pairs", root, "--json")[1])
+    assert (report["pairs"], report["with_occlusion"], report["occluded"]) == (2, 1, 0.25)
+    sheet = tmp_path / "sheet.png"
+    assert run(capsys, "pairs", root, "-o", sheet, "-q")[0] == 0
+    assert (read_image(sheet) == (220, 40, 40)).all(2).mean() > 0.01
+    fake_trees.write_image(root / "pair0_occ.png", hidden[:8])
+    code, _, err = run(capsys, "pairs", root)
+    assert code == 2
+    assert "broken: " in err
+    assert "pair0_occ.png is 96x8" in err
 
 
 def test_check_without_truth(tmp_path, capsys):

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import SMALL
-from fake_trees import SIZE, make_kitti12, make_kitti15, make_middlebury, make_own_clip, make_sintel
+from fake_trees import (
+    SIZE,
+    make_kitti12,
+    make_kitti15,
+    make_middlebury,
+    make_own_clip,
+    make_own_pairs,
+    make_sintel,
+    write_image,
+)
 from rich.console import Console
 
 import dicl_flow
@@ -21,6 +30,7 @@ from dicl_flow.evaluation import (
     Result,
     dis,
     draw_prediction,
+    endpoint_error,
     pool,
     predict,
     print_grid,
@@ -33,7 +43,7 @@ from dicl_flow.evaluation import (
     to_markdown,
     write_submission,
 )
-from dicl_flow.files import read_flow
+from dicl_flow.files import read_flow, read_image
 from dicl_flow.models import build
 from dicl_flow.visualize import error_to_rgb
 from dicl_flow.weights import Weights, encode_weights
@@ -103,7 +113,7 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     data = ["-d", f"sintel-clean={sintel}", "-d", f"kitti15:noc={kitti}", "-d", f"pairs={clip}"]
     first, again = tmp_path / "first.json", tmp_path / "again.json"
     markdown, pictures, kept = tmp_path / "t.md", tmp_path / "worst", tmp_path / "kept"
-    outputs = ["--json", first, "--markdown", markdown, "--worst", 2, pictures, "--keep", kept]
+    outputs = ["--save", first, "--markdown", markdown, "--worst", 2, pictures, "--keep", kept]
     code, out, err = run("eval", *data, "-w", small_weights, "--baseline", "dis", *outputs)
     assert (code, err) == (0, "")
     assert "KITTI-15 (noc), 2" in out
@@ -129,7 +139,7 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     drawn = files_under(pictures)
     assert len(drawn) == 2 * 3 * 2
     assert any(name.startswith("dis/kitti15-noc/01-00000") for name in drawn)
-    assert run("eval", *data, "--predictions", kept, "--json", again, "--quiet") == (0, "", "")
+    assert run("eval", *data, "--predictions", kept, "--save", again, "--quiet") == (0, "", "")
     rescored = json.loads(again.read_text())["results"]
     assert sorted(rescored, key=str) == sorted(results, key=str)
 
@@ -146,6 +156,32 @@ def test_eval_at_full_size_is_not_scaled(run, kitti, tmp_path):
     assert "frames of 96x64 are computed whole\n" in whole
     flows = [read_flow(next((tmp_path / n).rglob("*.flo"))) for n in ("scaled", "whole")]
     assert not np.allclose(*flows)
+
+
+def test_eval_prints_what_it_would_save(run, kitti, tmp_path):
+    saved, kept = tmp_path / "a.json", tmp_path / "kept"
+    arguments = ("eval", "-d", f"kitti15={kitti}", "--baseline", "dis")
+    outputs = ("--save", saved, "--keep", kept, "--json")
+    code, out, err = run(*arguments, *outputs)
+    assert (code, err) == (0, "")
+    printed = json.loads(out)
+    assert printed.pop("written") == [str(saved), str(kept)]
+    assert printed == json.loads(saved.read_text())
+    assert json.loads(run(*arguments, "--json", "--quiet")[1])["written"] == []
+
+
+def test_masks_part_visible_and_hidden_pixels(run, tmp_path):
+    folder = make_own_pairs(tmp_path / "pairs", num_pairs=1)
+    hidden = np.zeros(SIZE, bool)
+    hidden[:9] = hidden[:, 40:] = True
+    write_image(folder / "pair0_occ.png", np.repeat(255 * hidden[..., None], 3, 2).astype("uint8"))
+    arguments = ("eval", "-d", f"pairs={folder}", "--baseline", "dis")
+    found = json.loads(run(*arguments, "--json")[1])["results"][0]["metrics"]
+    frames = [read_image(folder / f"pair0_img{number}.png") for number in (1, 2)]
+    error = endpoint_error(dis()(*frames), read_flow(folder / "pair0_flow.flo"))
+    assert found["matched"] == pytest.approx(error[~hidden].mean())
+    assert found["unmatched"] == pytest.approx(error[hidden].mean())
+    assert "unmatched" in run(*arguments)[1]
 
 
 def test_eval_takes_a_backend(run, kitti, small_weights):
@@ -269,7 +305,8 @@ def test_kitti_submission_reads_back(run, small_weights, tmp_path, benchmark, ma
 def test_sintel_submission_reads_back(run, sintel, small_weights, tmp_path):
     output = tmp_path / "out.zip"
     arguments = ("submit", "sintel", sintel, "-o", output, "-w", small_weights, "--json")
-    assert json.loads(run(*arguments)[1])["files"] == 8
+    summary = json.loads(run(*arguments)[1])
+    assert (summary["files"], summary["written"]) == (8, [str(output)])
     estimator = dicl_flow.load(small_weights)
     with zipfile.ZipFile(output) as archive:
         assert set(archive.namelist()) == {
@@ -325,17 +362,17 @@ def test_dis_says_what_it_cannot_do(monkeypatch):
 
 
 BAD_EVALUATIONS = {
-    "takes NAME=PATH": ["-d", "kitti15", "--baseline", "dis"],
+    "is NAME=PATH": ["-d", "kitti15", "--baseline", "dis"],
     "did you mean 'kitti15'": ["-d", "kiti15={kitti}", "--baseline", "dis"],
     "{tmp}/nowhere": ["-d", "kitti15={tmp}/nowhere", "--baseline", "dis"],
     "kitti15 twice": ["-d", "kitti15={kitti}", "-d", "kitti15={kitti}", "--baseline", "dis"],
     "unknown baseline 'dsi'; did you mean 'dis'": ["-d", "kitti15={kitti}", "--baseline", "dsi"],
     "ships no weights": ["-d", "kitti15={kitti}"],
     "no weights file": ["-d", "kitti15={kitti}", "--weights", "{tmp}/no.safetensors"],
-    "no folder {tmp}/no": ["-d", "kitti15={kitti}", "--baseline", "dis", "--json", "{tmp}/no/a"],
+    "no folder {tmp}/no": ["-d", "kitti15={kitti}", "--baseline", "dis", "--save", "{tmp}/no/a"],
     "same name": [
         *("-d", "kitti15={kitti}", "--baseline", "dis"),
-        *("--json", "{tmp}/a", "--markdown", "{tmp}/a"),
+        *("--save", "{tmp}/a", "--markdown", "{tmp}/a"),
     ],
     "from 1 up": ["-d", "kitti15={kitti}", "--baseline", "dis", "--worst", "0", "{tmp}/w"],
     "{file} is not a folder": ["-d", "kitti15={kitti}", "--baseline", "dis", "--keep", "{file}/k"],

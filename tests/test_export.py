@@ -62,6 +62,7 @@ def test_onnx_of_one_size(run, tmp_path):
     code, out, _ = run("export", "--size", "50x70", "-w", weights, "-o", output, "--json")
     assert code == 0
     summary = json.loads(out)
+    assert summary["written"] == [str(output)]
     assert summary["mean_difference_px"] <= summary["max_difference_px"] < 1e-3
     session, estimate = open_onnx(output)
     assert session.get_inputs()[0].shape == ["batch", 3, 50, 70]
@@ -88,7 +89,7 @@ def test_onnx_of_any_size(run, tmp_path):
 @pytest.mark.slow
 def test_torch_export_of_any_size(run, tmp_path):
     weights, output = make_weights(tmp_path, padding="resize"), tmp_path / "x.pt2"
-    arguments = ("--format", "torch-export", "--dynamic", "-w", weights, "-o", output)
+    arguments = ("--dynamic", "-w", weights, "-o", output)
     assert run("export", *arguments)[0] == 0
     extra = {"dicl_flow.json": ""}
     estimate = torch.export.load(io.BytesIO(output.read_bytes()), extra_files=extra).module()
@@ -107,7 +108,7 @@ def test_a_file_that_differs_is_not_written(run, tmp_path, monkeypatch):
     wrong = replace(form, open=open_wrongly)
     monkeypatch.setitem(export.FORMATS, "torch-export", wrong)
     weights, output = make_weights(tmp_path, padding="white"), tmp_path / "x.pt2"
-    arguments = ("--format", "torch-export", "--size", "16x16", "-w", weights, "-o", output)
+    arguments = ("--size", "16x16", "-w", weights, "-o", output)
     code, out, err = run("export", *arguments)
     assert (code, out) == (2, "")
     assert "differs from the estimator's by 0.707 px" in err
@@ -119,7 +120,8 @@ def test_wrong_requests_are_one_sentence(run, tmp_path):
     for arguments, message in [
         (("-o", tmp_path / "x.onnx"), "either --size HEIGHTxWIDTH or --dynamic"),
         (("-o", tmp_path / "x.onnx", "--size", "8x8", "--dynamic"), "either --size"),
-        (("-o", tmp_path / "x.pt2", "--dynamic"), "ends in .onnx"),
+        (("-o", tmp_path / "x.pt", "--dynamic"), "ends in .onnx or .pt2"),
+        (("-o", tmp_path / "x.pt2", "--format", "onnx", "--dynamic"), "onnx ends in .onnx"),
         (("-o", tmp_path / "x.onnx", "--format", "onxx", "--dynamic"), "did you mean 'onnx'"),
         (("-o", tmp_path / "x.onnx", "--size", "8by8"), "--size must be HEIGHTxWIDTH"),
         (("-o", tmp_path / "x.onnx", "--size", "0x8"), "at least 1x1"),

@@ -99,7 +99,7 @@ def test_interpolate_writes_frames_in_order(run, frames, small_weights, tmp_path
     code, out, _ = run("interpolate", *frames, "-o", output, "-n", 3, "-w", small_weights, "--json")
     assert code == 0
     names = [tmp_path / f"slow_{number}.png" for number in (1, 2, 3)]
-    assert json.loads(out)["written"] == ", ".join(map(str, names))
+    assert json.loads(out)["written"] == [*map(str, names)]
     assert json.loads(out)["times"] == "0.25, 0.5, 0.75"
     assert all(read_image(name).shape == (37, 51, 3) for name in names)
     assert run("interpolate", *frames, "-o", output, "--time", 0, "-w", small_weights, "-q")[0] == 0
@@ -134,7 +134,9 @@ def test_warp_brings_frame_2_onto_frame_1(run, tmp_path):
     expected[:5, :5] = expected[:2] = expected[:, -4:] = False
     np.testing.assert_array_equal(inside > 0, expected)
     assert (again[~expected] == 0).all()
-    assert json.loads(out)["inside"] == pytest.approx(expected.mean())
+    summary = json.loads(out)
+    assert summary["inside"] == pytest.approx(expected.mean())
+    assert summary["written"] == [str(paths["again.png"]), str(paths["inside.png"])]
     visible = np.zeros(SIZE, bool)
     visible[20:44, 50:74] = True  # the square is seen in both
     np.testing.assert_allclose(again[visible].astype(int), scene(0)[visible], atol=1)

@@ -97,6 +97,36 @@ def test_a_folder_of_sheets_may_hold_a_frame_of_that_name(run, files):
 
 
 @pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("command", ["peaks", "pixel 3 4"])
+def test_analyses_do_not_write_over_their_frames(run, files, command, link):
+    name = command.split()[0]
+    output = files["folder"] / f"{name}.png"
+    if LINKS[link](files["a"], output) is not None:
+        files["a"] = files["a"].rename(output)
+    words = f"analyze {command} --pair {{a}} {{b}} -o {{folder}}"
+    refused(run, files, words, f"{output} is the input as well")
+
+
+@pytest.mark.usefixtures("no_work")
+@pytest.mark.parametrize("command", ["peaks", "kernels", "pixel 3 4"])
+def test_analyses_do_not_write_over_their_weights(run, files, command):
+    """Weights end in .safetensors, but a link among the results may lead to them."""
+    (files["folder"] / f"{command.split()[0]}.json").symlink_to(files["weights"])
+    refused(run, files, f"analyze {command} -w {{weights}} -o {{folder}}", "is the input as well")
+
+
+@pytest.mark.parametrize("command", ["peaks", "kernels", "pixel 3 4", "layers"])
+def test_analyses_look_at_their_folder_before_they_work(run, files, command, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("the folder is looked at too late")
+
+    monkeypatch.setattr("dicl_flow.analysis.volumes.open_networks", refuse)
+    monkeypatch.setattr("dicl_flow.analysis.layers.measure_layers", refuse)
+    refused(run, files, f"analyze {command} -o {{flow}}", "is not a folder")
+
+
+@pytest.mark.usefixtures("no_work")
 def test_a_folder_of_photographs_is_not_rendered_into(run, files):
     refused(run, files, "render {photos} -o {photos}", "photos is the input as well")
 

@@ -70,6 +70,32 @@ def test_pictures_of_flow_are_not_frames(tmp_path):
     assert names(own_pairs(tmp_path)) == ["frame_9", "frame_10"]
 
 
+def test_masks_are_read_and_are_no_frames(tmp_path):
+    fake_trees.make_own_clip(tmp_path)
+    hidden = np.zeros((*fake_trees.SIZE, 3), np.uint8)
+    hidden[:4] = 255
+    fake_trees.write_image(tmp_path / "frame_9_occ.png", hidden)
+    pairs = own_pairs(tmp_path)
+    assert [(pair.name, pair.image2.stem) for pair in pairs] == [
+        ("frame_9", "frame_10"),
+        ("frame_10", "frame_11"),
+    ]
+    np.testing.assert_array_equal(read_sample(pairs[0]).occluded, hidden[..., 0] > 0)
+    assert read_sample(pairs[1]).occluded is None
+    fake_trees.write_image(tmp_path / "frame_9_occ.png", hidden[1:])
+    with pytest.raises(InputError, match=r"frame_9_occ\.png is 96x63, but its frame 96x64"):
+        read_sample(pairs[0])
+
+
+def test_a_manifest_may_name_masks(tmp_path):
+    fake_trees.make_own_pairs(tmp_path)
+    fake_trees.write_image(tmp_path / "hidden.png", np.full((*fake_trees.SIZE, 3), 255, np.uint8))
+    rows = ["image1,image2,flow,occlusion", "{0}_img1.png,{0}_img2.png,{0}_flow.flo,hidden.png"]
+    (tmp_path / "list.csv").write_text("\n".join(rows).format("pair0"))
+    (pair,) = own_pairs(tmp_path / "list.csv")
+    assert read_sample(pair).occluded.all()
+
+
 def test_named_pairs_without_flow_files(tmp_path):
     fake_trees.make_own_pairs(tmp_path)
     for file in tmp_path.glob("*.flo"):

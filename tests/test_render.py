@@ -345,13 +345,17 @@ def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
     options = ("-n", 2, "-o", folder, "--size", "64x96", "--stats", stats, "--json")
     code, output, _ = run(capsys, photos, *options)
     assert code == 0
-    assert json.loads(output)["pairs"] == 2
+    summary = json.loads(output)
+    assert summary["pairs"] == 2
+    assert summary["written"] == [str(folder), str(folder / "sheet.png"), str(stats)]
     pairs = list_pairs("pairs", folder, needs_truth=True)
     assert [pair.name for pair in pairs] == ["scene_0000", "scene_0001"]
     sample = read_sample(pairs[1])
     assert sample.image1.shape == (64, 96, 3)
     assert sample.valid.all()
-    assert cv2.imread(str(folder / "scene_0001_occ.png")).shape == (64, 96, 3)
+    hidden = cv2.imread(str(folder / "scene_0001_occ.png"))[..., 0] > 0
+    np.testing.assert_array_equal(sample.occluded, hidden)
+    assert 0 < hidden.mean() < 1
     assert cv2.imread(str(folder / "sheet.png")).shape[1] > 1000
     assert cv2.imread(str(stats)).shape[1] > 1000
 

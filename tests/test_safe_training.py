@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import signal
 import warnings
@@ -75,7 +76,11 @@ def test_every_recipe_of_trained_weights_says_so():
 @pytest.mark.heavy
 def test_random_weights_are_asked_for_by_name(tmp_path, own_pairs, run):
     out = tmp_path / "run"
-    assert run(*words("finetune", own_pairs, out), "--init", "random")[0] == 0
+    code, printed, err = run(*words("finetune", own_pairs, out), "--init", "random", "--json")
+    assert (code, err) == (0, "")
+    summary = json.loads(printed)
+    assert (summary["finished"], summary["step"]) == (True, 1)
+    assert summary["written"] == [str(out / "weights.safetensors"), str(out / "last.ckpt")]
     assert started_from(out) == "random"
 
 

@@ -229,7 +229,7 @@ def test_configs_survive_toml():
         ("model.context=true", None),
         ("data=[]", "data is empty"),
         ("name.x=1", "name is not a table"),
-        ("nonsense", "takes key=value"),
+        ("nonsense", "is key=value"),
     ],
 )
 def test_a_wrong_recipe_names_the_key(change, message):
@@ -502,7 +502,7 @@ def test_overfitting_two_samples_stops_when_they_fit(tmp_path):
 
 def test_overfit_needs_as_many_pairs_and_batch_norm_two_pixels(tmp_path):
     make_chairs(tmp_path, size=(40, 50), num_pairs=4)
-    with pytest.raises(InputError, match="--overfit 99: the data has"):
+    with pytest.raises(InputError, match="`num_samples=99`: the data has"):
         FixedSource(CONFIG, {"chairs": tmp_path}, 99)
     smallest = (CONFIG.model.pad_multiple,) * 2
     config = replace(CONFIG, augment=AugmentConfig.crop_only(smallest))
@@ -526,14 +526,14 @@ def test_rendered_scenes_cannot_be_mixed_and_need_photographs(tmp_path):
     with pytest.raises(InputError, match="cannot be mixed"):
         open_source(mixed, {})
     config = replace(CONFIG, data=(DataConfig("rendered"),))
-    with pytest.raises(InputError, match="--data rendered=PATH"):
+    with pytest.raises(InputError, match=r"`roots=\{'rendered': PATH\}`"):
         open_source(config, {})
     with pytest.raises(InputError, match="no photographs"):
         open_source(config, {"rendered": tmp_path})
 
 
 def test_data_must_be_located():
-    with pytest.raises(InputError, match="say where it lies with --data chairs=PATH"):
+    with pytest.raises(InputError, match=r"say where it lies with `roots=\{'chairs': PATH\}`"):
         DataSource(CONFIG, {})
 
 

@@ -11,6 +11,9 @@ class InputError(ValueError):
 
     The command line prints the message (and that of an `OSError`) and exits with code 2;
     any other exception is a bug in this package and keeps its traceback.
+
+    A parameter that would help stands in backticks, as in Python: "use `device='cpu'`". The
+    command line, and nothing else, says that as an option: "use --device cpu" (cli/flags.py).
     """
 
 

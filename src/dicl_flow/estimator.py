@@ -306,7 +306,7 @@ def choose_device(name: str) -> torch.device:
     if kind not in available or (index and not index.isdecimal()):
         raise unknown_name("device", name, DEVICES)
     if not available[kind]:
-        raise InputError(f"no {kind} device on this machine; use --device cpu")
+        raise InputError(f"no {kind} device on this machine; use `device='cpu'`")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise InputError(f"no device {name}: this machine has {torch.cuda.device_count()}")
     return torch.device(name)

@@ -80,7 +80,7 @@ def export(
     if size is None and config.max_pixels:
         raise InputError(
             f"these weights scale frames of more than {config.max_pixels} px down, which only a "
-            f"file for one size can do; give --size HEIGHTxWIDTH instead of --dynamic"
+            f"file for one size can do; give `size`, the one it is for"
         )
     if size is None and estimator.quality.scales != (1.0,):
         raise InputError(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import mean, stdev
+from typing import Any
 
 from ..data import data_set
 from ..evaluation import METRICS, PUBLISHED_ABLATIONS, AblationRow, Grid
@@ -36,10 +37,15 @@ def ablation_grid(study: str, results: Results) -> Grid:
 
 
 def ablation_json(study: str, results: Results) -> str:
+    """Return `ablation_document` as the text of a file."""
+    return json.dumps(ablation_document(study, results), indent=1) + "\n"
+
+
+def ablation_document(study: str, results: Results) -> dict[str, Any]:
     """All numbers: every seed of every variant, and the paper's rows."""
     published = [row._asdict() for row in PUBLISHED_ABLATIONS if row.study == study]
     ours = {name: [asdict(run) for run in runs] for name, runs in results.items()}
-    return json.dumps({"study": study, "variants": ours, "published": published}, indent=1) + "\n"
+    return {"study": study, "variants": ours, "published": published}
 
 
 def ablation_plot(study: str, results: Results, file_format: str) -> bytes:

@@ -26,14 +26,28 @@ class PixelMap:
     truth: tuple[float, float] | None
     """The displacement (u, v) that would be right here, given the coarser flow."""
 
+    @property
+    def displacement(self) -> tuple[int, int]:
+        """The most probable displacement (u, v)."""
+        u, v = np.unravel_index(self.probability.argmax(), self.probability.shape)
+        radius = len(self.probability) // 2
+        return int(u) - radius, int(v) - radius
+
     def summary(self) -> dict[str, Any]:
         """Numbers for JSON."""
         second, first = np.sort(self.probability, axis=None)[-2:]
         return {
+            "displacement": self.displacement,
             "highest": float(first),
             "d_peak": float(first - second),
             "true_displacement": self.truth,
         }
+
+    def __str__(self) -> str:
+        second, first = np.sort(self.probability, axis=None)[-2:]
+        u, v = self.displacement
+        text = f"most probable ({u}, {v}) with {first:.2f}, next best {second:.2f}"
+        return text if self.truth is None else text + "; right ({:.2f}, {:.2f})".format(*self.truth)
 
 
 def read_pixel(

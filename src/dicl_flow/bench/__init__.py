@@ -2,6 +2,15 @@
 
 from .cases import Case, Result, measure
 from .plot import encode_plot
-from .table import HEADINGS, as_record, as_rows
+from .table import HEADINGS, LEGEND, as_record, as_rows
 
-__all__ = ["HEADINGS", "Case", "Result", "as_record", "as_rows", "encode_plot", "measure"]
+__all__ = [
+    "HEADINGS",
+    "LEGEND",
+    "Case",
+    "Result",
+    "as_record",
+    "as_rows",
+    "encode_plot",
+    "measure",
+]

@@ -4,7 +4,14 @@ from typing import Any
 
 from .cases import Result
 
-HEADINGS = ("size", "batch", "path", "ms", "pairs/s", "GiB", "ratio", "mean px", "max px", "floor")
+HEADINGS = (
+    *("size", "batch", "path", "ms", "pairs/s", "GiB"),
+    *("times plain", "mean px", "max px", "of peak"),
+)
+LEGEND = """\
+times plain: how many times as fast as plain fp32
+mean px, max px: distance of the flow from that of plain fp32
+of peak: share of the speed that this machine's arithmetic and memory would allow"""
 
 
 def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:

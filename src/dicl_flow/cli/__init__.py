@@ -29,9 +29,12 @@ from . import (
     video,
     warp,
 )
+from .command import Command, Group
+from .flags import as_flags
 
 app = typer.Typer(
     name="dicl-flow",
+    cls=Group,
     help="Optical flow by displacement-invariant matching cost learning.",
     no_args_is_help=True,
     add_completion=False,
@@ -59,6 +62,9 @@ data.data_app.command("bench")(data_bench.bench)
 app.add_typer(data.data_app, name="data")
 analyze.analyze_app.command("compare")(compare.compare)
 app.add_typer(analyze.analyze_app, name="analyze")
+for group in (app, data.data_app, analyze.analyze_app):
+    for registered in group.registered_commands:
+        registered.cls = Command
 
 
 def _print_version(wanted: bool) -> None:
@@ -90,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def describe(error: Exception) -> str:
-    """One line: our own message, or the system's with the file it is about."""
+    """One line: our own message in the words of this command line, or the system's and its file."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split())
+    return as_flags(" ".join(str(error).split()))

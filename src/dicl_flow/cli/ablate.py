@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def ablate(
     study: Annotated[str, typer.Argument(help="metrics, projection or hosts.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder that keeps everything.")
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for all results.")
     ],
     data: options.Data = None,
     pairs: Annotated[int, typer.Option(min=1, help="Training pairs per variant.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, max=1_000_000, help="The first seed.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, each for every variant.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds to train each variant with.")] = 1,
     scenes: Annotated[int, typer.Option(min=1, help="Held-out scenes to score on.")] = 64,
     recipe: Annotated[str, typer.Option(help="Packaged name, or a .toml file.")] = "ablation",
     changes: Annotated[
@@ -32,13 +32,14 @@ def ablate(
     ] = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Train the variants of one of the paper's ablations alike, and score them alike.
+    """Train and score the variants of one of the paper's ablations under equal conditions.
 
     All variants of a seed see the same pairs in the same order. Data sets that the recipe does
     not train on are scored; without the recipe's own, only what is finished already is scored.
-    Stopped at any time, the same command goes on where it was. The folder then holds STUDY.md,
-    .json, .svg and .png, and for each variant its results and weights.
+    The same command resumes a study that was interrupted. At the end the folder holds STUDY.md,
+    .json, .svg and .png, and the results and weights of each variant.
 
     Examples:
 
@@ -72,7 +73,7 @@ def ablate(
     finished = _finished(variants, output)
     for name, listed in sets.items():
         _evaluate(finished, name, listed, output, device, quiet)
-    _write_tables(study, _finished(variants, output), output, quiet)
+    _write_tables(study, _finished(variants, output), output, quiet=quiet, as_json=as_json)
 
 
 def _train(
@@ -133,11 +134,21 @@ def _evaluate(
 
 
 def _write_tables(
-    study: str, finished: "dict[Variant, VariantResult]", output: Path, quiet: bool
+    study: str,
+    finished: "dict[Variant, VariantResult]",
+    output: Path,
+    *,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     from rich.console import Console
 
-    from ..analysis.ablation_table import ablation_grid, ablation_json, ablation_plot
+    from ..analysis.ablation_table import (
+        ablation_document,
+        ablation_grid,
+        ablation_json,
+        ablation_plot,
+    )
     from ..evaluation import grid_markdown, print_grid
     from ..files import write_files
 
@@ -151,6 +162,10 @@ def _write_tables(
         "json": ablation_json(study, results).encode(),
         **{kind: ablation_plot(study, results, kind) for kind in ("svg", "png")},
     }
-    write_files({output / f"{study}.{kind}": content for kind, content in contents.items()})
-    if not quiet:
+    written = {output / f"{study}.{kind}": content for kind, content in contents.items()}
+    write_files(written)
+    if as_json:
+        document = ablation_document(study, results)
+        options.report({**document, "written": [*written]}, quiet=quiet, as_json=True)
+    elif not quiet:
         print_grid(grid, Console())

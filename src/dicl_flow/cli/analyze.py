@@ -1,27 +1,30 @@
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options
+from .command import Group
+from .findings import check_findings, report, write_findings
+from .outputs import files_of
 
 if TYPE_CHECKING:
     from ..data import FlowPair
-    from ..inputs import Array
 
-analyze_app = typer.Typer(help="Look into the method, as the paper does.", no_args_is_help=True)
+analyze_app = typer.Typer(
+    cls=Group, help="Look into the method, as the paper does.", no_args_is_help=True
+)
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write to.")]
 ManyWeights = Annotated[
     list[str] | None,
-    typer.Option("--weights", "-w", metavar="NAME|PATH", help="Repeatable: side by side."),
+    typer.Option("--weights", "-w", metavar="NAME|PATH", help="Weights; repeat to compare."),
 ]
 Pair = Annotated[
-    tuple[Path, Path] | None, typer.Option(metavar="IMAGE1 IMAGE2", help="Two frames.")
+    tuple[Path, Path] | None, typer.Option(metavar="IMAGE1 IMAGE2", help="The frames to look at.")
 ]
-Truth = Annotated[Path | None, typer.Option(help="The flow file of --pair.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="So many pairs of each data set.")]
+Truth = Annotated[Path | None, typer.Option(help="Flow file with the truth of --pair.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most this many pairs of each data set.")]
 
 
 @analyze_app.command("peaks")
@@ -36,7 +39,7 @@ def peaks(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """How decided the match is: the distribution of d_peak, before and after DAP.
+    """How clear the best match is: the distribution of d_peak, before and after DAP.
 
     d_peak is the highest minus the second highest of a pixel's 49 probabilities at the finest
     level. With truth also: the error of the flow before the context net, read off as the most
@@ -55,13 +58,14 @@ def peaks(
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
     pairs = find_pairs(pair, truth, data, limit)
+    check_findings(output, "peaks", [*files_of(pairs), *(weights or [])])
     estimators = open_networks(weights or [None], device)
     found = find_peaks(estimators, options.track(pairs, "pairs", quiet=quiet))
     summary = {name: peak.summary() for name, peak in found.items()}
     document = {"pairs": [p.name for p in pairs], "found": summary, "paper": PUBLISHED_PEAKS}
     arrays = {f"histogram: {name}": peak.histogram for name, peak in found.items()}
-    _write(output, "peaks", document, arrays, draw_peaks(found))
-    report(summary, output, quiet=quiet, as_json=as_json)
+    written = write_findings(output, "peaks", document, draw_peaks(found), arrays)
+    report(summary, written, quiet=quiet, as_json=as_json)
 
 
 @analyze_app.command("levels")
@@ -140,7 +144,11 @@ def kernels(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw the kernels of the DAP layers, and say who helps whom: near and far displacements.
+    """Draw the kernels of the DAP layers, and how displacements help or suppress each other.
+
+    Printed for each level: the mean weight of a kernel's own displacement, of its neighbours
+    (near) and of those more than 3 away (far), the share of near weights that are positive and
+    the share of far ones that are negative.
 
     Examples:
 
@@ -154,14 +162,15 @@ def kernels(
     )
     from ..analysis.volumes import open_networks
 
+    check_findings(output, "kernels", [weights])
     ((name, estimator),) = open_networks([weights], device).items()
     found = projection_kernels(name, estimator)
     summary = {f"stride {stride}": summarize_kernel(k) for stride, k in found.items()}
     curves = {f"stride {stride}": weight_by_distance(k) for stride, k in found.items()}
     document = {"weights": name, "levels": summary, "mean_weight_by_distance": curves}
     arrays = {f"stride {stride}": kernel for stride, kernel in found.items()}
-    _write(output, "kernels", document, arrays, draw_kernels(name, found))
-    report(summary, output, quiet=quiet, as_json=as_json)
+    written = write_findings(output, "kernels", document, draw_kernels(name, found), arrays)
+    report(summary, written, quiet=quiet, as_json=as_json)
 
 
 @analyze_app.command("pixel")
@@ -180,6 +189,10 @@ def pixel(
 ) -> None:
     """Draw the probabilities of one pixel at each level; yellow lines cross at the truth.
 
+    Printed for each level: the most probable displacement and its probability, the next best
+    probability, and the displacement that would be right, beyond what the coarser levels have
+    found, in pixels of that level (at stride 8 one is 8 pixels of the frame).
+
     Examples:
 
       dicl-flow analyze pixel 300 200 --pair one.png two.png --truth flow.flo -o pixel
@@ -194,6 +207,7 @@ def pixel(
     if number > len(pairs):
         raise InputError(f"--number {number}: there are {len(pairs)} pairs")
     chosen = pairs[number - 1]
+    check_findings(output, "pixel", [*files_of([chosen]), *(weights or [])])
     found = read_pixel(open_networks(weights or [None], device), chosen, x, y)
     summary = {
         name: {f"stride {m.stride}": m.summary() for m in maps} for name, maps in found.items()
@@ -202,20 +216,20 @@ def pixel(
         f"{name}, stride {m.stride}": m.probability for name, maps in found.items() for m in maps
     }
     document = {"pair": chosen.name, "pixel": [x, y], "found": summary}
-    _write(output, "pixel", document, arrays, draw_pixel(found, chosen, x, y))
-    peaks = {
-        name: {f"stride {m.stride}": float(m.probability.max()) for m in maps}
-        for name, maps in found.items()
-    }
-    report(peaks, output, quiet=quiet, as_json=as_json)
+    written = write_findings(output, "pixel", document, draw_pixel(found, chosen, x, y), arrays)
+    lines = {f"{name}, stride {m.stride}": str(m) for name, maps in found.items() for m in maps}
+    told = document if as_json else lines
+    options.report({**told, "written": written}, quiet=quiet, as_json=as_json)
 
 
 @analyze_app.command("layers")
 def layers(
     output: Output,
-    channels: Annotated[int, typer.Option(min=2, help="K, an even number.")] = 32,
+    channels: Annotated[
+        int, typer.Option(min=2, help="K, the channels of both frames; even.")
+    ] = 32,
     size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of the features.")] = "64x96",
-    radius: Annotated[int, typer.Option(min=1, help="Displacements reach so far.")] = 3,
+    radius: Annotated[int, typer.Option(min=1, help="The largest displacement, in px.")] = 3,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -228,7 +242,6 @@ def layers(
 
       dicl-flow analyze layers --channels 64 --device cuda -o layers
     """
-    import json
     from dataclasses import asdict
 
     from rich.console import Console
@@ -238,18 +251,19 @@ def layers(
     from ..errors import InputError
     from ..estimator import choose_device
     from ..evaluation import grid_markdown, print_grid
-    from ..files import write_files
 
     if channels % 2:
         raise InputError(f"--channels are those of two frames, an even number; got {channels}")
+    check_findings(output, "layers", [])
     volume = Volume(channels, 2 * radius + 1, *options.parse_size("--size", size))
     costs = measure_layers(volume, choose_device(device))
     grids = layer_grids(volume, costs)
     document = {"volume": asdict(volume), "layers": [asdict(cost) for cost in costs], "why": WHY}
-    _write(output, "layers", document, {}, draw_layers(volume, costs))
-    write_files({output / "layers.md": ("\n\n".join(map(grid_markdown, grids)) + "\n").encode()})
+    table = "\n\n".join(map(grid_markdown, grids)) + "\n"
+    figure = draw_layers(volume, costs)
+    written = write_findings(output, "layers", document, figure, table=table)
     if as_json:
-        typer.echo(json.dumps(document))
+        options.report({**document, "written": written}, quiet=quiet, as_json=True)
     elif not quiet:
         for grid in grids:
             print_grid(grid, Console())
@@ -279,41 +293,3 @@ def find_pairs(
         for name, pairs in sets.items()
         for item in pairs[:limit]
     ]
-
-
-def _write(
-    folder: Path, name: str, document: Any, arrays: "Mapping[str, Array]", figure: Any
-) -> None:
-    """NAME.json, NAME.npz where there are arrays, NAME.png."""
-    import json
-
-    from ..analysis.figures import encode_arrays, encode_figure
-    from ..files import check_folder, write_files
-
-    contents = {"json": (json.dumps(document, indent=1) + "\n").encode()}
-    if arrays:
-        contents["npz"] = encode_arrays(arrays)
-    contents["png"] = encode_figure(figure)
-    check_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_files({folder / f"{name}.{kind}": content for kind, content in contents.items()})
-
-
-def report(
-    summary: Mapping[str, Mapping[str, Any]], output: Path, *, quiet: bool, as_json: bool
-) -> None:
-    """A line for each entry; JSON for machines."""
-    if as_json:
-        options.report({**summary, "written": output}, quiet=quiet, as_json=True)
-        return
-    lines = {name: _line(values) for name, values in summary.items()}
-    options.report({**lines, "written": output}, quiet=quiet, as_json=False)
-
-
-def _line(values: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key.replace('_', ' ')} {value:.4g}"
-        if isinstance(value, float)
-        else f"{key.replace('_', ' ')} {value}"
-        for key, value in values.items()
-    )

@@ -31,18 +31,22 @@ def bench(
             "plain-fp32.",
         ),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed calls, of which the median.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed calls; the median counts.")] = 20,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One small size, batch 1, three calls.")
+        bool, typer.Option("--quick", help="One small size, batch 1, three timed calls.")
     ] = False,
     weights: options.Weights = None,
     quality: options.Quality = "normal",
     host: Annotated[
-        str | None, typer.Option(help="Time this host, with weights of no use: pwcnet, vcn, dicl.")
+        str | None, typer.Option(help="Time this network with random weights: pwcnet, vcn or dicl.")
     ] = None,
     device: options.Device = "auto",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="PNG: time and memory by size.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="JSON file to write.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="PNG", help="Draw time and memory by size.")
+    ] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -61,7 +65,7 @@ def bench(
     """
     import json
 
-    from ..bench import Case, as_record, encode_plot, measure
+    from ..bench import LEGEND, Case, as_record, encode_plot, measure
     from ..config import find_quality
     from ..errors import InputError
     from ..estimator import choose_device
@@ -100,7 +104,9 @@ def bench(
     }
     write_files({path: encoders[path]() for path in wanted})
     if as_json:
-        typer.echo(json.dumps(report))
+        typer.echo(json.dumps({**report, "written": [*map(str, wanted)]}))
+    elif not quiet:
+        typer.echo(f"\n{LEGEND}")
 
 
 def _parse_size(text: str) -> tuple[int, int]:
@@ -183,6 +189,6 @@ def _processor() -> str:
 def _print_row(result: "Result", *, first: bool) -> None:
     from ..bench import HEADINGS, as_rows
 
-    widths = (10, 6, 11, 8, 8, 6, 6, 8, 8, 6)
+    widths = (10, 6, 11, 8, 8, 6, 11, 8, 8, 7)
     for cells in [HEADINGS, *as_rows([result])] if first else as_rows([result]):
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))

@@ -25,19 +25,22 @@ def calibrate(
     weights: options.Weights = None,
     quality: options.Quality = "normal",
     scenes: Annotated[
-        int, typer.Option("--scenes", "-n", min=1, help="Scenes to fit to; a third as many judge.")
+        int,
+        typer.Option(
+            "--scenes", "-n", min=1, help="Scenes to fit to; a third as many test the fit."
+        ),
     ] = 64,
     size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene.")] = "384x512",
     threshold: Annotated[
-        float, typer.Option(min=0.01, help="An error up to so many px is right.")
+        float, typer.Option(min=0.01, help="Errors up to this many px count as right.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same scenes.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same scenes.")] = 1000,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make the confidence of WEIGHTS a probability, by its errors on rendered scenes.
+    """Turn the confidence of weights into a probability, from errors on rendered scenes.
 
     The output holds the same weights and, beside them, the calibration: one for each quality,
     fitted one after the other. The numbers printed are of scenes that were not used for the fit.
@@ -75,7 +78,7 @@ def calibrate(
     calibrated = replace(found, about=about).calibrated(effort, calibration)
     write_files({output: encode_weights(calibrated)})
     summary = {
-        "written": str(output),
+        "written": [output],
         "quality": quality,
         "confidence": calibration.meaning,
         "scenes": scenes,

@@ -3,12 +3,13 @@ from typing import Annotated, Any
 import typer
 
 from . import analyze, options
+from .findings import report
 from .outputs import check_outputs, files_of, refuse_inputs
 
 
 def compare(
     methods: Annotated[
-        list[str], typer.Argument(metavar="METHOD…", help="Weights, or a baseline: dis.")
+        list[str], typer.Argument(metavar="METHOD", help="Weights, or a baseline: dis.")
     ],
     output: analyze.Output,
     pair: analyze.Pair = None,
@@ -36,7 +37,8 @@ def compare(
     check_outputs(folders=[output])
     pairs = analyze.find_pairs(pair, truth, data, limit)
     sheets = {item.name: output / f"{_file_name(item.name)}.png" for item in pairs}
-    refuse_inputs(sheets.values(), files_of(pairs))
+    numbers = output / "compare.json"
+    refuse_inputs([*sheets.values(), numbers], [*files_of(pairs), *methods])
     opened = open_methods(methods, device, precision)
     output.mkdir(parents=True, exist_ok=True)
     scores: dict[str, dict[str, Any]] = {name: {} for name in opened}
@@ -49,8 +51,8 @@ def compare(
     totals = {name: pool(by_pair.values()).values for name, by_pair in scores.items()}
     by_pair = {n: {p: score.values for p, score in found.items()} for n, found in scores.items()}
     document = json.dumps({"totals": totals, "pairs": by_pair}, indent=1) + "\n"
-    write_files({output / "compare.json": document.encode()})
-    analyze.report(totals, output, quiet=quiet, as_json=as_json)
+    write_files({numbers: document.encode()})
+    report(totals, [*sheets.values(), numbers], quiet=quiet, as_json=as_json)
 
 
 def _file_name(pair: str) -> str:

@@ -42,7 +42,7 @@ def convert(
     weights = read_weights(checkpoint) if ours else import_legacy(checkpoint, padding)
     write_files({output: encode_weights(halve(weights) if half else weights)})
     summary = {
-        "written": str(output),
+        "written": [output],
         "tensors": len(weights.tensors),
         "projection": weights.config.projection,
         "context": weights.config.context,

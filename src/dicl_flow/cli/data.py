@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .command import Group
 from .outputs import check_outputs, files_of, refuse_inputs
 
 if TYPE_CHECKING:
     from ..data import FlowPair, Survey
     from ..inputs import Array
 
-data_app = typer.Typer(help="Look at data sets.", no_args_is_help=True)
+data_app = typer.Typer(cls=Group, help="Look at data sets.", no_args_is_help=True)
 
 
 @data_app.command("check")
@@ -58,12 +59,13 @@ def check(
         "opened": len(opened),
         "broken": broken if as_json else len(broken),
         **survey.summary(),
+        "written": [] if output is None or sheet is None else [output],
     }
-    if output is not None:
-        summary["written"] = str(output) if sheet is not None else "nothing: no pair can be read"
     options.report(summary, quiet=quiet, as_json=as_json)
     if broken:
         typer.echo("\n".join(f"broken: {message}" for message in broken), err=True)
+        if output is not None and sheet is None:
+            typer.echo(f"no pair can be read: {output} is not written", err=True)
         raise typer.Exit(2)
 
 

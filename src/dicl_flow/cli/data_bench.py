@@ -12,7 +12,7 @@ def bench(
     crop: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a sample.")] = "256x384",
     batch: Annotated[int, typer.Option(min=1, help="Pairs in a batch.")] = 8,
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes that load, one a core at most; 0: this one.")
+        int, typer.Option(min=0, help="Loader processes, at most one per core; 0: none.")
     ] = 2,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 10.0,
     quiet: options.Quiet = False,

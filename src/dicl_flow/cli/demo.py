@@ -56,7 +56,7 @@ def demo(
         contents[picture] = encode_image(picture, _sheet(pair, result))
     output.mkdir(parents=True, exist_ok=True)
     write_files(contents)
-    summary = {"written": ", ".join(map(str, contents)), "device": estimator.device, **found}
+    summary = {"written": list(contents), "device": estimator.device, **found}
     options.report(summary, quiet=quiet, as_json=as_json)
 
 
@@ -113,14 +113,15 @@ def _rows(pair: "FlowPair", result: "FlowResult") -> "dict[str, dict[str, Array]
         "estimated flow as arrows": draw_arrows(image1, result.flow),
     }
     found = {
-        "estimated flow": result.to_rgb(longest),
+        f"estimated flow, full colour is {longest:.0f} px": result.to_rgb(longest),
         "frame 1 coloured by it": overlay(image1, result.flow, longest),
-        "confidence": np.dstack([confidence_to_grey(result.confidence)] * 3),
+        "confidence, white is sure": np.dstack([confidence_to_grey(result.confidence)] * 3),
     }
-    legend = f"full colour is {longest:.0f} px, white is sure"
+    line = ""
     if sample:
         error = endpoint_error(result.flow, sample.flow)
         seen["truth"] = flow_to_rgb(sample.flow, longest)
-        found["error"] = error_to_rgb(error, sample.valid, _BRIGHTEST)
-        legend += f", bright is {_BRIGHTEST:.0f} px wrong; EPE {error[sample.valid].mean():.2f} px"
-    return {f"{pair.name}: {_CREDIT}": seen, legend: found}
+        caption = f"error, bright is {_BRIGHTEST:.0f} px or more"
+        found[caption] = error_to_rgb(error, sample.valid, _BRIGHTEST)
+        line = f"EPE {error[sample.valid].mean():.2f} px"
+    return {f"{pair.name}: {_CREDIT}": seen, line: found}

@@ -23,9 +23,11 @@ def evaluate(
     ],
     weights: options.Weights = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Score this as well, or alone without --weights: dis.")
+        str | None, typer.Option(help="Also score this method; alone without --weights: dis.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="JSON", help="Write all numbers to a file.")
+    ] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.")] = None,
     worst: Annotated[
         tuple[int, Path] | None,
@@ -38,7 +40,7 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="Keep predictions: METHOD/DATA/PAIR.flo.")
     ] = None,
     predictions: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Score kept predictions, predict nothing.")
+        Path | None, typer.Option(metavar="DIR", help="Score what --keep has written.")
     ] = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
@@ -46,6 +48,7 @@ def evaluate(
     full_size: options.FullSize = False,
     quality: options.Quality = "normal",
     quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Score a network on data sets, beside the published numbers.
 
@@ -56,19 +59,21 @@ def evaluate(
 
       dicl-flow eval --data sintel-clean=Sintel --data kitti15=KITTI --weights my.safetensors
 
-      dicl-flow eval --data kitti15=KITTI --baseline dis --worst 10 pictures --json scores.json
+      dicl-flow eval --data kitti15=KITTI --baseline dis --worst 10 pictures --save scores.json
 
       dicl-flow eval --data kitti15=KITTI --quality best
     """
+    import json
+
     from rich.console import Console
 
-    from ..evaluation import draw_sparsification, print_results, to_json, to_markdown
+    from ..evaluation import as_document, draw_sparsification, print_results, to_json, to_markdown
     from ..files import write_files
 
     count, pictures = worst or (0, None)
     _check(weights, baseline, keep, predictions, worst)
     wanted = check_outputs(
-        [json_file, markdown, sparsification],
+        [save, markdown, sparsification],
         folders=[keep, pictures],
         inputs=[predictions, weights],
     )
@@ -89,12 +94,15 @@ def evaluate(
             results.append(_score(name, pairs, method, predictor, quiet))
             if pictures is not None:
                 _draw_worst(results[-1], pairs, predictor, count, pictures)
-    texts = {json_file: to_json(results, computed), markdown: to_markdown(results)}
+    texts = {save: to_json(results, computed), markdown: to_markdown(results)}
     contents = {path: text.encode() for path, text in texts.items() if path is not None}
     if sparsification is not None:
         contents[sparsification] = draw_sparsification(results)
     write_files(contents)
-    if not quiet:
+    written = [*contents, *(path for path in (keep, pictures) if path is not None)]
+    if as_json:
+        typer.echo(json.dumps({**as_document(results, computed), "written": [*map(str, written)]}))
+    elif not quiet:
         print_results(results, Console())
         for size, how_computed in computed.items():
             typer.echo(f"frames of {size} are computed {how_computed}")

@@ -9,11 +9,16 @@ from .outputs import check_outputs
 
 def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .onnx or .pt2.")],
-    kind: Annotated[str, typer.Option("--format", help="onnx or torch-export.")] = "onnx",
-    size: Annotated[
-        str | None, typer.Option(metavar="HEIGHTxWIDTH", help="The one size of image it takes.")
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", help="onnx or torch-export; default: by the file's ending."),
     ] = None,
-    dynamic: Annotated[bool, typer.Option("--dynamic", help="It takes any size.")] = False,
+    size: Annotated[
+        str | None, typer.Option(metavar="HEIGHTxWIDTH", help="The only image size it will take.")
+    ] = None,
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="It will take images of any size.")
+    ] = False,
     weights: options.Weights = None,
     quality: options.Quality = "normal",
     quiet: options.Quiet = False,
@@ -28,12 +33,14 @@ def export(
 
       dicl-flow export --size 436x1024 -o flow.onnx
 
-      dicl-flow export --format torch-export --dynamic -w my.safetensors -o flow.pt2
+      dicl-flow export --dynamic -w my.safetensors -o flow.pt2
     """
     from ..errors import InputError
 
     check_outputs([output], inputs=[weights])
-    _check(kind, output, size is not None, dynamic)
+    kind = _format(kind, output)
+    if (size is not None) == dynamic:
+        raise InputError("give either --size HEIGHTxWIDTH or --dynamic")
     frame = options.parse_size("--size", size) if size is not None else None
     if frame is not None and min(frame) < 1:
         raise InputError(f"--size must be at least 1x1, got {size}")
@@ -50,7 +57,7 @@ def export(
     data, difference = make(estimator, kind, frame, about)
     write_files({output: data})
     summary = {
-        "written": str(output),
+        "written": [output],
         "megabytes": len(data) / 1e6,
         "size": "any" if dynamic else f"{size}, height x width",
         "mean_difference_px": difference.mean,
@@ -61,14 +68,16 @@ def export(
     options.report(summary, quiet=quiet, as_json=as_json)
 
 
-def _check(kind: str, output: Path, fixed: bool, dynamic: bool) -> None:
-    """Refuse what needs no torch to be refused."""
+def _format(asked: str | None, output: Path) -> str:
+    """Return the format of a file by its ending, which must fit one that was asked for."""
     from ..errors import InputError, unknown_name
 
-    suffixes = {"onnx": ".onnx", "torch-export": ".pt2"}
-    if kind not in suffixes:
-        raise unknown_name("format", kind, suffixes)
-    if output.suffix != suffixes[kind]:
-        raise InputError(f"{output}: a file of format {kind} ends in {suffixes[kind]}")
-    if fixed == dynamic:
-        raise InputError("give either --size HEIGHTxWIDTH or --dynamic")
+    suffixes = {"onnx": ".onnx", "torch-export": ".pt2"}  # here, where no torch is needed
+    if asked is not None and asked not in suffixes:
+        raise unknown_name("format", asked, suffixes)
+    for kind, suffix in suffixes.items():
+        if output.suffix == suffix and asked in (None, kind):
+            return kind
+    if asked is None:
+        raise InputError(f"{output}: the output ends in {' or '.join(suffixes.values())}")
+    raise InputError(f"{output}: a file of format {asked} ends in {suffixes[asked]}")

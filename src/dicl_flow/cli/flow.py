@@ -22,7 +22,7 @@ def flow(
     arrows: Annotated[Path | None, typer.Option(help="Frame 1 with arrows.")] = None,
     confidence: Annotated[Path | None, typer.Option(help="Confidence, white is sure.")] = None,
     backward: Annotated[
-        Path | None, typer.Option(help="Flow file of the way back, from frame 2 to frame 1.")
+        Path | None, typer.Option(help="Flow file of the backward flow, frame 2 to frame 1.")
     ] = None,
     occlusion: Annotated[
         Path | None, typer.Option(help="White where frame 2 does not show a pixel of frame 1.")
@@ -95,7 +95,7 @@ def flow(
     write_files(_contents(result, image1, flow_files, pictures, maximum))
     height, width = result.flow.shape[:2]
     summary = {
-        "written": ", ".join(map(str, wanted)),
+        "written": wanted,
         "size": f"{width}x{height}",
         **computed(estimator, (height, width)),
         "known": flow_statistics(result.flow)["known"],

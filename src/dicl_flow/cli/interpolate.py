@@ -17,7 +17,7 @@ def interpolate(
         float | None, typer.Option(help="Between 0 (frame 1) and 1 (frame 2); default 0.5.")
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="So many frames, evenly spaced.")
+        int | None, typer.Option("--count", "-n", min=1, help="This many frames, evenly spaced.")
     ] = None,
     weights: options.Weights = None,
     device: options.Device = "auto",
@@ -52,7 +52,7 @@ def interpolate(
     pictures = {path: interpolate(*frames, *flows, moment) for path, moment in times.items()}
     write_files({path: encode_image(path, picture) for path, picture in pictures.items()})
     summary = {
-        "written": ", ".join(map(str, times)),
+        "written": list(times),
         "times": ", ".join(f"{moment:.3g}" for moment in times.values()),
         "size": f"{frames[0].shape[1]}x{frames[0].shape[0]}",
     }

@@ -38,7 +38,7 @@ Weights = Annotated[
 ]
 Data = Annotated[
     list[str] | None,
-    typer.Option("--data", "-d", metavar="NAME=PATH", help="Where a data set lies; repeatable."),
+    typer.Option("--data", "-d", metavar="NAME=PATH", help="Folder of a data set; repeatable."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")]
@@ -62,7 +62,7 @@ Verbose = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 Maximum = Annotated[
     float | None,
     typer.Option(
@@ -73,14 +73,25 @@ Maximum = Annotated[
 
 
 def report(values: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
-    """Print what a command found: aligned lines for people, or JSON for machines."""
+    """Print what a command found: aligned lines for people, or JSON for machines.
+
+    The files that it has written are the list `written`, in every command.
+    """
     if as_json:
         typer.echo(json.dumps(values, default=str))
     elif not quiet:
-        width = max(map(len, values))
-        for key, value in values.items():
-            text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        told = {key: _text(value) for key, value in values.items() if value != []}
+        width = max(map(len, told))
+        for key, text in told.items():
             typer.echo(f"{key.replace('_', ' '):<{width}}  {text}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def parse_size(option: str, text: str) -> tuple[int, int]:

@@ -23,7 +23,7 @@ def render(
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many pairs.")] = 16,
     size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a frame.")] = "384x512",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same pairs.")] = 0,
-    motion: Annotated[float, typer.Option(help="Factor of all motion.")] = 1.0,
+    motion: Annotated[float, typer.Option(help="Multiplies all motion.")] = 1.0,
     stats: Annotated[
         Path | None, typer.Option(metavar="PNG", help="Draw the statistics of the motion.")
     ] = None,
@@ -34,9 +34,10 @@ def render(
     """Render pairs of frames with exact flow, and a sheet to look at them.
 
     The folder can be trained on as it is: `--data pairs=DIR`. Each pair has NAME_img1.png,
-    NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where frame 2 hides the pixel.
+    NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where frame 2 does not show the pixel.
 
     Examples:
+
       dicl-flow render ~/Pictures -n 16 -o scenes
 
       dicl-flow render procedural -n 200 -o scenes --motion 0.3 --stats motion.png
@@ -65,7 +66,7 @@ def render(
         "size": f"{frame[1]}x{frame[0]}",
         "seed": seed,
         **statistics.summary(),
-        "written": ", ".join(map(str, [output, *pictures])),
+        "written": [output, *pictures],
     }
     options.report(summary, quiet=quiet, as_json=as_json)
 

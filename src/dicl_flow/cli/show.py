@@ -31,7 +31,10 @@ def show(
     if output is not None:
         write_files({output: encode_image(output, flow_to_rgb(vectors, maximum))})
     height, width = vectors.shape[:2]
-    summary = {"file": str(flow), "size": f"{width}x{height}", **statistics}
-    if output is not None:
-        summary["written"] = str(output)
+    summary = {
+        "file": str(flow),
+        "size": f"{width}x{height}",
+        **statistics,
+        "written": [] if output is None else [output],
+    }
     options.report(summary, quiet=quiet, as_json=as_json)

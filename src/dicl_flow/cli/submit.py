@@ -18,7 +18,7 @@ def submit(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Estimate a benchmark's test frames and pack them as its server takes them.
+    """Estimate the test frames of a benchmark and pack them for upload.
 
     KITTI takes the archive as it is. Sintel takes what the bundler that comes with the data
     set makes of the unpacked folders clean and final.
@@ -39,5 +39,5 @@ def submit(
     pairs = options.track(entries.values(), benchmark, quiet=quiet)
     predictions = predict(pairs, lambda *frames: estimator(*frames).flow)
     write_submission(output, entries, predictions)
-    summary = {"written": str(output), "files": len(entries)}
+    summary = {"written": [output], "files": len(entries)}
     options.report(summary, quiet=quiet, as_json=as_json)

@@ -7,7 +7,7 @@ from . import options
 
 if TYPE_CHECKING:
     from ..config import TrainConfig
-    from ..training import Outcome
+    from ..training import Outcome, RunFolder
 
 
 def train(
@@ -26,17 +26,18 @@ def train(
             help="Weights to start from, or 'random'; default: those of the stage the recipe names."
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     minutes: Annotated[
-        float | None, typer.Option(help="End after so long, the schedule planned for it.")
+        float | None, typer.Option(help="Stop after this time, with a schedule made for it.")
     ] = None,
     overfit: Annotated[
         int | None, typer.Option(help="Train on N fixed samples until they fit.")
     ] = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Train one stage.
+    """Train a network by a recipe: a stage of the paper, or your own.
 
     Examples:
 
@@ -87,16 +88,28 @@ def train(
         )
     finally:
         leave(processes)
-    _conclude(outcome, folder.path, quiet=quiet or not processes.is_first)
-
-
-def _conclude(outcome: "Outcome", folder: Path, *, quiet: bool) -> None:
-    """Say how the run ended; a run that a signal ended exits as such."""
-    if not quiet:
-        end = "finished" if outcome.finished else "stopped; go on with --resume"
-        typer.echo(f"{end}: step {outcome.step}, EPE {outcome.epe:.2f} px, in {folder}")
+    if processes.is_first:
+        _conclude(outcome, folder, quiet=quiet, as_json=as_json)
     if outcome.signal is not None:
         raise typer.Exit(128 + outcome.signal)
+
+
+def _conclude(outcome: "Outcome", folder: "RunFolder", *, quiet: bool, as_json: bool) -> None:
+    """Say how the run ended."""
+    import math
+
+    summary = {
+        "finished": outcome.finished,
+        "step": outcome.step,
+        "epe": outcome.epe if math.isfinite(outcome.epe) else None,
+        "signal": outcome.signal,
+        "written": [folder.weights, folder.checkpoint],
+    }
+    if as_json:
+        options.report(summary, quiet=quiet, as_json=True)
+    elif not quiet:
+        end = "finished" if outcome.finished else "stopped; go on with --resume"
+        typer.echo(f"{end}: step {outcome.step}, EPE {outcome.epe:.2f} px, in {folder.path}")
 
 
 def _initial_weights(init: str | None, config: "TrainConfig", out: Path) -> Path | None:

@@ -153,7 +153,7 @@ def video(
         raise typer.Exit(130)
     used = {name: settings[name] for name in ("device", "backend", "precision")}
     fed = computed(estimator, found.frame_size) if found.frame_size else {}
-    summary = {"written": ", ".join(map(str, written)), **found.summary(), **fed, **used}
+    summary = {"written": written, **found.summary(), **fed, **used}
     options.report(summary, quiet=quiet, as_json=as_json)
 
 

@@ -12,12 +12,13 @@ def warp(
     flow: Annotated[Path, typer.Argument(help="Flow from frame 1 to frame 2.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write, 8 bits.")],
     mask: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Black where the flow leaves or is unknown.")
+        Path | None,
+        typer.Option(metavar="PNG", help="Black where the flow leads outside or is unknown."),
     ] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Pull the second frame back along the flow: it comes to look like the first.
+    """Pull the second frame back along the flow, so that it looks like the first.
 
     Black where the flow leads out of the frame or is unknown. What frame 2 hides shows up
     double: no flow can bring it back.
@@ -41,7 +42,7 @@ def warp(
     write_files(contents)
     height, width = inside.shape
     summary = {
-        "written": ", ".join(map(str, contents)),
+        "written": list(contents),
         "size": f"{width}x{height}",
         "inside": float(inside.mean()),
     }

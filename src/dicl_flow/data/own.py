@@ -13,7 +13,8 @@ from .video_frames import VIDEO_SUFFIXES, extract_frames, is_video
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_COLUMNS = ("image1", "image2", "flow")
+_COLUMNS = ("image1", "image2", "flow", "occlusion")
+_MASK = "_occ"  # behind the name of a frame or a pair, as `dicl-flow render` writes it
 
 
 def own_pairs(root: Path) -> list[FlowPair]:
@@ -31,9 +32,11 @@ def own_pairs(root: Path) -> list[FlowPair]:
     X_flow.flo; beside the frames or in a folder `flow`, where KITTI's .png (read as sparse)
     does as well. With flow files, frames without one are left out; without any, all pairs are
     listed without truth. Images named X_flow are taken for pictures of flow, not for frames.
+    An X_occ.png beside the frames is white where frame 2 does not show a pixel of frame 1.
 
     A **manifest** (.csv, or .tsv with tabs) has a header with the columns image1, image2 and,
-    where there is a truth, flow. Paths are relative to the manifest; every file must exist.
+    where there are such files, flow and occlusion. Paths are relative to the manifest; every
+    file must exist.
 
     A **video** has no truth; its frames are unpacked into a temporary folder, one by one.
     """
@@ -54,7 +57,7 @@ def own_pairs(root: Path) -> list[FlowPair]:
 def _folder_pairs(folder: Path, of: Path | None = None) -> list[FlowPair]:
     frames, truths = _frames(folder), _truths(folder)
     candidates = [
-        _pair(name, image1, image2, truths.get(name))
+        _pair(name, image1, image2, truths.get(name), folder / f"{name}{_MASK}.png")
         for name, image1, image2 in _frame_pairs(frames)
         if name in truths or not truths
     ]
@@ -64,8 +67,8 @@ def _folder_pairs(folder: Path, of: Path | None = None) -> list[FlowPair]:
 
 def _frames(folder: Path) -> dict[str, Path]:
     """Frames by the name before the extension."""
-    files = (file for file in _files(folder, IMAGE_SUFFIXES) if not file.stem.endswith("_flow"))
-    return _unique({file: file.stem for file in files})
+    files = _files(folder, IMAGE_SUFFIXES)
+    return _unique({f: f.stem for f in files if not f.stem.endswith(("_flow", _MASK))})
 
 
 def _truths(folder: Path) -> dict[str, Path]:
@@ -99,9 +102,11 @@ def _frame_pairs(frames: dict[str, Path]) -> list[tuple[str, Path, Path]]:
     return [(one, frames[one], frames[two]) for one, two in pairwise(frames)]
 
 
-def _pair(name: str, image1: Path, image2: Path, truth: Path | None) -> FlowPair:
+def _pair(
+    name: str, image1: Path, image2: Path, truth: Path | None, occlusion: Path | None
+) -> FlowPair:
     sparse = truth is not None and truth.suffix.lower() == ".png"
-    return FlowPair(name, image1, image2, truth, sparse=sparse)
+    return FlowPair(name, image1, image2, truth, sparse=sparse, occlusion=occlusion)
 
 
 def _manifest_pairs(manifest: Path) -> list[FlowPair]:
@@ -112,8 +117,8 @@ def _manifest_pairs(manifest: Path) -> list[FlowPair]:
             _check_header(manifest, reader.fieldnames or ())
             for row in reader:
                 where = f"{manifest}, line {reader.line_num}"
-                image1, image2, truth = _row_files(manifest.parent, row, where)
-                pairs.append(_pair(f"{len(pairs) + 1:05d}_{image1.stem}", image1, image2, truth))
+                files = _row_files(manifest.parent, row, where)
+                pairs.append(_pair(f"{len(pairs) + 1:05d}_{files[0].stem}", *files))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{manifest} is not a table in UTF-8: {error}") from None
     if not pairs:
@@ -130,8 +135,10 @@ def _check_header(manifest: Path, columns: Sequence[str]) -> None:
             raise InputError(f"{manifest} lacks the column {column!r} in its first line")
 
 
-def _row_files(folder: Path, row: Mapping[str, str], where: str) -> tuple[Path, Path, Path | None]:
-    """Return the two frames and the truth of a row, all of them on disk."""
+def _row_files(
+    folder: Path, row: Mapping[str, str], where: str
+) -> tuple[Path, Path, Path | None, Path | None]:
+    """Return the two frames, the truth and the mask of a row, all of them on disk."""
     if None in row or None in row.values():
         raise InputError(f"{where}: as many entries are needed as the header has columns")
     files = {column: folder / entry for column, entry in row.items() if entry}
@@ -141,4 +148,4 @@ def _row_files(folder: Path, row: Mapping[str, str], where: str) -> tuple[Path, 
     for file in files.values():
         if not file.is_file():
             raise FileNotFoundError(f"{where}: no file {file}")
-    return files["image1"], files["image2"], files.get("flow")
+    return files["image1"], files["image2"], files.get("flow"), files.get("occlusion")

@@ -74,7 +74,7 @@ def parse_data_argument(text: str, *, also: str = "") -> tuple[str, Path]:
     """Split NAME=PATH, what `--data` takes, into a known name, or the one in `also`, and a path."""
     name, equals, path = text.partition("=")
     if not (name and equals and path):
-        raise InputError(f"--data takes NAME=PATH, such as kitti15=data/KITTI, got {text!r}")
+        raise InputError(f"a data set is NAME=PATH, such as kitti15=data/KITTI, got {text!r}")
     if name != also:
         data_set(name)
     return name, Path(path).expanduser()  # shells leave the ~ after = alone

@@ -30,7 +30,7 @@ class FlowPair:
     sparse: bool = False
     """The truth is known at scattered pixels only, and must not be interpolated."""
     occlusion: Path | None = None
-    """Image that is not black where a pixel of frame 1 is hidden in frame 2 (Sintel)."""
+    """Image that is not black where frame 2 does not show a pixel of frame 1."""
     visible_truth: Path | None = None
     """The same truth without occluded pixels (KITTI flow_noc)."""
     invalid: Path | None = None
@@ -88,7 +88,7 @@ def read_sample(pair: FlowPair) -> FlowSample:
         raise InputError(f"{pair.truth} and {pair.image1} differ in size")
     valid = np.isfinite(flow[..., 0])
     if pair.invalid is not None:
-        valid &= ~_read_mask(pair.invalid)
+        valid &= ~_read_mask(pair.invalid, valid.shape)
     flow[~valid] = 0
     return FlowSample(image1, image2, flow, valid, _read_occlusion(pair, valid))
 
@@ -118,14 +118,19 @@ def _read_truth(path: Path, *, is_disparity: bool) -> Array:
 
 def _read_occlusion(pair: FlowPair, valid: Array) -> Array | None:
     if pair.occlusion is not None:
-        return _read_mask(pair.occlusion)
+        return _read_mask(pair.occlusion, valid.shape)
     if pair.visible_truth is not None:
         return valid & ~np.isfinite(read_flow(pair.visible_truth)[..., 0])
     return None
 
 
-def _read_mask(path: Path) -> Array:
-    return np.any(read_image(path) != 0, axis=2)
+def _read_mask(path: Path, size: tuple[int, ...]) -> Array:
+    """(H, W) bool, true where the image is not black."""
+    image = read_image(path)
+    if image.shape[:2] != size:
+        found = f"{image.shape[1]}x{image.shape[0]}"
+        raise InputError(f"{path} is {found}, but its frame {size[1]}x{size[0]}")
+    return np.any(image != 0, axis=2)
 
 
 def _image_tensor(image: Array) -> Tensor:

@@ -22,6 +22,12 @@ class Survey:
     """Pixels of frames that have a truth."""
     longest: float = 0.0
     """The longest valid vector, in pixels."""
+    with_masks: int = 0
+    """Pairs with a truth of which it is known what is occluded."""
+    num_masked: int = 0
+    """Valid pixels of these pairs."""
+    num_occluded: int = 0
+    """Those of them that frame 2 does not show."""
     histogram: Array = field(default_factory=lambda: np.zeros(_NUM_BINS, np.int64), repr=False)
     """Valid pixels by the length of their flow."""
 
@@ -35,12 +41,19 @@ class Survey:
         return sample
 
     def summary(self) -> dict[str, str | float]:
-        """Return sizes, the share of valid pixels, and how far they move, in pixels."""
+        """Return sizes, the shares of valid and occluded pixels, and how far they move, in px.
+
+        `with_occlusion` counts the pairs that have a mask; `occluded` is a share of their pixels.
+        """
         sizes = (f"{size} ({count})" for size, count in self.sizes.most_common())
         values: dict[str, str | float] = {"sizes": ", ".join(sizes)}
         num_valid = int(self.histogram.sum())
         if self.num_pixels:
             values["valid"] = num_valid / self.num_pixels
+        if self.with_masks:
+            values["with_occlusion"] = self.with_masks
+        if self.num_masked:
+            values["occluded"] = self.num_occluded / self.num_masked
         if num_valid:
             values["motion_median"] = self._motion_quantile(0.5)
             values["motion_p95"] = self._motion_quantile(0.95)
@@ -57,6 +70,10 @@ class Survey:
         bins = np.minimum(np.rint(length / _BIN), _NUM_BINS - 1).astype(np.int64)
         self.histogram += np.bincount(bins, minlength=_NUM_BINS)
         self.num_pixels += sample.valid.size
+        if sample.occluded is not None:
+            self.with_masks += 1
+            self.num_masked += int(sample.valid.sum())
+            self.num_occluded += int((sample.occluded & sample.valid).sum())
         self.longest = max(self.longest, float(length.max(initial=0)))
 
 

@@ -8,7 +8,15 @@ from .published import PUBLISHED, PUBLISHED_ABLATIONS, AblationRow, PublishedRow
 from .score import Result, score_by_warping, score_pair, score_predictions
 from .sparsification import draw_sparsification, score_confidence, sparsification_curves
 from .submit import BENCHMARKS, submission_entries, write_submission
-from .table import Grid, grid_markdown, print_grid, print_results, to_json, to_markdown
+from .table import (
+    Grid,
+    as_document,
+    grid_markdown,
+    print_grid,
+    print_results,
+    to_json,
+    to_markdown,
+)
 from .worst import draw_prediction
 
 __all__ = [
@@ -25,6 +33,7 @@ __all__ = [
     "PublishedRow",
     "Result",
     "Score",
+    "as_document",
     "dis",
     "draw_prediction",
     "draw_sparsification",

@@ -36,7 +36,7 @@ def fit_calibration(evidence: Evidence, threshold: float, scenes: int) -> Calibr
     if right.all() or not right.any():
         raise InputError(
             f"the error is {'always' if right.all() else 'never'} within {threshold:g} px on these "
-            f"scenes; nothing can be learned from that. Choose another --threshold"
+            f"scenes; nothing can be learned from that. Choose another `threshold`"
         )
     mean, scale = evidence.cues.mean(0), evidence.cues.std(0)
     scale = np.where(scale > 0, scale, 1)

@@ -83,18 +83,24 @@ def to_markdown(results: Sequence[Result]) -> str:
 
 
 def to_json(results: Sequence[Result], computed: Mapping[str, str] | None = None) -> str:
+    """Return `as_document` as the text of a file."""
+    return json.dumps(as_document(results, computed), indent=2) + "\n"
+
+
+def as_document(
+    results: Sequence[Result], computed: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return all numbers: each method's totals and pairs, and the published rows.
 
     `computed` says, by the size of the frames, how the network saw them.
     """
     columns = relevant_columns(result.data for result in results)
-    document = {
+    return {
         "results": [_result_json(result) for result in results],
         "published": [_published_json(row, columns) for row in PUBLISHED] if columns else [],
         "computed": dict(computed or {}),
         "metrics": {name: metric.meaning for name, metric in METRICS.items()},
     }
-    return json.dumps(document, indent=2) + "\n"
 
 
 def _grids(results: Sequence[Result]) -> list[Grid]:

@@ -36,7 +36,7 @@ class RunFolder:
             leftover.unlink()
         if self.checkpoint.exists() and not resume:
             raise InputError(
-                f"{self.path} already holds a run; go on with --resume, or choose another --out"
+                f"{self.path} already holds a run; go on with `resume=True`, or take another folder"
             )
         if not self.checkpoint.exists():
             write_files({self.config: to_toml(config).encode()})
@@ -46,7 +46,7 @@ class RunFolder:
         if not self.checkpoint.is_file():
             raise InputError(
                 f"there is no run to resume in {self.path} (no {self.checkpoint.name}); check "
-                f"--out, or begin a run there without --resume"
+                f"the name, or begin a run there without `resume=True`"
             )
 
     def last(self, config: TrainConfig) -> Checkpoint | None:
@@ -59,7 +59,7 @@ class RunFolder:
         if changed:
             raise InputError(
                 f"{self.path} was started with another {', '.join(changed)}; resume it as it was, "
-                f"or start a new run from its weights with --init {self.weights}"
+                f"or start a new run from its weights with `initial='{self.weights}'`"
             )
         return checkpoint
 

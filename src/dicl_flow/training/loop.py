@@ -121,7 +121,7 @@ def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
         if journal is not None:
             journal.say(
                 f"a step takes longer than the {minutes:g} minutes asked for; the run ends after "
-                f"this one. Shorter steps: --set batch=…, --set augment.crop=…"
+                f"this one. A smaller batch or augment.crop in the recipe makes steps shorter"
             )
 
     alarm = Timer(60 * (minutes or 0), tell)
@@ -163,5 +163,5 @@ def _check_patience(trainer: Trainer, folder: RunFolder) -> None:
     raise InputError(
         f"the loss was not finite {_PATIENCE} times in a row, last at step {trainer.step}; that "
         f"batch is in {folder.bad_batch}; try a lower optimizer.learning_rate, optimizer.clip=1, "
-        f"or --overfit 8 to find out"
+        f"or a few fixed samples (`num_samples=8`) to find out"
     )

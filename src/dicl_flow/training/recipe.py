@@ -41,12 +41,12 @@ def _apply(table: dict[str, Any], change: str) -> None:
     """Set `a.b=value`, the value in TOML's notation; a bare word is a string."""
     key, separator, text = change.partition("=")
     if not separator or not key:
-        raise InputError(f"--set takes key=value, got {change!r}")
+        raise InputError(f"a change of a recipe is key=value, got {change!r}")
     *parents, last = key.strip().split(".")
     for parent in parents:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
-            raise InputError(f"--set {change}: {parent} is not a table")
+            raise InputError(f"{change!r}: {parent} is not a table")
     table[last] = _value(text.strip())
 
 

@@ -90,14 +90,15 @@ class FixedSource:
 
     def __init__(self, config: TrainConfig, roots: Mapping[str, Path], num_samples: int) -> None:
         if num_samples < 1:
-            raise InputError(f"--overfit takes a number of samples from 1 up, got {num_samples}")
+            raise InputError(f"`num_samples` is 1 or more, got {num_samples}")
         here = Processes(torch.device("cpu"))
         alike = AugmentConfig.crop_only(config.augment.crop)
         at_once = num_samples * config.optimizer.accumulate  # each part sees all samples
         plain = replace(config, augment=alike, workers=0, batch=at_once)
         source = open_source(plain, roots)
         if isinstance(source, DataSource) and len(source.dataset) < num_samples:
-            raise InputError(f"--overfit {num_samples}: the data has {len(source.dataset)} pairs")
+            held = len(source.dataset)
+            raise InputError(f"`num_samples={num_samples}`: the data has {held} pairs")
         self.batch = next(source.batches(num_samples, 0, here))
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
@@ -138,4 +139,5 @@ def _root(name: str, roots: Mapping[str, Path]) -> Path:
     for known in (name, name.partition(":")[0]):
         if known in roots:
             return roots[known]
-    raise InputError(f"the recipe trains on {name!r}: say where it lies with --data {name}=PATH")
+    place = f"`roots={{'{name}': PATH}}`"
+    raise InputError(f"the recipe trains on {name!r}: say where it lies with {place}")

@@ -212,7 +212,9 @@ def _fused_twin(model: FlowNetwork, processes: Processes) -> FlowNetwork:
     from ..matching.fused import fuse
 
     if processes.device.type != "cuda":
-        raise InputError("backend='fused' trains on a CUDA GPU; elsewhere: --set backend=plain")
+        raise InputError(
+            "backend='fused' trains on a CUDA GPU; elsewhere: `changes=['backend=plain']`"
+        )
     if processes.world_size > 1:
         raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
     return fuse(model)

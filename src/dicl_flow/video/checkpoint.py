@@ -105,7 +105,7 @@ class Checkpoint:
             if before != now:
                 raise InputError(
                     f"{self.folder} holds an unfinished run with another {key} ({before}, now "
-                    f"{now}); use the same settings, or begin anew with --restart"
+                    f"{now}); use the same settings, or begin anew with `restart=True`"
                 )
 
     def _check_frames(self) -> None:
@@ -123,7 +123,7 @@ class Checkpoint:
         if changes:
             raise InputError(
                 f"{self.folder} holds an unfinished run of other frames ({changes} since); put "
-                "them back as they were, or begin anew with --restart"
+                "them back as they were, or begin anew with `restart=True`"
             )
 
     def _frames_before(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Checkpoint:
 
     @staticmethod
     def _damage(path: Path) -> InputError:
-        return InputError(f"{path} is damaged; begin anew with --restart")
+        return InputError(f"{path} is damaged; begin anew with `restart=True`")
 
 
 def stamps(files: Sequence[Path]) -> dict[str, list[object]]:

@@ -53,7 +53,7 @@ class Moment:
         if not self.in_seconds:
             return number >= self.value
         if shot.time is None:
-            raise InputError("images have no time; give --start and --end as numbers of frames")
+            raise InputError("images have no time; give `start` and `end` as numbers of frames")
         return shot.time >= self.value
 
 
@@ -70,11 +70,11 @@ class Selection:
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
         if self.stride < 1:
-            raise InputError(f"--stride is 1 or more, got {self.stride}")
+            raise InputError(f"`stride` is 1 or more, got {self.stride}")
         if not 0 < self.scale <= 8:
-            raise InputError(f"--scale lies between 0 and 8, got {self.scale:g}")
+            raise InputError(f"`scale` lies between 0 and 8, got {self.scale:g}")
         if self.on_error not in ON_ERROR:
-            raise unknown_name("--on-error", self.on_error, ON_ERROR)
+            raise unknown_name("`on_error`", self.on_error, ON_ERROR)
 
     def frames(self, source: Source, skip: int = 0) -> "Frames":
         """Go through the wanted frames but the first `skip`; others are not even converted."""
@@ -123,7 +123,7 @@ class Selection:
         except (InputError, OSError) as error:
             if self.on_error == "stop":
                 raise InputError(
-                    f"frame {number} ({shot.name}): {error}; --on-error skip goes on without it"
+                    f"frame {number} ({shot.name}): {error}; `on_error='skip'` goes on without it"
                 ) from None
             return Frame(number, shot.name, shot.time, None, " ".join(str(error).split()))
         return Frame(number, shot.name, shot.time, image)

@@ -94,9 +94,9 @@ def parse_panels(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in PANELS:
-            raise unknown_name("--show", name, PANELS)
+            raise unknown_name("`show`", name, PANELS)
     if len(set(names)) < len(names):
-        raise InputError(f"--show names a picture twice: {text}")
+        raise InputError(f"`show` names a picture twice: {text}")
     return names
 
 

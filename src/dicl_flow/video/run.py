@@ -33,7 +33,7 @@ def run(
     the same call goes on from the last piece that was safe; a camera's run is finished instead.
     """
     if source.live and checkpoint.done:
-        raise InputError("what a camera saw cannot be gone on with; begin anew with --restart")
+        raise InputError("what a camera saw cannot be gone on with; begin anew with `restart=True`")
     _resume(writers, checkpoint)
     piece = lcm(*(writer.piece for writer in writers))
     frames = ahead(selection.frames(source, skip=checkpoint.done))

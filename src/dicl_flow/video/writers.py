@@ -125,7 +125,7 @@ class FlowStack(Writer):
         elif self._part.exists():
             os.truncate(self._part, len(self._header(done)) + done * 4 * int(np.prod(self._shape)))
         else:
-            raise InputError(f"{self._part} is missing; begin anew with --restart")
+            raise InputError(f"{self._part} is missing; begin anew with `restart=True`")
 
     def prepare(self, flow: FrameFlow) -> Array:
         """(H, W, 2), or both ways: (2, H, W, 2)."""
