@@ -26,6 +26,7 @@ from dicl_flow.feeding import Feeding
 from dicl_flow.files import read_flow, write_flow
 from dicl_flow.inputs import flow_batch
 from dicl_flow.models import InitialFlow, LevelFlow, build
+from dicl_flow.tiling import in_tiles
 from dicl_flow.weights import Weights, encode_weights, read_weights
 
 FRAMES, _ = fake_trees.moving_frames(3, (24, 40))
@@ -264,6 +265,19 @@ def test_frames_that_are_scaled_down_are_not_cut():
     assert small(config=limited, memory_limit=needed, quality="best").fits(image)
     with pytest.raises(InputError, match="too little memory for 160x96"):
         small(config=limited, memory_limit=needed // 2, quality="best").fits(image)
+
+
+def test_tiles_cut_the_flow_to_begin_from_as_they_cut_the_frames():
+    image = torch.rand(1, 3, 300, 400)
+    pieces = []
+
+    def estimate(image1, image2, flow):
+        pieces.append(torch.equal(flow, 2 * image1[:, :2]) and torch.equal(image1, image2))
+        return image1
+
+    in_tiles(estimate, image, image, (256, 256), 2 * image[:, :2])
+    assert len(pieces) > 1
+    assert all(pieces)
 
 
 def test_what_was_chosen_is_said():
