@@ -1,5 +1,6 @@
 """The command `dicl-flow`: one file per command, heavy imports inside the functions."""
 
+import os
 import sys
 
 import typer
@@ -27,6 +28,7 @@ from . import (
     video,
     warp,
 )
+from .messages import hidden_messages
 
 app = typer.Typer(
     name="dicl-flow",
@@ -79,7 +81,12 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can mend is one sentence and exit code 2."""
     try:
-        app(arguments)
+        with hidden_messages():
+            app(arguments)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains again at its end
+        print("error: whoever was to read the output has ended", file=sys.stderr)
+        sys.exit(2)
     except (InputError, OSError) as error:
         print(f"error: {describe(error)}", file=sys.stderr)
         sys.exit(2)

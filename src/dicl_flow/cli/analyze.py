@@ -32,6 +32,7 @@ def peaks(
     truth: Truth = None,
     data: options.Data = None,
     limit: Limit = None,
+    max_size: options.MaxSize = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -48,13 +49,15 @@ def peaks(
 
       dicl-flow analyze peaks -w with.safetensors -w without.safetensors -o peaks
     """
+    pairs = find_pairs(pair, truth, data, limit)
+    find_weights(weights)
+
     from ..analysis.figures import draw_figure
     from ..analysis.peaks import draw_peaks, find_peaks
     from ..analysis.volumes import open_networks
     from ..evaluation.published import PUBLISHED_PEAKS
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
-    pairs = find_pairs(pair, truth, data, limit)
     estimators = open_networks(weights or [None], device)
     found = find_peaks(estimators, options.track(pairs, "pairs", quiet=quiet))
     summary = {name: peak.summary() for name, peak in found.items()}
@@ -78,6 +81,8 @@ def kernels(
 
       dicl-flow analyze kernels -o kernels
     """
+    find_weights([weights] if weights else None)
+
     from ..analysis.kernels import (
         draw_kernels,
         projection_kernels,
@@ -106,6 +111,7 @@ def pixel(
     truth: Truth = None,
     data: options.Data = None,
     number: Annotated[int, typer.Option(min=1, help="Which pair of the data.")] = 1,
+    max_size: options.MaxSize = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -118,13 +124,16 @@ def pixel(
 
       dicl-flow analyze pixel 300 200 -w dot.safetensors -w dicl.safetensors -o pixel
     """
-    from ..analysis.pixel import draw_pixel, read_pixel
-    from ..analysis.volumes import open_networks
     from ..errors import InputError
 
     pairs = find_pairs(pair, truth, data, None)
+    find_weights(weights)
     if number > len(pairs):
         raise InputError(f"--number {number}: there are {len(pairs)} pairs")
+
+    from ..analysis.pixel import draw_pixel, read_pixel
+    from ..analysis.volumes import open_networks
+
     chosen = pairs[number - 1]
     found = read_pixel(open_networks(weights or [None], device), chosen, x, y)
     summary = {
@@ -195,6 +204,7 @@ def find_pairs(
 
     from ..data import FlowPair, list_pairs, parse_data_argument
     from ..errors import InputError
+    from ..files import check_file
     from .demo import demo_pairs
 
     if truth is not None and pair is None:
@@ -202,6 +212,8 @@ def find_pairs(
     if pair is not None and data:
         raise InputError("--pair and --data exclude each other")
     if pair is not None:
+        for file in filter(None, (*pair, truth)):
+            check_file(file)
         return [FlowPair(pair[0].stem, *pair, truth)]
     if not data:
         return sorted(demo_pairs(), key=lambda p: p.truth is None)
@@ -211,6 +223,14 @@ def find_pairs(
         for name, pairs in sets.items()
         for item in pairs[:limit]
     ]
+
+
+def find_weights(weights: list[str] | None) -> None:
+    """Refuse weights that are not there before torch is imported, which takes seconds."""
+    from ..weights import resolve
+
+    for name in weights or [None]:
+        resolve(name)
 
 
 def _write(

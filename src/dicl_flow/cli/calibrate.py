@@ -33,6 +33,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same scenes.")] = 1000,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -50,7 +51,6 @@ def calibrate(
     from dataclasses import replace
 
     from ..errors import InputError
-    from ..estimator import FlowEstimator
     from ..evaluation import Evidence, fit_calibration, judge, probability
     from ..files import write_files
     from ..weights import encode_weights, load_model, read_weights, resolve
@@ -58,9 +58,13 @@ def calibrate(
     check_outputs([output], inputs=[weights])
     if output.suffix != ".safetensors":
         raise InputError(f"{output}: the output ends in .safetensors")
-    found, frame = read_weights(resolve(weights)), options.parse_size("--size", size)
+    frame, photos = options.parse_size("--size", size), _photos(data)
+    found = read_weights(resolve(weights))
+
+    from ..estimator import FlowEstimator  # torch, which takes seconds: after all that is missing
+
     estimator = FlowEstimator(load_model(found), device, precision)
-    renderer = _renderer(estimator, _photos(data), frame, seed)
+    renderer = _renderer(estimator, photos, frame, seed)
     numbers = options.track(range(scenes + -(-scenes // 3)), "estimating", quiet=quiet)
     parts = [_gather(estimator, renderer, number) for number in numbers]
     calibration = fit_calibration(Evidence.of(parts[:scenes]), threshold, scenes)
@@ -83,11 +87,16 @@ def calibrate(
 
 def _photos(data: str) -> Path | None:
     from ..errors import InputError
+    from ..render import list_photos
 
     name, _, folder = data.partition("=")
     if name != "rendered" or not folder:
         raise InputError(f"--data is rendered=PHOTOS or rendered=procedural, got {data!r}")
-    return None if folder == "procedural" else Path(folder).expanduser()
+    if folder == "procedural":
+        return None
+    photos = Path(folder).expanduser()
+    list_photos(photos)  # complain now, not when torch has been imported
+    return photos
 
 
 def _renderer(

@@ -43,6 +43,7 @@ def evaluate(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Score a network on data sets, beside the published numbers.
@@ -134,12 +135,14 @@ def _methods(
     weights: str | None, baseline: str | None, how: tuple[str, str, str], keep: Path | None
 ) -> "dict[str, Predictor]":
     from ..errors import InputError
-    from ..estimator import load
     from ..evaluation import BASELINES
     from ..weights import resolve
 
     methods: dict[str, Method] = {}
     if weights or not baseline:
+        resolve(weights)  # a missing file is named before torch is imported
+        from ..estimator import load
+
         estimator = load(weights, *how)
         methods[resolve(weights).stem] = lambda *frames: _flow_and_confidence(estimator(*frames))
     if baseline in methods:

@@ -46,12 +46,14 @@ def _installation() -> dict[str, Any]:
 
 
 def _weights(name: str) -> dict[str, Any]:
-    from ..confidence import UNCALIBRATED
-    from ..models import count_parameters
     from ..weights import load_model, read_weights, resolve
 
     path = resolve(name)
     weights = read_weights(path)
+
+    from ..confidence import UNCALIBRATED
+    from ..models import count_parameters
+
     config, model = weights.config, load_model(weights)
     return {
         "file": str(path),

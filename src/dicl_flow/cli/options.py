@@ -1,12 +1,25 @@
 """Options that several commands share."""
 
 import json
-from collections.abc import Collection, Iterable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 Item = TypeVar("Item")
+
+
+def _set_max_size(megapixels: float | None) -> float | None:
+    if megapixels is not None:
+        from ..files import set_max_size
+
+        set_max_size(megapixels)
+    return megapixels
+
 
 Weights = Annotated[
     str | None,
@@ -30,13 +43,26 @@ Verbose = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+MaxSize = Annotated[
+    float | None,
+    typer.Option(
+        "--max-size",
+        metavar="MEGAPIXELS",
+        help="Refuse to read larger images and flows; default: 150.",
+        callback=_set_max_size,
+    ),
+]
+FlowFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png."),
+]
 Maximum = Annotated[
     float | None,
     typer.Option("--max", help="Length in px that gets full colour; default: the longest vector."),
 ]
 
 
-def report(values: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
+def report(values: dict[str, Any], *, quiet: bool, as_json: bool, to_stderr: bool = False) -> None:
     """Print what a command found: aligned lines for people, or JSON for machines."""
     if as_json:
         typer.echo(json.dumps(values, default=str))
@@ -44,7 +70,7 @@ def report(values: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
         width = max(map(len, values))
         for key, value in values.items():
             text = f"{value:.4g}" if isinstance(value, float) else str(value)
-            typer.echo(f"{key.replace('_', ' '):<{width}}  {text}")
+            typer.echo(f"{key.replace('_', ' '):<{width}}  {text}", err=to_stderr)
 
 
 def parse_size(option: str, text: str) -> tuple[int, int]:
@@ -58,13 +84,31 @@ def parse_size(option: str, text: str) -> tuple[int, int]:
 
 
 def track(items: Collection[Item], description: str, *, quiet: bool) -> Iterable[Item]:
-    """Go through the items with a progress bar, where someone watches."""
+    """Go through the items with a progress bar, or where nobody watches a line now and then."""
     from rich.console import Console
     from rich.progress import track
 
-    console = Console(stderr=True)
-    watched = console.is_terminal and not quiet
-    return track(items, description, console=console, transient=True, disable=not watched)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if quiet or not console.is_terminal:
+        return _told(items, description, console, wanted=not quiet)
+    return track(items, description, console=console, transient=True)
+
+
+def _told(
+    items: Collection[Item], description: str, console: "Console", *, wanted: bool
+) -> Iterator[Item]:
+    from .watching import now_and_then
+
+    start, done = perf_counter(), 0
+
+    def tell() -> None:
+        seconds = perf_counter() - start
+        console.print(f"{description}: {done} of {len(items)}, {seconds:.0f} s")
+
+    with now_and_then(tell, wanted=wanted):
+        for item in items:
+            yield item
+            done += 1
 
 
 def in_bytes(gibibytes: float | None) -> int | None:

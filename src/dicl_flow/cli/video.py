@@ -62,6 +62,7 @@ def video(
     backend: options.Backend = "auto",
     memory_limit: options.MemoryLimit = None,
     maximum: options.Maximum = None,
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -80,6 +81,12 @@ def video(
 
       dicl-flow video camera:0 -o flow.mp4 --end 10s
     """
+    from ..data.video_frames import check_source
+    from ..weights import resolve
+
+    check_source(source)
+    resolve(weights)  # a missing file is named before torch is imported, which takes seconds
+
     from ..estimator import load
     from ..sequence import FlowSequence
     from ..training.stopping import StopSignal
@@ -96,7 +103,6 @@ def video(
         run,
         stamp,
     )
-    from ..weights import resolve
     from .watching import watched
 
     selection = Selection(
