@@ -1,6 +1,5 @@
 """The command `dicl-flow`: one file per command, heavy imports inside the functions."""
 
-import os
 import sys
 
 import typer
@@ -83,10 +82,6 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         with hidden_messages():
             app(arguments)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains again at its end
-        print("error: whoever was to read the output has ended", file=sys.stderr)
-        sys.exit(2)
     except (InputError, OSError) as error:
         print(f"error: {describe(error)}", file=sys.stderr)
         sys.exit(2)

@@ -20,13 +20,14 @@ def hidden_messages() -> Iterator[None]:
     if sys.warnoptions:
         yield
         return
-    logging.disable(logging.WARNING)
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
     try:
         with warnings.catch_warnings(), _native_messages_hidden():
             hide_library_warnings()
             yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 @contextmanager
