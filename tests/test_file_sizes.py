@@ -31,6 +31,11 @@ FORMATS = (
     *("png", "jpg", "tiff", "webp", "bmp", "ppm", "pgm", "pam", "hdr"),
     *("jp2", "sr", "gif", "avif", "pfm", "exr"),
 )
+OWN = {
+    "jp2": b"\0\0\0\x0cjP  \xff\x4f\xff\x51" + struct.pack(">HH4I", 41, 0, 8, 6, 1, 1),
+    "exr": b"\x76\x2f\x31\1" + b"\2\0\0\0dataWindow\0box2i\0" + struct.pack("<5i", 16, 0, 0, 6, 4),
+}
+"""Headers of formats that not every OpenCV writes."""
 TOO_LARGE = r"1,600 megapixels, the limit is 150; allow more with `max_size=1600`"
 
 
@@ -46,14 +51,13 @@ def limit(monkeypatch, megapixels):
 
 def encoded(kind):
     """The image as a file; a format that this OpenCV cannot write is left out."""
-    floats = kind in ("hdr", "pfm", "exr")
+    if kind in OWN:
+        return OWN[kind]
+    image = IMAGE.astype(np.float32) if kind in ("hdr", "pfm") else IMAGE
     try:
-        done, data = cv2.imencode(f".{kind}", IMAGE.astype(np.float32) if floats else IMAGE)
+        return bytes(cv2.imencode(f".{kind}", image[..., 0] if kind == "pgm" else image)[1])
     except cv2.error:
-        done = False
-    if not done:
-        pytest.skip(f"OpenCV writes no .{kind}")
-    return bytes(data)
+        pytest.skip(f"this OpenCV writes no .{kind}")
 
 
 def npy(shape, descr="<f4", data=b""):
@@ -133,7 +137,7 @@ def test_arrays_are_read_as_numpy_reads_them(tmp_path, order, dtype):
 def test_the_size_of_an_image_stands_in_its_header(kind):
     data = encoded(kind)
     assert image_size(data) == (7, 5)
-    assert image_size(data[:6]) is None  # cut off
+    assert image_size(data[:5]) is None  # cut off
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import pytest
 from children import run_child
 
 CHILD = """
@@ -57,6 +58,7 @@ MISSING = {
 }
 
 
+@pytest.mark.heavy
 def test_what_is_missing_is_said_before_torch_is_imported(tmp_path, frames, monkeypatch):
     frames[0].rename(tmp_path / "a.png")
     (tmp_path / "text.png").write_text("no picture")

@@ -11,12 +11,16 @@ from dicl_flow.cli import main
 from dicl_flow.files import decode_flow, encode_flow, read_flow, read_image, write_flow
 
 
+class Stdin(io.TextIOWrapper):
+    """A standard input that a test can change."""
+
+
 @pytest.fixture
 def pipe(capsysbinary, monkeypatch):
     """Run the command with bytes on stdin; return its exit code, output and errors."""
 
     def call(*arguments, stdin=b""):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(stdin)))
         with pytest.raises(SystemExit) as exit_info:
             main([str(argument) for argument in arguments])
         out, err = capsysbinary.readouterr()
@@ -91,8 +95,9 @@ def test_nothing_on_stdin_is_said(pipe, frames, tmp_path):
 
 
 def test_a_terminal_is_neither_read_nor_filled_with_bytes(pipe, frames, monkeypatch):
-    monkeypatch.setattr("io.TextIOWrapper.isatty", lambda stream: True)
+    monkeypatch.setattr(Stdin, "isatty", lambda stream: True)
     assert "a terminal here" in pipe("flow", "-", frames[1], "--image", "x.png")[2]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert "not for a terminal" in pipe("flow", *frames, "-o", "-")[2]
 
 
