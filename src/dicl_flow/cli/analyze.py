@@ -229,7 +229,8 @@ def find_weights(weights: list[str] | None) -> None:
     """Refuse weights that are not there before torch is imported, which takes seconds."""
     from ..weights import resolve
 
-    for name in weights or [None]:
+    names: list[str | None] = [*weights] if weights else [None]
+    for name in names:
         resolve(name)
 
 

@@ -45,7 +45,8 @@ def interpolate(
         raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
     times = _times(output, 0.5 if time is None else time, count)
     check_outputs(pictures=list(times), inputs=[*files_among(image1, image2), weights])
-    frames = [to_uint8(frame) for frame in read_frames(image1, image2)]
+    frame1, frame2 = map(to_uint8, read_frames(image1, image2))
+    frames = frame1, frame2
     resolve(weights)  # a missing file is named before torch is imported, which takes seconds
 
     from ..estimator import load

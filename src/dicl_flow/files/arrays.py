@@ -26,6 +26,10 @@ _DAMAGED: tuple[type[Exception], ...] = (
     *(TokenError, RecursionError, MemoryError),
 )
 """What numpy raises where a header is none."""
+_DAMAGED_ARCHIVE: tuple[type[Exception], ...] = (
+    *_DAMAGED,
+    *(zipfile.BadZipFile, zlib.error, RuntimeError),  # the last of them: encrypted
+)
 
 
 def decode_npy(data: bytes) -> Array:
@@ -44,7 +48,7 @@ def decode_npz(data: bytes) -> Array:
                 return _read_array(stream, entry.file_size)
     except InputError:
         raise
-    except (*_DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+    except _DAMAGED_ARCHIVE as error:
         raise InputError(f"not a .npz archive of numbers: {error}") from None
 
 
