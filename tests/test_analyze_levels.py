@@ -82,12 +82,12 @@ def test_the_command(run, tmp_path):
     assert code == 0
     assert "What each level contributes: small" in printed
     document = json.loads((out / "levels.json").read_text())
-    assert document["pairs"]["scenes"] == 2
+    assert document["scenes"] == 2
     assert list(document["found"]["small"]) == STEPS
     assert cv2.imread(str(out / "levels.png")) is not None
     code, printed, _ = run("analyze", "levels", "-w", weights, *scenes, "-o", out, "--json")
     assert code == 0
-    assert json.loads(printed)["small"] == document["found"]["small"]
+    assert json.loads(printed)["found"] == document["found"]
 
 
 @pytest.mark.parametrize(

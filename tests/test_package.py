@@ -30,7 +30,7 @@ LAYERS = [
     ["occlusion", "feeding"],
     ["ops", "inputs", "visualize", "kernels"],
     ["config", "files"],
-    ["errors", "_version"],
+    ["errors", "_version", "lazy"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # Neighbours of one layer that may look at each other.

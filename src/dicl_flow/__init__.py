@@ -9,16 +9,16 @@
 Names are imported when they are first used, so that `import dicl_flow` costs little.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._version import __version__
+from .lazy import on_first_use
 
 if TYPE_CHECKING:
     from .config import LevelConfig, ModelConfig, Quality
     from .errors import InputError
     from .estimator import FlowEstimator, load
-    from .files import read_flow, read_image, write_flow
+    from .files import read_flow, read_image, set_max_size, write_flow
     from .interpolation import interpolate
     from .models import build
     from .result import FlowResult, FlowTensors
@@ -39,6 +39,7 @@ _HOME = {
     "read_flow": "files",
     "write_flow": "files",
     "read_image": "files",
+    "set_max_size": "files",
     "flow_to_rgb": "visualize",
     "warp": "warping",
     "interpolate": "interpolation",
@@ -58,6 +59,7 @@ __all__ = [
     "read_flow",
     "write_flow",
     "read_image",
+    "set_max_size",
     "flow_to_rgb",
     "warp",
     "interpolate",
@@ -66,12 +68,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'dicl_flow' has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__ = on_first_use(__name__, _HOME)
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
-from .files import read_image
+from .files import check_unit_range, read_image
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Image: TypeAlias = str | Path | Array | Tensor
@@ -116,12 +116,5 @@ def _unit_range(tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         raise InputError(f"images are uint8, uint16 or float, got {tensor.dtype}")
     tensor = tensor.float()
-    if not tensor.isfinite().all():
-        raise InputError("the image holds NaN or infinite pixels")
-    low, high = tensor.min().item(), tensor.max().item()
-    if low < 0 or high > 1:
-        raise InputError(
-            f"float images lie in [0, 1], this one in [{low:g}, {high:g}]; "
-            f"divide by its full scale, or pass uint8"
-        )
+    check_unit_range(tensor.min().item(), tensor.max().item())
     return tensor

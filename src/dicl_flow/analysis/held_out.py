@@ -66,15 +66,14 @@ def held_out_scenes(
 
 
 def rendered_samples(
-    photos: str, size: tuple[int, int], seed: int, device: str
+    photos: Path | None, size: tuple[int, int], seed: int, device: str
 ) -> Callable[[int], FlowSample]:
     """Return what renders scene after scene, by number, of the default settings, as 8-bit frames.
 
-    `photos` is a folder or "procedural".
+    Without a folder of photographs the textures are computed.
     """
     place = choose_device(device)
-    folder = None if photos == PROCEDURAL else Path(photos).expanduser()
-    renderer = Renderer(RenderConfig(), size, load_textures(folder, place, seed), place, seed)
+    renderer = Renderer(RenderConfig(), size, load_textures(photos, place, seed), place, seed)
     return lambda number: renderer.render(1, number).to_samples()[0]
 
 

@@ -31,6 +31,7 @@ from . import (
 )
 from .command import Command, Group
 from .flags import as_flags
+from .messages import hidden_messages
 
 app = typer.Typer(
     name="dicl-flow",
@@ -86,13 +87,13 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can mend is one sentence and exit code 2."""
-    with warnings.catch_warnings():
-        warnings.showwarning = options.print_warning
-        try:
+    try:
+        with warnings.catch_warnings(), hidden_messages():
+            warnings.showwarning = options.print_warning
             app(arguments)
-        except (InputError, OSError) as error:
-            print(f"error: {describe(error)}", file=sys.stderr)
-            sys.exit(2)
+    except (InputError, OSError) as error:
+        print(f"error: {describe(error)}", file=sys.stderr)
+        sys.exit(2)
 
 
 def describe(error: Exception) -> str:

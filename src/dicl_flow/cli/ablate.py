@@ -31,6 +31,7 @@ def ablate(
         typer.Option("--set", help="Change a key of the recipe: backend=plain."),
     ] = None,
     device: options.Device = "auto",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -51,11 +52,9 @@ def ablate(
     """
     from dataclasses import replace
 
-    from ..analysis.figures import draw_figure
     from ..analysis.variants import list_variants
     from ..data import list_pairs, parse_data_argument
-    from ..estimator import choose_device
-    from ..training import read_recipe
+    from ..training import check_roots, read_recipe
 
     base = read_recipe(recipe, changes or [])
     base = replace(base, steps=-(-pairs // base.batch))
@@ -63,7 +62,13 @@ def ablate(
     roots = dict(parse_data_argument(argument, also="rendered") for argument in data or [])
     taught = {entry.name for entry in base.data}
     others = {name: root for name, root in roots.items() if name not in taught}
+    if taught & roots.keys():
+        check_roots(base, roots)
     sets = {name: list_pairs(name, root, needs_truth=True) for name, root in others.items()}
+
+    from ..analysis.figures import draw_figure  # torch: after all that is missing
+    from ..estimator import choose_device
+
     place = choose_device(device)
     draw_figure(1, 1)  # complain now, not after the training
     check_outputs(folders=[output])

@@ -1,11 +1,12 @@
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options
 from .command import Group
 from .findings import check_findings, report, write_findings
+from .inputs import find_photos
 from .outputs import files_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def peaks(
     truth: Truth = None,
     data: options.Data = None,
     limit: Limit = None,
+    max_size: options.MaxSize = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -51,13 +53,15 @@ def peaks(
 
       dicl-flow analyze peaks -w with.safetensors -w without.safetensors -o peaks
     """
+    pairs = find_pairs(pair, truth, data, limit)
+    find_weights(weights)
+
     from ..analysis.figures import draw_figure
     from ..analysis.peaks import draw_peaks, find_peaks
     from ..analysis.volumes import open_networks
     from ..evaluation.published import PUBLISHED_PEAKS
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
-    pairs = find_pairs(pair, truth, data, limit)
     check_findings(output, "peaks", [*files_of(pairs), *(weights or [])])
     estimators = open_networks(weights or [None], device)
     found = find_peaks(estimators, options.track(pairs, "pairs", quiet=quiet))
@@ -100,37 +104,39 @@ def levels(
 
       dicl-flow analyze levels --data sintel-clean=Sintel -w old.safetensors -w rendered -o levels
     """
-    import json
-
     from rich.console import Console
+
+    from ..errors import InputError
+    from ..evaluation import print_grid
+
+    pairs = [] if rendered else [p for p in find_pairs(pair, truth, data, limit) if p.truth]
+    if rendered and (pair or data):
+        raise InputError("--rendered excludes --pair and --data")
+    if not rendered and not pairs:
+        raise InputError("none of these pairs has a truth, which errors are measured against")
+    find_weights(weights)
+    check_findings(output, "levels", [*files_of(pairs), *(weights or [])])
+    frame, photos = options.parse_size("--size", size), find_photos(rendered) if rendered else None
 
     from ..analysis.figures import draw_figure
     from ..analysis.held_out import rendered_samples
     from ..analysis.levels import draw_levels, find_level_errors, level_grid
     from ..analysis.volumes import open_networks
     from ..data import read_sample
-    from ..errors import InputError
-    from ..evaluation import print_grid
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
-    if rendered is None:
-        pairs = [p for p in find_pairs(pair, truth, data, limit) if p.truth]
-        if not pairs:
-            raise InputError("none of these pairs has a truth, which errors are measured against")
-        what: Any = [p.name for p in pairs]
-        samples = map(read_sample, options.track(pairs, "pairs", quiet=quiet))
-    elif pair or data:
-        raise InputError("--rendered excludes --pair and --data")
-    else:
+    what: dict[str, Any] = {"pairs": [p.name for p in pairs]}
+    samples = map(read_sample, options.track(pairs, "pairs", quiet=quiet))
+    if rendered:
         what = {"photographs": rendered, "scenes": scenes, "size": size, "seed": seed}
-        frame = options.parse_size("--size", size)
-        drawn = rendered_samples(rendered, frame, seed, device)
+        drawn = rendered_samples(photos, frame, seed, device)
         samples = map(drawn, options.track(range(scenes), "scenes", quiet=quiet))
     found = find_level_errors(open_networks(weights or [None], device), samples)
     summary = {name: errors.summary() for name, errors in found.items()}
-    _write(output, "levels", {"pairs": what, "found": summary}, {}, draw_levels(found))
+    document = {**what, "found": summary}
+    written = write_findings(output, "levels", document, draw_levels(found))
     if as_json:
-        typer.echo(json.dumps({**summary, "written": str(output)}))
+        options.report({**document, "written": written}, quiet=quiet, as_json=True)
     elif not quiet:
         for name, errors in found.items():
             print_grid(level_grid(name, errors), Console())
@@ -154,6 +160,8 @@ def kernels(
 
       dicl-flow analyze kernels -o kernels
     """
+    find_weights([weights] if weights else None)
+
     from ..analysis.kernels import (
         draw_kernels,
         projection_kernels,
@@ -183,6 +191,7 @@ def pixel(
     truth: Truth = None,
     data: options.Data = None,
     number: Annotated[int, typer.Option(min=1, help="Which pair of the data.")] = 1,
+    max_size: options.MaxSize = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -199,13 +208,16 @@ def pixel(
 
       dicl-flow analyze pixel 300 200 -w dot.safetensors -w dicl.safetensors -o pixel
     """
-    from ..analysis.pixel import draw_pixel, read_pixel
-    from ..analysis.volumes import open_networks
     from ..errors import InputError
 
     pairs = find_pairs(pair, truth, data, None)
+    find_weights(weights)
     if number > len(pairs):
         raise InputError(f"--number {number}: there are {len(pairs)} pairs")
+
+    from ..analysis.pixel import draw_pixel, read_pixel
+    from ..analysis.volumes import open_networks
+
     chosen = pairs[number - 1]
     check_findings(output, "pixel", [*files_of([chosen]), *(weights or [])])
     found = read_pixel(open_networks(weights or [None], device), chosen, x, y)
@@ -277,6 +289,7 @@ def find_pairs(
 
     from ..data import FlowPair, list_pairs, parse_data_argument
     from ..errors import InputError
+    from ..files import check_file
     from .demo import demo_pairs
 
     if truth is not None and pair is None:
@@ -284,6 +297,8 @@ def find_pairs(
     if pair is not None and data:
         raise InputError("--pair and --data exclude each other")
     if pair is not None:
+        for file in filter(None, (*pair, truth)):
+            check_file(file)
         return [FlowPair(pair[0].stem, *pair, truth)]
     if not data:
         return sorted(demo_pairs(), key=lambda p: p.truth is None)
@@ -293,3 +308,12 @@ def find_pairs(
         for name, pairs in sets.items()
         for item in pairs[:limit]
     ]
+
+
+def find_weights(weights: list[str] | None) -> None:
+    """Refuse weights that are not there before torch is imported, which takes seconds."""
+    from ..weights import resolve
+
+    names: list[str | None] = [*weights] if weights else [None]
+    for name in names:
+        resolve(name)

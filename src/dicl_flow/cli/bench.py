@@ -65,11 +65,10 @@ def bench(
     """
     import json
 
-    from ..bench import LEGEND, Case, as_record, encode_plot, measure
     from ..config import find_quality
     from ..errors import InputError
-    from ..estimator import choose_device
     from ..files import write_files
+    from ..weights import resolve
 
     if host is not None and weights is not None:
         raise InputError("--host times a network without weights; give --host or --weights")
@@ -80,6 +79,11 @@ def bench(
         batches or ([1] if quick else [1, 8]),
     )
     shapes = [_parse_size(size) for size in sizes]
+    resolve(weights)  # a missing file is named before torch is imported
+
+    from ..bench import LEGEND, Case, as_record, encode_plot, measure
+    from ..estimator import choose_device
+
     cases = [Case(*shape, batches[0]) for shape in shapes]
     cases += [Case(*shapes[0], batch) for batch in batches[1:]]
     place = choose_device(device)

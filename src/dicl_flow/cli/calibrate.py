@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
+from .inputs import find_photos
 from .outputs import check_outputs
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same scenes.")] = 1000,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -55,7 +57,6 @@ def calibrate(
 
     from ..config import find_quality
     from ..errors import InputError
-    from ..estimator import FlowEstimator
     from ..evaluation import Evidence, fit_calibration, judge, probability
     from ..files import write_files
     from ..weights import encode_weights, load_model, read_weights, resolve
@@ -63,10 +64,13 @@ def calibrate(
     check_outputs([output], inputs=[weights])
     if output.suffix != ".safetensors":
         raise InputError(f"{output}: the output ends in .safetensors")
-    found, frame = read_weights(resolve(weights)), options.parse_size("--size", size)
-    effort = find_quality(quality)
+    frame, photos = options.parse_size("--size", size), _photos(data)
+    found, effort = read_weights(resolve(weights)), find_quality(quality)
+
+    from ..estimator import FlowEstimator  # torch, which takes seconds: after all that is missing
+
     estimator = FlowEstimator(load_model(found), device, precision, quality=effort)
-    renderer = _renderer(estimator, _photos(data), frame, seed)
+    renderer = _renderer(estimator, photos, frame, seed)
     numbers = options.track(range(scenes + -(-scenes // 3)), "estimating", quiet=quiet)
     parts = [_gather(estimator, renderer, number) for number in numbers]
     calibration = fit_calibration(Evidence.of(parts[:scenes]), threshold, scenes)
@@ -96,7 +100,7 @@ def _photos(data: str) -> Path | None:
     name, _, folder = data.partition("=")
     if name != "rendered" or not folder:
         raise InputError(f"--data is rendered=PHOTOS or rendered=procedural, got {data!r}")
-    return None if folder == "procedural" else Path(folder).expanduser()
+    return find_photos(folder)
 
 
 def _renderer(

@@ -16,6 +16,7 @@ def compare(
     truth: analyze.Truth = None,
     data: options.Data = None,
     limit: analyze.Limit = None,
+    max_size: options.MaxSize = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     quiet: options.Quiet = False,
@@ -29,16 +30,21 @@ def compare(
     """
     import json
 
-    from ..analysis.compare import compare as compare_pair
-    from ..analysis.compare import open_methods
-    from ..evaluation import pool
+    from ..evaluation import BASELINES, pool
     from ..files import encode_image, write_files
+    from ..weights import resolve
 
     check_outputs(folders=[output])
     pairs = analyze.find_pairs(pair, truth, data, limit)
     sheets = {item.name: output / f"{_file_name(item.name)}.png" for item in pairs}
     numbers = output / "compare.json"
     refuse_inputs([*sheets.values(), numbers], [*files_of(pairs), *methods])
+    for name in filter(lambda name: name not in BASELINES, methods):
+        resolve(name)  # a missing file is named before torch is imported
+
+    from ..analysis.compare import compare as compare_pair
+    from ..analysis.compare import open_methods
+
     opened = open_methods(methods, device, precision)
     output.mkdir(parents=True, exist_ok=True)
     scores: dict[str, dict[str, Any]] = {name: {} for name in opened}

@@ -25,6 +25,7 @@ def check(
     everything: Annotated[
         bool, typer.Option("--all", help="Open every pair; the sheet shows --samples of them.")
     ] = False,
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -79,18 +80,13 @@ def _open(
     pairs: "list[FlowPair]", drawn: "set[FlowPair]", show_progress: bool
 ) -> "tuple[Survey, Array | None, list[str]]":
     """Read pairs one by one: what they hold, a sheet of some, and what cannot be read."""
-    from rich.console import Console
-    from rich.progress import track
-
     from ..data import Survey
     from ..errors import InputError
     from ..sheets import SAMPLE_COLUMNS, contact_sheet, sample_label, sample_row, thumbnail
     from . import describe
 
     survey, broken, rows, labels = Survey(), [], [], []
-    console = Console(stderr=True)
-    progress = show_progress and console.is_terminal
-    for pair in track(pairs, "reading", console=console, transient=True, disable=not progress):
+    for pair in options.track(pairs, "reading", quiet=not show_progress):
         try:
             sample = survey.add(pair)
         except (InputError, OSError) as error:

@@ -15,6 +15,7 @@ def bench(
         int, typer.Option(min=0, help="Loader processes, at most one per core; 0: none.")
     ] = 2,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure.")] = 10.0,
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -29,11 +30,13 @@ def bench(
     """
     from ..config import AugmentConfig
     from ..data import FlowDataset, list_pairs
+
+    config = AugmentConfig(options.parse_size("--crop", crop))
+    pairs = list_pairs(name, root, needs_truth=True)  # before torch is imported
+
     from ..data.bench import measure_loader, measure_stages
     from ..data.loader import usable_workers, use_one_core
 
-    config = AugmentConfig(options.parse_size("--crop", crop))
-    pairs = list_pairs(name, root, needs_truth=True)
     workers = usable_workers(workers)
     speed = measure_loader(FlowDataset(pairs, config, 0), batch, workers, seconds)
     use_one_core()

@@ -37,11 +37,15 @@ def demo(
     """
     from time import perf_counter
 
-    from ..estimator import load
     from ..evaluation import score_pair
     from ..files import encode_flow, encode_image, write_files
+    from ..weights import resolve
 
     check_outputs(folders=[output])
+    resolve(weights)  # a missing file is named before torch is imported
+
+    from ..estimator import load
+
     estimator = load(weights, device, precision)
     contents: dict[Path, bytes] = {}
     found: dict[str, float] = {}

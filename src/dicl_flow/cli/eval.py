@@ -47,6 +47,7 @@ def evaluate(
     backend: options.Backend = "auto",
     full_size: options.FullSize = False,
     quality: options.Quality = "normal",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -159,16 +160,17 @@ def _methods(
 ) -> "dict[str, Predictor]":
     """A predictor for each method; `computed` learns how the network sees frames."""
     from ..errors import InputError
-    from ..estimator import load
     from ..evaluation import BASELINES
     from ..weights import resolve
 
     methods: dict[str, Method] = {}
     if weights or not baseline:
+        name = resolve(weights).stem  # a missing file is named before torch is imported
+        from ..estimator import load
+
         estimator = load(weights, *how, **more)
         quality = more["quality"]
-        name = resolve(weights).stem + ("" if quality == "normal" else f"-{quality}")
-        methods[name] = _noting(estimator, computed)
+        methods[name if quality == "normal" else f"{name}-{quality}"] = _noting(estimator, computed)
     if baseline in methods:
         raise InputError(f"{weights} has the name of the baseline; rename the file")
     if baseline:

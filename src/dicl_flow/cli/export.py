@@ -45,13 +45,15 @@ def export(
     if frame is not None and min(frame) < 1:
         raise InputError(f"--size must be at least 1x1, got {size}")
 
-    from ..estimator import load
-    from ..export import INPUT, OUTPUT
-    from ..export import export as make
     from ..files import write_files
     from ..weights import read_weights, resolve
 
     found = read_weights(resolve(weights))
+
+    from ..estimator import load
+    from ..export import INPUT, OUTPUT
+    from ..export import export as make
+
     about = {"weights.sha256": found.sha256, **found.about}
     estimator = load(weights, device="cpu", precision="fp32", backend="plain", quality=quality)
     data, difference = make(estimator, kind, frame, about)

@@ -4,18 +4,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .outputs import check_outputs
+from .inputs import STANDARD, files_among, read_frames
+from .outputs import check_outputs, check_standard_output, write_standard_output
 
 if TYPE_CHECKING:
     from ..estimator import FlowEstimator, FlowResult
+    from ..files.images import Array
 
 
 def flow(
-    image1: Annotated[Path, typer.Argument(help="First frame.")],
-    image2: Annotated[Path, typer.Argument(help="Second frame, of the same size.")],
+    image1: Annotated[Path, typer.Argument(help="First frame; - is the standard input.")],
+    image2: Annotated[Path, typer.Argument(help="Second frame, of the same size, or -.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Flow file: .flo, .png (KITTI), .pfm, .npz, .npy."),
+        typer.Option(
+            "--output", "-o", help="Flow file: .flo, .png (KITTI), .pfm, .npz, .npy; or - (stdout)."
+        ),
     ] = None,
     image: Annotated[Path | None, typer.Option(help="Colour wheel picture.")] = None,
     overlay: Annotated[Path | None, typer.Option(help="Frame 1 coloured by its flow.")] = None,
@@ -41,6 +45,8 @@ def flow(
     memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     maximum: options.Maximum = None,
+    file_format: options.FlowFormat = None,
+    max_size: options.MaxSize = None,
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -56,14 +62,15 @@ def flow(
       dicl-flow flow a.png b.png -o flow.flo --quality best
 
       dicl-flow flow a.png b.png -o there.flo --backward back.flo --occlusion hidden.png
+
+      cat now.jpg | dicl-flow flow before.jpg - -o - --format npy > flow.npy
     """
     from time import perf_counter
 
-    from ..choices import computed
     from ..errors import InputError
-    from ..estimator import load
-    from ..files import read_flow, write_files
+    from ..files import encode_flow, read_flow, write_files
     from ..visualize import flow_statistics
+    from ..weights import resolve
 
     pictures = {
         "image": image,
@@ -72,30 +79,41 @@ def flow(
         "confidence": confidence,
         "occlusion": occlusion,
     }
+    piped = output == STANDARD
+    ending = _stream_ending(output, file_format, as_json=as_json)
     wanted = check_outputs(
-        flows=[output, backward],
+        flows=[None if piped else output, backward],
         pictures=list(pictures.values()),
-        inputs=[image1, image2, initial, weights],
+        inputs=[*files_among(image1, image2), initial, weights],
     )
-    if not wanted:
+    if not wanted and not piped:
         raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
     if verbose and quiet:
         raise InputError("--verbose and --quiet contradict each other; leave one out")
-    how = (device, precision, backend, options.in_bytes(memory_limit))
+    frames = read_frames(image1, image2)
     begin = None if initial is None else read_flow(initial)
+    resolve(weights)  # a missing file is named before torch is imported, which takes seconds
+
+    from ..choices import computed
+    from ..estimator import load
+
+    how = (device, precision, backend, options.in_bytes(memory_limit))
     estimator = load(weights, *how, quality, full_size=full_size)
     if verbose:
-        _explain(estimator, how, image1)
+        _explain(estimator, how, frames[0])
     start = perf_counter()
-    result = estimator(image1, image2, backward=bool(backward or occlusion), initial=begin)
+    result = estimator(*frames, backward=bool(backward or occlusion), initial=begin)
     seconds = perf_counter() - start
     if min_confidence is not None:
         result = _masked(result, min_confidence)
-    flow_files = {output: result, backward: result.backward}
-    write_files(_contents(result, image1, flow_files, pictures, maximum))
+    flow_files = {None if piped else output: result, backward: result.backward}
+    stream = encode_flow(f"stdout{ending}", result.flow) if piped else b""
+    write_files(_contents(result, frames[0], flow_files, pictures, maximum))
+    if piped:
+        write_standard_output(stream)
     height, width = result.flow.shape[:2]
     summary = {
-        "written": wanted,
+        "written": [*([output] if piped else []), *wanted],
         "size": f"{width}x{height}",
         **computed(estimator, (height, width)),
         "known": flow_statistics(result.flow)["known"],
@@ -111,17 +129,27 @@ def flow(
     }
     if result.occlusion is not None:
         summary["occluded"] = float(result.occlusion.mean())
-    options.report(summary, quiet=quiet, as_json=as_json)
+    options.report(summary, quiet=quiet, as_json=as_json, to_stderr=piped)
+
+
+def _stream_ending(output: Path | None, file_format: str | None, *, as_json: bool) -> str:
+    """Return the extension of a flow that goes to the standard output; "" if none does."""
+    from ..errors import InputError
+
+    if output == STANDARD:
+        return check_standard_output(file_format, as_json=as_json)
+    if file_format is not None:
+        raise InputError("--format is for -o - only; a file has the format of its extension")
+    return ""
 
 
 def _explain(
-    estimator: "FlowEstimator", how: tuple[str, str, str, int | None], image1: Path
+    estimator: "FlowEstimator", how: tuple[str, str, str, int | None], image1: "Array"
 ) -> None:
     """Print to stderr, so that --json stays one object."""
     from ..choices import explain, explain_frame
-    from ..files import read_image
 
-    height, width = read_image(image1).shape[:2]
+    height, width = image1.shape[:2]
     choices = explain(estimator.model.config, *how)
     choices["frame"] = explain_frame(estimator, (height, width))
     for name, choice in choices.items():
@@ -141,7 +169,7 @@ def _masked(result: "FlowResult", min_confidence: float) -> "FlowResult":
 
 def _contents(
     result: "FlowResult",
-    image1: Path,
+    image1: "Array",
     flow_files: "dict[Path | None, FlowResult | None]",
     pictures: dict[str, Path | None],
     maximum: float | None,
@@ -149,13 +177,13 @@ def _contents(
     """Bytes of every file that was asked for."""
     import numpy as np
 
-    from ..files import encode_flow, encode_image, read_image, to_uint8
+    from ..files import encode_flow, encode_image, to_uint8
     from ..visualize import confidence_to_grey, draw_arrows, overlay
 
     draw = {
         "image": lambda: result.to_rgb(maximum),
-        "overlay": lambda: overlay(to_uint8(read_image(image1)), result.flow, maximum),
-        "arrows": lambda: draw_arrows(to_uint8(read_image(image1)), result.flow, maximum=maximum),
+        "overlay": lambda: overlay(to_uint8(image1), result.flow, maximum),
+        "arrows": lambda: draw_arrows(to_uint8(image1), result.flow, maximum=maximum),
         "confidence": lambda: confidence_to_grey(result.confidence),
         "occlusion": lambda: confidence_to_grey(np.asarray(result.occlusion)),
     }

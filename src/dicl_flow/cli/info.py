@@ -57,12 +57,14 @@ def _calibrated(weights: "Weights") -> list[str]:
 
 
 def _weights(name: str) -> dict[str, Any]:
-    from ..confidence import UNCALIBRATED
-    from ..models import count_parameters
     from ..weights import load_model, read_weights, resolve
 
     path = resolve(name)
     weights = read_weights(path)
+
+    from ..confidence import UNCALIBRATED
+    from ..models import count_parameters
+
     config, model = weights.config, load_model(weights)
     return {
         "file": str(path),

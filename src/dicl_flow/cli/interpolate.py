@@ -4,12 +4,13 @@ from typing import Annotated
 import typer
 
 from . import options
+from .inputs import files_among, read_frames
 from .outputs import check_outputs
 
 
 def interpolate(
-    image1: Annotated[Path, typer.Argument(help="First frame.")],
-    image2: Annotated[Path, typer.Argument(help="Second frame, of the same size.")],
+    image1: Annotated[Path, typer.Argument(help="First frame; - is the standard input.")],
+    image2: Annotated[Path, typer.Argument(help="Second frame, of the same size, or -.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Picture to write; with -n, NAME_1 … NAME_N.")
     ],
@@ -23,6 +24,7 @@ def interpolate(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     quality: options.Quality = "normal",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -35,17 +37,22 @@ def interpolate(
       dicl-flow interpolate frame1.png frame2.png -o slow.png -n 3
     """
     from ..errors import InputError
-    from ..estimator import load
-    from ..files import encode_image, read_image, to_uint8, write_files
-    from ..interpolation import interpolate
+    from ..files import encode_image, to_uint8, write_files
+    from ..weights import resolve
 
     if time is not None and count is not None:
         raise InputError("give --time or -n, not both")
     if time is not None and not 0 <= time <= 1:
         raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
     times = _times(output, 0.5 if time is None else time, count)
-    check_outputs(pictures=list(times), inputs=[image1, image2, weights])
-    frames = to_uint8(read_image(image1)), to_uint8(read_image(image2))
+    check_outputs(pictures=list(times), inputs=[*files_among(image1, image2), weights])
+    frame1, frame2 = map(to_uint8, read_frames(image1, image2))
+    frames = frame1, frame2
+    resolve(weights)  # a missing file is named before torch is imported, which takes seconds
+
+    from ..estimator import load
+    from ..interpolation import interpolate
+
     result = load(weights, device, precision, quality=quality)(*frames, backward=True)
     assert result.backward is not None
     flows = result.flow, result.backward.flow

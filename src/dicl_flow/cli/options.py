@@ -3,12 +3,16 @@
 import json
 import sys
 import warnings
-from collections.abc import Collection, Iterable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from ..errors import SlowWarning
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Item = TypeVar("Item")
 
@@ -28,6 +32,14 @@ def _be_quiet(quiet: bool) -> bool:
     if quiet:
         warnings.showwarning = lambda *message, **options: None
     return quiet
+
+
+def _set_max_size(megapixels: float | None) -> float | None:
+    if megapixels is not None:
+        from ..files import set_max_size
+
+        set_max_size(megapixels)
+    return megapixels
 
 
 Weights = Annotated[
@@ -63,6 +75,19 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
+MaxSize = Annotated[
+    float | None,
+    typer.Option(
+        "--max-size",
+        metavar="MEGAPIXELS",
+        help="Refuse to read larger images and flows; default: 150.",
+        callback=_set_max_size,
+    ),
+]
+FlowFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png."),
+]
 Maximum = Annotated[
     float | None,
     typer.Option(
@@ -72,7 +97,7 @@ Maximum = Annotated[
 ]
 
 
-def report(values: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
+def report(values: dict[str, Any], *, quiet: bool, as_json: bool, to_stderr: bool = False) -> None:
     """Print what a command found: aligned lines for people, or JSON for machines.
 
     The files that it has written are the list `written`, in every command.
@@ -83,7 +108,7 @@ def report(values: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
         told = {key: _text(value) for key, value in values.items() if value != []}
         width = max(map(len, told))
         for key, text in told.items():
-            typer.echo(f"{key.replace('_', ' '):<{width}}  {text}")
+            typer.echo(f"{key.replace('_', ' '):<{width}}  {text}", err=to_stderr)
 
 
 def _text(value: Any) -> str:
@@ -105,13 +130,31 @@ def parse_size(option: str, text: str) -> tuple[int, int]:
 
 
 def track(items: Collection[Item], description: str, *, quiet: bool) -> Iterable[Item]:
-    """Go through the items with a progress bar, where someone watches."""
+    """Go through the items with a progress bar, or where nobody watches a line now and then."""
     from rich.console import Console
     from rich.progress import track
 
-    console = Console(stderr=True)
-    watched = console.is_terminal and not quiet
-    return track(items, description, console=console, transient=True, disable=not watched)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if quiet or not console.is_terminal:
+        return _told(items, description, console, wanted=not quiet)
+    return track(items, description, console=console, transient=True)
+
+
+def _told(
+    items: Collection[Item], description: str, console: "Console", *, wanted: bool
+) -> Iterator[Item]:
+    from .watching import now_and_then
+
+    start, done = perf_counter(), 0
+
+    def tell() -> None:
+        seconds = perf_counter() - start
+        console.print(f"{description}: {done} of {len(items)}, {seconds:.0f} s")
+
+    with now_and_then(tell, wanted=wanted):
+        for item in items:
+            yield item
+            done += 1
 
 
 def in_bytes(gibibytes: float | None) -> int | None:

@@ -1,5 +1,6 @@
 """What is to be written, looked at before any work is done."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,23 @@ def check_outputs(
     refuse_twins([*wanted, *wanted_folders])
     refuse_inputs([*wanted, *wanted_folders], inputs)
     return wanted
+
+
+def check_standard_output(file_format: str | None, *, as_json: bool) -> str:
+    """Return the extension of a flow that goes to the standard output, and refuse to mix it."""
+    from .inputs import suffix_of
+
+    if as_json:
+        raise InputError("-o - and --json both need the standard output; leave one out")
+    if sys.stdout.isatty():
+        raise InputError("-o - writes bytes, not for a terminal: send them to a file or program")
+    return suffix_of(file_format)
+
+
+def write_standard_output(data: bytes) -> None:
+    """Write bytes, and nothing but them, to the standard output."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Path | str | None]) -> None:

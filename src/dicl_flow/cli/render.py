@@ -28,6 +28,7 @@ def render(
         Path | None, typer.Option(metavar="PNG", help="Draw the statistics of the motion.")
     ] = None,
     device: options.Device = "auto",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -43,13 +44,18 @@ def render(
       dicl-flow render procedural -n 200 -o scenes --motion 0.3 --stats motion.png
     """
     from ..config import RenderConfig
-    from ..estimator import choose_device
     from ..files import encode_image, write_files
-    from ..render import Renderer, load_textures
+    from ..render import list_photos
 
     folder = None if photos == "procedural" else Path(photos)
     _check_outputs(output, stats, folder)
     config, frame = RenderConfig(motion=motion), options.parse_size("--size", size)
+    if folder is not None:
+        list_photos(folder)  # complain before torch is imported, which takes seconds
+
+    from ..estimator import choose_device
+    from ..render import Renderer, load_textures
+
     place = choose_device(device)
     # a scene shows a dozen textures; a few pairs do not need all photographs in memory
     textures = load_textures(folder, place, seed, limit=max(64, 4 * count))

@@ -4,15 +4,18 @@ from typing import Annotated
 import typer
 
 from . import options
+from .inputs import files_among, read_vectors
 from .outputs import check_outputs
 
 
 def show(
-    flow: Annotated[Path, typer.Argument(help="Flow file: .flo, .png (KITTI), .pfm, .npz, .npy.")],
+    flow: Annotated[Path, typer.Argument(help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy; or -.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Colour wheel picture to write.")
     ] = None,
     maximum: options.Maximum = None,
+    file_format: options.FlowFormat = None,
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -22,11 +25,11 @@ def show(
 
       dicl-flow show truth.flo -o truth.png --max 20
     """
-    from ..files import encode_image, read_flow, write_files
+    from ..files import encode_image, write_files
     from ..visualize import flow_statistics, flow_to_rgb
 
-    check_outputs(pictures=[output], inputs=[flow])
-    vectors = read_flow(flow)
+    check_outputs(pictures=[output], inputs=files_among(flow))
+    vectors = read_vectors(flow, file_format)
     statistics = flow_statistics(vectors)
     if output is not None:
         write_files({output: encode_image(output, flow_to_rgb(vectors, maximum))})

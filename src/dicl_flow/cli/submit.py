@@ -15,6 +15,7 @@ def submit(
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     quality: options.Quality = "normal",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -28,13 +29,17 @@ def submit(
       dicl-flow submit kitti15 data_scene_flow -o kitti15.zip --weights my.safetensors
     """
     from ..errors import InputError
-    from ..estimator import load
     from ..evaluation import predict, submission_entries, write_submission
+    from ..weights import resolve
 
     check_outputs([output], inputs=[weights])
     if output.suffix.lower() != ".zip":
         raise InputError(f"{output}: the output ends in .zip")
     entries = submission_entries(benchmark, root)
+    resolve(weights)  # a missing file is named before torch is imported
+
+    from ..estimator import load
+
     estimator = load(weights, device, precision, quality=quality)
     pairs = options.track(entries.values(), benchmark, quiet=quiet)
     predictions = predict(pairs, lambda *frames: estimator(*frames).flow)

@@ -34,6 +34,7 @@ def train(
         int | None, typer.Option(help="Train on N fixed samples until they fit.")
     ] = None,
     device: options.Device = "auto",
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -52,15 +53,11 @@ def train(
       torchrun --nproc-per-node 8 -m dicl_flow train chairs-0 --data chairs=FlyingChairs_release
     """
     from ..data import parse_data_argument
-    from ..errors import InputError, hide_library_warnings
-    from ..estimator import choose_device
-    from ..training import FixedSource, Limits, RunFolder, join, leave, open_source, read_recipe
-    from ..training import train as run_training
+    from ..errors import InputError
+    from ..training import RunFolder, check_roots, read_recipe
 
-    hide_library_warnings()
     if minutes is not None and not minutes > 0:
         raise InputError(f"--minutes must be positive, got {minutes}")
-    chosen = choose_device(device)
     config = read_recipe(recipe, changes or [])
     roots = dict(parse_data_argument(argument, also="rendered") for argument in data or [])
     name = config.name if overfit is None else f"{config.name}-overfit"
@@ -73,6 +70,13 @@ def train(
         initial = None  # can the network learn these samples at all? any start will do
     else:
         initial = _initial_weights(init, config, folder.path)
+    check_roots(config, roots)
+
+    from ..estimator import choose_device  # torch, which takes seconds: after all that is missing
+    from ..training import FixedSource, Limits, join, leave, open_source
+    from ..training import train as run_training
+
+    chosen = choose_device(device)
     source = FixedSource(config, roots, overfit or 0) if fixed else open_source(config, roots)
     processes = join(chosen)
     try:

@@ -64,6 +64,7 @@ def video(
     memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     maximum: options.Maximum = None,
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -82,6 +83,12 @@ def video(
 
       dicl-flow video camera:0 -o flow.mp4 --end 10s
     """
+    from ..data.video_frames import check_source
+    from ..weights import resolve
+
+    check_source(source)
+    resolve(weights)  # a missing file is named before torch is imported, which takes seconds
+
     from ..choices import computed
     from ..estimator import load
     from ..sequence import FlowSequence
@@ -99,7 +106,6 @@ def video(
         run,
         stamp,
     )
-    from ..weights import resolve
     from .watching import watched
 
     selection = Selection(

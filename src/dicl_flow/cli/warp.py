@@ -4,17 +4,20 @@ from typing import Annotated
 import typer
 
 from . import options
+from .inputs import files_among, read_frames, read_vectors, refuse_two_streams
 from .outputs import check_outputs
 
 
 def warp(
-    image2: Annotated[Path, typer.Argument(help="Second frame.")],
-    flow: Annotated[Path, typer.Argument(help="Flow from frame 1 to frame 2.")],
+    image2: Annotated[Path, typer.Argument(help="Second frame; - is the standard input.")],
+    flow: Annotated[Path, typer.Argument(help="Flow from frame 1 to frame 2, or -.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write, 8 bits.")],
     mask: Annotated[
         Path | None,
         typer.Option(metavar="PNG", help="Black where the flow leads outside or is unknown."),
     ] = None,
+    file_format: options.FlowFormat = None,
+    max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -29,11 +32,14 @@ def warp(
     """
     import numpy as np
 
-    from ..files import encode_image, read_flow, read_image, to_uint8, write_files
-    from ..warping import warp
+    from ..files import encode_image, to_uint8, write_files
 
-    check_outputs(pictures=[output, mask], inputs=[image2, flow])
-    image, vectors = to_uint8(read_image(image2)), read_flow(flow)
+    refuse_two_streams([image2, flow])
+    check_outputs(pictures=[output, mask], inputs=files_among(image2, flow))
+    image, vectors = to_uint8(read_frames(image2)[0]), read_vectors(flow, file_format)
+
+    from ..warping import warp  # torch, which takes seconds: not before the files are read
+
     warped = warp(image, vectors)
     inside = warp(np.ones(vectors.shape[:2]), vectors) > 0
     contents = {output: encode_image(output, warped)}

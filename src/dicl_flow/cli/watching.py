@@ -1,7 +1,8 @@
-"""The progress of a video."""
+"""Progress: a bar where someone watches, else a line every half minute."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -70,3 +71,22 @@ def watched(total: int | None, done: int, *, quiet: bool) -> Iterator[Watch]:
             progress.update(task, speed=f"{speed:.1f} frames/s" if speed else "")
 
         yield Watch(advance, lambda text: progress.console.print(text, highlight=False))
+
+
+@contextmanager
+def now_and_then(tell: Callable[[], None], *, wanted: bool) -> Iterator[None]:
+    """Call `tell` every half minute, from a thread of its own: a frame may take minutes."""
+    from ..training import journal
+
+    ended = Event()
+
+    def work() -> None:
+        while not ended.wait(journal.EVERY):
+            tell()
+
+    if wanted:
+        Thread(target=work, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

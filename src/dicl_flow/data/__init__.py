@@ -1,11 +1,13 @@
 """Data sets: pairs on disk, samples in memory, batches for training. Never imports models."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import on_first_use
 from .augment import augment
 from .chairs import chairs_pairs
 from .dataset import FlowDataset
 from .hd1k import hd1k_pairs
 from .kitti import kitti_pairs, kitti_test_pairs
-from .loader import stream_batches
 from .middlebury import middlebury_pairs, stereo_pairs
 from .own import own_pairs
 from .registry import DATA_SETS, DataSet, data_set, list_pairs, parse_data_argument
@@ -14,6 +16,11 @@ from .sintel import sintel_pairs, sintel_test_pairs
 from .survey import Survey
 from .things import things_pairs
 from .video_frames import video_frames
+
+if TYPE_CHECKING:
+    from .loader import stream_batches
+else:
+    __getattr__ = on_first_use(__name__, {"stream_batches": "loader"})
 
 __all__ = [
     "DATA_SETS",

@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import InputError
 from ..files import read_disparity, read_flow, read_image, to_uint8
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,15 +58,15 @@ class FlowSample:
 class FlowBatch:
     """Samples of one size, as tensors."""
 
-    image1: Tensor
+    image1: "Tensor"
     """(B, 3, H, W) float32 in [0, 1]."""
-    image2: Tensor
-    flow: Tensor
+    image2: "Tensor"
+    flow: "Tensor"
     """(B, 2, H, W) float32."""
-    valid: Tensor
+    valid: "Tensor"
     """(B, H, W) bool."""
 
-    def to(self, device: torch.device | str) -> "FlowBatch":
+    def to(self, device: "torch.device | str") -> "FlowBatch":
         """Return the batch on `device`."""
         tensors = (self.image1, self.image2, self.flow, self.valid)
         return FlowBatch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
@@ -95,6 +97,8 @@ def read_sample(pair: FlowPair) -> FlowSample:
 
 def collate(samples: Sequence[FlowSample]) -> FlowBatch:
     """Stack samples of one size into a batch."""
+    import torch
+
     sizes = {sample.flow.shape[:2] for sample in samples}
     if len(sizes) > 1:
         raise InputError(f"samples of a batch must have one size, got {sorted(sizes)}")
@@ -133,5 +137,7 @@ def _read_mask(path: Path, size: tuple[int, ...]) -> Array:
     return np.any(image != 0, axis=2)
 
 
-def _image_tensor(image: Array) -> Tensor:
+def _image_tensor(image: Array) -> "Tensor":
+    import torch
+
     return torch.from_numpy(image.transpose(2, 0, 1).copy()).float() / 255

@@ -12,15 +12,25 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import encode_image, write_files
+from ..files.sizes import check_size
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".gif")
+CAMERA = "camera:"
 
 
 def is_video(path: Path) -> bool:
     """Whether the name is that of a video file."""
     return path.suffix.lower() in VIDEO_SUFFIXES
+
+
+def check_source(text: str) -> None:
+    """Refuse, without opening it, what is no video, folder, pattern of frames or camera."""
+    pattern = any(sign in text for sign in "*?[")
+    path = Path(text)
+    if not (text.startswith(CAMERA) or pattern or path.is_dir() or path.is_file()):
+        raise FileNotFoundError(f"no video, folder or camera {text}; a camera is {CAMERA}0")
 
 
 def pyav() -> Any:
@@ -40,10 +50,19 @@ def open_video(path: Path) -> Iterator[Any]:
         with av.open(str(path)) as container:
             if not container.streams.video:
                 raise InputError(f"{path} holds no pictures")
-            container.streams.video[0].thread_type = "AUTO"
+            stream = container.streams.video[0]
+            _check_size(path, stream)
+            stream.thread_type = "AUTO"
             yield container
     except av.FFmpegError as error:
         raise InputError(f"{path} cannot be decoded as a video: {error.strerror}") from None
+
+
+def _check_size(path: Path, stream: Any) -> None:
+    try:
+        check_size(stream.width, stream.height)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def video_frames(path: Path) -> Iterator[Array]:

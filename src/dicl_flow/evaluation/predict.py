@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from ..data import FlowPair, read_frames
 from ..errors import InputError
-from ..files import encode_flow, read_bytes, read_flow, write_files
-from ..files.flow_files import decode_npy, encode_npy
+from ..files import decode_npy, encode_flow, encode_npy, read_bytes, read_flow, write_files
 from .baseline import Array, Method
 from .metrics import check_estimate
 

@@ -1,22 +1,42 @@
 """Flow files and images: bytes on disk to arrays in memory and back."""
 
-from .atomic import check_folder, check_writable, read_bytes, replacing, write_files
+from .arrays import decode_npy, encode_npy
+from .atomic import check_folder, check_writable, naming, replacing, write_files
 from .disparity import read_disparity
-from .flow_files import FLOW_SUFFIXES, encode_flow, read_flow, write_flow
-from .images import check_image_name, encode_image, read_image, to_uint8
+from .flow_files import FLOW_SUFFIXES, decode_flow, encode_flow, read_flow, write_flow
+from .images import (
+    check_image_name,
+    check_unit_range,
+    decode_image,
+    encode_image,
+    read_image,
+    to_uint8,
+)
+from .reading import check_file, read_bytes, read_stream
+from .sizes import max_size, set_max_size
 
 __all__ = [
     "FLOW_SUFFIXES",
+    "check_file",
     "check_folder",
     "check_image_name",
+    "check_unit_range",
     "check_writable",
+    "decode_flow",
+    "decode_image",
+    "decode_npy",
     "encode_flow",
     "encode_image",
+    "encode_npy",
+    "max_size",
+    "naming",
     "read_bytes",
     "read_disparity",
     "read_flow",
     "read_image",
+    "read_stream",
     "replacing",
+    "set_max_size",
     "to_uint8",
     "write_files",
     "write_flow",

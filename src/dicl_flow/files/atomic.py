@@ -1,5 +1,6 @@
 """Files appear whole or not at all."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -8,18 +9,7 @@ from pathlib import Path
 
 from ..errors import InputError
 
-
-def read_bytes(path: str | Path) -> bytes:
-    """Read a file; a missing one, a folder or an empty file is an error that says so."""
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"no such file: {path}")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; a file is needed here")
-    data = path.read_bytes()
-    if not data:
-        raise InputError(f"{path} is empty (0 bytes)")
-    return data
+_FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk, or what one user may have of it
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:
@@ -43,10 +33,22 @@ def replacing(path: Path) -> Iterator[Path]:
     check_writable(path)
     temporary = _write_temporary(path, b"")
     try:
-        yield temporary
+        with naming(path):
+            yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let a disk that is full say which file it has no room for; the system does not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise OSError(f"cannot write {path}: {error.strerror}") from None
 
 
 def check_writable(path: str | Path) -> None:

@@ -4,8 +4,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, unknown_name
-from .atomic import read_bytes
-from .flow_files import decode_npy, decode_pfm
+from .arrays import decode_npy
+from .flow_files import decode_pfm
+from .reading import read_bytes
+from .sizes import most_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -18,7 +20,7 @@ def read_disparity(path: str | Path) -> Array:
     if suffix not in _DECODERS:
         raise InputError(f"{path}: {unknown_name('disparity file extension', suffix, _DECODERS)}")
     try:
-        disparity = _DECODERS[suffix](read_bytes(path))
+        disparity = _DECODERS[suffix](read_bytes(path, most_bytes()))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if disparity.ndim != 2 or not disparity.size:

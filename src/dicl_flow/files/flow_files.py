@@ -1,9 +1,7 @@
 """Flow files. In memory a flow is (H, W, 2) float32, x first, in pixels; NaN marks unknown flow."""
 
-import io
 import re
 import struct
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +10,11 @@ import cv2
 import numpy as np
 
 from ..errors import InputError, unknown_name
-from .atomic import read_bytes, write_files
+from .arrays import decode_npy, decode_npz, encode_npy, encode_npz
+from .atomic import write_files
+from .images import decode_pixels
+from .reading import read_bytes
+from .sizes import check_size, most_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,8 +34,13 @@ class FlowFormat(NamedTuple):
 
 def read_flow(path: str | Path) -> Array:
     """Read a .flo, .pfm, .png (KITTI), .npz or .npy file: (H, W, 2) float32, NaN where unknown."""
+    _format_of(path)  # a file of no known format is not even opened
+    return decode_flow(path, read_bytes(path, most_bytes()))
+
+
+def decode_flow(path: str | Path, data: bytes) -> Array:
+    """Return the flow that the bytes of a file called `path` hold, as `read_flow`."""
     flow_format = _format_of(path)
-    data = read_bytes(path)
     try:
         return _checked(flow_format.decode(data))
     except InputError as error:
@@ -87,6 +94,7 @@ def _decode_flo(data: bytes) -> Array:
     width, height = struct.unpack("<ii", data[4:12])
     if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
         raise InputError(f"impossible .flo size: {width}x{height}")
+    check_size(width, height)
     flow = _floats(data[12:], "<f4", (height, width, 2)).copy()
     flow[_either(np.abs(flow) > _FLO_LIMIT)] = np.nan
     return flow
@@ -112,6 +120,7 @@ def decode_pfm(data: bytes) -> Array:
         scale = 0.0
     if not scale or not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
         raise InputError(f"impossible .pfm header: {header[0]!r}")
+    check_size(width, height)
     shape = (height, width, 3) if header[1] == b"PF" else (height, width)
     values = _floats(data[header.end() :], "<f4" if scale < 0 else ">f4", shape)
     return values[::-1].astype(np.float32)  # rows are stored bottom to top
@@ -141,7 +150,7 @@ def _floats(data: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
 
 
 def _decode_kitti(data: bytes) -> Array:
-    raw = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    raw = decode_pixels(data, cv2.IMREAD_UNCHANGED)
     if raw is None:
         raise InputError("not a PNG file, or a damaged one")
     if raw.dtype != np.uint16 or raw.ndim != 3 or raw.shape[2] != 3:
@@ -167,49 +176,11 @@ def _encode_kitti(flow: Array) -> bytes:
     return bytes(cv2.imencode(".png", image)[1])
 
 
-def decode_npy(data: bytes) -> Array:
-    """Bytes of a .npy file -> the array, never unpickled."""
-    try:
-        value = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise InputError(f"not a .npy file of numbers: {error}") from None
-    if not isinstance(value, np.ndarray):
-        raise InputError("this is a .npz archive; name it .npz")
-    return value
-
-
-def _decode_npz(data: bytes) -> Array:
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            names = list(archive)
-            name = names[0] if len(names) == 1 else "flow"
-            if name not in names:
-                raise InputError(f"no array named 'flow' in the archive; it holds {names}")
-            return np.asarray(archive[name])
-    except InputError:
-        raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise InputError(f"not a .npz archive of numbers: {error}") from None
-
-
-def encode_npy(array: Array) -> bytes:
-    """Return the bytes of a .npy file."""
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
-def _encode_npz(flow: Array) -> bytes:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, flow=flow)
-    return buffer.getvalue()
-
-
 _FORMATS: dict[str, FlowFormat] = {
     ".flo": FlowFormat(_decode_flo, _encode_flo),
     ".pfm": FlowFormat(_decode_pfm_flow, _encode_pfm),
     ".png": FlowFormat(_decode_kitti, _encode_kitti),
-    ".npz": FlowFormat(_decode_npz, _encode_npz),
+    ".npz": FlowFormat(decode_npz, encode_npz),
     ".npy": FlowFormat(decode_npy, encode_npy),
 }
 FLOW_SUFFIXES = tuple(_FORMATS)

@@ -1,5 +1,6 @@
 """Images: (H, W, 3) RGB arrays in the depth of the file."""
 
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,9 @@ import cv2
 import numpy as np
 
 from ..errors import InputError
-from .atomic import read_bytes
+from .image_sizes import image_size
+from .reading import read_bytes
+from .sizes import check_size, most_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -18,14 +21,41 @@ def read_image(path: str | Path) -> Array:
     Grey images are repeated on three channels, transparency is dropped, and the
     orientation a camera noted is applied.
     """
-    data = np.frombuffer(read_bytes(path), np.uint8)
+    return decode_image(read_bytes(path, most_bytes()), str(path))
+
+
+def decode_image(data: bytes, name: str) -> Array:
+    """Return the image that the bytes of a file hold, as `read_image`; errors say `name`."""
     try:
-        image = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
-    except cv2.error as error:
-        raise InputError(f"{path} cannot be read as an image: {error.err}") from None
+        image = decode_pixels(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
     if image is None:
-        raise InputError(f"{path} is not an image, or one in a format that OpenCV cannot read")
+        raise InputError(f"{name} is not an image, or one in a format that OpenCV cannot read")
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def decode_pixels(data: bytes, flags: int) -> Array | None:
+    """Pixels as OpenCV hands them out; None for what is no image, an error for too large a one."""
+    size = image_size(data)
+    if size is None:
+        return None
+    check_size(*size)
+    try:
+        return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        raise InputError(f"it cannot be read as an image: {error.err}") from None
+
+
+def check_unit_range(low: float, high: float) -> None:
+    """Refuse a float image whose least and greatest pixel do not lie in [0, 1]."""
+    if not (isfinite(low) and isfinite(high)):
+        raise InputError("the image holds NaN or infinite pixels")
+    if low < 0 or high > 1:
+        raise InputError(
+            f"float images lie in [0, 1], this one in [{low:g}, {high:g}]; "
+            f"divide by its full scale, or pass uint8"
+        )
 
 
 def encode_image(path: str | Path, image: Array) -> bytes:

@@ -3,12 +3,14 @@
 import io
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InputError
-from .renderer import RenderedBatch
+
+if TYPE_CHECKING:
+    from .renderer import RenderedBatch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +28,7 @@ class MotionStatistics:
     occluded: list[float] = field(default_factory=list)
     """The share of occluded pixels in each batch."""
 
-    def add(self, rendered: RenderedBatch) -> None:
+    def add(self, rendered: "RenderedBatch") -> None:
         """Count a batch."""
         flow = rendered.flow[..., ::_SPACING, ::_SPACING].permute(0, 2, 3, 1).cpu().numpy()
         layer = rendered.layer[..., ::_SPACING, ::_SPACING].cpu().numpy()

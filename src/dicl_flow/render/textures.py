@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
 from ..files import read_image, to_uint8
 from .dice import Dice
+from .photos import list_photos
 from .procedural import procedural_textures
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TEXTURE_SIZE = (384, 512)
-PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm")
 _NUM_PROCEDURAL = 54
 
 
@@ -58,17 +57,6 @@ def load_textures(
     stack = _read_photos(paths, size).to(device)
     dice = Dice(torch.device(device), seed)
     return TextureAtlas(stack, procedural_textures(dice, _NUM_PROCEDURAL, size))
-
-
-def list_photos(folder: Path) -> list[Path]:
-    """All photographs of a folder and the folders in it, in order."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder of photographs {folder}; or say 'procedural'")
-    files = (f for f in sorted(folder.rglob("*")) if f.suffix.lower() in PHOTO_SUFFIXES)
-    photos = [file for file in files if not file.name.startswith(".")]
-    if not photos:
-        raise InputError(f"no photographs ({', '.join(PHOTO_SUFFIXES)}) in {folder}")
-    return photos
 
 
 def _read_photos(paths: Sequence[Path], size: tuple[int, int]) -> Tensor:

@@ -1,12 +1,30 @@
 """Training: recipe -> batches -> loss -> step -> checkpoint."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import on_first_use
 from .checkpoint import RunFolder
-from .distributed import Processes, join, leave
-from .loop import Limits, Outcome, train
-from .loss import end_point_error, pyramid_loss
 from .recipe import read_recipe, recipe_names
-from .sources import PROCEDURAL, BatchSource, DataSource, FixedSource, SceneSource, open_source
-from .trainer import Trainer
+from .roots import PROCEDURAL, check_roots
+
+if TYPE_CHECKING:
+    from .distributed import Processes, join, leave
+    from .loop import Limits, Outcome, train
+    from .loss import end_point_error, pyramid_loss
+    from .sources import BatchSource, DataSource, FixedSource, SceneSource, open_source
+    from .trainer import Trainer
+else:
+    __getattr__ = on_first_use(
+        __name__,
+        {
+            **dict.fromkeys(("Processes", "join", "leave"), "distributed"),
+            **dict.fromkeys(("Limits", "Outcome", "train"), "loop"),
+            **dict.fromkeys(("end_point_error", "pyramid_loss"), "loss"),
+            **dict.fromkeys(("BatchSource", "DataSource", "FixedSource"), "sources"),
+            **dict.fromkeys(("SceneSource", "open_source"), "sources"),
+            "Trainer": "trainer",
+        },
+    )
 
 __all__ = [
     "BatchSource",
@@ -19,6 +37,7 @@ __all__ = [
     "RunFolder",
     "SceneSource",
     "Trainer",
+    "check_roots",
     "end_point_error",
     "join",
     "leave",

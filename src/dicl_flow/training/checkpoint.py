@@ -5,8 +5,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..config import TrainConfig, differences, to_toml
 from ..errors import InputError
 from ..files import check_folder, read_bytes, write_files
@@ -65,12 +63,16 @@ class RunFolder:
 
     def save(self, checkpoint: Checkpoint, weights: bytes) -> None:
         """Replace checkpoint and weights together."""
+        import torch
+
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         write_files({self.checkpoint: buffer.getvalue(), self.weights: weights})
 
     def save_bad_batch(self, batch: dict[str, Any]) -> None:
         """Keep the batch that broke the run."""
+        import torch
+
         buffer = io.BytesIO()
         torch.save(batch, buffer)
         write_files({self.bad_batch: buffer.getvalue()})
@@ -78,6 +80,8 @@ class RunFolder:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint; nothing in it is executed."""
+    import torch
+
     try:
         return torch.load(io.BytesIO(read_bytes(path)), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError):

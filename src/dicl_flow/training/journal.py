@@ -13,8 +13,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..files import write_files
-from ..inputs import Array
+from ..files import naming, write_files
+from ..files.images import Array
 
 EVERY = 30.0  # seconds between two lines where there is no terminal
 
@@ -54,7 +54,7 @@ class Journal:
         seconds = max(perf_counter() - self._since, 1e-9)
         line = {key: value / max(self._count, 1) for key, value in self._sums.items()}
         line = {"step": step, **line, "pairs_per_second": self._pairs / seconds, **extra}
-        with self.path.open("a") as file:
+        with naming(self.path), self.path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         if self._board is not None:
             for key, value in line.items():

@@ -14,8 +14,7 @@ from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs, stream_batches
 from ..errors import InputError
 from ..render import Renderer, TextureAtlas, list_photos, load_textures
 from .distributed import Processes
-
-PROCEDURAL = "procedural"  # --data rendered=procedural: no photographs
+from .roots import PROCEDURAL, find_root
 
 
 class BatchSource(Protocol):
@@ -51,7 +50,7 @@ class RenderSource:
         if len(config.data) > 1:
             raise InputError("the data set 'rendered' cannot be mixed with others")
         self.config = config
-        self.photos = _root("rendered", roots)
+        self.photos = find_root("rendered", roots)
         if str(self.photos) != PROCEDURAL:
             list_photos(self.photos)  # complain now, not when the first batch is due
 
@@ -130,14 +129,6 @@ def _pairs(config: TrainConfig, roots: Mapping[str, Path]) -> list[FlowPair]:
     return [
         pair
         for entry in config.data
-        for pair in list_pairs(entry.name, _root(entry.name, roots), needs_truth=True)
+        for pair in list_pairs(entry.name, find_root(entry.name, roots), needs_truth=True)
         * entry.repeat
     ]
-
-
-def _root(name: str, roots: Mapping[str, Path]) -> Path:
-    for known in (name, name.partition(":")[0]):
-        if known in roots:
-            return roots[known]
-    place = f"`roots={{'{name}': PATH}}`"
-    raise InputError(f"the recipe trains on {name!r}: say where it lies with {place}")

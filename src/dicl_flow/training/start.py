@@ -1,17 +1,20 @@
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from ..config import ModelConfig
 from ..errors import InputError
-from ..models import FlowNetwork
 from ..weights import check_keys, packaged_names, read_weights, resolve
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..models import FlowNetwork
 
 RANDOM = "random"  # what weights record that were started from none
 _OPTIONAL = {"projection": [".projection."], "context": [".context.", ".out_of_range."]}
 
 
-def start_from(model: FlowNetwork, path: str | Path) -> ModelConfig:
+def start_from(model: "FlowNetwork", path: str | Path) -> ModelConfig:
     """Fill `model` with the weights of an earlier stage; return that stage's config.
 
     Parts that the earlier stage did not have (projection, context nets) keep their
@@ -56,8 +59,10 @@ def origin(path: str | Path) -> str:
     return f"{name}, sha256 {read_weights(path).sha256[:12]}"
 
 
-def freeze_norms(model: nn.Module) -> None:
+def freeze_norms(model: "nn.Module") -> None:
     """Keep batch norm statistics as they are."""
+    from torch import nn
+
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()

@@ -12,12 +12,10 @@ import cv2
 
 from ..data.listing import natural_key
 from ..data.own import IMAGE_SUFFIXES
-from ..data.video_frames import open_video, pyav, to_array
+from ..data.video_frames import CAMERA, check_source, open_video, pyav, to_array
 from ..errors import InputError
 from ..files import read_image, to_uint8
 from ..inputs import Array
-
-CAMERA = "camera:"
 
 
 class Shot(NamedTuple):
@@ -49,6 +47,7 @@ class Source:
 
 def open_source(text: str) -> Source:
     """Understand what a user gives: a video file, a folder, a glob pattern, or camera:0."""
+    check_source(text)
     if text.startswith(CAMERA):
         return _camera(text)
     path = Path(text)
@@ -56,10 +55,8 @@ def open_source(text: str) -> Source:
         return images(sorted(path.iterdir(), key=lambda file: natural_key(file.name)), path)
     if path.is_file():
         return _video(path)
-    if any(sign in text for sign in "*?["):
-        files = map(Path, glob(text))  # noqa: PTH207 - Path.glob wants the folder apart
-        return images(sorted(files, key=lambda file: natural_key(str(file))), path)
-    raise FileNotFoundError(f"no video, folder or camera {text}; a camera is camera:0")
+    files = map(Path, glob(text))  # noqa: PTH207 - Path.glob wants the folder apart
+    return images(sorted(files, key=lambda file: natural_key(str(file))), path)
 
 
 def images(files: list[Path], place: Path) -> Source:

@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..files import write_files
+from ..files import naming, write_files
 from ..inputs import Array
 from ..visualize import flow_statistics, known_flow
 from ..warping import warp
@@ -108,7 +108,7 @@ class StatisticsTable(Writer):
 
     def commit(self) -> None:
         """Append the rows."""
-        with self._part.open("a") as file:
+        with naming(self.output), self._part.open("a") as file:
             file.write(self._rows)
         self._rows = ""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from ..files import encode_flow, encode_image, replacing, write_files
+from ..files import encode_flow, encode_image, naming, replacing, write_files
 from ..inputs import Array
 from ..result import FlowResult
 from ..visualize import confidence_to_grey
@@ -149,7 +149,7 @@ class FlowStack(Writer):
     def commit(self) -> None:
         """Write the header anew: what came behind is a part of the array from now on."""
         if self.memory:
-            with self._part.open("r+b") as file:
+            with naming(self.output), self._part.open("r+b") as file:
                 file.write(self._header(self._count))
 
     def finish(self) -> Path:
@@ -164,7 +164,7 @@ class FlowStack(Writer):
         return (2, *size, 2) if self.backward else (*size, 2)
 
     def _append(self, array: Array) -> None:
-        with self._part.open("ab") as file:
+        with naming(self.output), self._part.open("ab") as file:
             file.write(array.astype("<f4").tobytes())
 
     def _header(self, count: int) -> bytes:

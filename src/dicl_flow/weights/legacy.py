@@ -5,16 +5,15 @@ import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ..config import ModelConfig
 from ..errors import InputError
 from ..files import read_bytes
-from ..models import build
 from .store import Weights, check_keys
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Their layers count octaves: level n has stride 2**n. Ours are named by stride.
 _RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
@@ -66,8 +65,11 @@ def _stride(match: re.Match[str]) -> int:
     return 2 ** int(match[1])
 
 
-def _read_state_dict(path: str | Path) -> Mapping[str, Tensor]:
-    data = io.BytesIO(read_bytes(path))
+def _read_state_dict(path: str | Path) -> "Mapping[str, Tensor]":
+    data = io.BytesIO(read_bytes(path))  # a file that is missing says so before torch is imported
+    import torch
+    from torch import Tensor
+
     try:
         content: Any = torch.load(data, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -87,7 +89,7 @@ def _read_state_dict(path: str | Path) -> Mapping[str, Tensor]:
     return content
 
 
-def _strip_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _strip_prefix(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
     """Drop wrappers' prefixes (`module.`, `model.`) that all keys share."""
     result = dict(tensors)
     for prefix in ("module.", "model.", "module."):
@@ -98,11 +100,15 @@ def _strip_prefix(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _check(
     path: str | Path,
-    legacy: Mapping[str, Tensor],
-    renamed: Mapping[str, Tensor],
+    legacy: "Mapping[str, Tensor]",
+    renamed: "Mapping[str, Tensor]",
     config: ModelConfig,
 ) -> None:
     """Account for every key, speaking of unknown ones by the name they have in the file."""
+    import torch
+
+    from ..models import build
+
     if len(renamed) != len(legacy):
         raise InputError(f"{path}: two keys of the checkpoint mean the same tensor")
     with torch.device("meta"):

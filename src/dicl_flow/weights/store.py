@@ -4,16 +4,18 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
-import safetensors.torch
-from torch import Tensor, nn
 
 from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
-from ..models import FlowNetwork, build
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..models import FlowNetwork
 
 CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
@@ -29,7 +31,7 @@ class Weights:
     """A file of weights: what they belong to, the numbers, and what is known about them."""
 
     config: ModelConfig
-    tensors: Mapping[str, Tensor]
+    tensors: "Mapping[str, Tensor]"
     about: Mapping[str, str] = field(default_factory=dict)
     """Free text by topic: source, recipe, metrics …"""
     sha256: str = ""
@@ -82,8 +84,10 @@ def read_weights(path: str | Path) -> Weights:
         raise InputError(
             f"{path} is a pickled checkpoint; run 'dicl-flow convert {path} OUT.safetensors' first"
         )
+    from safetensors.torch import load
+
     try:
-        tensors = safetensors.torch.load(data)
+        tensors = load(data)
     except safetensors.SafetensorError as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from None
     about = _metadata(data)
@@ -103,13 +107,15 @@ def read_weights(path: str | Path) -> Weights:
 
 def encode_weights(weights: Weights) -> bytes:
     """Return the bytes of a .safetensors file, config and all."""
+    from safetensors.torch import save
+
     about = {CONFIG_KEY: weights.config.to_json(), **weights.about}
     if weights.calibration is not None:
         about[CALIBRATION_KEY] = weights.calibration.to_json()
     for name, calibration in weights.quality_calibrations.items():
         about[_calibration_key(name)] = calibration.to_json()
     tensors = {key: tensor.contiguous() for key, tensor in weights.tensors.items()}
-    return _in_order(safetensors.torch.save(tensors, metadata=about))
+    return _in_order(save(tensors, metadata=about))
 
 
 def halve(weights: Weights) -> Weights:
@@ -121,15 +127,17 @@ def halve(weights: Weights) -> Weights:
     return replace(weights, tensors=tensors)
 
 
-def load_model(weights: Weights) -> FlowNetwork:
+def load_model(weights: Weights) -> "FlowNetwork":
     """Build the network of `weights` and fill it, strictly, in float32."""
+    from ..models import build
+
     model = build(weights.config)
     check_keys(weights.tensors, model)
     model.load_state_dict(dict(weights.tensors), strict=True)
     return model.eval()
 
 
-def check_keys(tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+def check_keys(tensors: "Mapping[str, Tensor]", model: "nn.Module") -> None:
     """Refuse tensors that are not exactly the model's, naming what is missing or unknown."""
     expected = model.state_dict()
     missing = sorted(expected.keys() - tensors.keys())

@@ -1,0 +1,101 @@
+"""Arrays of numbers, .npy and .npz: the header is looked at before memory is taken."""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Callable
+from math import prod
+from tokenize import TokenError
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from ..errors import InputError
+from .sizes import check_pixels
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_NUMBERS = "biufc"
+_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], Any]] = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+}
+_DAMAGED: tuple[type[Exception], ...] = (
+    *(ValueError, TypeError, LookupError, AttributeError, EOFError, OSError, SyntaxError),
+    *(TokenError, RecursionError, MemoryError),
+)
+"""What numpy raises where a header is none."""
+_DAMAGED_ARCHIVE: tuple[type[Exception], ...] = (
+    *_DAMAGED,
+    *(zipfile.BadZipFile, zlib.error, RuntimeError),  # the last of them: encrypted
+)
+
+
+def decode_npy(data: bytes) -> Array:
+    """Bytes of a .npy file -> the array, never unpickled."""
+    if data[:2] == b"PK":
+        raise InputError("this is a .npz archive; name it .npz")
+    return _read_array(io.BytesIO(data), len(data))
+
+
+def decode_npz(data: bytes) -> Array:
+    """Bytes of a .npz file -> its array `flow`, or the only one, never unpickled."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entry = _chosen(archive)
+            with archive.open(entry) as stream:
+                return _read_array(stream, entry.file_size)
+    except InputError:
+        raise
+    except _DAMAGED_ARCHIVE as error:
+        raise InputError(f"not a .npz archive of numbers: {error}") from None
+
+
+def encode_npy(array: Array) -> bytes:
+    """Return the bytes of a .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def encode_npz(flow: Array) -> bytes:
+    """Return the bytes of a .npz file that holds `flow` under this name."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, flow=flow)
+    return buffer.getvalue()
+
+
+def _chosen(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+    entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    name = next(iter(entries)) if len(entries) == 1 else "flow"
+    if name not in entries:
+        raise InputError(f"no array named 'flow' in the archive; it holds {list(entries)}")
+    return entries[name]
+
+
+def _read_array(stream: IO[bytes], length: int) -> Array:
+    """Read the array of a stream of `length` bytes."""
+    shape, by_columns, dtype = _read_header(stream)
+    if dtype.kind not in _NUMBERS or min(shape, default=0) < 0:
+        raise InputError(f"not a .npy file of numbers: it says {dtype} of shape {shape}")
+    values, there = prod(shape), length - stream.tell()
+    check_pixels(values // 2 if len(shape) == 3 else values, f"an array of shape {shape}")
+    expected = values * dtype.itemsize
+    data = stream.read(expected) if there >= expected else b""
+    if len(data) < expected:
+        raise InputError(f"truncated file: shape {shape} needs {expected} bytes, got {there}")
+    flat = np.frombuffer(data, dtype) if values else np.empty(0, dtype)
+    return flat.reshape(shape, order="F" if by_columns else "C")
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
+    try:
+        version = npy.read_magic(stream)
+        if version not in _HEADERS:
+            raise InputError(f"a .npy file of version {version} holds no plain numbers")
+        return _HEADERS[version](stream)
+    except InputError:
+        raise
+    except _DAMAGED as error:
+        raise InputError(f"not a .npy file of numbers: {error}") from None

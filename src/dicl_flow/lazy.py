@@ -1,0 +1,21 @@
+"""Names of a package that are imported when they are first used.
+
+Torch takes seconds to import: whoever mistypes a file's name should not wait for it.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a package's `__getattr__`; `homes` gives for each name the module it is in."""
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f".{homes[name]}", package), name)
+        setattr(import_module(package), name, value)
+        return value
+
+    return get

@@ -1,0 +1,16 @@
+from pathlib import Path
+
+from ..errors import InputError
+
+PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm")
+
+
+def list_photos(folder: Path) -> list[Path]:
+    """All photographs of a folder and the folders in it, in order."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder of photographs {folder}; or say 'procedural'")
+    files = (f for f in sorted(folder.rglob("*")) if f.suffix.lower() in PHOTO_SUFFIXES)
+    photos = [file for file in files if not file.name.startswith(".")]
+    if not photos:
+        raise InputError(f"no photographs ({', '.join(PHOTO_SUFFIXES)}) in {folder}")
+    return photos

@@ -1,0 +1,28 @@
+"""Where the data that a recipe trains on lies."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..config import TrainConfig
+from ..errors import InputError
+
+PROCEDURAL = "procedural"  # --data rendered=procedural: no photographs
+
+
+def find_root(name: str, roots: Mapping[str, Path]) -> Path:
+    """Return the folder of a data set of the recipe; "chairs" holds "chairs:val" as well."""
+    for known in (name, name.partition(":")[0]):
+        if known in roots:
+            return roots[known]
+    place = f"`roots={{'{name}': PATH}}`"
+    raise InputError(f"the recipe trains on {name!r}: say where it lies with {place}")
+
+
+def check_roots(config: TrainConfig, roots: Mapping[str, Path]) -> None:
+    """Refuse, before anything is imported or listed, data that is not there at all."""
+    for entry in config.data:
+        root = find_root(entry.name, roots)
+        procedural = entry.name == "rendered" and str(root) == PROCEDURAL
+        if not (procedural or root.exists()):
+            hint = "; or say 'procedural'" if entry.name == "rendered" else ""
+            raise FileNotFoundError(f"no folder {root} for the data set {entry.name!r}{hint}")
