@@ -3,7 +3,7 @@
 from .atomic import check_folder, check_writable, read_bytes, replacing, write_files
 from .disparity import read_disparity
 from .flow_files import FLOW_SUFFIXES, encode_flow, read_flow, write_flow
-from .images import check_image_name, encode_image, read_image, to_uint8
+from .images import check_image_name, encode_image, read_image, to_integers, to_uint8
 
 __all__ = [
     "FLOW_SUFFIXES",
@@ -17,6 +17,7 @@ __all__ = [
     "read_flow",
     "read_image",
     "replacing",
+    "to_integers",
     "to_uint8",
     "write_files",
     "write_flow",
