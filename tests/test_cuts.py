@@ -18,7 +18,7 @@ from dicl_flow.video import (
     open_source,
     run,
 )
-from dicl_flow.video.cuts import unexplained
+from dicl_flow.video.cuts import is_cut, unexplained
 
 pytestmark = pytest.mark.heavy
 
@@ -56,6 +56,21 @@ def test_the_measure_tells_cuts_from_motion():
     assert unexplained(ONE[0], TWO[0], right) > 0.7
     deep = (frame.astype(np.uint16) * 257 for frame in (ONE[0], ONE[1]))
     assert unexplained(*deep, right) == unexplained(ONE[0], ONE[1], right)
+
+
+def test_fast_fades_are_cuts_and_slow_ones_are_not():
+    """Over 4 frames to black, and over 50 frames: the first step, then the last."""
+    right = np.zeros((*SIZE, 2), np.float32) + np.float32([4, 0])
+    for length, expected in ((4, [True, True]), (50, [False, True])):
+        found = []
+        for step in (0, length - 2):
+            levels = 1 - step / length, 1 - (step + 1) / length
+            dark = (
+                np.rint(frame * level).astype(np.uint8)
+                for frame, level in zip(ONE, levels, strict=False)
+            )
+            found.append(is_cut(*dark, right))
+        assert found == expected
 
 
 def test_by_choice_the_flow_of_a_cut_is_blank_or_held(tmp_path):

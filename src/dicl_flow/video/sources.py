@@ -92,7 +92,12 @@ def _read(file: Path, in_depth: Callable[[Array], Array]) -> Array:
 
 def capture(device: int | str, *, live: bool) -> Source:
     """Frames that OpenCV reads: a camera by its number, or a file."""
-    video = cv2.VideoCapture(device)
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(0)  # what is wrong is said below, once
+    try:
+        video = cv2.VideoCapture(device)
+    finally:
+        cv2.utils.logging.setLogLevel(level)
     if not video.isOpened():
         raise InputError(f"OpenCV cannot open {'camera ' if live else ''}{device}")
     rate, count = video.get(cv2.CAP_PROP_FPS), video.get(cv2.CAP_PROP_FRAME_COUNT)
