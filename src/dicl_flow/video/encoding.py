@@ -86,7 +86,7 @@ def check_rate(output: Path, rate: float) -> None:
     if output.suffix.lower() == ".gif" and rate > GIF_RATE:
         raise InputError(
             f"a GIF shows {GIF_RATE} pictures a second at most, {output} would need {rate:g}; "
-            f"give a lower rate (--fps) or write a video"
+            "give a lower rate, or write a video"
         )
 
 
