@@ -1,6 +1,7 @@
 """Clips to write and to read back, and a stand-in for the network that knows their motion."""
 
 import csv
+from types import SimpleNamespace
 
 import av
 import fake_trees
@@ -65,3 +66,10 @@ class KnownMotion:
             there = torch.tensor(self.motion) + brightness / 40
             answer[:, channel : channel + 2] = sign * there[:, None, None]
         return answer
+
+
+def know_motion(monkeypatch, sequence=KnownMotion):
+    """Let commands estimate with a stand-in: no network is built."""
+    estimator = SimpleNamespace(device="cpu", precision="fp32", backend="plain")
+    monkeypatch.setattr("dicl_flow.estimator.load", lambda *choices: estimator)
+    monkeypatch.setattr("dicl_flow.sequence.FlowSequence", sequence)

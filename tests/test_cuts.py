@@ -5,7 +5,7 @@ import re
 import fake_trees
 import numpy as np
 import pytest
-from clips import KnownMotion, read_rows, write_images, write_video
+from clips import KnownMotion, know_motion, read_rows, write_images, write_video
 
 import dicl_flow
 from dicl_flow.data.kitti import kitti_scenes
@@ -27,6 +27,13 @@ ONE, TWO, THREE = (fake_trees.moving_frames(3, SIZE, seed, motion=(4, 0))[0] for
 CUTS_AT = (2, 3)
 FILM = [*ONE, TWO[0], *THREE]
 """Three scenes; that of the middle is one frame long."""
+
+
+@pytest.fixture
+def video(run, monkeypatch):
+    """Run the command, the network replaced by one that knows the motion."""
+    know_motion(monkeypatch)
+    return lambda *words: run("video", *words)
 
 
 def stack_of(tmp_path, frames, cuts, name="s", stop_after=None, sequence=KnownMotion):
@@ -110,11 +117,9 @@ def test_an_unknown_choice_is_refused(tmp_path):
         stack_of(tmp_path, FILM, "blnk")
 
 
-def test_the_command_blanks_cuts(run, tmp_path, monkeypatch, small_weights):
-    monkeypatch.setattr("dicl_flow.sequence.FlowSequence", KnownMotion)
+def test_the_command_blanks_cuts(video, tmp_path):
     clip = write_video(tmp_path / "film.mkv", FILM)
-    output = ("-o", tmp_path / "flows", "--cuts", "blank", "-w", small_weights, "--device", "cpu")
-    assert run("video", clip, *output)[0] == 0
+    assert video(clip, "-o", tmp_path / "flows", "--cuts", "blank")[0] == 0
     for number in range(6):
         flow = dicl_flow.read_flow(tmp_path / "flows" / f"frame_{number:06d}.flo")
         assert np.isfinite(flow).any() == (number not in CUTS_AT)
@@ -130,12 +135,6 @@ def kitti_folder(folder, scenes=(ONE, WIDE, TWO)):
         for frame, end in zip(frames[:2], ("10", "11"), strict=True):
             fake_trees.write_image(folder / f"{number:06d}_{end}.png", frame)
     return folder
-
-
-@pytest.fixture
-def video(run, small_weights, monkeypatch):
-    monkeypatch.setattr("dicl_flow.sequence.FlowSequence", KnownMotion)
-    return lambda *words: run("video", *words, "-w", small_weights, "--device", "cpu")
 
 
 def test_kitti_pairs_each_10_with_its_11_only(run, small_weights, tmp_path):

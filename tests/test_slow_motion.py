@@ -8,7 +8,7 @@ import cv2
 import fake_trees
 import numpy as np
 import pytest
-from clips import KnownMotion, read_video, write_images, write_video
+from clips import KnownMotion, know_motion, read_video, write_images, write_video
 
 from dicl_flow.files import read_image, write_flow
 from dicl_flow.video import Checkpoint, Movie, Selection, SlowMotion, open_source, run
@@ -22,10 +22,10 @@ OTHER, _ = fake_trees.moving_frames(9, SIZE, seed=7, motion=(1, 0))
 
 
 @pytest.fixture
-def slow(run, small_weights, monkeypatch):
+def slow(run, monkeypatch):
     """Run the command, the network replaced by one that knows the motion."""
-    monkeypatch.setattr("dicl_flow.sequence.FlowSequence", KnownMotion)
-    return lambda *words: run("interpolate", *words, "-w", small_weights, "--device", "cpu")
+    know_motion(monkeypatch)
+    return lambda *words: run("interpolate", *words)
 
 
 def nearest(picture):

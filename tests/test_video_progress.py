@@ -6,7 +6,7 @@ from threading import Semaphore, active_count
 import cv2
 import fake_trees
 import pytest
-from clips import KnownMotion, write_images, write_video
+from clips import KnownMotion, know_motion, write_images, write_video
 
 from dicl_flow.cli import main
 from dicl_flow.cli.watching import Watch, watched
@@ -95,22 +95,20 @@ class Warns(KnownMotion):
 
 
 @pytest.mark.parametrize("command", ["video {} -o {}/s.npy", "interpolate {} -o {}/s --factor 2"])
-def test_warnings_of_libraries_do_not_reach_users(
-    capfd, tmp_path, monkeypatch, small_weights, command
-):
+def test_warnings_of_libraries_do_not_reach_users(capfd, tmp_path, monkeypatch, command):
     """Neither those of Python nor what FFmpeg writes by itself: one frame is damaged."""
     clip = write_video(tmp_path / "clip.avi", FRAMES, codec="mjpeg", pix_fmt="yuvj420p")
     data = bytearray(clip.read_bytes())
     starts = [i for i in range(len(data)) if data.startswith(b"\xff\xd8\xff", i)]
     data[starts[2] : starts[2] + 600] = bytes(600)
     clip.write_bytes(data)
-    monkeypatch.setattr("dicl_flow.sequence.FlowSequence", Warns)
+    know_motion(monkeypatch, Warns)
     monkeypatch.setattr("sys.warnoptions", [])
     words = command.format(clip, tmp_path).split()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         with pytest.raises(SystemExit) as ended:
-            main([*words, "--on-error", "skip", "-w", str(small_weights), "--device", "cpu"])
+            main([*words, "--on-error", "skip"])
     assert not ended.value.code
     assert not heard
     lines = capfd.readouterr().err.splitlines()

@@ -10,7 +10,7 @@ from .outputs import check_outputs, quote_pattern
 def interpolate(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="FRAME1 FRAME2 | CLIP", help="Two frames of one size, or a clip."),
+        typer.Argument(metavar="INPUT", help="Two frames of one size, or one clip."),
     ],
     output: Annotated[
         Path,

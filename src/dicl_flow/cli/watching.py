@@ -79,7 +79,7 @@ def watched(done: int, *, quiet: bool) -> Iterator[Watch]:
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     visible = console.is_terminal and not quiet
     speed = TextColumn("{task.fields[speed]}")
     columns = ("flow", BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
