@@ -47,9 +47,8 @@ def test_a_source_that_does_not_say_its_length_has_no_total(tmp_path):
 
 
 def test_the_line_says_how_far_and_how_long():
-    watch = Watch(20, print, lambda watch: None)
-    assert watch.line() == "20 flows, 0 frames/s"
-    watch.progress(20, 899)
+    assert Watch(0, None, print, print).line() == "0 flows, 0 frames/s"
+    watch = Watch(20, 899, print, lambda watch: None)
     assert watch.line() == "20 of 899 flows, 2%"
     watch.progress(120, 899)
     assert watch.line().startswith("120 of 899 flows, 13%, ")
@@ -71,7 +70,7 @@ def spoken(monkeypatch):
 
 
 def test_without_a_terminal_lines_come_even_while_a_frame_lasts(spoken, capsys):
-    with watched(3, quiet=False) as watch:
+    with watched(3, 8, quiet=False) as watch:
         watch.progress(4, 8)
         assert all(spoken.acquire(timeout=60) for _ in range(2))  # the first is printed by now
     error = capsys.readouterr().err
@@ -82,7 +81,7 @@ def test_without_a_terminal_lines_come_even_while_a_frame_lasts(spoken, capsys):
 @pytest.mark.usefixtures("spoken")
 def test_a_quiet_run_has_nobody_to_speak():
     before = active_count()
-    with watched(0, quiet=True):
+    with watched(0, 8, quiet=True):
         assert active_count() == before
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,9 +18,13 @@ class Watch:
     """Tells of broken frames and of progress, and remembers what there is to report."""
 
     def __init__(
-        self, done: int, tell: Callable[[str], None], show: Callable[["Watch"], None]
+        self,
+        done: int,
+        total: int | None,
+        tell: Callable[[str], None],
+        show: Callable[["Watch"], None],
     ) -> None:
-        self.before, self.done, self.total = done, done, cast("int | None", None)
+        self.before, self.done, self.total = done, done, total
         self._tell, self._show = tell, show
         self._start, self._size = perf_counter(), ""
 
@@ -68,7 +72,7 @@ class Watch:
 
 
 @contextmanager
-def watched(done: int, *, quiet: bool) -> Iterator[Watch]:
+def watched(done: int, total: int | None, *, quiet: bool) -> Iterator[Watch]:
     """Show a bar with frames/s and the time left, or a line now and then."""
     from rich.console import Console
     from rich.progress import (
@@ -84,13 +88,13 @@ def watched(done: int, *, quiet: bool) -> Iterator[Watch]:
     speed = TextColumn("{task.fields[speed]}")
     columns = ("flow", BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not visible) as progress:
-        task = progress.add_task("", total=None, completed=done, speed="")
+        task = progress.add_task("", total=total, completed=done, speed="")
 
         def show(watch: Watch) -> None:
             speed = f"{watch.speed:.1f} frames/s"
             progress.update(task, completed=watch.done, total=watch.total, speed=speed)
 
-        watch = Watch(done, console.print, show)
+        watch = Watch(done, total, console.print, show)
         with now_and_then(lambda: console.print(watch.line()), wanted=not (visible or quiet)):
             yield watch
 
@@ -132,7 +136,9 @@ def run_watched(
     from ..training.stopping import StopSignal
     from ..video import run
 
-    with checkpoint, StopSignal() as signal, watched(checkpoint.done, quiet=quiet) as watch:
+    total = selection.expected_flows(source)
+    watching = watched(checkpoint.done, total, quiet=quiet)
+    with checkpoint, StopSignal() as signal, watching as watch:
         written = run(
             *(source, selection, sequence, writers(checkpoint.folder), checkpoint),
             watch=lambda flow: watch(flow) and not signal.received,
