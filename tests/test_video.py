@@ -606,6 +606,23 @@ def test_two_runs_do_not_write_to_one_output(video, usual, clip, tmp_path, pairs
     assert set(tmp_path.iterdir()) == {clip, output}
 
 
+def test_what_changed_is_said_in_words(tmp_path):
+    before = {"input": {"path": "a.mp4", "bytes": 1}, "weights": {"path": "w", "bytes": 1}}
+    before |= {"show": None, "backward": False, "fps": 2.0, "output": ["x.npy"], "stride": 1}
+    now = {"input": {"path": "b.mp4", "bytes": 1}, "weights": {"path": "w", "bytes": 2}}
+    now |= {"show": "frame", "backward": True, "fps": 2.5, "output": ["x.npy", "y.csv"]}
+    with Checkpoint(tmp_path / "x.npy", before) as checkpoint:
+        checkpoint.save(State(1))
+    with pytest.raises(InputError) as refused:
+        Checkpoint(tmp_path / "x.npy", now | {"stride": 1})
+    words = (
+        "other settings: input was a.mp4 and is b.mp4 now, weights (w) changed since, show was not "
+        "given and is frame now, backward was off and is on now, fps was 2 and is 2.5 now, output "
+        "was x.npy and is x.npy, y.csv now; use the same ones, or begin anew"
+    )
+    assert words in str(refused.value)
+
+
 def test_a_lock_is_let_go_by_every_end_of_a_run(tmp_path):
     output, settings = tmp_path / "v.npy", {"stride": 1}
     first = Checkpoint(output, settings)

@@ -57,7 +57,7 @@ def slow_motion(
     settings = {
         "input": source.stamp,
         "output": [output.resolve()],
-        **{"factor": factor, "fps": rate, "start": start, "end": end},
+        **{"factor": factor, "fps": fps, "start": start, "end": end},
         "weights": stamp(resolve(network[0])),
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }

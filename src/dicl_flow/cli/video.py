@@ -137,7 +137,7 @@ def video(
         "input": source.stamp,
         "output": [path.resolve() for path in [*output, *([stats] if stats else [])]],
         **{"show": show, "format": file_format, "start": start, "end": end, "stride": stride},
-        **{"scale": scale, "fps": rate, "max": maximum, "weights": stamp(resolve(weights))},
+        **{"scale": scale, "fps": fps, "max": maximum, "weights": stamp(resolve(weights))},
         **{"backward": backward, "occlusion": occlusion, "min_confidence": min_confidence},
         "cuts": cuts,
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},

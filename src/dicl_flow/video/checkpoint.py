@@ -172,7 +172,7 @@ def _change(setting: str, before: Any, now: Any) -> str:
     if isinstance(before, dict) and isinstance(now, dict):  # the stamps of a file
         before, now = before.get("path"), now.get("path")
         if before == now:
-            return f"the {name} {now} has changed since"
+            return f"{name} ({now}) changed since"
     return f"{name} was {_word(before)} and is {_word(now)} now"
 
 
@@ -181,4 +181,6 @@ def _word(value: Any) -> str:
         return "not given"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
