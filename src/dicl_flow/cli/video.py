@@ -90,6 +90,8 @@ def video(
 
       dicl-flow video camera:0 -o flow.mp4 --end 10s
     """
+    if len(inputs) > 1:
+        raise quote_pattern(inputs, "one is taken")
     from ..errors import hide_library_warnings, unknown_name
     from ..estimator import load
     from ..sequence import FlowSequence
@@ -113,8 +115,6 @@ def video(
     from .watching import run_watched
 
     hide_library_warnings()
-    if len(inputs) > 1:
-        raise quote_pattern(inputs, "one is taken")
     if cuts not in CUTS:
         raise unknown_name("--cuts", cuts, CUTS)
     selection = Selection(
