@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import fake_trees
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from dicl_flow.data import (
     stereo_pairs,
     things_pairs,
 )
-from dicl_flow.data.listing import natural_key, neighbour
+from dicl_flow.data.listing import image_files, natural_key, neighbour
 from dicl_flow.errors import InputError
 
 
@@ -146,6 +148,13 @@ def test_wrong_data_arguments(text):
 
 def test_natural_order():
     assert sorted(["f10", "f9", "f09", "e11"], key=natural_key) == ["e11", "f09", "f9", "f10"]
+    assert sorted(["1٣2", "1a2", "1"], key=natural_key) == ["1", "1a2", "1٣2"]  # a digit, not ASCII
+
+
+def test_images_are_listed_in_natural_order():
+    names = ["b/f1.png", "a/f10.PNG", "a/f2.jpg", "a/.f3.png", "a/notes.txt", "a/f1.tif"]
+    found = image_files(map(Path, names))
+    assert [str(file) for file in found] == ["a/f1.tif", "a/f2.jpg", "a/f10.PNG", "b/f1.png"]
 
 
 def test_neighbour_keeps_the_digits(tmp_path):

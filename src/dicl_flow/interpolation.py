@@ -1,5 +1,7 @@
 """Frames between two frames, from the flow in both directions."""
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from .ops.warp import sampling_grid
 
 _HIDDEN = 1e-3  # weight of an occluded pixel: it shows where nothing else does
 _NOTHING = 1e-6  # less weight than this is a hole
+_DEPTHS = (np.uint8, np.uint16)
 
 
 def interpolate(
@@ -19,7 +22,8 @@ def interpolate(
 ) -> Array:
     """Return the frame at `time` between 0 (frame 1) and 1 (frame 2), everything moving straight.
 
-    Frames are (H, W, 3) uint8, flows (H, W, 2): `flow` from 1 to 2, `backward` from 2 to 1.
+    Frames are (H, W, 3), both uint8 or both uint16, and so is the result. Flows are (H, W, 2):
+    `flow` from 1 to 2, `backward` from 2 to 1.
     """
     if not 0 <= time <= 1:
         raise InputError(f"the time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
@@ -30,11 +34,14 @@ def interpolate(
             f"frames and flows must have one size, got {image1.shape}, {image2.shape}, "
             f"{flow.shape} and {backward.shape}"
         )
+    if image1.dtype != image2.dtype or image1.dtype not in _DEPTHS:
+        raise InputError(
+            f"frames are both uint8 or both uint16, got {image1.dtype} and {image2.dtype}"
+        )
     if not (np.isfinite(flow).all() and np.isfinite(backward).all()):
         raise InputError("the flow is unknown at some pixels; it must be a number at each")
-    tensors = (_to_tensor(array) for array in (image1, image2, flow, backward))
-    between = interpolate_tensors(*tensors, time=time)
-    return np.rint(between[0].permute(1, 2, 0).clamp(0, 255).numpy()).astype(np.uint8)
+    tensors = (to_tensor(array) for array in (image1, image2, flow, backward))
+    return to_picture(interpolate_tensors(*tensors, time=time), image1.dtype)
 
 
 def interpolate_tensors(
@@ -106,5 +113,12 @@ def _fetch(image: Tensor, visible: Tensor, way: Tensor) -> tuple[Tensor, Tensor,
     return sampled[:, :3], sampled[:, 3:], inside.to(image.dtype)
 
 
-def _to_tensor(array: Array) -> Tensor:
+def to_tensor(array: Array) -> Tensor:
+    """(H, W, C) -> (1, C, H, W) float32."""
     return torch.from_numpy(np.ascontiguousarray(array)).float().permute(2, 0, 1)[None]
+
+
+def to_picture(image: Tensor, depth: np.dtype[Any]) -> Array:
+    """(1, 3, H, W), wherever it is -> (H, W, 3), rounded to uint8 or uint16."""
+    levels = image[0].permute(1, 2, 0).clamp(0, np.iinfo(depth).max)
+    return np.rint(levels.cpu().numpy()).astype(depth)

@@ -63,6 +63,10 @@ class FlowSequence:
         """Forget the last frame: the next one is a first one."""
         self._last = None
 
+    def fresh(self) -> "FlowSequence":
+        """Another sequence of the same estimator: for frames of another size."""
+        return FlowSequence(self.estimator, backward=self.backward)
+
     def _check_size(self, image: Tensor) -> None:
         size = (image.shape[-2], image.shape[-1])
         if self._size is None:

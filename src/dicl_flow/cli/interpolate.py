@@ -1,18 +1,26 @@
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import options
 from .inputs import files_among, read_frames
-from .outputs import check_outputs
+from .outputs import check_outputs, quote_pattern
 
 
 def interpolate(
-    image1: Annotated[Path, typer.Argument(help="First frame; - is the standard input.")],
-    image2: Annotated[Path, typer.Argument(help="Second frame, of the same size, or -.")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT", help="Two frames of one size (one may be -), or one clip."),
+    ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Picture to write; with -n, NAME_1 … NAME_N.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Picture to write; with -n, NAME_1 … NAME_N. Of a clip: video "
+            "(.mp4 .mov .mkv .webm .gif) or folder.",
+        ),
     ],
     time: Annotated[
         float | None, typer.Option(help="Between 0 (frame 1) and 1 (frame 2); default 0.5.")
@@ -20,6 +28,21 @@ def interpolate(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="This many frames, evenly spaced.")
     ] = None,
+    factor: Annotated[
+        int | None, typer.Option(min=2, max=64, help="Of a clip: so many times slower.")
+    ] = None,
+    fps: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=480, help="Of a clip: rate to write; default: its own."),
+    ] = None,
+    start: Annotated[str | None, typer.Option(help="Of a clip: first frame, 120 or 3.5s.")] = None,
+    end: Annotated[str | None, typer.Option(help="Of a clip: frame to end before.")] = None,
+    on_error: Annotated[
+        str | None, typer.Option(help="At a broken frame of a clip: stop (default), or skip it.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin a clip anew instead of going on.")
+    ] = False,
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
@@ -28,16 +51,57 @@ def interpolate(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Make the frame between two frames, from the flow in both directions.
+    """Make the frames between two frames, or slow motion of a whole clip.
+
+    The flow in both directions tells where things are in between. A clip is a video, a folder or
+    a 'glob' of frames; its cuts are not blended, the frame before is held. 16-bit images stay
+    16-bit. A clip that was stopped goes on when the same command is given again.
 
     Examples:
 
       dicl-flow interpolate frame1.png frame2.png -o middle.png
 
       dicl-flow interpolate frame1.png frame2.png -o slow.png -n 3
+
+      dicl-flow interpolate clip.mp4 -o slow.mp4 --factor 4
     """
     from ..errors import InputError
-    from ..files import encode_image, to_uint8, write_files
+    from .slow_motion import slow_motion
+
+    if len(inputs) > 2:
+        raise quote_pattern(inputs, "two frames or one clip are taken")
+    network = (weights, device, precision, quality)
+    if len(inputs) == 1:
+        if factor is None or time is not None or count is not None:
+            raise InputError(
+                "one input is a clip, which takes --factor (slower by it); give a second frame for "
+                "what lies between two"
+            )
+        part = (start, end, on_error or "stop")
+        summary = slow_motion(
+            inputs[0], output, factor, fps, part, network, restart=restart, quiet=quiet
+        )
+    else:
+        for name, given in {"factor": factor, "fps": fps, "start": start, "end": end}.items():
+            if given is not None:
+                raise InputError(
+                    f"--{name} is for a whole clip, here are two frames; give a folder or a quoted "
+                    "pattern, as 'frames/*.png'"
+                )
+        summary = _between(inputs, output, time, count, network)
+    options.report(summary, quiet=quiet, as_json=as_json)
+
+
+def _between(
+    inputs: list[str],
+    output: Path,
+    time: float | None,
+    count: int | None,
+    network: tuple[str | None, str, str, str],
+) -> dict[str, Any]:
+    """Write the frames between two; return the report."""
+    from ..errors import InputError
+    from ..files import encode_image, to_integers, write_files
     from ..weights import resolve
 
     if time is not None and count is not None:
@@ -45,25 +109,25 @@ def interpolate(
     if time is not None and not 0 <= time <= 1:
         raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
     times = _times(output, 0.5 if time is None else time, count)
-    check_outputs(pictures=list(times), inputs=[*files_among(image1, image2), weights])
-    frame1, frame2 = map(to_uint8, read_frames(image1, image2))
+    paths = [*map(Path, inputs)]
+    check_outputs(pictures=list(times), inputs=[*files_among(*paths), network[0]])
+    frame1, frame2 = map(to_integers, read_frames(*paths))
     frames = frame1, frame2
-    resolve(weights)  # a missing file is named before torch is imported, which takes seconds
+    resolve(network[0])  # a missing file is named before torch is imported, which takes seconds
 
     from ..estimator import load
     from ..interpolation import interpolate
 
-    result = load(weights, device, precision, quality=quality)(*frames, backward=True)
+    result = load(*network[:3], quality=network[3])(*frames, backward=True)
     assert result.backward is not None
     flows = result.flow, result.backward.flow
     pictures = {path: interpolate(*frames, *flows, moment) for path, moment in times.items()}
     write_files({path: encode_image(path, picture) for path, picture in pictures.items()})
-    summary = {
+    return {
         "written": list(times),
         "times": ", ".join(f"{moment:.3g}" for moment in times.values()),
         "size": f"{frames[0].shape[1]}x{frames[0].shape[0]}",
     }
-    options.report(summary, quiet=quiet, as_json=as_json)
 
 
 def _times(output: Path, time: float, count: int | None) -> dict[Path, float]:

@@ -81,6 +81,19 @@ def refuse_twins(outputs: Sequence[Path]) -> None:
                 raise InputError(f"two outputs have the same name: {other} and {path}")
 
 
+def folders_of(frames: Iterable[Path]) -> set[Path]:
+    """Return where frames lie, and where links among them lead: all that may be replaced."""
+    folders = {frame.parent for frame in frames}
+    return folders | {frame.resolve().parent for frame in frames if frame.is_symlink()}
+
+
+def quote_pattern(inputs: Sequence[str], taken: str) -> InputError:
+    """Return the error for a pattern that the shell has replaced by the files it found."""
+    first = Path(inputs[0])
+    pattern = first.parent / f"*{first.suffix}"
+    return InputError(f"got {len(inputs)} inputs, {taken}; quote the pattern: '{pattern}'")
+
+
 def files_of(pairs: "Iterable[FlowPair]") -> list[Path]:
     """Return all that is read of some pairs."""
     return [

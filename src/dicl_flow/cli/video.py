@@ -1,27 +1,28 @@
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options
-from .outputs import check_outputs, refuse_inputs
+from .outputs import check_outputs, folders_of, quote_pattern, refuse_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from fractions import Fraction
+    from collections.abc import Callable
 
     from ..video import Writer
 
-_FRAMES_PER_SECOND = 25.0  # of images, which have no time
-
 
 def video(
-    source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="Video, folder or 'glob' of frames, or camera:0.")
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT", help="Video, folder or 'glob' of frames, or camera:0."),
     ],
     output: Annotated[
         list[Path],
-        typer.Option("--output", "-o", help="Video (.mp4 .mkv .webm), array (.npy) or folder."),
+        typer.Option(
+            "--output", "-o", help="Video (.mp4 .mov .mkv .webm .gif), array (.npy) or folder."
+        ),
     ],
     show: Annotated[
         str | None,
@@ -42,6 +43,13 @@ def video(
     min_confidence: Annotated[
         float | None, typer.Option(min=0, max=1, help="Flow of less confidence becomes unknown.")
     ] = None,
+    cuts: Annotated[
+        str,
+        typer.Option(
+            help="Flow where a new scene begins: estimate (as any other), blank (unknown), or "
+            "hold (that of the pair before)."
+        ),
+    ] = "estimate",
     stats: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Motion, confidence and cuts by frame.")
     ] = None,
@@ -81,19 +89,24 @@ def video(
 
       dicl-flow video clip.mp4 -o flows --backward --occlusion --min-confidence 0.5
 
+      dicl-flow video film.mov -o flow.gif --cuts blank
+
       dicl-flow video camera:0 -o flow.mp4 --end 10s
     """
+    if len(inputs) > 1:
+        raise quote_pattern(inputs, "one is taken")
     from ..data.video_frames import check_source
+    from ..errors import unknown_name
     from ..weights import resolve
 
-    check_source(source)
+    check_source(inputs[0])
     resolve(weights)  # a missing file is named before torch is imported, which takes seconds
 
-    from ..choices import computed
     from ..estimator import load
     from ..sequence import FlowSequence
-    from ..training.stopping import StopSignal
     from ..video import (
+        CUTS,
+        STILL_RATE,
         Checkpoint,
         FlowFiles,
         FlowStack,
@@ -101,65 +114,66 @@ def video(
         PictureVideo,
         Selection,
         StatisticsTable,
+        check_rate,
+        exact_rate,
         open_source,
         refuse_one_name,
-        run,
         stamp,
     )
-    from .watching import watched
+    from .watching import run_watched
 
+    if cuts not in CUTS:
+        raise unknown_name("--cuts", cuts, CUTS)
     selection = Selection(
         Moment.parse("--start", start), Moment.parse("--end", end), stride, scale, on_error
     )
     kinds = _kinds(output)
-    _check_outputs(kinds, stats, [Path(source), resolve(weights)])
+    _check_outputs(kinds, stats, [Path(inputs[0]), resolve(weights)])
     panels = _check_options(kinds, show, file_format, maximum, backward, occlusion)
     both = backward or occlusion or "occlusion" in panels
-    opened = open_source(source)
-    refuse_inputs(output, _folders(opened.files))
-    files, suffix = selection.chosen(opened.files), f".{file_format or 'flo'}"
+    source = open_source(inputs[0])
+    refuse_inputs(output, folders_of(source.files))
+    files, suffix = selection.chosen(source.files), f".{file_format or 'flo'}"
     if "folder" in kinds.values():
         refuse_one_name(files, suffix)
+    rate = fps or (source.rate or STILL_RATE) / stride
+    for path in output:
+        check_rate(path, rate)
     how = (device, precision, backend, options.in_bytes(memory_limit))
     estimator = load(weights, *how, quality, full_size=full_size)
-    rate = fps or (opened.rate or _FRAMES_PER_SECOND) / stride
     settings = {
-        "input": opened.stamp,
+        "input": source.stamp,
         "output": [path.resolve() for path in [*output, *([stats] if stats else [])]],
         **{"show": show, "format": file_format, "start": start, "end": end, "stride": stride},
-        **{"scale": scale, "fps": rate, "max": maximum, "weights": stamp(resolve(weights))},
+        **{"scale": scale, "fps": fps, "max": maximum, "weights": stamp(resolve(weights))},
         **{"backward": backward, "occlusion": occlusion, "min_confidence": min_confidence},
-        **{"quality": quality, "full_size": full_size},
+        **{"cuts": cuts, "quality": quality, "full_size": full_size},
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
-    checkpoint = Checkpoint(output[0], settings, frames=files, restart=restart)
-    parts = checkpoint.folder
-    make: dict[str, Callable[[Path], Writer]] = {
-        "folder": lambda path: FlowFiles(path, suffix, backward=backward, occlusion=occlusion),
-        "array": lambda path: FlowStack(path, parts, backward=backward),
-        "video": lambda path: PictureVideo(path, parts, _exact(rate), panels, maximum),
-    }
-    writers = [make[kind](path) for path, kind in kinds.items()]
-    if stats is not None:
-        writers.append(StatisticsTable(stats, parts))
-    total = selection.expected(opened)
-    watching = watched(total, checkpoint.done, quiet=quiet)
-    with checkpoint, StopSignal() as signal, watching as found:
-        written = run(
-            opened,
-            selection,
-            FlowSequence(estimator, backward=both),
-            writers,
-            checkpoint,
-            lambda flow: found(flow) and not signal.received,
-            min_confidence,
-        )
-    if not written:
-        typer.echo(f"stopped; {checkpoint.done} flows are done, the same command goes on", err=True)
-        raise typer.Exit(130)
-    used = {name: settings[name] for name in ("device", "backend", "precision")}
-    fed = computed(estimator, found.frame_size) if found.frame_size else {}
-    summary = {"written": written, **found.summary(), **fed, **used}
+
+    def writers(parts: Path) -> "list[Writer]":
+        make: dict[str, Callable[[Path], Writer]] = {
+            "folder": lambda path: FlowFiles(path, suffix, backward=backward, occlusion=occlusion),
+            "array": lambda path: FlowStack(path, parts, backward=backward),
+            "video": lambda path: PictureVideo(path, parts, exact_rate(rate), panels, maximum),
+        }
+        made = [make[kind](path) for path, kind in kinds.items()]
+        return [*made, *([StatisticsTable(stats, parts)] if stats else [])]
+
+    used = partial(selection.used_frames, source)
+    if source.scenes and not quiet:
+        typer.echo("KITTI's pairs: flow from each _10 to its _11 only", err=True)
+    summary = run_watched(
+        source,
+        selection,
+        FlowSequence(estimator, backward=both),
+        writers,
+        Checkpoint(output[0], settings, frames=files, used=used, restart=restart),
+        min_confidence=min_confidence,
+        cuts=cuts,
+        quiet=quiet,
+    )
+    summary |= {name: settings[name] for name in ("device", "backend", "precision")}
     options.report(summary, quiet=quiet, as_json=as_json)
 
 
@@ -167,7 +181,7 @@ def _kinds(outputs: list[Path]) -> dict[Path, str]:
     """Return what each output is: a video, an array or a folder."""
     from ..errors import InputError
 
-    kinds = {path: _kind(path) for path in outputs}
+    kinds = {path: output_kind(path) for path in outputs}
     if len(set(kinds.values())) < len(outputs):
         raise InputError("give one output of a kind: one video, one array, one folder")
     return kinds
@@ -181,12 +195,6 @@ def _check_outputs(kinds: dict[Path, str], stats: Path | None, inputs: list[Path
     check_outputs([*files, stats], folders=folders, inputs=inputs)
     if stats is not None and stats.suffix.lower() != ".csv":
         raise InputError(f"{stats}: the statistics are written as .csv")
-
-
-def _folders(frames: "Sequence[Path]") -> set[Path]:
-    """Return where frames lie, and where links among them lead: flows could replace them there."""
-    links = {frame.resolve().parent for frame in frames if frame.is_symlink()}
-    return {frame.parent for frame in frames} | links
 
 
 def _check_options(
@@ -221,25 +229,20 @@ def _check_options(
     return panels
 
 
-def _kind(output: Path) -> str:
+def output_kind(output: Path) -> str:
+    """Return what an output is, by its name: video, array or folder."""
     from ..data.video_frames import pyav
     from ..errors import InputError
-    from ..video import ENCODERS
+    from ..video import CODINGS
 
     suffix = output.suffix.lower()
     if output.is_dir() or not suffix:
         return "folder"
-    if suffix in ENCODERS:
+    if suffix in CODINGS:
         pyav()
         return "video"
     if suffix == ".npy":
         return "array"
     raise InputError(
-        f"{output}: a video ends in {', '.join(ENCODERS)}, an array in .npy, a folder has no ending"
+        f"{output}: a video ends in {', '.join(CODINGS)}, an array in .npy, a folder has no ending"
     )
-
-
-def _exact(rate: float) -> "Fraction":
-    from fractions import Fraction
-
-    return Fraction(rate).limit_denominator(1001)  # 29.97 is 30000/1001

@@ -11,7 +11,7 @@ from .outputs import check_outputs
 def warp(
     image2: Annotated[Path, typer.Argument(help="Second frame; - is the standard input.")],
     flow: Annotated[Path, typer.Argument(help="Flow from frame 1 to frame 2, or -.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write, 8 bits.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write.")],
     mask: Annotated[
         Path | None,
         typer.Option(metavar="PNG", help="Black where the flow leads outside or is unknown."),
@@ -24,7 +24,7 @@ def warp(
     """Pull the second frame back along the flow, so that it looks like the first.
 
     Black where the flow leads out of the frame or is unknown. What frame 2 hides shows up
-    double: no flow can bring it back.
+    double: no flow can bring it back. 16 bits are kept in .png and .tif.
 
     Example:
 
@@ -32,11 +32,11 @@ def warp(
     """
     import numpy as np
 
-    from ..files import encode_image, to_uint8, write_files
+    from ..files import encode_image, to_integers, write_files
 
     refuse_two_streams([image2, flow])
     check_outputs(pictures=[output, mask], inputs=files_among(image2, flow))
-    image, vectors = to_uint8(read_frames(image2)[0]), read_vectors(flow, file_format)
+    image, vectors = to_integers(read_frames(image2)[0]), read_vectors(flow, file_format)
 
     from ..warping import warp  # torch, which takes seconds: not before the files are read
 

@@ -1,53 +1,82 @@
 """Progress: a bar where someone watches, else a line every half minute."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 if TYPE_CHECKING:
-    from ..video import FrameFlow
+    from ..sequence import FlowSequence
+    from ..video import Checkpoint, FrameFlow, Selection, Source, Writer
 
 
 class Watch:
-    """Moves the bar, tells of broken frames, and remembers what there is to report."""
+    """Tells of broken frames and of progress, and remembers what there is to report."""
 
-    def __init__(self, advance: Callable[[], None], tell: Callable[[str], None]) -> None:
-        self._advance, self._tell = advance, tell
-        self._start, self._count, self._skipped = perf_counter(), 0, 0
+    def __init__(
+        self,
+        done: int,
+        total: int | None,
+        tell: Callable[[str], None],
+        show: Callable[["Watch"], None],
+    ) -> None:
+        self.before, self.done, self.total = done, done, total
+        self._tell, self._show = tell, show
+        self._start = perf_counter()
         self.frame_size: tuple[int, int] | None = None
         """(height, width) of the frames, once there was a flow."""
 
     def __call__(self, flow: "FrameFlow") -> bool:
         """Take note of a flow; true: go on."""
-        self._count += 1
-        self._skipped += bool(flow.problem)
-        for frame in (flow.following, flow.frame)[: 2 if self._count == 1 else 1]:
+        first = self.done == self.before or flow.frame.scene
+        for frame in (flow.following, flow.frame)[: 2 if first else 1]:
             if frame.problem:
                 self._tell(f"skipped frame {frame.number} ({frame.name}): {frame.problem}")
         if not flow.problem:
             height, width = flow.images[0].shape[:2]
             self.frame_size = (height, width)
-        self._advance()
         return True
 
-    def summary(self) -> dict[str, Any]:
+    def progress(self, done: int, total: int | None) -> None:
+        """Take note of how many flows are done, and show it."""
+        self.done, self.total = done, total
+        self._show(self)
+
+    @property
+    def speed(self) -> float:
+        """Frames a second in this run."""
+        return (self.done - self.before) / (perf_counter() - self._start)
+
+    def line(self) -> str:
+        """How far it has come: "120 of 899 flows, 13 %, 2.1 frames/s, about 6 min left"."""
+        if not self.total:
+            return f"{self.done} flows, {self.speed:.2g} frames/s"
+        text = f"{self.done} of {self.total} flows, {self.done / self.total:.0%}"
+        if self.done == self.before:
+            return text
+        minutes = (self.total - self.done) / self.speed / 60
+        return f"{text}, {self.speed:.2g} frames/s, about {minutes:.0f} min left"
+
+    def summary(self, missing: int) -> dict[str, Any]:
         """What there is to say at the end."""
-        seconds = perf_counter() - self._start
         height, width = self.frame_size or (0, 0)
         return {
             "size": f"{width}x{height}" if self.frame_size else "",
-            "flows": self._count,
-            "without_flow": self._skipped,
-            "seconds": seconds,
-            "frames_per_second": self._count / seconds,
+            "flows": self.done - missing,
+            "missing_flows": missing,
+            "flows_of_earlier_runs": self.before,
+            "seconds": perf_counter() - self._start,
+            "frames_per_second": self.speed,
         }
 
 
 @contextmanager
-def watched(total: int | None, done: int, *, quiet: bool) -> Iterator[Watch]:
-    """Show a bar with frames/s and the time left, where someone watches."""
+def watched(done: int, total: int | None, *, quiet: bool) -> Iterator[Watch]:
+    """Show a bar with frames/s and the time left, or a line now and then."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -57,20 +86,20 @@ def watched(total: int | None, done: int, *, quiet: bool) -> Iterator[Watch]:
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     visible = console.is_terminal and not quiet
     speed = TextColumn("{task.fields[speed]}")
     columns = ("flow", BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not visible) as progress:
-        flows = None if total is None else max(total - 1, 0)
-        task = progress.add_task("", total=flows, completed=done, speed="")
+        task = progress.add_task("", total=total, completed=done, speed="")
 
-        def advance() -> None:
-            progress.advance(task)
-            speed = progress.tasks[0].speed
-            progress.update(task, speed=f"{speed:.1f} frames/s" if speed else "")
+        def show(watch: Watch) -> None:
+            speed = f"{watch.speed:.1f} frames/s"
+            progress.update(task, completed=watch.done, total=watch.total, speed=speed)
 
-        yield Watch(advance, lambda text: progress.console.print(text, highlight=False))
+        watch = Watch(done, total, console.print, show)
+        with now_and_then(lambda: console.print(watch.line()), wanted=not (visible or quiet)):
+            yield watch
 
 
 @contextmanager
@@ -90,3 +119,40 @@ def now_and_then(tell: Callable[[], None], *, wanted: bool) -> Iterator[None]:
         yield
     finally:
         ended.set()
+
+
+def run_watched(
+    source: "Source",
+    selection: "Selection",
+    sequence: "FlowSequence",
+    writers: "Callable[[Path], Sequence[Writer]]",
+    checkpoint: "Checkpoint",
+    *,
+    min_confidence: float | None = None,
+    cuts: str = "estimate",
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Run a video to its end and return the report; a signal ends it with exit code 130.
+
+    `writers` makes them, given the folder of what is not finished.
+    """
+    from ..choices import computed
+    from ..training.stopping import StopSignal
+    from ..video import run
+
+    total = selection.expected_flows(source)
+    watching = watched(checkpoint.done, total, quiet=quiet)
+    with checkpoint, StopSignal() as signal, watching as watch:
+        written = run(
+            *(source, selection, sequence, writers(checkpoint.folder), checkpoint),
+            watch=lambda flow: watch(flow) and not signal.received,
+            min_confidence=min_confidence,
+            cuts=cuts,
+            on_progress=watch.progress,
+        )
+    if not written:
+        typer.echo(f"stopped; {checkpoint.done} flows are done, the same command goes on", err=True)
+        raise typer.Exit(130)
+    size = watch.frame_size
+    fed = computed(sequence.estimator, size) if size else {}
+    return {"written": written, **watch.summary(checkpoint.state.missing), **fed}

@@ -1,3 +1,5 @@
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import unknown_name
@@ -6,6 +8,7 @@ from .sample import FlowPair
 
 _TRUTHS = ("occ", "noc")
 _FRAME_FOLDERS = {2012: ("colored_0", "image_0"), 2015: ("image_2",)}
+_FRAME = re.compile(r"([0-9]{6})_1[01]")
 _DOWNLOADS = {2012: "data_stereo_flow.zip", 2015: "data_scene_flow.zip"}
 
 
@@ -54,6 +57,16 @@ def kitti_test_pairs(root: Path, year: int = 2015) -> list[FlowPair]:
         for frame in frames.glob(f"{digits(6)}_10.png")
     )
     return complete_pairs(candidates, frames, advice)
+
+
+def kitti_scenes(frames: Sequence[Path]) -> tuple[str, ...]:
+    """Return the scene of each frame where all have KITTI's names, NNNNNN_10 and NNNNNN_11.
+
+    Nothing for other frames: they are one scene.
+    """
+    found = [_FRAME.fullmatch(frame.stem) for frame in frames]
+    scenes = tuple(match[1] for match in found if match is not None)
+    return scenes if len(scenes) == len(frames) else ()
 
 
 def _frames(split: Path, year: int, advice: str) -> Path:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from .sample import FlowPair
 
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")
+
 
 def digits(count: int) -> str:
     """Glob pattern of exactly `count` digits; copies and hidden files do not match it."""
@@ -16,7 +18,23 @@ def digits(count: int) -> str:
 
 def natural_key(name: str) -> tuple[list[int | str], str]:
     """Sort key that puts frame_9 before frame_10."""
-    return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", name)], name
+    words = re.split("([0-9]+)", name)  # text and numbers by turns
+    return [int(word) if place % 2 else word for place, word in enumerate(words)], name
+
+
+def image_files(files: Iterable[Path]) -> list[Path]:
+    """Return those that are images, in natural order; hidden ones are left out.
+
+    Frames of a folder or a pattern come in this order everywhere.
+    """
+    return listed(files, IMAGE_SUFFIXES)
+
+
+def listed(files: Iterable[Path], suffixes: Iterable[str]) -> list[Path]:
+    """Return the files that end so, in natural order; hidden ones are left out."""
+    seen = (file for file in files if not file.name.startswith("."))
+    wanted = [file for file in seen if file.suffix.lower() in suffixes]
+    return sorted(wanted, key=lambda file: natural_key(str(file)))
 
 
 def neighbour(frame: Path, step: int = 1) -> Path:

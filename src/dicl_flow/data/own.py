@@ -1,17 +1,16 @@
 """Your own pairs: a folder of frames and flow files, a manifest, or a video."""
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from ..errors import InputError, unknown_name
 from ..files import FLOW_SUFFIXES
-from .listing import complete_pairs, natural_key
+from .listing import complete_pairs, image_files, listed
 from .sample import FlowPair
 from .video_frames import VIDEO_SUFFIXES, extract_frames, is_video
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _COLUMNS = ("image1", "image2", "flow", "occlusion")
 _MASK = "_occ"  # behind the name of a frame or a pair, as `dicl-flow render` writes it
@@ -67,21 +66,17 @@ def _folder_pairs(folder: Path, of: Path | None = None) -> list[FlowPair]:
 
 def _frames(folder: Path) -> dict[str, Path]:
     """Frames by the name before the extension."""
-    files = _files(folder, IMAGE_SUFFIXES)
-    return _unique({f: f.stem for f in files if not f.stem.endswith(("_flow", _MASK))})
+    images = image_files(folder.iterdir())
+    return _unique({f: f.stem for f in images if not f.stem.endswith(("_flow", _MASK))})
 
 
 def _truths(folder: Path) -> dict[str, Path]:
     """Flow files by the name of the frame (or of the pair) they belong to."""
-    beside = [file for file in _files(folder, FLOW_SUFFIXES) if file.suffix.lower() != ".png"]
-    within = _files(folder / "flow", FLOW_SUFFIXES) if (folder / "flow").is_dir() else []
-    return _unique({file: file.stem.removesuffix("_flow") for file in [*beside, *within]})
-
-
-def _files(folder: Path, suffixes: Iterable[str]) -> list[Path]:
-    files = (file for file in folder.iterdir() if not file.name.startswith("."))
-    wanted = [file for file in files if file.suffix.lower() in suffixes]
-    return sorted(wanted, key=lambda file: natural_key(file.name))
+    beside = [suffix for suffix in FLOW_SUFFIXES if suffix != ".png"]
+    within = folder / "flow"
+    files = listed(folder.iterdir(), beside)
+    files += listed(within.iterdir(), FLOW_SUFFIXES) if within.is_dir() else []
+    return _unique({file: file.stem.removesuffix("_flow") for file in files})
 
 
 def _unique(names: dict[Path, str]) -> dict[str, Path]:

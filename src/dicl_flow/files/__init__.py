@@ -10,6 +10,7 @@ from .images import (
     decode_image,
     encode_image,
     read_image,
+    to_integers,
     to_uint8,
 )
 from .reading import check_file, read_bytes, read_stream
@@ -37,6 +38,7 @@ __all__ = [
     "read_stream",
     "replacing",
     "set_max_size",
+    "to_integers",
     "to_uint8",
     "write_files",
     "write_flow",

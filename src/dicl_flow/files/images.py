@@ -14,6 +14,8 @@ from .sizes import check_size, most_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_SIXTEEN_BITS = (".png", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")  # formats that hold them
+
 
 def read_image(path: str | Path) -> Array:
     """Read any image OpenCV reads as (H, W, 3) RGB, uint8, uint16 or float32.
@@ -59,7 +61,12 @@ def check_unit_range(low: float, high: float) -> None:
 
 
 def encode_image(path: str | Path, image: Array) -> bytes:
-    """Return the bytes of a file of `path`'s format: (H, W, 3) RGB or (H, W) grey, uint8."""
+    """Return the bytes of a file of `path`'s format: (H, W, 3) RGB or (H, W) grey.
+
+    uint8, or uint16: 16 bits are kept in .png, .tif and .ppm; other formats hold 8.
+    """
+    if image.dtype == np.uint16 and Path(path).suffix.lower() not in _SIXTEEN_BITS:
+        image = to_uint8(image)
     pixels = image[..., ::-1] if image.ndim == 3 else image
     try:
         written, data = cv2.imencode(Path(path).suffix, np.ascontiguousarray(pixels))
@@ -75,6 +82,13 @@ def encode_image(path: str | Path, image: Array) -> bytes:
 def check_image_name(path: str | Path) -> None:
     """Refuse, before any work is done, an extension that `encode_image` does not know."""
     encode_image(path, np.zeros((16, 16, 3), np.uint8))
+
+
+def to_integers(image: Array) -> Array:
+    """Return uint8 and uint16 as they are; floats in [0, 1] become uint16."""
+    if image.dtype.kind == "f":
+        return np.rint(np.clip(image, 0, 1) * 65535).astype(np.uint16)
+    return image
 
 
 def to_uint8(image: Array) -> Array:

@@ -1,19 +1,24 @@
 """The flow of whole videos: frames in, flows through a list of writers, in constant memory."""
 
-from .checkpoint import Checkpoint
-from .encoding import ENCODERS, PictureVideo
-from .flows import FrameFlow, estimate_flows
+from .checkpoint import Checkpoint, State
+from .cuts import CUTS
+from .encoding import CODINGS, STILL_RATE, check_rate, exact_rate
+from .flows import FrameFlow, estimate_flows, settle_cuts
 from .frames import Frame, Moment, Selection
+from .movies import Movie, PictureVideo
 from .pictures import PANELS, flow_colors, parse_panels
 from .run import run
+from .slow_motion import SlowMotion, SlowMotionFrames
 from .sources import Source, open_source, stamp
 from .statistics import StatisticsTable
 from .threads import Behind, ahead
 from .writers import FlowFiles, FlowStack, Writer, refuse_one_name
 
 __all__ = [
-    "ENCODERS",
+    "CODINGS",
+    "CUTS",
     "PANELS",
+    "STILL_RATE",
     "Behind",
     "Checkpoint",
     "FlowFiles",
@@ -21,17 +26,24 @@ __all__ = [
     "Frame",
     "FrameFlow",
     "Moment",
+    "Movie",
     "PictureVideo",
     "Selection",
+    "SlowMotion",
+    "SlowMotionFrames",
     "Source",
+    "State",
     "StatisticsTable",
     "Writer",
     "ahead",
+    "check_rate",
     "estimate_flows",
+    "exact_rate",
     "flow_colors",
     "open_source",
     "parse_panels",
     "refuse_one_name",
     "run",
+    "settle_cuts",
     "stamp",
 ]

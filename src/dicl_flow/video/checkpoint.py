@@ -2,24 +2,39 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..files import write_files
 from .lock import FolderLock
-from .sources import stamp
+from .sources import change_marks
 
 Settings = Mapping[str, Any]
+
+
+@dataclass
+class State:
+    """How far a run has come."""
+
+    done: int = 0
+    """Flows that need not be computed again."""
+    missing: int = 0
+    """Those among them that there are not, beside broken frames."""
+    begin: int = 0
+    """The flow to begin with: that after `done`, or an earlier one that is still held."""
+    memory: list[dict[str, float]] = field(default_factory=list)
+    """What each writer has to know of earlier flows."""
 
 
 class Checkpoint:
     """A folder beside the output, OUTPUT.parts, that holds what is not finished.
 
-    Its file state.json says with which settings the run began, how many flows are safe, and
-    what its writers remember; frames.json, which files the frames were. The folder is locked for
-    other runs until the block is left.
+    Its file state.json says with which settings the run began and its `State`; frames.json,
+    which files the frames were. `used` tells how many of them some flows have needed. The folder
+    is locked for other runs until the block is left.
     """
 
     def __init__(
@@ -28,6 +43,7 @@ class Checkpoint:
         settings: Settings,
         *,
         frames: Sequence[Path] = (),
+        used: Callable[[int], int] = lambda flows: flows + 1,
         restart: bool = False,
     ) -> None:
         output = output.resolve()
@@ -35,9 +51,8 @@ class Checkpoint:
         self._path = self.folder / "state.json"
         self._frames, self._frames_path = stamps(frames), self.folder / "frames.json"
         self._settings = json.loads(json.dumps(settings, default=str))
-        self._frames_saved = False
-        self.done = 0
-        self.memory: list[dict[str, float]] = []
+        self._used, self._frames_saved = used, False
+        self.state = State()
         self._lock = FolderLock(self.folder)
         self._take()
         try:
@@ -59,12 +74,17 @@ class Checkpoint:
         else:
             self._lock.remove()  # nothing was begun
 
-    def save(self, done: int, memory: list[dict[str, float]]) -> None:
-        """Note that the first `done` flows need not be computed again."""
+    @property
+    def done(self) -> int:
+        """How many flows need not be computed again."""
+        return self.state.done
+
+    def save(self, state: State) -> None:
+        """Note how far the run has come."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.done, self.memory = done, memory
-        state = {"settings": self._settings, "done": done, "memory": self.memory}
-        contents = {self._path: json.dumps(state, indent=1).encode()}
+        self.state = state
+        saved = {"settings": self._settings, **asdict(state)}
+        contents = {self._path: json.dumps(saved, indent=1).encode()}
         if self._frames and not self._frames_saved:  # once: there may be many thousands
             contents[self._frames_path] = json.dumps(self._frames).encode()
         write_files(contents)
@@ -96,24 +116,28 @@ class Checkpoint:
 
     def _resume(self) -> None:
         try:
-            state = json.loads(self._path.read_text())
-            settings, self.done, self.memory = state["settings"], state["done"], state["memory"]
+            saved = json.loads(self._path.read_text())
+            settings = dict(saved.pop("settings"))
+            self.state = State(**saved)
         except (ValueError, KeyError, TypeError):
             raise self._damage(self._path) from None
-        for key in {**settings, **self._settings}:
-            before, now = settings.get(key), self._settings.get(key)
-            if before != now:
-                raise InputError(
-                    f"{self.folder} holds an unfinished run with another {key} ({before}, now "
-                    f"{now}); use the same settings, or begin anew with `restart=True`"
-                )
+        changes = [
+            _change(key, settings.get(key), self._settings.get(key))
+            for key in {**settings, **self._settings}
+            if settings.get(key) != self._settings.get(key)
+        ]
+        if changes:
+            raise InputError(
+                f"{self.folder} holds an unfinished run with other settings: "
+                f"{', '.join(changes)}; use the same ones, or begin anew with `restart=True`"
+            )
 
     def _check_frames(self) -> None:
         """Refuse other frames; one that has no flow yet may have been mended."""
         if not (self._frames and self.done):
             return
         before = self._frames_before()
-        used = list(before)[: self.done + 1]
+        used = list(before)[: self._used(self.done)]
         counts = {
             "added": sum(name not in before for name in self._frames),
             "changed": sum(before[name] != self._frames.get(name, before[name]) for name in used),
@@ -137,6 +161,26 @@ class Checkpoint:
         return InputError(f"{path} is damaged; begin anew with `restart=True`")
 
 
-def stamps(files: Sequence[Path]) -> dict[str, list[object]]:
+def stamps(files: Sequence[Path]) -> dict[str, dict[str, object]]:
     """What changes when a file changes, by its path; nothing of a link that leads nowhere."""
-    return {str(file.absolute()): stamp(file)[1:] if file.exists() else [] for file in files}
+    return {str(file.absolute()): change_marks(file) if file.exists() else {} for file in files}
+
+
+def _change(setting: str, before: Any, now: Any) -> str:
+    """Say in words how a setting differs: "stride was 1 and is 2 now"."""
+    name = setting.replace("_", " ")
+    if isinstance(before, dict) and isinstance(now, dict):  # the stamps of a file
+        before, now = before.get("path"), now.get("path")
+        if before == now:
+            return f"{name} ({now}) changed since"
+    return f"{name} was {_word(before)} and is {_word(now)} now"
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "not given"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,26 +1,35 @@
-"""Pictures as a video: in closed segments that outlive a kill, joined without encoding again."""
+"""Pictures to video files: segments that are encoded as pictures come, and joined at the end."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..data.video_frames import pyav
-from ..files import replacing
+from ..errors import InputError
 from ..inputs import Array
-from ..visualize import CALMEST
-from .flows import FrameFlow
-from .pictures import draw
-from .writers import Writer
 
-_H264 = ("libx264", {"preset": "veryfast", "crf": "18", "bf": "0"})
-_VP9 = ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"})
-ENCODERS: dict[str, tuple[str, dict[str, str]]] = {".mp4": _H264, ".mkv": _H264, ".webm": _VP9}
-_CONTAINERS = {".mp4": "mp4", ".mkv": "matroska", ".webm": "webm"}
-_FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
+STILL_RATE = 25.0  # pictures a second of images, which have no time
+GIF_RATE = 50  # pictures a second: viewers show what should be faster at a tenth of a second each
+
+
+class Coding(NamedTuple):
+    """How FFmpeg is to encode pictures."""
+
+    codec: str
+    pixels: str
+    options: dict[str, str]
+
+
+_H264 = Coding("libx264", "yuv420p", {"preset": "veryfast", "crf": "18", "bf": "0"})
+_VP9_OPTIONS = {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"}
+_VP9 = Coding("libvpx-vp9", "yuv420p", _VP9_OPTIONS)
+_LOSSLESS = Coding("ffv1", "bgr0", {})
+CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9, ".gif": _LOSSLESS}
+"""How the segments of each kind of video are encoded; a GIF is made of them at the end."""
+_CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
 
 
 class Encoder(Protocol):
@@ -34,13 +43,15 @@ class Encoder(Protocol):
 
 
 class Segment:
-    """A small video of its own, in the container of the output."""
+    """A small video of its own; the ending of its name is that of the output."""
 
     def __init__(self, path: Path, rate: Fraction) -> None:
-        self._container = pyav().open(str(path), "w")
-        name, options = ENCODERS[path.suffix.lower()]
-        self._stream = self._container.add_stream(name, rate=rate, options=options)
-        self._stream.pix_fmt = "yuv420p"
+        suffix = path.suffix.lower()
+        coding = CODINGS[suffix]
+        container = _CONTAINERS.get(suffix, "nut")  # a segment of a GIF is none yet
+        self._container = pyav().open(str(path), "w", format=container)
+        self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)
+        self._stream.pix_fmt = coding.pixels
         self._stream.codec_context.time_base = 1 / rate
         self._begun = False
 
@@ -59,85 +70,38 @@ class Segment:
         self._container.close()
 
 
-class PictureVideo(Writer):
-    """A video of pictures of the flows.
+def even(picture: Array) -> Array:
+    """Repeat the last row and column where a side is odd: video encoders want pairs."""
+    odd = [side % 2 for side in picture.shape[:2]]
+    return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
 
-    `maximum` px has full colour; without it the longest vector, smoothed so that colours do not
-    flicker. A broken frame has no picture: the one before is shown for longer.
-    """
 
-    piece = 64
+def exact_rate(rate: float) -> Fraction:
+    """Return the rate that is meant: 29.97 is 30000/1001."""
+    return Fraction(rate).limit_denominator(1001)
 
-    def __init__(
-        self,
-        output: Path,
-        parts: Path,
-        rate: Fraction,
-        panels: Sequence[str],
-        maximum: float | None = None,
-        encoder: Callable[[Path, Fraction], Encoder] = Segment,
-    ) -> None:
-        super().__init__()
-        self.output, self.rate, self.panels, self.maximum = output, rate, panels, maximum
-        self._parts, self._encoder = parts, encoder
-        self._segment: Encoder | None = None
-        self._scale: Tensor | None = None
-        self._next = 0  # flow
 
-    def resume(self, done: int) -> None:
-        """Remove segments that were not closed."""
-        self._next = done
-        for path in self._parts.glob(f"*{self.output.suffix}"):
-            if path.stem.startswith("open_") or int(path.stem) >= done:
-                path.unlink()
-
-    def prepare(self, flow: FrameFlow) -> Array:
-        """Draw a flow."""
-        return draw(self.panels, flow, self._maximum(flow.flow))
-
-    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
-        """Encode a picture."""
-        if prepared is not None:
-            if self._segment is None:
-                self._first = self._next
-                self._segment = self._encoder(self._path("open_"), self.rate)
-            self._segment(prepared, self._next - self._first)
-        self._next += 1
-
-    def commit(self) -> None:
-        """Close the segment."""
-        if self._segment is not None:
-            self._segment.close()
-            self._path("open_").replace(self._path())
-            self._segment = None
-        if self._scale is not None:
-            self.memory["scale"] = float(self._scale)
-
-    def finish(self) -> Path:
-        """Join the segments."""
-        segments = sorted(self._parts.glob(f"*{self.output.suffix}"))
-        with replacing(self.output) as temporary:
-            join(segments, temporary, self.output.suffix, self.rate)
-        return self.output
-
-    def _path(self, prefix: str = "") -> Path:
-        return self._parts / f"{prefix}{self._first:09d}{self.output.suffix}"
-
-    def _maximum(self, flow: Tensor) -> Tensor:
-        """Full colour in px, as a number on the device: nobody has to wait for it."""
-        if self.maximum is not None:
-            return torch.tensor(self.maximum, device=flow.device)
-        longest = torch.hypot(*flow.nan_to_num(0)).max().clamp(min=CALMEST)
-        if self._scale is None:
-            self._scale = longest.new_tensor(self.memory["scale"]) if self.memory else longest
-        self._scale = longest.clamp(_FALL * self._scale, _RISE * self._scale)
-        return self._scale
+def check_rate(output: Path, rate: float) -> None:
+    """Refuse more pictures a second than a format can show."""
+    if output.suffix.lower() == ".gif" and rate > GIF_RATE:
+        raise InputError(
+            f"a GIF shows {GIF_RATE} pictures a second at most, {output} would need {rate:g}; "
+            "give a lower rate, or write a video"
+        )
 
 
 def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) -> None:
-    """Copy the packets of segments, named by their first flow's number, into one video."""
+    """Make one video of segments, which are named by the number of their first picture."""
+    if suffix.lower() == ".gif":
+        _write_gif(segments, output, rate)
+    else:
+        _copy_packets(segments, output, _CONTAINERS[suffix.lower()], rate)
+
+
+def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: Fraction) -> None:
+    """Join without encoding again."""
     stream: Any = None
-    with pyav().open(str(output), "w", format=_CONTAINERS[suffix.lower()]) as target:
+    with pyav().open(str(output), "w", format=container) as target:
         for segment in segments:
             with pyav().open(str(segment)) as source:
                 stream = stream or target.add_stream_from_template(source.streams.video[0])
@@ -148,3 +112,46 @@ def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) ->
                         packet.pts = packet.dts = number
                         packet.duration = 1
                         target.mux(packet)
+
+
+def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
+    """Encode once more, each picture with the 256 colours that suit it best."""
+    hundredth = Fraction(1, 100)  # of a second, in which a GIF counts
+    with pyav().open(str(output), "w", format="gif") as target:
+        stream = target.add_stream("gif", rate=rate)
+        stream.pix_fmt, stream.codec_context.time_base = "pal8", hundredth
+        palette: Any = None
+        for number, frame in _numbered(segments, rate):
+            frame = frame.reformat(format="rgb24")
+            frame.pts, frame.time_base = round(number / rate / hundredth), hundredth
+            if palette is None:
+                palette = _palette(frame)
+                stream.height, stream.width = frame.height, frame.width
+            palette.push(frame)
+            target.mux(stream.encode(palette.pull()))
+        target.mux(stream.encode())
+
+
+def _numbered(segments: Sequence[Path], rate: Fraction) -> Iterator[tuple[int, Any]]:
+    """Decode the pictures of all segments, each with its number."""
+    for segment in segments:
+        with pyav().open(str(segment), format="nut") as source:
+            for frame in source.decode(video=0):
+                yield int(segment.stem) + round(frame.pts * frame.time_base * rate), frame
+
+
+def _palette(frame: Any) -> Any:
+    """A filter that gives each picture a palette of its own."""
+    graph = pyav().filter.Graph()
+    source = graph.add_buffer(
+        width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
+    )
+    split, choose = graph.add("split"), graph.add("palettegen", "stats_mode=single")
+    use, sink = graph.add("paletteuse", "new=1"), graph.add("buffersink")
+    source.link_to(split)
+    split.link_to(choose, 0, 0)
+    split.link_to(use, 1, 0)
+    choose.link_to(use, 0, 1)
+    use.link_to(sink)
+    graph.configure()
+    return graph

@@ -2,8 +2,8 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import cv2
 
@@ -12,6 +12,7 @@ from ..inputs import Array
 from .sources import Shot, Source
 
 ON_ERROR = ("stop", "skip")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,10 @@ class Frame:
     name: str
     time: float | None
     image: Array | None
-    """(H, W, 3) uint8 RGB; None for a frame that is broken."""
+    """(H, W, 3) RGB; None for a frame that is broken."""
     problem: str = ""
+    scene: str = ""
+    """No flow leads from one scene to another."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,13 @@ class Moment:
         if not 0 <= value < float("inf"):
             raise InputError(f"{option} is a frame's number (120) or seconds (3.5s), got {text!r}")
         return cls(value, text.endswith("s"))
+
+    def is_before(self, other: "Moment") -> bool:
+        """Whether this one lies before the other, or is the same; not known between units."""
+        return self.in_seconds == other.in_seconds and self.value <= other.value
+
+    def __str__(self) -> str:
+        return f"{self.value:g} s" if self.in_seconds else f"frame {self.value:.0f}"
 
     def is_reached(self, number: int, shot: Shot) -> bool:
         """Whether a shot lies here or later."""
@@ -75,11 +85,14 @@ class Selection:
             raise InputError(f"`scale` lies between 0 and 8, got {self.scale:g}")
         if self.on_error not in ON_ERROR:
             raise unknown_name("`on_error`", self.on_error, ON_ERROR)
+        if self.start is not None and self.end is not None and self.end.is_before(self.start):
+            raise InputError(f"the end ({self.end}) must lie after the start ({self.start})")
 
     def frames(self, source: Source, skip: int = 0) -> "Frames":
         """Go through the wanted frames but the first `skip`; others are not even converted."""
         first: int | None = None
-        size: tuple[int, ...] | None = None
+        kind: Kind | None = None
+        scene, number = "", -1
         for number, shot in enumerate(source.shots()):
             if self.start is not None and not self.start.is_reached(number, shot):
                 continue
@@ -87,18 +100,47 @@ class Selection:
                 return
             first = number if first is None else first
             position, between = divmod(number - first, self.stride)
-            if between or (position < skip and size is not None):
+            if between or (position < skip and (kind is not None or shot.scene)):
                 continue
-            frame = self._frame(number, shot, size)
+            scene, kind = shot.scene, kind if shot.scene == scene else None
+            frame = self._frame(number, shot, kind)
             if frame.image is not None:
-                size = frame.image.shape  # of the first frame, whether it is wanted again or not
+                kind = _kind(frame.image)  # of the first frame, whether it is wanted again or not
             if position >= skip:
                 yield frame
+        if first is None and self.start is not None:
+            raise InputError(
+                f"the start ({self.start}) lies past the end: the input has "
+                f"{_length(number + 1, source.rate)}"
+            )
 
-    def chosen(self, files: Sequence[Path]) -> Sequence[Path]:
-        """Return the files of the wanted frames; images have no time to choose them by."""
+    def chosen(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Return those of the wanted frames; images have no time to choose them by."""
         start, end = (None if m is None else int(m.value) for m in (self.start, self.end))
-        return files[start : end : self.stride]
+        return items[start : end : self.stride]
+
+    def expected_flows(self, source: Source) -> int | None:
+        """How many flows there will be, if it can be told."""
+        if source.scenes:
+            return len(self._pairs(source))
+        frames = self.expected(source)
+        return None if frames is None else max(frames - 1, 0)
+
+    def first_frame(self, source: Source, flow: int) -> int:
+        """How many of the wanted frames lie before the first frame of flow number `flow`."""
+        if not source.scenes:
+            return flow
+        pairs = self._pairs(source)
+        return pairs[flow] if flow < len(pairs) else len(self.chosen(source.scenes))
+
+    def used_frames(self, source: Source, flows: int) -> int:
+        """How many of the wanted frames the first `flows` flows need."""
+        return self.first_frame(source, flows) + (not source.scenes)
+
+    def _pairs(self, source: Source) -> list[int]:
+        """The wanted frames that another one of their scene follows."""
+        neighbours = pairwise(self.chosen(source.scenes))
+        return [place for place, (one, two) in enumerate(neighbours) if one == two]
 
     def expected(self, source: Source) -> int | None:
         """How many frames that will be, if it can be told."""
@@ -112,21 +154,19 @@ class Selection:
             return None
         return round(moment.value * rate) if moment.in_seconds and rate else int(moment.value)
 
-    def _frame(self, number: int, shot: Shot, size: tuple[int, ...] | None) -> Frame:
+    def _frame(self, number: int, shot: Shot, kind: "Kind | None") -> Frame:
         try:
             image = self._resized(shot.read())
-            if size is not None and image.shape != size:
-                raise InputError(
-                    f"is {image.shape[1]}x{image.shape[0]}, but the frames before were "
-                    f"{size[1]}x{size[0]}; all must have one size"
-                )
+            if kind is not None and _kind(image) != kind:
+                raise InputError(_difference(_kind(image), kind))
         except (InputError, OSError) as error:
             if self.on_error == "stop":
                 raise InputError(
                     f"frame {number} ({shot.name}): {error}; `on_error='skip'` goes on without it"
                 ) from None
-            return Frame(number, shot.name, shot.time, None, " ".join(str(error).split()))
-        return Frame(number, shot.name, shot.time, image)
+            problem = " ".join(str(error).split())
+            return Frame(number, shot.name, shot.time, None, problem, shot.scene)
+        return Frame(number, shot.name, shot.time, image, scene=shot.scene)
 
     def _resized(self, image: Array) -> Array:
         if self.scale == 1:
@@ -137,3 +177,28 @@ class Selection:
 
 
 Frames: TypeAlias = Generator[Frame, None, None]
+
+
+class Kind(NamedTuple):
+    """What all frames share."""
+
+    width: int
+    height: int
+    bits: int
+
+
+def _kind(image: Array) -> Kind:
+    return Kind(image.shape[1], image.shape[0], 8 * image.dtype.itemsize)
+
+
+def _difference(kind: Kind, before: Kind) -> str:
+    sizes = f"{kind.width}x{kind.height}", f"{before.width}x{before.height}"
+    if sizes[0] != sizes[1]:
+        return f"is {sizes[0]}, but the frames before were {sizes[1]}; all must have one size"
+    return f"has {kind.bits} bits, but the frames before had {before.bits}; all must have as many"
+
+
+def _length(frames: int, rate: float | None) -> str:
+    """How long an input is, in words."""
+    seconds = f" ({frames / rate:.2f} s)" if rate else ""
+    return f"{frames} frame{'s' * (frames != 1)}{seconds}"

@@ -101,10 +101,10 @@ def parse_panels(text: str) -> tuple[str, ...]:
 
 
 def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Array:
-    """Draw all panels on one (H, W, 3) picture of even sides: two beside each other, four 2x2."""
+    """Draw all panels on one (H, W, 3) picture: two beside each other, four 2x2."""
     pictures = [PANELS[name](flow, maximum) for name in panels]
     if len(pictures) == 1:
-        return _even(pictures[0])
+        return pictures[0]
     columns = isqrt(len(pictures) - 1) + 1
     rows = ceil(len(pictures) / columns)
     pictures += [np.zeros_like(pictures[0])] * (rows * columns - len(pictures))
@@ -112,10 +112,4 @@ def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Array:
         np.concatenate(pictures[start : start + columns], 1)
         for start in range(0, len(pictures), columns)
     ]
-    return _even(np.concatenate(lines))
-
-
-def _even(picture: Array) -> Array:
-    """Repeat the last row and column where a side is odd: video encoders want pairs."""
-    odd = [side % 2 for side in picture.shape[:2]]
-    return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
+    return np.concatenate(lines)

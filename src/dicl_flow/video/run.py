@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from math import lcm
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, unknown_name
 from ..inputs import Array
 from ..sequence import FlowSequence
-from .checkpoint import Checkpoint
-from .flows import FrameFlow, estimate_flows
+from .checkpoint import Checkpoint, State
+from .cuts import CUTS
+from .flows import Flows, FrameFlow, estimate_flows, settle_cuts
 from .frames import Selection
 from .sources import Source
 from .threads import Behind, ahead
@@ -25,34 +27,41 @@ def run(
     checkpoint: Checkpoint,
     watch: Callable[[FrameFlow], bool] = lambda flow: True,
     min_confidence: float | None = None,
+    *,
+    cuts: str = "estimate",
+    on_progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> list[Path]:
     """Hand each flow to all writers; return what was written, nothing if the run was stopped.
 
-    `watch` sees each flow and says whether to go on. Frames are decoded ahead, in a thread of
-    their own, and results written behind, in another. After an early end, whatever its reason,
-    the same call goes on from the last piece that was safe; a camera's run is finished instead.
+    `watch` sees each flow and says whether to go on; `on_progress` is told after each how many
+    are done, those of earlier runs included, and how many there will be (None: not known).
+    `cuts` is one of `CUTS`. Frames are decoded ahead, in a thread of their own, and results
+    written behind, in another. After an early end, whatever its reason, the same call goes on
+    from the last piece that was safe; a camera's run is finished instead.
     """
     if source.live and checkpoint.done:
         raise InputError("what a camera saw cannot be gone on with; begin anew with `restart=True`")
+    if cuts not in CUTS:
+        raise unknown_name("cuts", cuts, CUTS)
     _resume(writers, checkpoint)
-    piece = lcm(*(writer.piece for writer in writers))
-    frames = ahead(selection.frames(source, skip=checkpoint.done))
-    count, stopped, errors = checkpoint.done, False, list[InputError]()
-    estimates = estimate_flows(frames, sequence, min_confidence)
-    with closing(estimates) as flows, Behind() as behind:
+    piece, total = lcm(*(writer.piece for writer in writers)), selection.expected_flows(source)
+    state, stopped, errors = replace(checkpoint.state), False, list[InputError]()
+    new = _new_flows(source, selection, sequence, min_confidence, cuts, state)
+    with closing(new) as flows, Behind() as behind:
         for flow in _until_error(flows, errors):
             prepared = [None if flow.problem else writer.prepare(flow) for writer in writers]
             behind.do(partial(_write, writers, flow, prepared))
-            count += 1
-            if count % piece == 0:
-                behind.do(partial(_commit, writers, checkpoint, count))
+            _count(state, flow, cuts)
+            if state.done % piece == 0:
+                behind.do(partial(_commit, writers, checkpoint, replace(state)))
             stopped = not watch(flow)
+            on_progress(state.done, total)
             if stopped:
                 break
-    if not count:
+    if not state.done:
         checkpoint.remove()
-        raise errors[0] if errors else InputError("it takes two frames at least to have a flow")
-    _commit(writers, checkpoint, count)
+        raise errors[0] if errors else _no_flow(source)
+    _commit(writers, checkpoint, state)
     if errors:
         raise errors[0]
     if stopped and not source.live:
@@ -62,10 +71,47 @@ def run(
     return written
 
 
+def _new_flows(
+    source: Source,
+    selection: Selection,
+    sequence: FlowSequence,
+    min_confidence: float | None,
+    cuts: str,
+    state: State,
+) -> Flows:
+    """Yield the flows that are not done; one that is still held is estimated again before."""
+    frames = selection.frames(source, skip=selection.first_frame(source, state.begin))
+    flows = estimate_flows(ahead(frames), sequence, min_confidence)
+    if cuts != "estimate":
+        flows = settle_cuts(flows, cuts)
+    known = state.done - state.begin
+    with closing(flows):
+        for number, flow in enumerate(flows):
+            if number >= known:
+                yield flow
+
+
+def _count(state: State, flow: FrameFlow, cuts: str) -> None:
+    """Take note of a flow that was handed to the writers."""
+    holds = cuts == "hold" and state.begin < state.done
+    if cuts == "hold" and not flow.problem and not flow.is_cut:
+        state.begin, holds = state.done, True
+    state.done += 1
+    state.missing += bool(flow.problem)
+    if not holds:
+        state.begin = state.done
+
+
+def _no_flow(source: Source) -> InputError:
+    if source.scenes:
+        return InputError("no pair was chosen: KITTI's flow leads from NNNNNN_10 to NNNNNN_11")
+    return InputError("it takes two frames at least to have a flow")
+
+
 def _resume(writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
     if not checkpoint.done:
-        checkpoint.save(0, [{} for _ in writers])
-    for writer, memory in zip(writers, checkpoint.memory, strict=True):
+        checkpoint.save(State(memory=[{} for _ in writers]))
+    for writer, memory in zip(writers, checkpoint.state.memory, strict=True):
         writer.memory = memory
         writer.resume(checkpoint.done)
 
@@ -75,10 +121,10 @@ def _write(writers: Sequence[Writer], flow: FrameFlow, prepared: list[Array | No
         writer.write(flow, array)
 
 
-def _commit(writers: Sequence[Writer], checkpoint: Checkpoint, count: int) -> None:
+def _commit(writers: Sequence[Writer], checkpoint: Checkpoint, state: State) -> None:
     for writer in writers:
         writer.commit()
-    checkpoint.save(count, [writer.memory for writer in writers])
+    checkpoint.save(replace(state, memory=[writer.memory for writer in writers]))
 
 
 def _until_error(flows: Iterator[FrameFlow], errors: list[InputError]) -> Iterator[FrameFlow]:

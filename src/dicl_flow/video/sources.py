@@ -4,18 +4,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from glob import glob
+from itertools import repeat
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
 import cv2
 
-from ..data.listing import natural_key
-from ..data.own import IMAGE_SUFFIXES
+from ..data.kitti import kitti_scenes
+from ..data.listing import IMAGE_SUFFIXES, image_files
 from ..data.video_frames import CAMERA, check_source, open_video, pyav, to_array
 from ..errors import InputError
-from ..files import read_image, to_uint8
+from ..files import read_image, to_integers, to_uint8
 from ..inputs import Array
+
+Stamp = dict[str, object]
 
 
 class Shot(NamedTuple):
@@ -25,7 +28,9 @@ class Shot(NamedTuple):
     time: float | None
     """Seconds from the beginning; None for images, which have no time."""
     read: Callable[[], Array]
-    """Gives (H, W, 3) uint8 RGB, or an `InputError` where the frame is broken."""
+    """Gives (H, W, 3) RGB, or an `InputError` where the frame is broken."""
+    scene: str = ""
+    """No flow leads from one scene to another."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Source:
     """Frames in their order; `shots` begins anew at each call."""
 
     shots: Callable[[], Iterator[Shot]]
-    stamp: list[object]
+    stamp: Stamp
     """What tells it from another, or from the same file after a change."""
     rate: float | None = None
     """Frames a second."""
@@ -43,46 +48,54 @@ class Source:
     """Whether it can be seen only once, as a camera."""
     files: tuple[Path, ...] = ()
     """The frames, where each is a file of its own."""
+    scenes: tuple[str, ...] = ()
+    """The scene of each frame, where there are several: KITTI's pairs, _10 and _11."""
 
 
-def open_source(text: str) -> Source:
-    """Understand what a user gives: a video file, a folder, a glob pattern, or camera:0."""
+def open_source(text: str, *, keep_depth: bool = False) -> Source:
+    """Understand what a user gives: a video file, a folder, a glob pattern, or camera:0.
+
+    Frames are uint8; with `keep_depth` images of 16 bits are uint16.
+    """
     check_source(text)
     if text.startswith(CAMERA):
         return _camera(text)
     path = Path(text)
     if path.is_dir():
-        return images(sorted(path.iterdir(), key=lambda file: natural_key(file.name)), path)
+        return images(image_files(path.iterdir()), path, keep_depth=keep_depth)
     if path.is_file():
         return _video(path)
     files = map(Path, glob(text))  # noqa: PTH207 - Path.glob wants the folder apart
-    return images(sorted(files, key=lambda file: natural_key(str(file))), path)
+    return images(image_files(files), path, keep_depth=keep_depth)
 
 
-def images(files: list[Path], place: Path) -> Source:
-    """Frames that are image files; others are left out."""
-    frames = [
-        file
-        for file in files
-        if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".")
-    ]
+def images(frames: list[Path], place: Path, *, keep_depth: bool = False) -> Source:
+    """Frames that are image files."""
     if not frames:
         raise InputError(f"no images in {place}; frames end in {', '.join(IMAGE_SUFFIXES)}")
+    scenes = kitti_scenes(frames)
+    in_depth = to_integers if keep_depth else to_uint8
 
     def shots() -> Iterator[Shot]:
-        for file in frames:
-            yield Shot(file.stem, None, partial(_read, file))
+        for file, scene in zip(frames, scenes or repeat(""), strict=False):
+            yield Shot(file.stem, None, partial(_read, file, in_depth), scene)
 
-    return Source(shots, [str(place.resolve())], count=len(frames), files=tuple(frames))
+    stamp: Stamp = {"path": str(place.resolve())}
+    return Source(shots, stamp, count=len(frames), files=tuple(frames), scenes=scenes)
 
 
-def _read(file: Path) -> Array:
-    return to_uint8(read_image(file))
+def _read(file: Path, in_depth: Callable[[Array], Array]) -> Array:
+    return in_depth(read_image(file))
 
 
 def capture(device: int | str, *, live: bool) -> Source:
     """Frames that OpenCV reads: a camera by its number, or a file."""
-    video = cv2.VideoCapture(device)
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(0)  # what is wrong is said below, once
+    try:
+        video = cv2.VideoCapture(device)
+    finally:
+        cv2.utils.logging.setLogLevel(level)
     if not video.isOpened():
         raise InputError(f"OpenCV cannot open {'camera ' if live else ''}{device}")
     rate, count = video.get(cv2.CAP_PROP_FPS), video.get(cv2.CAP_PROP_FRAME_COUNT)
@@ -97,7 +110,8 @@ def capture(device: int | str, *, live: bool) -> Source:
             name, number = f"frame_{number:06d}", number + 1
             yield Shot(name, time, partial(cv2.cvtColor, image, cv2.COLOR_BGR2RGB))
 
-    return Source(shots, [str(device)], rate or None, int(count) if count > 0 else None, live)
+    stamp: Stamp = {"path": str(device)}
+    return Source(shots, stamp, rate or None, int(count) if count > 0 else None, live)
 
 
 def _camera(text: str) -> Source:
@@ -125,10 +139,15 @@ def _video(path: Path) -> Source:
     return Source(shots, stamp(path), rate, count)
 
 
-def stamp(path: Path) -> list[object]:
+def stamp(path: Path) -> Stamp:
+    """What changes when a file changes, and where it lies."""
+    return {"path": str(path.resolve()), **change_marks(path)}
+
+
+def change_marks(path: Path) -> Stamp:
     """What changes when a file changes."""
     state = path.stat()
-    return [str(path.resolve()), state.st_size, state.st_mtime_ns]
+    return {"bytes": state.st_size, "modified": state.st_mtime_ns}
 
 
 def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]]]:

@@ -137,6 +137,7 @@ class FlowStack(Writer):
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Append a flow."""
         self._count += 1
+        self._check_size(prepared)
         if prepared is not None and not self.memory:
             height, width = prepared.shape[-3:-1]
             self.memory.update(stack_height=height, stack_width=width)
@@ -145,6 +146,13 @@ class FlowStack(Writer):
                 self._append(np.full(self._shape, np.nan))
         if self.memory:
             self._append(np.full(self._shape, np.nan) if prepared is None else prepared)
+
+    def _check_size(self, prepared: Array | None) -> None:
+        if prepared is not None and self.memory and prepared.shape != self._shape:
+            size, first = ("{1}x{0}".format(*shape[-3:]) for shape in (prepared.shape, self._shape))
+            raise InputError(
+                f"an array has flows of one size; here is {size} after {first}; write a folder"
+            )
 
     def commit(self) -> None:
         """Write the header anew: what came behind is a part of the array from now on."""

@@ -1,0 +1,110 @@
+"""A whole clip for `interpolate`."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .outputs import check_outputs, folders_of, refuse_inputs
+from .video import output_kind
+
+if TYPE_CHECKING:
+    from ..video import Source, Writer
+
+
+def slow_motion(
+    clip: str,
+    output: Path,
+    factor: int,
+    fps: float | None,
+    part: tuple[str | None, str | None, str],
+    network: tuple[str | None, str, str, str],
+    *,
+    restart: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Write a clip `factor` times slower; return the report.
+
+    `part` is what --start, --end and --on-error say; `network` weights, device,
+    precision and quality.
+    """
+    from ..data.video_frames import check_source
+    from ..weights import resolve
+
+    check_source(clip)
+    resolve(network[0])  # a missing file is named before torch is imported, which takes seconds
+
+    from ..estimator import load
+    from ..sequence import FlowSequence
+    from ..video import (
+        STILL_RATE,
+        Checkpoint,
+        Moment,
+        Selection,
+        SlowMotion,
+        SlowMotionFrames,
+        check_rate,
+        exact_rate,
+        open_source,
+        stamp,
+    )
+    from .watching import run_watched
+
+    start, end, on_error = part
+    selection = Selection(
+        Moment.parse("--start", start), Moment.parse("--end", end), on_error=on_error
+    )
+    folder = _check(output, clip, network[0])
+    source = open_source(clip, keep_depth=folder)
+    _refuse(source)
+    refuse_inputs([output], folders_of(source.files))
+    rate = fps or source.rate or STILL_RATE
+    check_rate(output, rate)
+    weights, device, precision, quality = network
+    estimator = load(weights, device, precision, quality=quality)
+    settings = {
+        "input": source.stamp,
+        "output": [output.resolve()],
+        **{"factor": factor, "fps": fps, "start": start, "end": end, "quality": quality},
+        "weights": stamp(resolve(weights)),
+        **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
+    }
+    made: list[Writer] = []
+
+    def writers(parts: Path) -> "list[Writer]":
+        slow = SlowMotion(output, parts, exact_rate(rate), factor)
+        made.append(SlowMotionFrames(output, factor) if folder else slow)
+        return made
+
+    files = selection.chosen(source.files)
+    used = partial(selection.used_frames, source)
+    summary = run_watched(
+        source,
+        selection,
+        FlowSequence(estimator, backward=True),
+        writers,
+        Checkpoint(output, settings, frames=files, used=used, restart=restart),
+        quiet=quiet,
+    )
+    return {**summary, "cuts_held": int(made[0].memory["cuts"])}
+
+
+def _check(output: Path, clip: str, weights: str | None) -> bool:
+    """Refuse what could not be written; true where the output is a folder."""
+    from ..errors import InputError
+
+    kind = output_kind(output)
+    if kind == "array":
+        raise InputError(f"{output}: slow motion is written as a video or a folder of images")
+    folder = kind == "folder"
+    files, folders = ([], [output]) if folder else ([output], [])
+    check_outputs(files, folders=folders, inputs=[Path(clip), weights])
+    return folder
+
+
+def _refuse(source: "Source") -> None:
+    from ..errors import InputError
+
+    if source.live:
+        raise InputError("a camera is no clip; record it first, then slow it down")
+    if source.scenes:
+        raise InputError("KITTI's pairs are no clip: nothing leads from one pair to the next")

@@ -1,0 +1,42 @@
+"""Where a film changes from one scene to another: there is no motion to estimate."""
+
+import cv2
+import numpy as np
+
+from ..files import to_uint8
+from ..inputs import Array
+from ..warping import warp
+
+CUTS = ("estimate", "blank", "hold")
+"""What becomes of the flow at a cut: it stays as it is, is unknown, or is that of before."""
+
+_SMALL = 96  # px, the longer side of the pictures that are compared
+_CUT = 0.5  # of the contrast unexplained: 0.05 to 0.25 within scenes, 0.8 and more between them
+
+
+def is_cut(image1: Array, image2: Array, flow: Array) -> bool:
+    """Whether the frames show two scenes: no flow leads from the one to the other."""
+    return unexplained(image1, image2, flow) > _CUT
+
+
+def unexplained(image1: Array, image2: Array, flow: Array) -> float:
+    """How far frame 2, pulled back along the flow, is from frame 1, over the contrast of frame 1.
+
+    Seen small and in grey, where noise and fine texture do not matter.
+    """
+    height, width = flow.shape[:2]
+    scale = min(1.0, _SMALL / max(height, width))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    greys = (cv2.cvtColor(to_uint8(image), cv2.COLOR_RGB2GRAY) for image in (image1, image2))
+    first, second, vectors = (
+        cv2.resize(picture, size, interpolation=cv2.INTER_AREA).astype(np.float32)
+        for picture in (*greys, flow)
+    )
+    again, inside = np.moveaxis(
+        warp(np.dstack([second, np.ones_like(second)]), vectors * scale), 2, 0
+    )
+    seen = inside > 0.999
+    if not seen.any():
+        return float("inf")
+    contrast = np.abs(first - np.median(first)).mean() + 1  # a level of grey, for blank frames
+    return float(np.abs(first - again)[seen].mean() / contrast)

@@ -1,0 +1,134 @@
+"""Videos that are written while flows come: in closed segments that outlive a kill."""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..files import replacing, to_uint8
+from ..inputs import Array
+from ..visualize import CALMEST
+from .encoding import Encoder, Segment, check_rate, even, join
+from .flows import FrameFlow
+from .pictures import draw
+from .writers import Writer
+
+_FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
+
+
+class Movie(Writer):
+    """A video of numbered pictures; where numbers are missing, the picture before stays longer."""
+
+    piece = 64
+
+    def __init__(
+        self,
+        output: Path,
+        parts: Path,
+        rate: Fraction,
+        encoder: Callable[[Path, Fraction], Encoder] = Segment,
+    ) -> None:
+        super().__init__()
+        check_rate(output, float(rate))
+        self.output, self.rate = output, rate
+        self._parts, self._encoder = parts, encoder
+        self._segment: Encoder | None = None
+        self._next = 0  # flow
+
+    def resume(self, done: int) -> None:
+        """Remove segments that were not closed."""
+        self._next = done
+        for path in self._parts.glob(f"*{self.output.suffix}"):
+            if path.stem.startswith("open_") or int(path.stem) >= self._first_picture(done):
+                path.unlink()
+
+    def add(self, picture: Array, number: int) -> None:
+        """Encode a picture."""
+        self._check_size(picture)
+        if self._segment is None:
+            self._first = number
+            self._segment = self._encoder(self._path("open_"), self.rate)
+        self._segment(even(to_uint8(picture)), number - self._first)
+
+    def commit(self) -> None:
+        """Close the segment."""
+        if self._segment is not None:
+            self._segment.close()
+            self._path("open_").replace(self._path())
+            self._segment = None
+
+    def finish(self) -> Path:
+        """Join the segments."""
+        segments = sorted(self._parts.glob(f"*{self.output.suffix}"))
+        with replacing(self.output) as temporary:
+            join(segments, temporary, self.output.suffix, self.rate)
+        return self.output
+
+    def _first_picture(self, flow: int) -> int:
+        """The number of the first picture that a flow gives."""
+        return flow
+
+    def _path(self, prefix: str = "") -> Path:
+        return self._parts / f"{prefix}{self._first:09d}{self.output.suffix}"
+
+    def _check_size(self, picture: Array) -> None:
+        height, width = picture.shape[:2]
+        self.memory.setdefault("height", height)
+        self.memory.setdefault("width", width)
+        expected = self.memory["width"], self.memory["height"]
+        if (width, height) != expected:
+            raise InputError(
+                f"a video has pictures of one size; these are {width}x{height} after "
+                f"{expected[0]:.0f}x{expected[1]:.0f}; write a folder"
+            )
+
+
+class PictureVideo(Movie):
+    """A video of pictures of the flows, one for each.
+
+    `maximum` px has full colour; without it the longest vector, smoothed so that colours do not
+    flicker. A broken frame has no picture.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        parts: Path,
+        rate: Fraction,
+        panels: Sequence[str],
+        maximum: float | None = None,
+        encoder: Callable[[Path, Fraction], Encoder] = Segment,
+    ) -> None:
+        super().__init__(output, parts, rate, encoder)
+        self.panels, self.maximum = panels, maximum
+        self._scale: Tensor | None = None
+
+    def prepare(self, flow: FrameFlow) -> Array:
+        """Draw a flow."""
+        return draw(self.panels, flow, self._maximum(flow.flow))
+
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
+        """Encode a picture."""
+        if prepared is not None:
+            self.add(prepared, self._next)
+        self._next += 1
+
+    def commit(self) -> None:
+        """Close the segment."""
+        super().commit()
+        if self._scale is not None:
+            self.memory["scale"] = float(self._scale)
+
+    def _maximum(self, flow: Tensor) -> Tensor:
+        """Full colour in px, as a number on the device: nobody has to wait for it."""
+        if self.maximum is not None:
+            return torch.tensor(self.maximum, device=flow.device)
+        longest = torch.hypot(*flow.nan_to_num(0)).max().clamp(min=CALMEST)
+        if self._scale is None:
+            before = self.memory.get("scale")
+            self._scale = longest if before is None else longest.new_tensor(before)
+        self._scale = longest.clamp(_FALL * self._scale, _RISE * self._scale)
+        return self._scale

@@ -1,0 +1,115 @@
+"""Slow motion: the frames of a clip, and new ones between them."""
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from ..files import encode_image, write_files
+from ..inputs import Array
+from ..interpolation import interpolate_tensors, to_picture, to_tensor
+from .encoding import Encoder, Segment
+from .flows import FrameFlow
+from .movies import Movie
+from .writers import Writer
+
+
+def frames_between(flow: FrameFlow, factor: int) -> Iterator[Array]:
+    """Make `factor` - 1 frames between two; where they are a cut, the first is held.
+
+    The flow has to know the way back.
+    """
+    first, second = flow.images
+    if flow.is_cut:
+        yield from [first] * (factor - 1)
+        return
+    assert flow.answer is not None
+    there, back = flow.answer[:, :2], flow.answer[:, 3:5]
+    image1, image2 = (to_tensor(image).to(there.device) for image in (first, second))
+    for step in range(1, factor):
+        between = interpolate_tensors(image1, image2, there, back, time=step / factor)
+        yield to_picture(between, first.dtype)
+
+
+def numbered_frames(
+    flow: FrameFlow, new: Array | None, number: int, factor: int
+) -> Iterator[tuple[int, Array]]:
+    """Give the frames of flow `number` their places: new ones, then the second of the pair.
+
+    The very first frame has the number 0. Beside a broken frame nothing is new.
+    """
+    if number == 0 and flow.frame.image is not None:
+        yield 0, flow.frame.image
+    if new is not None:
+        yield from enumerate(new, number * factor + 1)
+    if flow.following.image is not None:
+        yield (number + 1) * factor, flow.following.image
+
+
+class SlowMotion(Movie):
+    """A video of `factor` frames for each one of the clip, its last one apart."""
+
+    piece = 16
+
+    def __init__(
+        self,
+        output: Path,
+        parts: Path,
+        rate: Fraction,
+        factor: int,
+        encoder: Callable[[Path, Fraction], Encoder] = Segment,
+    ) -> None:
+        super().__init__(output, parts, rate, encoder)
+        self.factor = factor
+
+    def prepare(self, flow: FrameFlow) -> Array:
+        """(factor - 1, H, W, 3): the frames between the two."""
+        return np.stack(list(frames_between(flow, self.factor)))
+
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
+        """Encode the frames of a pair."""
+        for number, picture in numbered_frames(flow, prepared, self._next, self.factor):
+            self.add(picture, number)
+        _count_cut(self, flow)
+        self._next += 1
+
+    def _first_picture(self, flow: int) -> int:
+        return flow * self.factor + 1 if flow else 0
+
+
+class SlowMotionFrames(Writer):
+    """The same as a folder of images, frame_000000.png and so on; 16 bits are kept."""
+
+    def __init__(self, folder: Path, factor: int) -> None:
+        super().__init__()
+        self.folder, self.factor, self._next = folder, factor, 0
+
+    def resume(self, done: int) -> None:
+        """Remove what a kill left of a file."""
+        self._next = done
+        for path in self.folder.glob(".frame_*.png.*"):
+            path.unlink(missing_ok=True)
+
+    def prepare(self, flow: FrameFlow) -> Array:
+        """(factor - 1, H, W, 3): the frames between the two."""
+        return np.stack(list(frames_between(flow, self.factor)))
+
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
+        """Write the frames of a pair."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for number, picture in numbered_frames(flow, prepared, self._next, self.factor):
+            path = self.folder / f"frame_{number:06d}.png"
+            write_files({path: encode_image(path, picture)})
+        _count_cut(self, flow)
+        self._next += 1
+
+    def finish(self) -> Path:
+        """Everything is there already."""
+        return self.folder
+
+
+def _count_cut(writer: Writer, flow: FrameFlow) -> None:
+    """Remember how many cuts there were, for the report."""
+    cuts = writer.memory.get("cuts", 0)
+    writer.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)

@@ -1,0 +1,75 @@
+"""Clips to write and to read back, and a stand-in for the network that knows their motion."""
+
+import csv
+from types import SimpleNamespace
+
+import av
+import fake_trees
+import numpy as np
+import torch
+
+
+def write_video(path, frames, rate=10, codec="ffv1", pix_fmt="bgr0", rotation=0):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate)
+        stream.height, stream.width, stream.pix_fmt = *frames[0].shape[:2], pix_fmt
+        if rotation:
+            stream.set_display_rotation(rotation)
+        for frame in frames:
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    return path
+
+
+def read_video(path):
+    """Pictures and their times."""
+    with av.open(str(path)) as container:
+        return [(frame.to_ndarray(format="rgb24"), frame.time) for frame in container.decode()]
+
+
+def write_images(folder, frames, suffix=".png"):
+    for number, frame in enumerate(frames):
+        fake_trees.write_image(folder / f"shot_{number}{suffix}", frame)
+    return folder
+
+
+def read_rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class KnownMotion:
+    """Stands in for a `FlowSequence`: says that all moves by `motion`, and back.
+
+    To tell the flows apart, each is longer by a fortieth of its second frame's brightness.
+    """
+
+    motion = (4.0, 0.0)
+
+    def __init__(self, estimator=None, *, backward=True):
+        self.backward, self._first = backward, True
+
+    def fresh(self):
+        return KnownMotion(backward=self.backward)
+
+    def restart(self):
+        self._first = True
+
+    def advance(self, image):
+        first, self._first = self._first, False
+        if first:
+            return None
+        brightness = float(image.mean()) / np.iinfo(image.dtype).max
+        answer = torch.ones(1, 6 if self.backward else 3, *image.shape[:2])
+        for channel, sign in ((0, 1), (3, -1))[: 1 + self.backward]:
+            there = torch.tensor(self.motion) + brightness / 40
+            answer[:, channel : channel + 2] = sign * there[:, None, None]
+        return answer
+
+
+def know_motion(monkeypatch, sequence=KnownMotion):
+    """Let commands estimate with a stand-in: no network is built."""
+    estimator = SimpleNamespace(device="cpu", precision="fp32", backend="plain")
+    monkeypatch.setattr("dicl_flow.estimator.load", lambda *choices: estimator)
+    monkeypatch.setattr("dicl_flow.sequence.FlowSequence", sequence)
