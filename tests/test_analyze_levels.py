@@ -98,7 +98,10 @@ def test_the_command(run, tmp_path):
         (["--pair", "a.png", "b.png"], "none of these pairs has a truth"),
     ],
 )
-def test_wrong_inputs(run, tmp_path, extra, message):
+def test_wrong_inputs(run, tmp_path, monkeypatch, extra, message):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.png", "b.png"):
+        cv2.imwrite(name, np.zeros((16, 16, 3), np.uint8))
     code, _, err = run("analyze", "levels", *extra, "-o", tmp_path / "out")
     assert code == 2
     assert message in err

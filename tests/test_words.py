@@ -141,7 +141,7 @@ def refused(run, *words):
         ("show", "show takes FLOW; too much: b.flo, c.flo", "give the files one by one"),
         ("flow", "flow takes IMAGE1 IMAGE2; too much: c.flo", "for a sequence of frames"),
         ("data check", "check takes NAME ROOT; too much: c.flo", "give the folder"),
-        ("video -o x.npy", "video takes INPUT; too much: b.flo, c.flo", "quote the pattern"),
+        ("video -o x.npy", "got 3 inputs, one is taken", "quote the pattern"),
         (
             "eval -d pairs=.",
             "eval takes options only; too much: a.flo",

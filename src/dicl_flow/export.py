@@ -85,7 +85,7 @@ def export(
     if size is None and estimator.quality.scales != (1.0,):
         raise InputError(
             f"quality {estimator.quality.name!r} scales frames, which only a file for one size can "
-            f"do; give --size HEIGHTxWIDTH instead of --dynamic"
+            f"do; give `size`, the one it is for"
         )
     form, module = FORMATS[kind], UintEstimator(estimator)
     metadata = {

@@ -13,7 +13,6 @@ _INSTEAD = {
     "flow": "for a sequence of frames there is dicl-flow video 'frames/*.png'",
     "render": "give the folder",
     "submit": "give the folder",
-    "video": "quote the pattern, as 'frames/*.png'",
 }
 """By command: what to do if the shell has turned a pattern into many files."""
 _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
