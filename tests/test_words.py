@@ -138,13 +138,12 @@ def refused(run, *words):
 @pytest.mark.parametrize(
     ("command", "taken", "advice"),
     [
-        ("show", "show takes FLOW; too much: b.flo, c.flo", "give the files one by one"),
-        ("flow", "flow takes IMAGE1 IMAGE2; too much: c.flo", "for a sequence of frames"),
-        ("data check", "check takes NAME ROOT; too much: c.flo", "give the folder"),
-        ("video -o x.npy", "got 3 inputs, one is taken", "quote the pattern"),
+        ("show", "show takes FLOW; unexpected: b.flo, c.flo", "give the files one by one"),
+        ("flow", "flow takes IMAGE1 IMAGE2; unexpected: c.flo", "for a sequence of frames"),
+        ("data check", "check takes NAME ROOT; unexpected: c.flo", "give the folder"),
         (
             "eval -d pairs=.",
-            "eval takes options only; too much: a.flo",
+            "eval takes options only; unexpected: a.flo",
             "give the files one by one",
         ),
     ],
@@ -152,12 +151,14 @@ def refused(run, *words):
 def test_a_pattern_that_the_shell_expanded(run, many, command, taken, advice):
     err = refused(run, *command.split(), *many)
     assert taken in err
-    assert f"into these: {advice}" in err
+    assert f"If the shell expanded a pattern such as *.png: {advice}" in err
 
 
 @pytest.mark.usefixtures("many")
 def test_other_surplus_words_are_no_pattern(run):
-    assert refused(run, "show", "a.flo", "twice") == "error: show takes FLOW; too much: twice\n"
+    assert refused(run, "show", "a.flo", "twice") == "error: show takes FLOW; unexpected: twice\n"
+    first = refused(run, "eval", "twice", "-d", "pairs=.", "--quiet")
+    assert first == "error: eval takes options only; unexpected: twice\n"
 
 
 @pytest.mark.usefixtures("many")

@@ -14,7 +14,7 @@ _INSTEAD = {
     "render": "give the folder",
     "submit": "give the folder",
 }
-"""By command: what to do if the shell has turned a pattern into many files."""
+"""By command: what to do if the shell has expanded a pattern into many files."""
 _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
 """What the help says for the types of Python; a flag and an argument need no type."""
 _WRITES = {("eval", "--json"): "--save"}
@@ -37,7 +37,7 @@ class Command(TyperCommand):
         surplus = super().parse_args(ctx, args)
         if surplus and not ctx.resilient_parsing:
             flags = {name for option in options if option.is_flag for name in option.opts}
-            before = words[words.index(surplus[0]) - 1]
+            before = ["", *words][words.index(surplus[0])]
             if before in flags:
                 raise _flag_with_value(ctx.info_name, before, surplus[0])
             raise _too_many(ctx.info_name, self.get_params(ctx), surplus)
@@ -88,8 +88,8 @@ def _flag_with_value(command: str, flag: str, value: str) -> InputError:
 def _too_many(command: str, parameters: list[Any], surplus: list[str]) -> InputError:
     taken = [p.metavar for p in parameters if not _is_option(p)]
     some = ", ".join(surplus[:3]) + (", …" if len(surplus) > 3 else "")
-    message = f"{command} takes {' '.join(taken) or 'options only'}; too much: {some}"
+    message = f"{command} takes {' '.join(taken) or 'options only'}; unexpected: {some}"
     if all(Path(word).exists() for word in surplus):
         advice = _INSTEAD.get(command, "give the files one by one")
-        message += f". If the shell has turned a pattern such as *.png into these: {advice}"
+        message += f". If the shell expanded a pattern such as *.png: {advice}"
     return InputError(message)
