@@ -56,7 +56,7 @@ QUALITIES = {
     for quality in (
         Quality("fast", (0.7,)),
         Quality(NORMAL),
-        Quality("best", (1.0, 2.0), start=8),
+        Quality("best", (1.0, 2.0), start=16),
     )
 }
 """What users choose from. The numbers are provisional: see docs/decisions/0008-two-scales.md."""
