@@ -1,12 +1,15 @@
 """Clips to write and to read back, and a stand-in for the network that knows their motion."""
 
 import csv
-from types import SimpleNamespace
 
 import av
 import fake_trees
 import numpy as np
 import torch
+from conftest import SMALL
+
+from dicl_flow.estimator import FlowEstimator
+from dicl_flow.models import build
 
 
 def write_video(path, frames, rate=10, codec="ffv1", pix_fmt="bgr0", rotation=0):
@@ -48,10 +51,10 @@ class KnownMotion:
     motion = (4.0, 0.0)
 
     def __init__(self, estimator=None, *, backward=True):
-        self.backward, self._first = backward, True
+        self.estimator, self.backward, self._first = estimator, backward, True
 
     def fresh(self):
-        return KnownMotion(backward=self.backward)
+        return KnownMotion(self.estimator, backward=self.backward)
 
     def restart(self):
         self._first = True
@@ -69,7 +72,7 @@ class KnownMotion:
 
 
 def know_motion(monkeypatch, sequence=KnownMotion):
-    """Let commands estimate with a stand-in: no network is built."""
-    estimator = SimpleNamespace(device="cpu", precision="fp32", backend="plain")
-    monkeypatch.setattr("dicl_flow.estimator.load", lambda *choices: estimator)
+    """Let commands estimate with a stand-in; the network, a small one, is never asked."""
+    estimator = FlowEstimator(build(SMALL), "cpu", "fp32", "plain")
+    monkeypatch.setattr("dicl_flow.estimator.load", lambda *choices, **more: estimator)
     monkeypatch.setattr("dicl_flow.sequence.FlowSequence", sequence)

@@ -20,7 +20,17 @@ LAYERS = [
     ["training", "evaluation", "estimator"],
     ["sheets", "result"],
     [
-        *("weights", "data", "render", "warping", "tiling", "passes", "confidence", "gate"),
+        *(
+            "weights",
+            "data",
+            "render",
+            "warping",
+            "tiling",
+            "passes",
+            "confidence",
+            "gate",
+            "compute",
+        ),
         "interpolation",
     ],
     ["fast"],

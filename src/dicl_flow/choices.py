@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import torch
 
+from .compute import choose_backend, choose_device, choose_precision
 from .confidence import UNCALIBRATED
 from .config import ModelConfig
-from .estimator import FlowEstimator, choose_backend, choose_device, choose_precision
+from .estimator import FlowEstimator
 from .fast import available_bytes, is_supported
 from .feeding import Feeding
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..compute import choose_device
 from ..config import RenderConfig, TrainConfig
 from ..data import FlowSample
 from ..errors import InputError
-from ..estimator import FlowEstimator, choose_device
+from ..estimator import FlowEstimator
 from ..evaluation import Score, pool, score_flow
 from ..files import write_files
 from ..render import RenderedBatch, Renderer, TextureAtlas, list_photos, load_textures

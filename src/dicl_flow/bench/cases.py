@@ -5,8 +5,9 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
+from ..compute import PRECISIONS
 from ..config import NORMAL, QUALITIES, Calibration, Quality
-from ..estimator import PRECISIONS, FlowEstimator
+from ..estimator import FlowEstimator
 from ..models import FlowNetwork
 from .clock import PeakMemory, median_seconds
 from .floor import count_work, floor_seconds, machine_rates

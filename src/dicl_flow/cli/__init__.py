@@ -21,6 +21,7 @@ from . import (
     flow,
     info,
     interpolate,
+    levels,
     options,
     render,
     show,
@@ -62,6 +63,7 @@ app.command("ablate")(ablate.ablate)
 data.data_app.command("bench")(data_bench.bench)
 app.add_typer(data.data_app, name="data")
 analyze.analyze_app.command("compare")(compare.compare)
+analyze.analyze_app.command("levels")(levels.levels)
 app.add_typer(analyze.analyze_app, name="analyze")
 for group in (app, data.data_app, analyze.analyze_app):
     for registered in group.registered_commands:

@@ -67,7 +67,7 @@ def ablate(
     sets = {name: list_pairs(name, root, needs_truth=True) for name, root in others.items()}
 
     from ..analysis.figures import draw_figure  # torch: after all that is missing
-    from ..estimator import choose_device
+    from ..compute import choose_device
 
     place = choose_device(device)
     draw_figure(1, 1)  # complain now, not after the training

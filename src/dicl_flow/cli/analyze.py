@@ -1,12 +1,11 @@
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from . import options
 from .command import Group
 from .findings import check_findings, report, write_findings
-from .inputs import find_photos
 from .outputs import files_of
 
 if TYPE_CHECKING:
@@ -70,76 +69,6 @@ def peaks(
     arrays = {f"histogram: {name}": peak.histogram for name, peak in found.items()}
     written = write_findings(output, "peaks", document, draw_peaks(found), arrays)
     report(summary, written, quiet=quiet, as_json=as_json)
-
-
-@analyze_app.command("levels")
-def levels(
-    output: Output,
-    weights: ManyWeights = None,
-    pair: Pair = None,
-    truth: Truth = None,
-    data: options.Data = None,
-    limit: Limit = None,
-    rendered: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PHOTOS", help="Rendered scenes instead: photographs, or 'procedural'."
-        ),
-    ] = None,
-    scenes: Annotated[int, typer.Option("--scenes", "-n", min=1, help="So many of them.")] = 16,
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene.")] = "640x1024",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same scenes.")] = 1000,
-    device: options.Device = "auto",
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> None:
-    """What each level contributes: its error, matched and refined, by how far the pixels move.
-
-    A level that does not lower the error of the one before it adds nothing; one that gives all
-    its probability to "no displacement" has not learned to match.
-
-    Examples:
-
-      dicl-flow analyze levels --rendered PHOTOS -o levels
-
-      dicl-flow analyze levels --data sintel-clean=Sintel -w old.safetensors -w rendered -o levels
-    """
-    from rich.console import Console
-
-    from ..errors import InputError
-    from ..evaluation import print_grid
-
-    pairs = [] if rendered else [p for p in find_pairs(pair, truth, data, limit) if p.truth]
-    if rendered and (pair or data):
-        raise InputError("--rendered excludes --pair and --data")
-    if not rendered and not pairs:
-        raise InputError("none of these pairs has a truth, which errors are measured against")
-    find_weights(weights)
-    check_findings(output, "levels", [*files_of(pairs), *(weights or [])])
-    frame, photos = options.parse_size("--size", size), find_photos(rendered) if rendered else None
-
-    from ..analysis.figures import draw_figure
-    from ..analysis.held_out import rendered_samples
-    from ..analysis.levels import draw_levels, find_level_errors, level_grid
-    from ..analysis.volumes import open_networks
-    from ..data import read_sample
-
-    draw_figure(1, 1)  # complain now if there is no matplotlib
-    what: dict[str, Any] = {"pairs": [p.name for p in pairs]}
-    samples = map(read_sample, options.track(pairs, "pairs", quiet=quiet))
-    if rendered:
-        what = {"photographs": rendered, "scenes": scenes, "size": size, "seed": seed}
-        drawn = rendered_samples(photos, frame, seed, device)
-        samples = map(drawn, options.track(range(scenes), "scenes", quiet=quiet))
-    found = find_level_errors(open_networks(weights or [None], device), samples)
-    summary = {name: errors.summary() for name, errors in found.items()}
-    document = {**what, "found": summary}
-    written = write_findings(output, "levels", document, draw_levels(found))
-    if as_json:
-        options.report({**document, "written": written}, quiet=quiet, as_json=True)
-    elif not quiet:
-        for name, errors in found.items():
-            print_grid(level_grid(name, errors), Console())
 
 
 @analyze_app.command("kernels")
@@ -260,8 +189,8 @@ def layers(
 
     from ..analysis.layer_runs import Volume
     from ..analysis.layers import WHY, draw_layers, layer_grids, measure_layers
+    from ..compute import choose_device
     from ..errors import InputError
-    from ..estimator import choose_device
     from ..evaluation import grid_markdown, print_grid
 
     if channels % 2:

@@ -82,7 +82,7 @@ def bench(
     resolve(weights)  # a missing file is named before torch is imported
 
     from ..bench import LEGEND, Case, as_record, encode_plot, measure
-    from ..estimator import choose_device
+    from ..compute import choose_device
 
     cases = [Case(*shape, batches[0]) for shape in shapes]
     cases += [Case(*shapes[0], batch) for batch in batches[1:]]
@@ -124,8 +124,8 @@ def _parse_size(text: str) -> tuple[int, int]:
 
 def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:
     """Read BACKEND-PRECISION, resolve "auto", drop what is there twice."""
+    from ..compute import choose_backend, choose_precision
     from ..errors import InputError
-    from ..estimator import choose_backend, choose_precision
 
     ways = []
     for path in paths:

@@ -53,7 +53,7 @@ def render(
     if folder is not None:
         list_photos(folder)  # complain before torch is imported, which takes seconds
 
-    from ..estimator import choose_device
+    from ..compute import choose_device
     from ..render import Renderer, load_textures
 
     place = choose_device(device)

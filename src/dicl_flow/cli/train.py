@@ -72,7 +72,7 @@ def train(
         initial = _initial_weights(init, config, folder.path)
     check_roots(config, roots)
 
-    from ..estimator import choose_device  # torch, which takes seconds: after all that is missing
+    from ..compute import choose_device  # torch, which takes seconds: after all that is missing
     from ..training import FixedSource, Limits, join, leave, open_source
     from ..training import train as run_training
 
