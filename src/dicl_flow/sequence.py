@@ -45,7 +45,7 @@ class FlowSequence:
     def advance(self, frame: Image) -> Tensor | None:
         """As `push`, but flow and confidence (1, 3, H, W) stay on the device.
 
-        (1, 6, H, W) with `backward`: those of the way back follow.
+        (1, 6, H, W) with `backward`: those of the backward flow follow.
         """
         image, is_batch = image_batch(frame, self.estimator.device)
         if is_batch:
