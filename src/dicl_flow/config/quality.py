@@ -59,7 +59,7 @@ QUALITIES = {
         Quality("best", (1.0, 2.0), start=16),
     )
 }
-"""What users choose from. The numbers are provisional: see docs/decisions/0008-two-scales.md."""
+"""What users choose from; why these numbers: docs/decisions/0008-two-scales.md."""
 
 
 def find_quality(quality: "str | Quality") -> Quality:

@@ -21,7 +21,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "9552c84523f155406ea26d773c9a6e4acb51179b760ccce0141f320f1523c170",
+    "rendered": "ae8af130474193fa047b910d24b04e35460b4ed229b1985a7ac287368a38ba54",
 }
 _PACKAGED = Path(__file__).parent
 
