@@ -82,7 +82,9 @@ def interpolate(
             inputs[0], output, factor, fps, part, network, restart=restart, quiet=quiet
         )
     else:
-        for name, given in {"factor": factor, "fps": fps, "start": start, "end": end}.items():
+        of_clips = {"factor": factor, "fps": fps, "start": start, "end": end}
+        of_clips |= {"on-error": on_error, "restart": restart or None}
+        for name, given in of_clips.items():
             if given is not None:
                 raise InputError(
                     f"--{name} is for a whole clip, here are two frames; give a folder or a quoted "
