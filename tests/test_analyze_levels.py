@@ -14,6 +14,8 @@ from dicl_flow.estimator import FlowEstimator
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 
+pytestmark = pytest.mark.heavy
+
 SIZE = (64, 96)
 STEPS = [
     ZERO, "stride 8 matched", "stride 8 refined", "stride 4 matched", "stride 4 refined"

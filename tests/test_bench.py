@@ -10,6 +10,8 @@ from dicl_flow.bench.cases import Case, moving_pattern
 from dicl_flow.bench.floor import count_work
 from dicl_flow.config import ModelConfig
 
+pytestmark = pytest.mark.heavy
+
 QUICK = ("bench", "--repeats", "1", "--device", "cpu")
 
 

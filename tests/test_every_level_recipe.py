@@ -16,6 +16,8 @@ from dicl_flow.training.optimizer import learning_rate
 from dicl_flow.training.start import pairs_behind
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 
+pytestmark = pytest.mark.heavy
+
 CPU = Processes(torch.device("cpu"))
 CONFIG = TrainConfig(
     name="small",

@@ -14,6 +14,8 @@ from dicl_flow.config import CUES, Calibration
 from dicl_flow.hub import HubNetwork
 from dicl_flow.weights import encode_weights, read_weights
 
+pytestmark = pytest.mark.heavy
+
 REPOSITORY = Path(__file__).parents[1]
 
 

@@ -29,6 +29,8 @@ from dicl_flow.models import InitialFlow, LevelFlow, build
 from dicl_flow.tiling import in_tiles
 from dicl_flow.weights import Weights, encode_weights, read_weights
 
+pytestmark = pytest.mark.heavy
+
 FRAMES, _ = fake_trees.moving_frames(3, (24, 40))
 HEIGHT, WIDTH = 24, 40
 RESIZE = replace(SMALL, padding="resize")
@@ -330,7 +332,6 @@ def test_each_quality_has_its_own_calibration(tmp_path):
     assert dicl_flow.load(path, "cpu").calibration == normal
 
 
-@pytest.mark.heavy
 def test_calibrate_fits_one_quality_and_keeps_the_others(run, small_weights, tmp_path):
     one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
     normal = replace(read_weights(small_weights), calibration=some_calibration(0.5))

@@ -9,6 +9,8 @@ from dicl_flow.config import RenderConfig
 from dicl_flow.errors import InputError
 from dicl_flow.render import Renderer, load_textures
 
+pytestmark = pytest.mark.heavy
+
 SMALL, LARGE = (32, 48), (64, 96)
 GROWING = RenderConfig(
     motion_reference=SMALL, num_shapes=4, shape_side=16, object_radius=(0.1, 0.3)

@@ -15,6 +15,8 @@ from dicl_flow.render.noise import smooth_noise
 from dicl_flow.render.space import draw_space
 from dicl_flow.render.textures import TextureAtlas
 
+pytestmark = pytest.mark.heavy
+
 CPU, SIZE = torch.device("cpu"), (96, 128)
 CLEAR = RenderConfig(num_shapes=16, shape_side=48).without_effects()
 DEEP = replace(CLEAR, depth_share=1.0)

@@ -8,6 +8,8 @@ from fake_trees import make_sintel
 
 from dicl_flow.evaluation import pool, score_confidence, sparsification_curves
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def error():

@@ -10,6 +10,8 @@ import pytest
 from dicl_flow.cli import main
 from dicl_flow.files import decode_flow, encode_flow, read_flow, read_image, write_flow
 
+pytestmark = pytest.mark.heavy
+
 
 class Stdin(io.TextIOWrapper):
     """A standard input that a test can change."""
