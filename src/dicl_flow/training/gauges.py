@@ -1,6 +1,7 @@
 """What each level contributes while a network is trained: a level can die without a trace."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import fmean
 
 import torch
@@ -73,7 +74,7 @@ class LevelWatch:
         return [
             f"step {step}: the level of stride {stride} adds nothing: over {_WINDOW:,} steps its "
             f"error is {after:.2f} px, and {before:.2f} px before it"
-            for stride, before, after in zip(self._strides, errors, errors[1:], strict=False)
+            for stride, (before, after) in zip(self._strides, pairwise(errors), strict=True)
             if after > (1 - _LEAST_GAIN) * before
         ]
 
