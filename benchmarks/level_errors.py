@@ -3,7 +3,7 @@
     python benchmarks/level_errors.py PHOTOS DEVICE BATCHES WEIGHTS …
 
 For frames of 384x640, 640x1024 and 1152x1920: the mean error in px of zero flow, then of each
-level's flow, matched / refined, coarsest first. Seed 1000; four scenes a batch, one of the largest.
+level's flow, matched / refined, coarsest first; held-out scenes, four a batch, one of the largest.
 """
 
 import sys
@@ -13,22 +13,20 @@ from pathlib import Path
 
 import torch
 
-from dicl_flow.config import RenderConfig
 from dicl_flow.inputs import normalize
-from dicl_flow.render import Renderer, load_textures
+from dicl_flow.render import held_out_renderer
 from dicl_flow.training.gauges import ZERO, level_gauges
 from dicl_flow.training.start import freeze_norms
 from dicl_flow.weights import load_model, read_weights, resolve
 
 photos, place, batches, *names = sys.argv[1:]
 device = torch.device(place)
-textures = load_textures(Path(photos), device, 0)
 models = {name: load_model(read_weights(resolve(name))).to(device).train() for name in names}
 for model in models.values():
     freeze_norms(model)
 
 for size in ((384, 640), (640, 1024), (1152, 1920)):
-    renderer = Renderer(RenderConfig(), size, textures, device, 1000)
+    renderer = held_out_renderer(Path(photos), size, device)
     totals = {name: Counter[str]() for name in names}
     for number in range(int(batches)):
         batch = renderer.render(4 if prod(size) < 700_000 else 1, number).to_batch()

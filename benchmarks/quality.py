@@ -3,30 +3,34 @@
     python benchmarks/quality.py --data rendered=PHOTOS --size 384x640 -n 24 -o quality.json
 
 A candidate is SCALE[+SCALE …][@STRIDE]: 1 is the normal estimate, 0.7 a smaller one, 1+2@8 a
-normal one and a second pass at twice the size that starts at the level of stride 8. Rendered
-scenes have the seed 1000, which no training uses. Other data sets (`--data sintel-clean=…`) are
-for looking at last: settings are chosen on rendered scenes only.
+normal one and a second pass at twice the size that starts at the level of stride 8. Each is
+tried with every `--max-pixels` (0: frames in full size) and `--padding`; the default is what the
+weights say. Rendered scenes are held-out ones: those of the default settings, or of `--recipe`.
+Other data sets (`--data sintel-clean=…`) are for looking at last: settings are chosen on
+rendered scenes only.
 """
 
 import argparse
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dicl_flow.bench.clock import median_seconds
-from dicl_flow.config import Quality, RenderConfig
+from dicl_flow.config import PADDINGS, ModelConfig, Quality
 from dicl_flow.data import FlowSample, list_pairs, read_sample
 from dicl_flow.data.registry import parse_data_argument
 from dicl_flow.estimator import FlowEstimator
 from dicl_flow.evaluation import Score, pool, score_flow
 from dicl_flow.inputs import image_batch
-from dicl_flow.render import Renderer, TextureAtlas, load_textures
+from dicl_flow.render import held_out_renderer
+from dicl_flow.training import read_recipe
 from dicl_flow.weights import load_model, read_weights, resolve
 
 CANDIDATES = ["0.5", "0.7", "1", "1.5", "2", "1+1.5@16", "1+1.5@8", "1+1.5@4"]
@@ -49,27 +53,20 @@ def parse_candidate(text: str) -> Quality:
     return Quality(text, scales, int(found[2] or 8))
 
 
-def rendered_samples(
-    textures: TextureAtlas, size: str, count: int, device: str
-) -> Iterator[FlowSample]:
-    """Scenes that no training has seen, one at a time."""
-    height, width = map(int, size.split("x"))
-    renderer = Renderer(RenderConfig(), (height, width), textures, device, 1000)
-    for number in range(count):
-        yield from renderer.render(1, number).to_samples()
-
-
 def sets(arguments: argparse.Namespace) -> Iterator[tuple[str, list[FlowSample]]]:
     """Each data set: its name and its pairs; rendered scenes once for each size."""
     for name, root in arguments.data:
-        if name == "rendered":
-            photos = None if str(root) == "procedural" else root
-            textures = load_textures(photos, arguments.device, 0)
-            for size in arguments.size:
-                scenes = rendered_samples(textures, size, arguments.scenes, arguments.device)
-                yield f"rendered {size}", list(scenes)
-        else:
+        if name != "rendered":
             yield name, [read_sample(pair) for pair in list_pairs(name, root, needs_truth=True)]
+            continue
+        photos = None if str(root) == "procedural" else root
+        config = read_recipe(arguments.recipe, []).render if arguments.recipe else None
+        for size in arguments.size:
+            height, width = map(int, size.split("x"))
+            renderer = held_out_renderer(photos, (height, width), arguments.device, config=config)
+            numbers = range(arguments.scenes)
+            scenes = [renderer.render(1, number).to_samples()[0] for number in numbers]
+            yield f"rendered {size}", scenes
 
 
 def measure(
@@ -87,13 +84,15 @@ def measure(
 
 
 def row(
-    name: str, quality: Quality, values: dict[str, float], seconds: float | None
+    name: str, quality: Quality, fed: ModelConfig, values: dict[str, float], seconds: float | None
 ) -> dict[str, Any]:
     """Print a line of the table in Markdown, and return it for machines."""
+    feeding = {"padding": fed.padding, "max_pixels": fed.max_pixels}
     cells = [f"{values[metric]:.3f}" if metric in values else "" for metric in SHOWN]
     time = "" if seconds is None else f"{1000 * seconds:.4g}"
-    print(f"| {name} | {quality.name} | {' | '.join(cells)} | {time} |", flush=True)
-    return {"data": name, "quality": asdict(quality), **values, "seconds": seconds}
+    how = f"{quality.name}, {fed.padding}, {fed.max_pixels:,} px"
+    print(f"| {name} | {how} | {' | '.join(cells)} | {time} |", flush=True)
+    return {"data": name, "quality": asdict(quality), **feeding, **values, "seconds": seconds}
 
 
 def main() -> None:
@@ -105,6 +104,9 @@ def main() -> None:
     parser.add_argument("--size", action="append", help="HEIGHTxWIDTH of rendered scenes")
     parser.add_argument("-n", "--scenes", type=int, default=24, help="rendered scenes of a size")
     parser.add_argument("--candidate", type=parse_candidate, action="append")
+    parser.add_argument("--recipe", help="whose scenes; default: the default settings")
+    parser.add_argument("--max-pixels", type=int, action="append", help="0: full size")
+    parser.add_argument("--padding", choices=PADDINGS, action="append")
     parser.add_argument("-w", "--weights")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="auto")
@@ -116,12 +118,21 @@ def main() -> None:
     print(f"| data | candidate | {' | '.join(SHOWN.values())} | ms |")
     print("|---" * (len(SHOWN) + 3) + "|")
     rows = []
+    candidates = arguments.candidate or list(map(parse_candidate, CANDIDATES))
+    config = weights.config
+    feedings = [
+        replace(config, padding=padding, max_pixels=pixels)
+        for padding, pixels in product(
+            arguments.padding or [config.padding], arguments.max_pixels or [config.max_pixels]
+        )
+    ]
     for name, samples in sets(arguments):
-        for quality in arguments.candidate or map(parse_candidate, CANDIDATES):
+        for quality, fed in product(candidates, feedings):
+            model = load_model(replace(weights, config=fed))
             how = (arguments.device, arguments.precision)
-            estimator = FlowEstimator(load_model(weights), *how, quality=quality)
+            estimator = FlowEstimator(model, *how, quality=quality)
             score, seconds = measure(estimator, samples, arguments.repeats)
-            rows.append(row(name, quality, score.values, seconds))
+            rows.append(row(name, quality, fed, score.values, seconds))
             if arguments.output is not None:  # after each: a run may be cut short
                 report = {"weights": weights.sha256, "torch": torch.__version__, "rows": rows}
                 arguments.output.write_text(json.dumps(report, indent=1) + "\n")

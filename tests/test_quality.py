@@ -336,7 +336,7 @@ def test_calibrate_fits_one_quality_and_keeps_the_others(run, small_weights, tmp
     one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
     normal = replace(read_weights(small_weights), calibration=some_calibration(0.5))
     one.write_bytes(encode_weights(normal))
-    arguments = ["-d", "rendered=procedural", "-n", 1, "--size", "32x32", "--threshold", 9, "-q"]
+    arguments = ["-d", "rendered=procedural", "-n", 4, "--size", "32x32", "--threshold", 9, "-q"]
     assert run("calibrate", "-w", one, "-o", two, *arguments, "--quality", "best")[0] == 0
     after = read_weights(two)
     assert after.calibration == normal.calibration

@@ -2,15 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..compute import choose_device
-from ..config import RenderConfig, TrainConfig
-from ..data import FlowSample
+from ..config import TrainConfig
 from ..errors import InputError
 from ..estimator import FlowEstimator
 from ..evaluation import Score, pool, score_flow
@@ -64,18 +62,6 @@ def held_out_scenes(
     renderer = Renderer(config.render, config.augment.crop, textures, device, SEED)
     starts = range(0, count, _BATCH)
     return [renderer.render(min(_BATCH, count - start), start) for start in starts]
-
-
-def rendered_samples(
-    photos: Path | None, size: tuple[int, int], seed: int, device: str
-) -> Callable[[int], FlowSample]:
-    """Return what renders scene after scene, by number, of the default settings, as 8-bit frames.
-
-    Without a folder of photographs the textures are computed.
-    """
-    place = choose_device(device)
-    renderer = Renderer(RenderConfig(), size, load_textures(photos, place, seed), place, seed)
-    return lambda number: renderer.render(1, number).to_samples()[0]
 
 
 def score_scenes(weights: Weights, scenes: Sequence[RenderedBatch]) -> Score:

@@ -106,10 +106,10 @@ def _photos(data: str) -> Path | None:
 def _renderer(
     estimator: "FlowEstimator", photos: Path | None, frame: tuple[int, int], seed: int
 ) -> "Renderer":
-    from ..config import RenderConfig
     from ..errors import InputError
+    from ..evaluation import CALIBRATION_SCENES
     from ..ops import size_in_multiples
-    from ..render import Renderer, load_textures
+    from ..render import held_out_renderer
 
     config, device = estimator.model.config, estimator.device
     if size_in_multiples(frame, config.pad_multiple, config.max_pixels) != frame:
@@ -118,7 +118,7 @@ def _renderer(
             + (f", at most {config.max_pixels} px in all" if config.max_pixels else "")
             + f"; got {frame[0]}x{frame[1]}"
         )
-    return Renderer(RenderConfig(), frame, load_textures(photos, device, seed), device, seed)
+    return held_out_renderer(photos, frame, device, config=CALIBRATION_SCENES, seed=seed)
 
 
 def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> "Evidence":

@@ -55,18 +55,20 @@ def levels(
     frame, photos = options.parse_size("--size", size), find_photos(rendered) if rendered else None
 
     from ..analysis.figures import draw_figure
-    from ..analysis.held_out import rendered_samples
     from ..analysis.levels import draw_levels, find_level_errors, level_grid
     from ..analysis.volumes import open_networks
+    from ..compute import choose_device
     from ..data import read_sample
+    from ..render import held_out_renderer
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
     what: dict[str, Any] = {"pairs": [p.name for p in pairs]}
     samples = map(read_sample, options.track(pairs, "pairs", quiet=quiet))
     if rendered:
         what = {"photographs": rendered, "scenes": scenes, "size": size, "seed": seed}
-        drawn = rendered_samples(photos, frame, seed, device)
-        samples = map(drawn, options.track(range(scenes), "scenes", quiet=quiet))
+        renderer = held_out_renderer(photos, frame, choose_device(device), seed=seed)
+        numbers = options.track(range(scenes), "scenes", quiet=quiet)
+        samples = (renderer.render(1, number).to_samples()[0] for number in numbers)
     found = find_level_errors(open_networks(weights or [None], device), samples)
     summary = {name: errors.summary() for name, errors in found.items()}
     document = {**what, "found": summary}

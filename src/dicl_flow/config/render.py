@@ -50,6 +50,9 @@ class RenderConfig:
     """Longer vectors are marked as not valid."""
     visible_only: bool = False
     """Pixels that are hidden in frame 2, or outside of it, are marked as not valid."""
+    augmented: bool = False
+    """Training: rendered pairs are varied as real ones are, by the colours, the eraser and the
+    flips of `augment`."""
 
     background_shift: tuple[float, ...] = (2, 9, 20, 28, 37, 60)
     background_rotation: float = 10.0

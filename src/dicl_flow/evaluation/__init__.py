@@ -1,7 +1,7 @@
 """Evaluation: predict, then score, then print tables beside the published numbers."""
 
 from .baseline import BASELINES, Method, dis
-from .calibration import Evidence, fit_calibration, judge, probability
+from .calibration import CALIBRATION_SCENES, Evidence, fit_calibration, judge, probability
 from .metrics import METRICS, Score, endpoint_error, pool, score_flow
 from .predict import Prediction, predict, read_predictions
 from .published import PUBLISHED, PUBLISHED_ABLATIONS, AblationRow, PublishedRow
@@ -23,6 +23,7 @@ __all__ = [
     "AblationRow",
     "BASELINES",
     "BENCHMARKS",
+    "CALIBRATION_SCENES",
     "Evidence",
     "Grid",
     "METRICS",

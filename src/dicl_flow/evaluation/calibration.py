@@ -4,11 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..config import CUES, Calibration
+from ..config import CUES, Calibration, RenderConfig
 from ..errors import InputError
 from .metrics import Array
 from .sparsification import score_confidence
 
+CALIBRATION_SCENES = RenderConfig(
+    depth_share=0.35, still_scenes=0.02, objects=(6, 18), object_radius=(0.02, 0.8)
+)
+"""What confidence is fitted to: small objects and depth, where flow is most often wrong."""
 _RIDGE = 1e-4  # keeps a weight at zero whose cue never varies
 _MAX_STEPS = 50
 _DIGITS = 6  # so that the last bits of a sum do not change a file

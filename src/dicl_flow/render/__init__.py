@@ -6,26 +6,34 @@ from ..lazy import on_first_use
 from .photos import list_photos
 
 if TYPE_CHECKING:
+    from .held_out import HELD_OUT_SEED, held_out_renderer
     from .renderer import RenderedBatch, Renderer
     from .statistics import MotionStatistics
     from .textures import TextureAtlas, load_textures
+    from .variation import augment_batch
 else:
     __getattr__ = on_first_use(
         __name__,
         {
+            "HELD_OUT_SEED": "held_out",
+            "held_out_renderer": "held_out",
             "RenderedBatch": "renderer",
             "Renderer": "renderer",
             "MotionStatistics": "statistics",
             "TextureAtlas": "textures",
             "load_textures": "textures",
+            "augment_batch": "variation",
         },
     )
 
 __all__ = [
+    "HELD_OUT_SEED",
     "MotionStatistics",
     "RenderedBatch",
     "Renderer",
     "TextureAtlas",
+    "augment_batch",
+    "held_out_renderer",
     "list_photos",
     "load_textures",
 ]

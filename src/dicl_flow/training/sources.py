@@ -12,7 +12,7 @@ import torch
 from ..config import AugmentConfig, TrainConfig
 from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs, stream_batches
 from ..errors import InputError
-from ..render import Renderer, TextureAtlas, list_photos, load_textures
+from ..render import Renderer, TextureAtlas, augment_batch, list_photos, load_textures
 from .distributed import Processes
 from .roots import PROCEDURAL, find_root
 
@@ -75,12 +75,16 @@ class SceneSource:
             Renderer(config.render, frame, self.textures, device, config.seed) for frame in sizes
         ]
         pairs = [max(1, round(size * prod(config.augment.crop) / prod(frame))) for frame in sizes]
-        scenes = (
-            renderers[step % len(sizes)]
-            .render(pairs[step % len(sizes)], step * processes.world_size + processes.rank)
-            .to_batch()
-            for step in count(start_step)
-        )
+
+        def render(step: int) -> FlowBatch:
+            renderer, number = renderers[step % len(sizes)], pairs[step % len(sizes)]
+            draw = step * processes.world_size + processes.rank
+            batch = renderer.render(number, draw).to_batch()
+            if not config.render.augmented:
+                return batch
+            return augment_batch(batch, config.augment, renderer.dice)
+
+        scenes = map(render, count(start_step))
         return beside(scenes) if device.type == "cuda" else scenes
 
 
