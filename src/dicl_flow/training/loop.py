@@ -68,7 +68,9 @@ def train(
     )
     if journal is not None and trainer.fresh_levels:
         strides = ", ".join(map(str, trainer.fresh_levels))
-        journal.say(f"the weights to start from have no level of stride {strides}: it begins afresh")
+        journal.say(
+            f"the weights to start from have no level of stride {strides}: it begins afresh"
+        )
     alarm = _alarm(limits.minutes, journal)
     try:
         with StopSignal() as stop:

@@ -26,7 +26,7 @@ from .loss import end_point_error, training_loss
 from .matching_loss import matching_weight
 from .optimizer import build_optimizer, learning_rate
 from .second_pass import enlarged, first_pass, is_second_pass, second_pass_config
-from .start import RANDOM, fresh_levels, freeze_norms, origin, pairs_behind, start_from
+from .start import RANDOM, freeze_norms, fresh_levels, origin, pairs_behind, start_from
 
 _FEEDING = ("padding", "max_pixels", "multiple")  # of a model's config: how images are fed to it
 
@@ -40,7 +40,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.config, self.processes = config, processes
         if config.second_pass.every and processes.world_size > 1:
-            raise InputError("second_pass.every trains in one process: coarse levels would be missed")
+            raise InputError("second_pass.every is for one process; run it without torchrun")
         if processes.is_first:
             instead = "set the recipe's optimizer.precision to fp32"
             warn_if_emulated(config.optimizer.precision, processes.device, instead)
