@@ -14,12 +14,14 @@ from dicl_flow.config import (
     ModelConfig,
     OptimizerConfig,
     RenderConfig,
+    SecondPassConfig,
     TrainConfig,
 )
+from dicl_flow.data import FlowBatch
 from dicl_flow.estimator import FlowEstimator
 from dicl_flow.models import build
 from dicl_flow.render import Renderer, load_textures
-from dicl_flow.training import Processes, Trainer
+from dicl_flow.training import Processes, Trainer, end_point_error
 from dicl_flow.weights import import_legacy, load_model
 
 pytestmark = [
@@ -149,6 +151,34 @@ def test_the_matching_loss_is_the_same_when_fused(scenes):
     losses = [step[0] for step in found["fused"]]
     assert losses[1] < losses[0] - 1  # entropies of about ln 49 each, 0.27 less of them
     assert losses[2] == pytest.approx(losses[0], rel=1e-3)
+
+
+def test_recordings_of_several_kinds_and_sizes_share_their_memory(scenes):
+    """By turns, whole steps and second passes at two sizes: each still does what the plain does."""
+    small = scenes.render(4, 0).to_batch()
+    large = FlowBatch(*(torch.cat([value, value], -1) for value in vars(small).values()))
+    found = {}
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for backend in ("plain", "fused"):
+            config = replace(
+                TRAINING,
+                backend=backend,
+                optimizer=replace(TRAINING.optimizer, learning_rate=1e-12),
+                render=RenderConfig(sizes=((128, 256), (128, 512))),
+                second_pass=SecondPassConfig(2, enlarged=True),
+            )
+            trainer = Trainer(config, Processes(torch.device("cuda")))
+            batches, found[backend] = cycle([small, large]), []
+            for step in range(12):
+                values = trainer.train_step(batches, 0.0)
+                error = end_point_error(trainer.levels[-1].refined, trainer.batch.flow)
+                error = (error * trainer.batch.valid).sum() / trainer.batch.valid.sum()
+                assert error.item() == pytest.approx(values["epe"], rel=1e-4)
+                assert len(trainer.levels) == (3 if step % 4 > 1 else 5)
+                found[backend].append((values["loss"], values["gradient_norm"]))
+    for plain, fused in zip(found["plain"], found["fused"], strict=True):
+        assert fused[0] == pytest.approx(plain[0], rel=0.02)
+        assert fused[1] == pytest.approx(plain[1], rel=0.1)
 
 
 def test_bf16_rounds_no_more_when_fused(scenes):

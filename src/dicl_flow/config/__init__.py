@@ -3,12 +3,20 @@
 from .augment import AugmentConfig
 from .calibration import CUES, Calibration
 from .model import HOST_LEVELS, HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
-from .quality import NORMAL, QUALITIES, Quality, find_quality
+from .quality import BEST, NORMAL, QUALITIES, Quality, find_quality
 from .render import RenderConfig
 from .strict import differences, read_toml, read_toml_table, structure, to_toml
-from .training import DataConfig, LossConfig, OptimizerConfig, ScheduleConfig, TrainConfig
+from .training import (
+    DataConfig,
+    LossConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    SecondPassConfig,
+    TrainConfig,
+)
 
 __all__ = [
+    "BEST",
     "CUES",
     "HOST_LEVELS",
     "HOSTS",
@@ -27,6 +35,7 @@ __all__ = [
     "Quality",
     "RenderConfig",
     "ScheduleConfig",
+    "SecondPassConfig",
     "TrainConfig",
     "differences",
     "find_quality",

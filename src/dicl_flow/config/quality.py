@@ -51,14 +51,8 @@ class Quality:
         return max(self.scales)
 
 
-QUALITIES = {
-    quality.name: quality
-    for quality in (
-        Quality("fast", (0.7,)),
-        Quality(NORMAL),
-        Quality("best", (1.0, 2.0), start=16),
-    )
-}
+BEST = Quality("best", (1.0, 2.0), start=16)
+QUALITIES = {quality.name: quality for quality in (Quality("fast", (0.7,)), Quality(NORMAL), BEST)}
 """What users choose from; why these numbers: docs/decisions/0008-two-scales.md."""
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from ..errors import InputError, unknown_name
 from .augment import AugmentConfig
 from .model import ModelConfig
+from .quality import BEST
 from .render import RenderConfig
 
 OPTIMIZERS = ("adam", "adamw")
@@ -139,6 +140,29 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
+class SecondPassConfig:
+    """Steps that train the second pass of quality "best", which begins from a flow with errors."""
+
+    every: int = 0
+    """Every n-th round through `render.sizes` (where there are none: every n-th step) is of such
+    steps; 0: none is."""
+    enlarged: bool = False
+    """That pass sees frames that were made small and enlarged again, as it does when small frames
+    are estimated; else the frames as they are."""
+
+    def __post_init__(self) -> None:
+        _at_least("second_pass.every", self.every, 0)
+
+    def check_for(self, model: ModelConfig) -> None:
+        """Refuse a network that cannot do it."""
+        if self.every and not (model.begins_from_flow and BEST.start in model.strides):
+            raise InputError(
+                f"second_pass.every needs host 'dicl' and a level of stride {BEST.start} to begin "
+                f"at, got host {model.host!r} with the strides {', '.join(map(str, model.strides))}"
+            )
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """One stage of training."""
 
@@ -169,6 +193,7 @@ class TrainConfig:
     """What is the own loss of any host stands for that of this host."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    second_pass: SecondPassConfig = field(default_factory=SecondPassConfig)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", self.loss.of_host(self.model.host))
@@ -193,6 +218,7 @@ class TrainConfig:
                     f"loss.{key} needs one weight per level ({len(self.model.levels)}), "
                     f"got {len(weights)}"
                 )
+        self.second_pass.check_for(self.model)
         multiple, deepest = self.model.pad_multiple, self.model.deepest_stride
         alone = self.model.host == "dicl" and self.batch // self.optimizer.accumulate <= 1
         for key, size in [

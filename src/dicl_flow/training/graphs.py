@@ -1,6 +1,6 @@
 """A whole training step as one CUDA graph: the same kernels, without the gaps between them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import torch
@@ -22,10 +22,15 @@ class _Recording(NamedTuple):
 
 
 class RecordedStep:
-    """Gradients, clipping, optimizer and average of a step, recorded once a shape, then replayed.
+    """Gradients, clipping, optimizer and average of a step, recorded once a key, then replayed.
 
     `backward(batch)` leaves gradients in the parameters and returns (loss, EPE). A step that is
     not finite changes nothing: the optimizer and the norms' statistics are told on the device.
+
+    All recordings work in the same memory, one after the other. Each writes before it reads
+    there: what lasts from step to step (parameters, statistics, the optimizer's state, averages,
+    batches) was made outside. What it leaves there (its result, the flows of its levels,
+    gradients) holds until another one is replayed, and is read before.
     """
 
     def __init__(
@@ -40,14 +45,20 @@ class RecordedStep:
         self._average, self._clip = average, clip
         device = next(model.parameters()).device
         self._rate, self._follow = torch.zeros((), device=device), torch.zeros((), device=device)
-        self._recordings: dict[torch.Size, _Recording] = {}
+        self._recordings: dict[Hashable, _Recording] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+        # one for all: memory that was used on a stream is used again on the same one only; and
+        # first in line: what is made beside the step takes what the step leaves free
+        self._stream = torch.cuda.Stream(priority=-1)
 
-    def __call__(self, batch: FlowBatch, rate: float, follow: float) -> Tensor:
-        """Take a step; return (loss, EPE, gradient norm). `follow` is the average's rate."""
-        shape = batch.flow.shape
-        if shape not in self._recordings:
-            self._recordings[shape] = self._record(batch)
-        recording = self._recordings[shape]
+    def __call__(self, key: Hashable, batch: FlowBatch, rate: float, follow: float) -> Tensor:
+        """Take a step; return (loss, EPE, gradient norm). `follow` is the average's rate.
+
+        Steps of one `key` do the same with batches of the same shape.
+        """
+        if key not in self._recordings:
+            self._recordings[key] = self._record(batch)
+        recording = self._recordings[key]
         for mine, given in zip(vars(recording.batch).values(), vars(batch).values(), strict=True):
             mine.copy_(given, non_blocking=True)
         self._rate.fill_(rate)
@@ -59,8 +70,7 @@ class RecordedStep:
         batch = FlowBatch(*(tensor.clone() for tensor in vars(batch).values()))
         self._prepare_optimizer()
         before = [buffer.clone() for buffer in self._model.buffers()]
-        # first in line: what is made beside the step takes what the step leaves free
-        stream, graph = torch.cuda.Stream(priority=-1), torch.cuda.CUDAGraph()
+        stream, graph = self._stream, torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream), cudnn_flags(benchmark=True):
             for _ in range(_WARM_UP):
@@ -69,7 +79,7 @@ class RecordedStep:
             for buffer, value in zip(self._model.buffers(), before, strict=True):
                 buffer.copy_(value)  # no trace of the warm-up
             self._model.zero_grad(set_to_none=True)  # so that replays overwrite, not add
-            with torch.cuda.graph(graph, stream=stream):
+            with torch.cuda.graph(graph, self._pool, stream):
                 result = self._step(batch)
         torch.cuda.current_stream().wait_stream(stream)
         return _Recording(batch, graph, result)

@@ -66,6 +66,11 @@ def train(
     journal = (
         Journal(folder.log, config.steps, trainer.step, quiet=quiet) if processes.is_first else None
     )
+    if journal is not None and trainer.fresh_levels:
+        strides = ", ".join(map(str, trainer.fresh_levels))
+        journal.say(
+            f"the weights to start from have no level of stride {strides}: it begins afresh"
+        )
     alarm = _alarm(limits.minutes, journal)
     try:
         with StopSignal() as stop:

@@ -22,16 +22,19 @@ def training_loss(
     config: TrainConfig,
     average: Callable[[Tensor], Tensor],
     matching_weight: Tensor | float = 0.0,
+    start: Tensor | None = None,
 ) -> Tensor:
     """The loss that `config` asks for, and that of the out-of-range heads where there are any.
 
     `average` takes the mean of a number over the processes that share a batch;
-    `matching_weight` is what the cross-entropy of the scores counts now.
+    `matching_weight` is what the cross-entropy of the scores counts now; `start` is the flow
+    that the first level began from, (B, 2, H, W), where there is one.
     """
     truth, valid = batch.flow, batch.valid
     num_valid = average(valid.sum()).clamp(min=1)
     if config.loss.kind == "averaged":
-        loss = pyramid_loss(levels, truth, valid, config.model.reach, config.loss, num_valid)
+        reach = config.model.reach
+        loss = pyramid_loss(levels, truth, valid, reach, config.loss, num_valid, start)
     elif config.loss.kind == "multi-scale":
         loss = multi_scale_loss(levels, truth, valid, config.loss)
     else:
@@ -51,21 +54,24 @@ def pyramid_loss(
     reach: Sequence[int],
     config: LossConfig,
     num_valid: Tensor | None = None,
+    start: Tensor | None = None,
 ) -> Tensor:
     """The paper's loss: end-point error of every level's flow at full size, weighted, averaged.
 
     `truth` is (B, 2, H, W) in pixels, `valid` (B, H, W). A level answers only for motion
     within its reach: pixels beyond count as zero but stay in the mean; invalid pixels leave
     it. `num_valid` replaces the number of valid pixels of this batch where several
-    processes share one mean.
+    processes share one mean. Where the first level began from a flow, `start`, the motion
+    may be any: what levels can reach, and answer for, lies around that flow.
     """
     count = (valid.sum() if num_valid is None else num_valid).clamp(min=1)
+    rest = truth if start is None else truth - start
     terms = []
     for weight, flow, index in _weighted_flows(levels, config):
         error = end_point_error(flow, truth)
         if config.exponent < 1:
             error = (error + _SMOOTH) ** config.exponent
-        answerable = valid & (truth.abs() <= reach[index]).all(1)
+        answerable = valid & (rest.abs() <= reach[index]).all(1)
         terms.append(weight * (error * answerable).sum() / count)
     return torch.stack(terms).mean()
 

@@ -12,16 +12,20 @@ if TYPE_CHECKING:
 
 RANDOM = "random"  # what weights record that were started from none
 _OPTIONAL = {"projection": [".projection."], "context": [".context.", ".out_of_range."]}
+_LEVEL = ["levels.{}.", "features.up_again.{}.", "features.outputs.{}."]  # what one level needs
 
 
 def start_from(model: "FlowNetwork", path: str | Path) -> ModelConfig:
     """Fill `model` with the weights of an earlier stage; return that stage's config.
 
-    Parts that the earlier stage did not have (projection, context nets) keep their
-    initial values; everything else must be there and fit.
+    Parts that the earlier stage did not have (projection, context nets, finer levels) keep
+    their initial values; everything else must be there and fit.
     """
     weights = read_weights(path)
     fresh = [
+        marker.format(stride) for stride in fresh_levels(model.config, path) for marker in _LEVEL
+    ]
+    fresh += [
         marker
         for part, markers in _OPTIONAL.items()
         if getattr(model.config, part) and not getattr(weights.config, part)
@@ -39,6 +43,12 @@ def start_from(model: "FlowNetwork", path: str | Path) -> ModelConfig:
         raise InputError(f"cannot start from {path}: {error}") from None
     model.load_state_dict(tensors, strict=True)
     return weights.config
+
+
+def fresh_levels(config: ModelConfig, path: str | Path) -> tuple[int, ...]:
+    """The strides of levels finer than any that the weights at `path` have."""
+    finest = read_weights(path).config.strides[-1]
+    return tuple(stride for stride in config.strides if stride < finest)
 
 
 def pairs_behind(path: str | Path) -> int:

@@ -1,7 +1,7 @@
 """What a run changes, and the step that changes it."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -25,7 +25,8 @@ from .graphs import RecordedStep
 from .loss import end_point_error, training_loss
 from .matching_loss import matching_weight
 from .optimizer import build_optimizer, learning_rate
-from .start import RANDOM, freeze_norms, origin, pairs_behind, start_from
+from .second_pass import enlarged, first_pass, is_second_pass, second_pass_config
+from .start import RANDOM, freeze_norms, fresh_levels, origin, pairs_behind, start_from
 
 _FEEDING = ("padding", "max_pixels", "multiple")  # of a model's config: how images are fed to it
 
@@ -38,6 +39,8 @@ class Trainer:
     ) -> None:
         torch.manual_seed(config.seed)
         self.config, self.processes = config, processes
+        if config.second_pass.every and processes.world_size > 1:
+            raise InputError("second_pass.every is for one process; run it without torchrun")
         if processes.is_first:
             instead = "set the recipe's optimizer.precision to fp32"
             warn_if_emulated(config.optimizer.precision, processes.device, instead)
@@ -46,6 +49,7 @@ class Trainer:
         fed = config.model if initial is None else start_from(model, initial)
         self.feeding: dict[str, Any] = {name: getattr(fed, name) for name in _FEEDING}
         self.pairs_before = 0 if initial is None else pairs_behind(initial)
+        self.fresh_levels = () if initial is None else fresh_levels(config.model, initial)
         self.started_from = RANDOM if initial is None else origin(initial)
         model = share_norms(model.to(processes.device), processes)
         fused = config.backend == "fused"
@@ -60,13 +64,15 @@ class Trainer:
         # on the device, where a recorded step reads what it is now
         self._matching_weight = torch.zeros((), device=processes.device)
         self._upcoming: FlowBatch | None = None
-        self._levels: dict[torch.Size, list[LevelFlow]] = {}
+        self._levels: dict[tuple[torch.Size, bool], list[LevelFlow]] = {}
+        self._second_pass = False
         self.step, self.pairs, self.progress = 0, 0, 0.0
         self.skipped, self.skipped_in_a_row = 0, 0
 
     def train_step(self, batches: Iterator[FlowBatch], progress: float) -> dict[str, float]:
         """Take one step of the optimizer; return what it saw."""
         self._training_mode()
+        self._second_pass = is_second_pass(self.config, self.step)
         rate = learning_rate(self.config, self.step, progress)
         self._matching_weight.fill_(matching_weight(self.config.loss, progress))
         take = self._eager_step if self.recorded is None else self._recorded_step
@@ -104,7 +110,7 @@ class Trainer:
         assert self.recorded is not None
         follow = self.average.rate(self.step) if self.average else 0.0
         self.batch = (self._upcoming or next(batches)).to(self.processes.device)
-        values = self.recorded(self.batch, rate, follow)
+        values = self.recorded(self._key(self.batch), self.batch, rate, follow)
         self._upcoming = next(batches)
         return values.tolist()
 
@@ -114,20 +120,38 @@ class Trainer:
         num_valid = average(batch.valid.sum())
         wait = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if wait else nullcontext():  # type: ignore[operator]
-            levels = self._forward(batch)
+            levels, start = self._forward(batch)
             # detached: what autograd keeps for a backward pass ends with it
-            self._levels[batch.flow.shape] = [level.detach() for level in levels]
-            loss = training_loss(levels, batch, self.config, average, self._matching_weight)
+            self._levels[self._key(batch)] = [level.detach() for level in levels]
+            config = second_pass_config(self.config) if self._second_pass else self.config
+            loss = training_loss(levels, batch, config, average, self._matching_weight, start)
             (loss / self.config.optimizer.accumulate).backward()
         with torch.no_grad():
             error = end_point_error(levels[-1].refined, batch.flow, self.model.upsample)
             epe = (error * batch.valid).sum() / num_valid.clamp(min=1)
         return average(torch.stack([loss.detach(), epe]))
 
-    def _forward(self, batch: FlowBatch) -> list[LevelFlow]:
+    def _forward(self, batch: FlowBatch) -> tuple[list[LevelFlow], Tensor | None]:
+        """The flow of each level that runs, and the flow that the first of them began from."""
+        images = normalize(batch.image1), normalize(batch.image2)
+        if not self._second_pass:
+            with self._arithmetic():
+                return self.parallel(*images), None
+        initial = first_pass(self.model, *images, self._arithmetic)
+        self._training_mode()
+        if self.config.second_pass.enlarged:
+            images = enlarged(images[0]), enlarged(images[1])
+        # autocast keeps rounded weights until its end: those of the first pass have no gradient
+        with self._arithmetic():
+            return self.parallel(*images, initial), initial.flow
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
         reduced = self.config.optimizer.precision == "bf16"
-        with torch.autocast(self.processes.device.type, torch.bfloat16, enabled=reduced):
-            return self.parallel(normalize(batch.image1), normalize(batch.image2))
+        return torch.autocast(self.processes.device.type, torch.bfloat16, enabled=reduced)
+
+    def _key(self, batch: FlowBatch) -> tuple[torch.Size, bool]:
+        """What steps have in common that do the same with batches of one shape."""
+        return batch.flow.shape, self._second_pass
 
     def _training_mode(self) -> None:
         self.parallel.train()
@@ -137,10 +161,15 @@ class Trainer:
     @property
     def levels(self) -> list[LevelFlow]:
         """What the network made of `batch`: recordings of other sizes keep their own."""
-        return self._levels[self.batch.flow.shape]
+        return self._levels[self._key(self.batch)]
 
     def gauges(self) -> Gauges:
-        """What each level made of `batch`; the device is asked for it only now."""
+        """What each level made of `batch`; the device is asked for it only now.
+
+        Of a second pass nothing: not all levels run, and not from where they usually do.
+        """
+        if self._second_pass:
+            return {}
         return level_gauges(self.levels, self.batch, self.config.model.strides, self.model.upsample)
 
     @property
