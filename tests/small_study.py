@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dicl_flow.analysis import ablation, held_out
+from dicl_flow.lab import ablation
 from dicl_flow.render import load_textures
 
 RECIPE = """
@@ -33,5 +33,5 @@ clip = 1.0
 
 def use_small_textures(set_attribute=setattr) -> None:
     """54 textures of full size take seconds."""
-    for module in (ablation, held_out):
+    for module in (ablation, study_scenes):
         set_attribute(module, "load_textures", partial(load_textures, size=(48, 64)))

@@ -5,7 +5,7 @@ from .calibration import CUES, Calibration
 from .model import HOST_LEVELS, HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
 from .quality import BEST, NORMAL, QUALITIES, Quality, find_quality
 from .render import RenderConfig
-from .strict import differences, read_toml, read_toml_table, structure, to_toml
+from .strict import differences, read_toml_table, structure, to_toml
 from .training import (
     DataConfig,
     LossConfig,
@@ -39,7 +39,6 @@ __all__ = [
     "TrainConfig",
     "differences",
     "find_quality",
-    "read_toml",
     "read_toml_table",
     "structure",
     "to_toml",

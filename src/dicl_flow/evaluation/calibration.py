@@ -6,7 +6,7 @@ import numpy as np
 
 from ..config import CUES, Calibration, RenderConfig
 from ..errors import InputError
-from .metrics import Array
+from ..files import Array
 from .sparsification import score_confidence
 
 CALIBRATION_SCENES = RenderConfig(

@@ -7,8 +7,8 @@ from .photos import list_photos
 
 if TYPE_CHECKING:
     from .held_out import HELD_OUT_SEED, held_out_renderer
+    from .motion_statistics import MotionStatistics
     from .renderer import RenderedBatch, Renderer
-    from .statistics import MotionStatistics
     from .textures import TextureAtlas, load_textures
     from .variation import augment_batch
 else:
@@ -19,7 +19,7 @@ else:
             "held_out_renderer": "held_out",
             "RenderedBatch": "renderer",
             "Renderer": "renderer",
-            "MotionStatistics": "statistics",
+            "MotionStatistics": "motion_statistics",
             "TextureAtlas": "textures",
             "load_textures": "textures",
             "augment_batch": "variation",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..config import BEST, TrainConfig
-from ..feeding import Size, size_of
+from ..estimation.feeding import Size, size_of
 from ..models import FlowNetwork, InitialFlow
 from ..ops import resize_flow_pixels, resize_pixels, size_in_multiples
 
