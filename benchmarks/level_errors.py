@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from dicl_flow.config import RenderConfig
-from dicl_flow.inputs import normalize
+from dicl_flow.estimation.inputs import normalize
 from dicl_flow.render import Renderer, load_textures
 from dicl_flow.training.gauges import ZERO, level_gauges
 from dicl_flow.training.start import freeze_norms

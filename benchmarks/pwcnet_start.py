@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dicl_flow.inputs import normalize
+from dicl_flow.estimation.inputs import normalize
 from dicl_flow.models import pwcnet
 from dicl_flow.ops import upsample_flow
 from dicl_flow.render import load_textures

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
-from dicl_flow.bench.clock import median_seconds
 from dicl_flow.config import Quality, RenderConfig
 from dicl_flow.data import FlowSample, list_pairs, read_sample
 from dicl_flow.data.registry import parse_data_argument
-from dicl_flow.estimator import FlowEstimator
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.evaluation import Score, pool, score_flow
-from dicl_flow.inputs import image_batch
+from dicl_flow.lab.clock import median_seconds
 from dicl_flow.render import Renderer, TextureAtlas, load_textures
 from dicl_flow.weights import load_model, read_weights, resolve
 

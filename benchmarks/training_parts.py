@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from dicl_flow.accelerated.training.matching import fuse
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig, OptimizerConfig
-from dicl_flow.matching.fused import fuse
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.training import pyramid_loss
 from dicl_flow.training.optimizer import build_optimizer

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from conftest import SMALL
 
-from dicl_flow.estimator import FlowEstimator
+from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 
 
@@ -74,5 +74,5 @@ class KnownMotion:
 def know_motion(monkeypatch, sequence=KnownMotion):
     """Let commands estimate with a stand-in; the network, a small one, is never asked."""
     estimator = FlowEstimator(build(SMALL), "cpu", "fp32", "plain")
-    monkeypatch.setattr("dicl_flow.estimator.load", lambda *choices, **more: estimator)
-    monkeypatch.setattr("dicl_flow.sequence.FlowSequence", sequence)
+    monkeypatch.setattr("dicl_flow.estimation.estimator.load", lambda *choices, **more: estimator)
+    monkeypatch.setattr("dicl_flow.estimation.sequence.FlowSequence", sequence)

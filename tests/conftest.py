@@ -6,9 +6,9 @@ import pytest
 import torch
 from golden import formula
 
+from dicl_flow.accelerated.inference import has_bf16
 from dicl_flow.cli import main
 from dicl_flow.config import LevelConfig, ModelConfig
-from dicl_flow.fast import has_bf16
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dicl_flow.analysis import ablation, held_out
+from dicl_flow.lab import ablation, held_out
 from dicl_flow.render import load_textures
 
 RECIPE = """

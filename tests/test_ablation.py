@@ -11,12 +11,12 @@ from children import TESTS, run_child
 from fake_trees import make_chairs, make_sintel
 from small_study import RECIPE, use_small_textures
 
-from dicl_flow.analysis import ablation
-from dicl_flow.analysis.held_out import split_photos
-from dicl_flow.analysis.variants import STUDIES, list_variants
 from dicl_flow.config import MATCHERS
 from dicl_flow.errors import InputError
 from dicl_flow.evaluation import PUBLISHED_ABLATIONS
+from dicl_flow.lab import ablation
+from dicl_flow.lab.held_out import split_photos
+from dicl_flow.lab.variants import STUDIES, list_variants
 from dicl_flow.ops import size_in_multiples
 from dicl_flow.training import SceneSource, read_recipe
 from dicl_flow.weights import read_weights
@@ -170,7 +170,7 @@ def test_one_variant_may_lack_a_seed(command, run, tmp_path):
     assert "1 or 2 seeds" in (tmp_path / "out" / "projection.md").read_text()
 
 
-FIRST_CHECKPOINT = (1, "dicl_flow.training.checkpoint:RunFolder.save")
+FIRST_CHECKPOINT = (1, "dicl_flow.training.run_folder:RunFolder.save")
 
 
 def test_a_stopped_study_is_resumed(command, run, tmp_path):

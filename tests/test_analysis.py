@@ -12,21 +12,20 @@ import torch.nn.functional as F
 from conftest import SMALL
 from golden import formula
 
-from dicl_flow.analysis import layer_runs, layers, volumes
-from dicl_flow.analysis.kernels import projection_kernels, summarize_kernel, weight_by_distance
-from dicl_flow.analysis.peaks import Peaks
-from dicl_flow.analysis.volumes import (
-    open_networks,
-    peak_distance,
-    read_volumes,
-    soft_argmax,
-    winner,
-)
 from dicl_flow.data import FlowPair
 from dicl_flow.errors import InputError
-from dicl_flow.estimator import FlowEstimator, load
+from dicl_flow.estimation.estimator import FlowEstimator, load
 from dicl_flow.evaluation import dis, score_pair
 from dicl_flow.files import write_flow
+from dicl_flow.lab import layer_costs as layers
+from dicl_flow.lab import layer_runs, volumes
+from dicl_flow.lab.peaks import Peaks
+from dicl_flow.lab.projection_kernels import (
+    projection_kernels,
+    summarize_kernel,
+    weight_by_distance,
+)
+from dicl_flow.lab.volumes import open_networks, peak_distance, read_volumes, soft_argmax, winner
 from dicl_flow.models import build
 from dicl_flow.ops import displacement_probability
 from dicl_flow.weights import Weights, encode_weights

@@ -8,9 +8,9 @@ import pytest
 import torch
 from conftest import SMALL
 
-from dicl_flow.analysis.levels import ZERO, find_level_errors
 from dicl_flow.data import FlowSample
-from dicl_flow.estimator import FlowEstimator
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.lab.levels import ZERO, find_level_errors
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 

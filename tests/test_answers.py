@@ -11,15 +11,15 @@ from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
-from dicl_flow.confidence import find_confidence, find_cues
+from dicl_flow.accelerated.inference import network_bytes
 from dicl_flow.config import CUES, Calibration, RenderConfig
 from dicl_flow.errors import InputError
-from dicl_flow.estimator import FlowEstimator
+from dicl_flow.estimation.confidence import find_confidence, find_cues
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.occlusion import find_occlusion
 from dicl_flow.evaluation import Evidence, fit_calibration, judge, probability
-from dicl_flow.fast import network_bytes
 from dicl_flow.files import read_flow
 from dicl_flow.models import LevelFlow, build
-from dicl_flow.occlusion import find_occlusion
 from dicl_flow.render import Renderer, load_textures
 from dicl_flow.weights import Weights, encode_weights, read_weights
 

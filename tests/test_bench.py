@@ -6,9 +6,9 @@ import cv2
 import pytest
 import torch
 
-from dicl_flow.bench.cases import Case, moving_pattern
-from dicl_flow.bench.floor import count_work
 from dicl_flow.config import ModelConfig
+from dicl_flow.lab.speed_cases import Case, moving_pattern
+from dicl_flow.lab.speed_floor import count_work
 
 pytestmark = pytest.mark.heavy
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from conftest import SMALL
 
-from dicl_flow.choices import explain, explain_frame
 from dicl_flow.config import CUES, Calibration, ModelConfig
-from dicl_flow.estimator import FlowEstimator
+from dicl_flow.estimation.choices import explain, explain_frame
+from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 

@@ -9,7 +9,7 @@ import torch
 from children import run_child
 from networks import Evil
 
-from dicl_flow.fast import settings
+from dicl_flow.accelerated.inference import settings
 from dicl_flow.files import read_flow, write_flow
 
 

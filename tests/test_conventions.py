@@ -10,8 +10,8 @@ from conftest import SMALL
 from torch import nn
 
 from dicl_flow.config import ModelConfig
-from dicl_flow.estimator import FlowEstimator
-from dicl_flow.inputs import image_batch, normalize
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.inputs import image_batch, normalize
 from dicl_flow.matching import DisplacementProjection, Matcher, PairwiseMatcher, build_matcher
 from dicl_flow.models import build
 from dicl_flow.models.dicl import DiclLevel

@@ -10,10 +10,10 @@ from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
+from dicl_flow.accelerated.inference import settings
 from dicl_flow.config import CUES, Calibration, ModelConfig
 from dicl_flow.errors import InputError, SlowWarning
-from dicl_flow.estimator import FlowEstimator
-from dicl_flow.fast import settings
+from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.ops import size_in_multiples
 

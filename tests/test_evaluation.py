@@ -45,7 +45,7 @@ from dicl_flow.evaluation import (
 )
 from dicl_flow.files import read_flow, read_image
 from dicl_flow.models import build
-from dicl_flow.visualize import error_to_rgb
+from dicl_flow.pictures.visualize import error_to_rgb
 from dicl_flow.weights import Weights, encode_weights
 
 

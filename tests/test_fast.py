@@ -10,18 +10,18 @@ from golden import formula
 from networks import randomize_norms
 
 import dicl_flow
+from dicl_flow.accelerated.inference import FastDiclFlow, memory
+from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
+from dicl_flow.accelerated.inference.folded_layers import folded_block
 from dicl_flow.cli.demo import demo_pairs
 from dicl_flow.errors import InputError
-from dicl_flow.estimator import FlowEstimator
-from dicl_flow.fast import FastDiclFlow, memory
-from dicl_flow.fast.layers import fused_block
-from dicl_flow.fast.matching import FactoredMatcher
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.tiling import in_tiles, smallest_tile, tile_size
 from dicl_flow.files import read_image
 from dicl_flow.matching import build_matcher
 from dicl_flow.models import build
 from dicl_flow.nn import ConvBlock
 from dicl_flow.ops import warp
-from dicl_flow.tiling import in_tiles, smallest_tile, tile_size
 from dicl_flow.weights import import_legacy, load_model
 
 
@@ -58,8 +58,8 @@ def test_folding_keeps_what_a_block_computes(kind, args, options):
     block = randomize_norms(ConvBlock(*args, **options)).double()
     x = torch.randn(2, 5, 12, 8).double()
     with torch.no_grad():
-        torch.testing.assert_close(fused_block(block, torch.float64)(x), block(x))
-        single = fused_block(block, torch.float32)(x.float())
+        torch.testing.assert_close(folded_block(block, torch.float64)(x), block(x))
+        single = folded_block(block, torch.float32)(x.float())
         torch.testing.assert_close(single.double(), block(x), atol=1e-4, rtol=1e-4)
 
 

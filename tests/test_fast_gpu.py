@@ -9,9 +9,9 @@ import torch
 from golden import formula
 
 import dicl_flow
+from dicl_flow.accelerated.inference import Graphs
 from dicl_flow.config import Calibration
-from dicl_flow.estimator import FlowEstimator
-from dicl_flow.fast import Graphs
+from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.weights import import_legacy, load_model
 
 pytestmark = [

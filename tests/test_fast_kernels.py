@@ -12,15 +12,15 @@ triton = pytest.importorskip("triton")
 from conftest import SMALL  # noqa: E402
 from networks import randomize_norms  # noqa: E402
 
-from dicl_flow.confidence import KernelConfidence, find_confidence  # noqa: E402
+from dicl_flow.accelerated.inference.cells import last_to_cells, up_to_cells  # noqa: E402
+from dicl_flow.accelerated.inference.kernel_level import KernelLevel  # noqa: E402
+from dicl_flow.accelerated.kernels.context_input import context_input  # noqa: E402
+from dicl_flow.accelerated.kernels.image_layer import image_layer  # noqa: E402
+from dicl_flow.accelerated.kernels.merge_input import merge_input  # noqa: E402
+from dicl_flow.accelerated.kernels.readout import readout  # noqa: E402
+from dicl_flow.accelerated.kernels.warp import warp as kernel_warp  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402
-from dicl_flow.fast.cells import last_to_cells, up_to_cells  # noqa: E402
-from dicl_flow.fast.kernel_level import KernelLevel  # noqa: E402
-from dicl_flow.kernels.context_input import context_input  # noqa: E402
-from dicl_flow.kernels.image_layer import image_layer  # noqa: E402
-from dicl_flow.kernels.merge_input import merge_input  # noqa: E402
-from dicl_flow.kernels.readout import readout  # noqa: E402
-from dicl_flow.kernels.warp import warp as kernel_warp  # noqa: E402
+from dicl_flow.estimation.confidence import KernelConfidence, find_confidence  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     displacement_probability,

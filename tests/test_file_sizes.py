@@ -260,7 +260,7 @@ def test_show_refuses_a_bomb_in_one_sentence(run, tmp_path, name):
 
 
 def test_flow_refuses_a_device_before_any_work(run, frames, tmp_path, monkeypatch):
-    monkeypatch.setattr("dicl_flow.estimator.load", pytest.fail)
+    monkeypatch.setattr("dicl_flow.estimation.estimator.load", pytest.fail)
     code, _, err = run("flow", "/dev/zero", frames[1], "-o", tmp_path / "x.flo")
     assert code == 2
     assert "/dev/zero is a device" in err

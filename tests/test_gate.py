@@ -9,8 +9,8 @@ import torch
 from conftest import SMALL
 
 from dicl_flow import FlowSequence
-from dicl_flow.estimator import FlowEstimator
-from dicl_flow.gate import gate
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.gate import gate
 from dicl_flow.models import build
 
 (FRAME, MOVED), _ = fake_trees.moving_frames(2, (40, 56))

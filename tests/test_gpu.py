@@ -16,7 +16,7 @@ from dicl_flow.config import (
     RenderConfig,
     TrainConfig,
 )
-from dicl_flow.estimator import FlowEstimator
+from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 from dicl_flow.render import Renderer, load_textures
 from dicl_flow.training import Processes, Trainer

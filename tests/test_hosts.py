@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from conftest import HAS_BF16, SMALL
 
+from dicl_flow.accelerated.inference import is_supported
+from dicl_flow.accelerated.training.matching import fuse
 from dicl_flow.config import (
     HOST_LEVELS,
     HOSTS,
@@ -25,10 +27,8 @@ from dicl_flow.config import (
 )
 from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
-from dicl_flow.estimator import FlowEstimator
-from dicl_flow.fast import is_supported
+from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.matching import ChannelwiseMatcher, CorrelationMatcher
-from dicl_flow.matching.fused import fuse
 from dicl_flow.models import LevelFlow, build, count_parameters, pwcnet
 from dicl_flow.models.pwcnet import Carried, DenseDecoder
 from dicl_flow.models.vcn import Hypotheses, read_hypotheses, weigh

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from dicl_flow.errors import InputError
+from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.files import encode_image, read_image, to_uint8
-from dicl_flow.inputs import image_batch
 
 RGB = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 

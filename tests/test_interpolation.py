@@ -9,8 +9,8 @@ import torch
 
 import dicl_flow
 from dicl_flow.errors import InputError
+from dicl_flow.estimation.interpolation import splat
 from dicl_flow.files import read_image, write_flow
-from dicl_flow.interpolation import splat
 
 pytestmark = pytest.mark.heavy
 

@@ -14,18 +14,18 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import dicl_flow.kernels
+import dicl_flow.accelerated.kernels
+from dicl_flow.accelerated.kernels import norm_relu as norm_module
+from dicl_flow.accelerated.kernels.layout import in_rows
+from dicl_flow.accelerated.kernels.norm_relu import norm_relu
+from dicl_flow.accelerated.kernels.pair_windows import pair_windows
+from dicl_flow.accelerated.training.convolutions import FusedConvBlock
+from dicl_flow.accelerated.training.matching import FusedPairwiseMatcher, fuse
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
 from dicl_flow.errors import InputError
-from dicl_flow.kernels import norm_relu as norm_module
-from dicl_flow.kernels.layout import in_rows
-from dicl_flow.kernels.norm_relu import norm_relu
-from dicl_flow.kernels.pair_windows import pair_windows
 from dicl_flow.matching import PairwiseMatcher, build_matcher
-from dicl_flow.matching.fused import FusedPairwiseMatcher, fuse
 from dicl_flow.models import build
 from dicl_flow.nn import ConvBlock
-from dicl_flow.nn.fused import FusedConvBlock
 from dicl_flow.training import pyramid_loss
 
 pytestmark = pytest.mark.heavy
@@ -261,4 +261,4 @@ def test_what_the_kernels_cannot_read_is_refused(monkeypatch):
 def test_without_triton_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(InputError, match=r"need Triton.*or train the plain network"):
-        importlib.reload(dicl_flow.kernels)
+        importlib.reload(dicl_flow.accelerated.kernels)

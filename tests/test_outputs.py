@@ -37,8 +37,9 @@ def no_work(monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("the outputs are looked at too late")
 
-    for place in ("estimator.load", "estimator.FlowEstimator", "render.Renderer"):
-        monkeypatch.setattr(f"dicl_flow.{place}", refuse)
+    for name in ("load", "FlowEstimator"):
+        monkeypatch.setattr(f"dicl_flow.estimation.estimator.{name}", refuse)
+    monkeypatch.setattr("dicl_flow.render.Renderer", refuse)
     monkeypatch.setattr("dicl_flow.weights.read_weights", refuse)
 
 
@@ -121,8 +122,8 @@ def test_analyses_look_at_their_folder_before_they_work(run, files, command, mon
     def refuse(*arguments):
         raise AssertionError("the folder is looked at too late")
 
-    monkeypatch.setattr("dicl_flow.analysis.volumes.open_networks", refuse)
-    monkeypatch.setattr("dicl_flow.analysis.layers.measure_layers", refuse)
+    monkeypatch.setattr("dicl_flow.lab.volumes.open_networks", refuse)
+    monkeypatch.setattr("dicl_flow.lab.layer_costs.measure_layers", refuse)
     refused(run, files, f"analyze {command} -o {{flow}}", "is not a folder")
 
 

@@ -1,55 +1,36 @@
 """The shape of the package: what is public, what imports what, what it costs to import."""
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from children import run_child
+from rooms import MOST_ARROWS, MOST_ROOMS, ROOMS, SOURCE, shown, tree
 
 import dicl_flow
 
-SOURCE = Path(dicl_flow.__file__).parent
+# Files of one name: each pair is about the same thing, seen from two sides.
+SHARED_STEMS = {
+    "__init__": "every package has one",
+    **dict.fromkeys(
+        ("compare", "export", "levels", "render", "slow_motion", "submit"),
+        "a command, and its work",
+    ),
+    **dict.fromkeys(("augment", "calibration"), "the settings, and what they set"),
+    "readout": "the operation, and its kernel",
+    "warp": "the operation, its kernel, and the command",
+}
 
-# Who may import whom: a module may import its own layer's package and any layer below it.
-LAYERS = [
-    ["__main__"],
-    ["cli"],
-    ["analysis"],
-    ["bench", "video"],
-    ["sequence", "export", "choices", "hub"],
-    ["training", "evaluation", "estimator"],
-    ["sheets", "result"],
-    [
-        *(
-            "weights",
-            "data",
-            "render",
-            "warping",
-            "tiling",
-            "passes",
-            "confidence",
-            "gate",
-            "compute",
-        ),
-        "interpolation",
-    ],
-    ["fast"],
-    ["models"],
-    ["matching"],
-    ["nn"],
-    ["occlusion", "feeding"],
-    ["ops", "inputs", "visualize", "kernels"],
-    ["config", "files"],
-    ["errors", "_version", "lazy"],
-]
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-# Neighbours of one layer that may look at each other.
-ALLOWED = {("config", "files"), ("render", "data")}
+
+def home_of(path):
+    """The room that a file is in."""
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
 
 
 def internal_imports(path):
-    """Packages of dicl_flow that the file imports, at the top or inside functions."""
-    package = path.relative_to(SOURCE).with_suffix("").parts[:-1]
+    """Rooms that the file imports from, at the top or inside functions."""
+    package = path.relative_to(SOURCE).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1]
@@ -58,31 +39,46 @@ def internal_imports(path):
                 yield (*base, *name.split("."))[0]
 
 
-FILES = sorted(
-    path for path in SOURCE.rglob("*.py") if path.name != "__init__.py" or path.parent != SOURCE
-)
+def test_the_rooms_and_arrows_are_those_on_the_list():
+    """A new one belongs into `ROOMS` of tests/rooms.py, one that is gone does not."""
+    files = list(SOURCE.rglob("*.py"))
+    assert {home_of(path) for path in files} == set(ROOMS)
+    found = {name: set() for name in ROOMS}
+    for path in files:
+        found[home_of(path)] |= set(internal_imports(path)) - {home_of(path)}
+    assert found == {name: room.imports for name, room in ROOMS.items()}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_down(path):
-    home = path.relative_to(SOURCE).with_suffix("").parts[0]
-    assert home in RANK, f"say in LAYERS where {home} belongs"
-    for target in internal_imports(path):
-        below = RANK[target] > RANK[home] or target == home
-        assert below or (home, target) in ALLOWED, f"{home} must not import {target}"
+def test_imports_point_down_and_the_house_stays_small():
+    """Whoever is listed first is above: so there is no circle."""
+    height = {name: -index for index, name in enumerate(ROOMS)}
+    upward = [(a, b) for a, room in ROOMS.items() for b in room.imports if height[b] >= height[a]]
+    assert upward == []
+    assert len(ROOMS) <= MOST_ROOMS
+    assert sum(len(room.imports) for room in ROOMS.values()) <= MOST_ARROWS
 
 
-def test_devices_are_spoken_of_only_at_the_edges():
-    """No layer that computes mentions a device kind; they follow their inputs."""
-    for package in ("ops", "nn", "matching", "models", "config.py"):
-        path = SOURCE / package
-        for file in [path] if path.is_file() else path.rglob("*.py"):
-            words = {
-                n.value
-                for n in ast.walk(ast.parse(file.read_text()))
-                if isinstance(n, ast.Constant)
-            }
-            assert not words & {"cuda", "mps", "cpu"}, file
+def test_the_page_shows_the_rooms():
+    assert shown() == tree(), "python tests/rooms.py rewrites it"
+
+
+def test_files_of_one_name_are_about_one_thing():
+    places = defaultdict(list)
+    for path in SOURCE.rglob("*.py"):
+        places[path.stem].append(path.relative_to(SOURCE).parts[0])
+    assert {stem for stem, found in places.items() if len(found) > 1} == set(SHARED_STEMS)
+
+
+@pytest.mark.parametrize("room", ["ops", "nn", "matching", "models", "config"])
+def test_devices_are_spoken_of_only_at_the_edges(room):
+    """No room that computes mentions a device kind; it follows its inputs."""
+    files = list((SOURCE / room).rglob("*.py"))
+    assert files
+    for file in files:
+        constants = (
+            n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Constant)
+        )
+        assert not {n.value for n in constants} & {"cuda", "mps", "cpu"}, file
 
 
 def test_public_names_exist():

@@ -14,19 +14,19 @@ from conftest import SMALL
 from networks import randomize_norms
 
 import dicl_flow
-from dicl_flow.bench import cases
-from dicl_flow.bench.floor import count_work
-from dicl_flow.choices import explain_frame
-from dicl_flow.confidence import find_cues
+from dicl_flow.accelerated.inference import FastDiclFlow
 from dicl_flow.config import CUES, QUALITIES, Calibration, LevelConfig, ModelConfig, Quality
 from dicl_flow.errors import InputError
-from dicl_flow.estimator import FlowEstimator
-from dicl_flow.fast import FastDiclFlow
-from dicl_flow.feeding import Feeding
+from dicl_flow.estimation.choices import explain_frame
+from dicl_flow.estimation.confidence import find_cues
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.feeding import Feeding
+from dicl_flow.estimation.inputs import flow_batch
+from dicl_flow.estimation.tiling import in_tiles
 from dicl_flow.files import read_flow, write_flow
-from dicl_flow.inputs import flow_batch
+from dicl_flow.lab import speed_cases as cases
+from dicl_flow.lab.speed_floor import count_work
 from dicl_flow.models import InitialFlow, LevelFlow, build
-from dicl_flow.tiling import in_tiles
 from dicl_flow.weights import Weights, encode_weights, read_weights
 
 pytestmark = pytest.mark.heavy

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.heavy
 CPU = torch.device("cpu")
 SIZE = (96, 136)
 SMALL = RenderConfig(num_shapes=32, shape_side=64)
-CLEAR = replace(SMALL, motion=0.4).without_effects()
+PERFECT_CAMERA = dict.fromkeys(EFFECTS, (0.0, 0.0))
+CLEAR = replace(SMALL, motion=0.4, **PERFECT_CAMERA)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +213,7 @@ def test_positions_do_not_suffer_from_fast_matrix_products(textures):
 
 def test_motion_of_the_default_covers_what_is_known_to_work(textures):
     """FlyingChairs' quantiles 50 and 90 %: background 2 and 20 px, objects 12 and 65 px more."""
-    config = replace(SMALL.without_effects(), shape_side=32)
+    config = replace(SMALL, shape_side=32, **PERFECT_CAMERA)
     renderer, statistics = Renderer(config, (96, 144), textures), MotionStatistics()
     for step in range(4):
         statistics.add(renderer.render(24, step))

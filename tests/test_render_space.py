@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dicl_flow.config import RenderConfig
+from dicl_flow.config.render import EFFECTS
 from dicl_flow.errors import InputError
 from dicl_flow.ops.warp import warp_with_mask
 from dicl_flow.render import Renderer, load_textures
@@ -18,7 +19,7 @@ from dicl_flow.render.textures import TextureAtlas
 pytestmark = pytest.mark.heavy
 
 CPU, SIZE = torch.device("cpu"), (96, 128)
-CLEAR = RenderConfig(num_shapes=16, shape_side=48).without_effects()
+CLEAR = RenderConfig(num_shapes=16, shape_side=48, **dict.fromkeys(EFFECTS, (0.0, 0.0)))
 DEEP = replace(CLEAR, depth_share=1.0)
 
 

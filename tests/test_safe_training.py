@@ -17,9 +17,9 @@ from fake_trees import make_chairs, make_own_pairs
 from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
 from torch.utils.data import DataLoader
 
+from dicl_flow.accelerated.inference import settings
 from dicl_flow.data import loader
 from dicl_flow.errors import SlowWarning, hide_library_warnings
-from dicl_flow.fast import settings
 from dicl_flow.models import build
 from dicl_flow.training import (
     DataSource,
@@ -31,7 +31,7 @@ from dicl_flow.training import (
     recipe_names,
     train,
 )
-from dicl_flow.training.checkpoint import load_checkpoint
+from dicl_flow.training.run_folder import load_checkpoint
 from dicl_flow.training.start import origin
 from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve

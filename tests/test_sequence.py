@@ -10,7 +10,7 @@ from conftest import SMALL, needs_bf16
 import dicl_flow
 from dicl_flow import FlowSequence
 from dicl_flow.errors import InputError
-from dicl_flow.estimator import FlowEstimator
+from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 
 FRAMES, _ = fake_trees.moving_frames(4, (40, 56))

@@ -81,7 +81,7 @@ BAD = {
 
 @pytest.mark.parametrize("command", BAD)
 def test_wrong_uses_are_one_sentence(pipe, frames, tmp_path, monkeypatch, command):
-    monkeypatch.setattr("dicl_flow.estimator.load", pytest.fail)
+    monkeypatch.setattr("dicl_flow.estimation.estimator.load", pytest.fail)
     monkeypatch.chdir(tmp_path)
     words = command.format(a=frames[0], b=frames[1]).split()
     code, out, err = pipe(*words, stdin=b"neither image nor flow")

@@ -47,8 +47,8 @@ from dicl_flow.training import (
     train,
 )
 from dicl_flow.training.averaging import WeightAverage
-from dicl_flow.training.checkpoint import load_checkpoint
 from dicl_flow.training.optimizer import build_optimizer, learning_rate
+from dicl_flow.training.run_folder import load_checkpoint
 from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import Weights, encode_weights, read_weights
 

@@ -24,6 +24,7 @@ import dicl_flow
 from dicl_flow.cli.watching import Watch
 from dicl_flow.errors import InputError
 from dicl_flow.models import build
+from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video import (
     Behind,
     Checkpoint,
@@ -40,7 +41,6 @@ from dicl_flow.video import (
 from dicl_flow.video import run as run_video
 from dicl_flow.video.lock import FolderLock
 from dicl_flow.video.sources import Shot
-from dicl_flow.visualize import flow_to_rgb
 from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from dicl_flow import FlowSequence, load
-from dicl_flow.fast import Graphs
+from dicl_flow.accelerated.inference import Graphs
+from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video import flow_colors
-from dicl_flow.visualize import flow_to_rgb
 
 pytestmark = [
     pytest.mark.gpu,

@@ -4,7 +4,7 @@ import torch
 
 import dicl_flow
 from dicl_flow.errors import InputError
-from dicl_flow.visualize import (
+from dicl_flow.pictures.visualize import (
     color_wheel,
     confidence_to_grey,
     draw_arrows,

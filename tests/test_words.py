@@ -12,13 +12,13 @@ import torch
 import typer
 
 import dicl_flow
-from dicl_flow.analysis.pixel import PixelMap
 from dicl_flow.cli import app
 from dicl_flow.cli.demo import _rows, demo_pairs
 from dicl_flow.cli.flags import as_flags
 from dicl_flow.errors import InputError
+from dicl_flow.estimation.result import FlowResult
 from dicl_flow.files import read_flow, write_flow
-from dicl_flow.result import FlowResult
+from dicl_flow.lab.pixel import PixelMap
 
 PACKAGE = Path(dicl_flow.__file__).parent
 

@@ -17,21 +17,21 @@ from .lazy import on_first_use
 if TYPE_CHECKING:
     from .config import LevelConfig, ModelConfig, Quality
     from .errors import InputError
-    from .estimator import FlowEstimator, load
+    from .estimation.estimator import FlowEstimator, load
+    from .estimation.interpolation import interpolate
+    from .estimation.result import FlowResult, FlowTensors
+    from .estimation.sequence import FlowSequence
+    from .estimation.warping import warp
     from .files import read_flow, read_image, set_max_size, write_flow
-    from .interpolation import interpolate
     from .models import build
-    from .result import FlowResult, FlowTensors
-    from .sequence import FlowSequence
-    from .visualize import flow_to_rgb
-    from .warping import warp
+    from .pictures.visualize import flow_to_rgb
 
 _HOME = {
-    "load": "estimator",
-    "FlowEstimator": "estimator",
-    "FlowResult": "result",
-    "FlowTensors": "result",
-    "FlowSequence": "sequence",
+    "load": "estimation.estimator",
+    "FlowEstimator": "estimation.estimator",
+    "FlowResult": "estimation.result",
+    "FlowTensors": "estimation.result",
+    "FlowSequence": "estimation.sequence",
     "build": "models",
     "ModelConfig": "config",
     "LevelConfig": "config",
@@ -40,9 +40,9 @@ _HOME = {
     "write_flow": "files",
     "read_image": "files",
     "set_max_size": "files",
-    "flow_to_rgb": "visualize",
-    "warp": "warping",
-    "interpolate": "interpolation",
+    "flow_to_rgb": "pictures.visualize",
+    "warp": "estimation.warping",
+    "interpolate": "estimation.interpolation",
     "InputError": "errors",
 }
 

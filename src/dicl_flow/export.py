@@ -17,7 +17,7 @@ from torch.fx.experimental import _config as tracing
 
 from ._version import __version__
 from .errors import InputError
-from .estimator import FlowEstimator
+from .estimation.estimator import FlowEstimator
 from .files import read_image, to_uint8
 
 TOLERANCE = 0.01  # px, mean: what a file may differ from the estimator

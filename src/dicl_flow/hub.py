@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .config import NORMAL, ModelConfig, Quality, find_quality
 from .config.strict import structure
 from .errors import InputError
-from .estimator import FlowEstimator
+from .estimation.estimator import FlowEstimator
 from .files import write_files
 from .models import LevelFlow, build
 from .weights import Weights, check_keys, encode_weights, read_weights, resolve

@@ -10,9 +10,9 @@ from .outputs import check_outputs
 if TYPE_CHECKING:
     import torch
 
-    from ..analysis.ablation import VariantResult
-    from ..analysis.variants import Variant
     from ..data import FlowPair
+    from ..lab.ablation import VariantResult
+    from ..lab.variants import Variant
 
 
 def ablate(
@@ -52,8 +52,8 @@ def ablate(
     """
     from dataclasses import replace
 
-    from ..analysis.variants import list_variants
     from ..data import list_pairs, parse_data_argument
+    from ..lab.variants import list_variants
     from ..training import check_roots, read_recipe
 
     base = read_recipe(recipe, changes or [])
@@ -66,8 +66,8 @@ def ablate(
         check_roots(base, roots)
     sets = {name: list_pairs(name, root, needs_truth=True) for name, root in others.items()}
 
-    from ..analysis.figures import draw_figure  # torch: after all that is missing
-    from ..compute import choose_device
+    from ..estimation.compute import choose_device  # torch: after all that is missing
+    from ..pictures.figures import draw_figure
 
     place = choose_device(device)
     draw_figure(1, 1)  # complain now, not after the training
@@ -90,7 +90,7 @@ def _train(
     quiet: bool,
 ) -> None:
     """Train what is not finished yet; a signal ends the command with its code."""
-    from ..analysis.ablation import VariantFolder, open_laboratory
+    from ..lab.ablation import VariantFolder, open_laboratory
 
     missing = [v for v in variants if VariantFolder(output, v).read() is None]
     if not missing:
@@ -108,8 +108,8 @@ def _train(
 
 def _finished(variants: "list[Variant]", output: Path) -> "dict[Variant, VariantResult]":
     """The results of the variants that are trained; none at all is an error."""
-    from ..analysis.ablation import VariantFolder
     from ..errors import InputError
+    from ..lab.ablation import VariantFolder
 
     read = {variant: VariantFolder(output, variant).read() for variant in variants}
     finished = {variant: result for variant, result in read.items() if result is not None}
@@ -129,7 +129,7 @@ def _evaluate(
     device: str,
     quiet: bool,
 ) -> None:
-    from ..analysis.ablation import evaluate_variant
+    from ..lab.ablation import evaluate_variant
 
     for variant in variants:
         watched = options.track(pairs, f"{variant.name} on {data}", quiet=quiet)
@@ -148,14 +148,9 @@ def _write_tables(
 ) -> None:
     from rich.console import Console
 
-    from ..analysis.ablation_table import (
-        ablation_document,
-        ablation_grid,
-        ablation_json,
-        ablation_plot,
-    )
     from ..evaluation import grid_markdown, print_grid
     from ..files import write_files
+    from ..lab.ablation_table import ablation_document, ablation_grid, ablation_json, ablation_plot
 
     results: dict[str, list[VariantResult]] = {}
     for variant, result in finished.items():

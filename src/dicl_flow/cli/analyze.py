@@ -55,10 +55,10 @@ def peaks(
     pairs = find_pairs(pair, truth, data, limit)
     find_weights(weights)
 
-    from ..analysis.figures import draw_figure
-    from ..analysis.peaks import draw_peaks, find_peaks
-    from ..analysis.volumes import open_networks
     from ..evaluation.published import PUBLISHED_PEAKS
+    from ..lab.peaks import draw_peaks, find_peaks
+    from ..lab.volumes import open_networks
+    from ..pictures.figures import draw_figure
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
     check_findings(output, "peaks", [*files_of(pairs), *(weights or [])])
@@ -91,13 +91,13 @@ def kernels(
     """
     find_weights([weights] if weights else None)
 
-    from ..analysis.kernels import (
+    from ..lab.projection_kernels import (
         draw_kernels,
         projection_kernels,
         summarize_kernel,
         weight_by_distance,
     )
-    from ..analysis.volumes import open_networks
+    from ..lab.volumes import open_networks
 
     check_findings(output, "kernels", [weights])
     ((name, estimator),) = open_networks([weights], device).items()
@@ -144,8 +144,8 @@ def pixel(
     if number > len(pairs):
         raise InputError(f"--number {number}: there are {len(pairs)} pairs")
 
-    from ..analysis.pixel import draw_pixel, read_pixel
-    from ..analysis.volumes import open_networks
+    from ..lab.pixel import draw_pixel, read_pixel
+    from ..lab.volumes import open_networks
 
     chosen = pairs[number - 1]
     check_findings(output, "pixel", [*files_of([chosen]), *(weights or [])])
@@ -187,11 +187,11 @@ def layers(
 
     from rich.console import Console
 
-    from ..analysis.layer_runs import Volume
-    from ..analysis.layers import WHY, draw_layers, layer_grids, measure_layers
-    from ..compute import choose_device
     from ..errors import InputError
+    from ..estimation.compute import choose_device
     from ..evaluation import grid_markdown, print_grid
+    from ..lab.layer_costs import WHY, draw_layers, layer_grids, measure_layers
+    from ..lab.layer_runs import Volume
 
     if channels % 2:
         raise InputError(f"--channels are those of two frames, an even number; got {channels}")

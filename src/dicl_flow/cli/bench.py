@@ -8,8 +8,8 @@ from . import options
 from .outputs import check_outputs
 
 if TYPE_CHECKING:
-    from ..bench import Result
     from ..config import Calibration, ModelConfig, Quality
+    from ..lab.speed_cases import Result
     from ..models import FlowNetwork
 
 _SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
@@ -81,8 +81,10 @@ def bench(
     shapes = [_parse_size(size) for size in sizes]
     resolve(weights)  # a missing file is named before torch is imported
 
-    from ..bench import LEGEND, Case, as_record, encode_plot, measure
-    from ..compute import choose_device
+    from ..estimation.compute import choose_device
+    from ..lab.speed_cases import Case, measure
+    from ..lab.speed_plot import encode_plot
+    from ..lab.speed_table import LEGEND, as_record
 
     cases = [Case(*shape, batches[0]) for shape in shapes]
     cases += [Case(*shapes[0], batch) for batch in batches[1:]]
@@ -124,8 +126,8 @@ def _parse_size(text: str) -> tuple[int, int]:
 
 def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:
     """Read BACKEND-PRECISION, resolve "auto", drop what is there twice."""
-    from ..compute import choose_backend, choose_precision
     from ..errors import InputError
+    from ..estimation.compute import choose_backend, choose_precision
 
     ways = []
     for path in paths:
@@ -191,7 +193,7 @@ def _processor() -> str:
 
 
 def _print_row(result: "Result", *, first: bool) -> None:
-    from ..bench import HEADINGS, as_rows
+    from ..lab.speed_table import HEADINGS, as_rows
 
     widths = (10, 6, 11, 8, 8, 6, 11, 8, 8, 7)
     for cells in [HEADINGS, *as_rows([result])] if first else as_rows([result]):

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .inputs import find_photos
+from .input_files import find_photos
 from .outputs import check_outputs
 
 if TYPE_CHECKING:
-    from ..estimator import FlowEstimator
+    from ..estimation.estimator import FlowEstimator
     from ..evaluation import Evidence
     from ..render import Renderer
 
@@ -67,7 +67,8 @@ def calibrate(
     frame, photos = options.parse_size("--size", size), _photos(data)
     found, effort = read_weights(resolve(weights)), find_quality(quality)
 
-    from ..estimator import FlowEstimator  # torch, which takes seconds: after all that is missing
+    # torch, which takes seconds: after all that is missing
+    from ..estimation.estimator import FlowEstimator
 
     estimator = FlowEstimator(load_model(found), device, precision, quality=effort)
     renderer = _renderer(estimator, photos, frame, seed)

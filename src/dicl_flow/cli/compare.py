@@ -42,8 +42,8 @@ def compare(
     for name in filter(lambda name: name not in BASELINES, methods):
         resolve(name)  # a missing file is named before torch is imported
 
-    from ..analysis.compare import compare as compare_pair
-    from ..analysis.compare import open_methods
+    from ..lab.compare import compare as compare_pair
+    from ..lab.compare import open_methods
 
     opened = open_methods(methods, device, precision)
     output.mkdir(parents=True, exist_ok=True)

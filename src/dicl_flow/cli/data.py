@@ -9,7 +9,7 @@ from .outputs import check_outputs, files_of, refuse_inputs
 
 if TYPE_CHECKING:
     from ..data import FlowPair, Survey
-    from ..inputs import Array
+    from ..files import Array
 
 data_app = typer.Typer(cls=Group, help="Look at data sets.", no_args_is_help=True)
 
@@ -82,7 +82,8 @@ def _open(
     """Read pairs one by one: what they hold, a sheet of some, and what cannot be read."""
     from ..data import Survey
     from ..errors import InputError
-    from ..sheets import SAMPLE_COLUMNS, contact_sheet, sample_label, sample_row, thumbnail
+    from ..lab.sample_sheet import SAMPLE_COLUMNS, sample_label, sample_row
+    from ..pictures.sheets import contact_sheet, thumbnail
     from . import describe
 
     survey, broken, rows, labels = Survey(), [], [], []

@@ -34,8 +34,8 @@ def bench(
     config = AugmentConfig(options.parse_size("--crop", crop))
     pairs = list_pairs(name, root, needs_truth=True)  # before torch is imported
 
-    from ..data.bench import measure_loader, measure_stages
     from ..data.loader import usable_workers, use_one_core
+    from ..lab.loading_speed import measure_loader, measure_stages
 
     workers = usable_workers(workers)
     speed = measure_loader(FlowDataset(pairs, config, 0), batch, workers, seconds)

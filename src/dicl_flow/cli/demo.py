@@ -8,8 +8,8 @@ from .outputs import check_outputs
 
 if TYPE_CHECKING:
     from ..data import FlowPair
-    from ..estimator import FlowResult
-    from ..visualize import Array
+    from ..estimation.estimator import FlowResult
+    from ..files import Array
 
 _PACKAGED = Path(__file__).parents[1] / "demo"
 _CELL = (512, 384)  # px, the size of the packaged frames
@@ -44,7 +44,7 @@ def demo(
     check_outputs(folders=[output])
     resolve(weights)  # a missing file is named before torch is imported
 
-    from ..estimator import load
+    from ..estimation.estimator import load
 
     estimator = load(weights, device, precision)
     contents: dict[Path, bytes] = {}
@@ -82,7 +82,7 @@ def _sheet(pair: "FlowPair", result: "FlowResult") -> "Array":
     """Draw all there is to see of a pair, (H, W, 3) RGB."""
     import numpy as np
 
-    from ..sheets import contact_sheet
+    from ..pictures.sheets import contact_sheet
 
     return np.concatenate(
         [
@@ -98,7 +98,7 @@ def _rows(pair: "FlowPair", result: "FlowResult") -> "dict[str, dict[str, Array]
 
     from ..data import read_frames, read_sample
     from ..evaluation import endpoint_error
-    from ..visualize import (
+    from ..pictures.visualize import (
         confidence_to_grey,
         draw_arrows,
         error_to_rgb,

@@ -9,9 +9,9 @@ from .outputs import check_outputs, files_of, refuse_inputs
 
 if TYPE_CHECKING:
     from ..data import FlowPair
-    from ..estimator import FlowEstimator
+    from ..estimation.estimator import FlowEstimator
     from ..evaluation import Method, Prediction, Result
-    from ..inputs import Array
+    from ..files import Array
 
     Predictor: TypeAlias = Callable[[str, Iterable[FlowPair]], Iterator[Prediction]]
     """Data set name and pairs -> predictions."""
@@ -129,9 +129,9 @@ def _check(
 
 def _check_plot(path: Path, baseline_alone: bool) -> None:
     from ..errors import InputError
-    from ..render.statistics import plotting
+    from ..pictures.figures import draw_figure
 
-    plotting()
+    draw_figure(1, 1)  # complain now if there is no matplotlib
     if path.suffix.lower() != ".png":
         raise InputError(f"{path}: the curves are drawn as .png")
     if baseline_alone:
@@ -166,7 +166,7 @@ def _methods(
     methods: dict[str, Method] = {}
     if weights or not baseline:
         name = resolve(weights).stem  # a missing file is named before torch is imported
-        from ..estimator import load
+        from ..estimation.estimator import load
 
         estimator = load(weights, *how, **more)
         quality = more["quality"]
@@ -180,7 +180,7 @@ def _methods(
 
 def _noting(estimator: "FlowEstimator", computed: dict[str, str]) -> "Method":
     """Estimate, and note for each size of frames how that is done."""
-    from ..choices import explain_frame
+    from ..estimation.choices import explain_frame
 
     def method(image1: "Array", image2: "Array") -> "tuple[Array, Array]":
         result = estimator(image1, image2)

@@ -50,7 +50,7 @@ def export(
 
     found = read_weights(resolve(weights))
 
-    from ..estimator import load
+    from ..estimation.estimator import load
     from ..export import INPUT, OUTPUT
     from ..export import export as make
 

@@ -8,7 +8,7 @@ from . import options
 from .outputs import check_outputs, refuse_inputs
 
 if TYPE_CHECKING:
-    from ..inputs import Array
+    from ..files import Array
 
 KINDS = ("json", "npz", "png", "md")
 
@@ -30,8 +30,8 @@ def write_findings(
     """Write NAME.json and NAME.png, NAME.npz where there are arrays, NAME.md where a table."""
     import json
 
-    from ..analysis.figures import encode_arrays, encode_figure
-    from ..files import write_files
+    from ..files import encode_arrays, write_files
+    from ..pictures.figures import encode_figure
 
     contents = {"json": (json.dumps(document, indent=1) + "\n").encode()}
     if arrays:

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import options
-from .inputs import STANDARD, files_among, read_frames
+from .input_files import STANDARD, files_among, read_frames
 from .outputs import check_outputs, check_standard_output, write_standard_output
 
 if TYPE_CHECKING:
-    from ..estimator import FlowEstimator, FlowResult
-    from ..files.images import Array
+    from ..estimation.estimator import FlowEstimator, FlowResult
+    from ..files import Array
 
 
 def flow(
@@ -69,7 +69,7 @@ def flow(
 
     from ..errors import InputError
     from ..files import encode_flow, read_flow, write_files
-    from ..visualize import flow_statistics
+    from ..pictures.visualize import flow_statistics
     from ..weights import resolve
 
     pictures = {
@@ -94,8 +94,8 @@ def flow(
     begin = None if initial is None else read_flow(initial)
     resolve(weights)  # a missing file is named before torch is imported, which takes seconds
 
-    from ..choices import computed
-    from ..estimator import load
+    from ..estimation.choices import computed
+    from ..estimation.estimator import load
 
     how = (device, precision, backend, options.in_bytes(memory_limit))
     estimator = load(weights, *how, quality, full_size=full_size)
@@ -147,7 +147,7 @@ def _explain(
     estimator: "FlowEstimator", how: tuple[str, str, str, int | None], image1: "Array"
 ) -> None:
     """Print to stderr, so that --json stays one object."""
-    from ..choices import explain, explain_frame
+    from ..estimation.choices import explain, explain_frame
 
     height, width = image1.shape[:2]
     choices = explain(estimator.model.config, *how)
@@ -178,7 +178,7 @@ def _contents(
     import numpy as np
 
     from ..files import encode_flow, encode_image, to_uint8
-    from ..visualize import confidence_to_grey, draw_arrows, overlay
+    from ..pictures.visualize import confidence_to_grey, draw_arrows, overlay
 
     draw = {
         "image": lambda: result.to_rgb(maximum),

@@ -30,8 +30,8 @@ def _installation() -> dict[str, Any]:
     import torch
 
     from .._version import __version__
-    from ..choices import explain
     from ..config import ModelConfig
+    from ..estimation.choices import explain
     from ..weights import packaged_names
 
     choices = explain(ModelConfig())
@@ -62,7 +62,7 @@ def _weights(name: str) -> dict[str, Any]:
     path = resolve(name)
     weights = read_weights(path)
 
-    from ..confidence import UNCALIBRATED
+    from ..estimation.confidence import UNCALIBRATED
     from ..models import count_parameters
 
     config, model = weights.config, load_model(weights)

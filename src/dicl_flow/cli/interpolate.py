@@ -4,7 +4,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options
-from .inputs import files_among, read_frames
+from .input_files import files_among, read_frames
 from .outputs import check_outputs, quote_pattern
 
 
@@ -117,8 +117,8 @@ def _between(
     frames = frame1, frame2
     resolve(network[0])  # a missing file is named before torch is imported, which takes seconds
 
-    from ..estimator import load
-    from ..interpolation import interpolate
+    from ..estimation.estimator import load
+    from ..estimation.interpolation import interpolate
 
     result = load(*network[:3], quality=network[3])(*frames, backward=True)
     assert result.backward is not None

@@ -4,7 +4,7 @@ import typer
 
 from . import analyze, options
 from .findings import check_findings, write_findings
-from .inputs import find_photos
+from .input_files import find_photos
 from .outputs import files_of
 
 
@@ -54,11 +54,11 @@ def levels(
     check_findings(output, "levels", [*files_of(pairs), *(weights or [])])
     frame, photos = options.parse_size("--size", size), find_photos(rendered) if rendered else None
 
-    from ..analysis.figures import draw_figure
-    from ..analysis.held_out import rendered_samples
-    from ..analysis.levels import draw_levels, find_level_errors, level_grid
-    from ..analysis.volumes import open_networks
     from ..data import read_sample
+    from ..lab.held_out import rendered_samples
+    from ..lab.levels import draw_levels, find_level_errors, level_grid
+    from ..lab.volumes import open_networks
+    from ..pictures.figures import draw_figure
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
     what: dict[str, Any] = {"pairs": [p.name for p in pairs]}

@@ -43,7 +43,7 @@ def check_outputs(
 
 def check_standard_output(file_format: str | None, *, as_json: bool) -> str:
     """Return the extension of a flow that goes to the standard output, and refuse to mix it."""
-    from .inputs import suffix_of
+    from .input_files import suffix_of
 
     if as_json:
         raise InputError("-o - and --json both need the standard output; leave one out")

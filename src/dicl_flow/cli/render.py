@@ -9,7 +9,7 @@ from .outputs import check_outputs
 
 if TYPE_CHECKING:
     from ..data import FlowSample
-    from ..inputs import Array
+    from ..files import Array
     from ..render import MotionStatistics, Renderer
 
 _ON_SHEET = 16  # pairs; more would not be looked at
@@ -53,7 +53,7 @@ def render(
     if folder is not None:
         list_photos(folder)  # complain before torch is imported, which takes seconds
 
-    from ..compute import choose_device
+    from ..estimation.compute import choose_device
     from ..render import Renderer, load_textures
 
     place = choose_device(device)
@@ -65,7 +65,9 @@ def render(
     statistics, sheet = _write_pairs(renderer, output, numbers)
     pictures = {output / "sheet.png": encode_image("sheet.png", sheet)}
     if stats is not None:
-        pictures[stats] = statistics.picture()
+        from ..pictures.motion import draw_motion
+
+        pictures[stats] = draw_motion(statistics.vectors())
     write_files(pictures)
     summary = {
         "pairs": count,
@@ -79,14 +81,14 @@ def render(
 
 def _check_outputs(output: Path, stats: Path | None, photos: Path | None) -> None:
     from ..errors import InputError
-    from ..render.statistics import plotting
+    from ..pictures.figures import draw_figure
 
     inputs = [] if photos is None else [photos, *photos.rglob("*")]
     check_outputs([stats], folders=[output], inputs=inputs)
     if stats is not None:
         if stats.suffix.lower() != ".png":
             raise InputError(f"{stats}: the statistics are drawn as .png")
-        plotting()
+        draw_figure(1, 1)  # complain now if there is no matplotlib
 
 
 def _write_pairs(
@@ -94,8 +96,9 @@ def _write_pairs(
 ) -> "tuple[MotionStatistics, Array]":
     """Render one by one, so that a pair does not depend on how many there are."""
     from ..files import write_files
+    from ..lab.sample_sheet import SAMPLE_COLUMNS, sample_label, sample_row
+    from ..pictures.sheets import contact_sheet, thumbnail
     from ..render import MotionStatistics
-    from ..sheets import SAMPLE_COLUMNS, contact_sheet, sample_label, sample_row, thumbnail
 
     statistics, rows, labels = MotionStatistics(), [], []
     for number in numbers:

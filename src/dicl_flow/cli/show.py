@@ -4,7 +4,7 @@ from typing import Annotated
 import typer
 
 from . import options
-from .inputs import files_among, read_vectors
+from .input_files import files_among, read_vectors
 from .outputs import check_outputs
 
 
@@ -26,7 +26,7 @@ def show(
       dicl-flow show truth.flo -o truth.png --max 20
     """
     from ..files import encode_image, write_files
-    from ..visualize import flow_statistics, flow_to_rgb
+    from ..pictures.visualize import flow_statistics, flow_to_rgb
 
     check_outputs(pictures=[output], inputs=files_among(flow))
     vectors = read_vectors(flow, file_format)

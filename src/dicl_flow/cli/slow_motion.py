@@ -33,8 +33,8 @@ def slow_motion(
     check_source(clip)
     resolve(network[0])  # a missing file is named before torch is imported, which takes seconds
 
-    from ..estimator import load
-    from ..sequence import FlowSequence
+    from ..estimation.estimator import load
+    from ..estimation.sequence import FlowSequence
     from ..video import (
         STILL_RATE,
         Checkpoint,

@@ -38,7 +38,7 @@ def submit(
     entries = submission_entries(benchmark, root)
     resolve(weights)  # a missing file is named before torch is imported
 
-    from ..estimator import load
+    from ..estimation.estimator import load
 
     estimator = load(weights, device, precision, quality=quality)
     pairs = options.track(entries.values(), benchmark, quiet=quiet)

@@ -72,7 +72,8 @@ def train(
         initial = _initial_weights(init, config, folder.path)
     check_roots(config, roots)
 
-    from ..compute import choose_device  # torch, which takes seconds: after all that is missing
+    # torch, which takes seconds: after all that is missing
+    from ..estimation.compute import choose_device
     from ..training import FixedSource, Limits, join, leave, open_source
     from ..training import train as run_training
 

@@ -102,8 +102,8 @@ def video(
     check_source(inputs[0])
     resolve(weights)  # a missing file is named before torch is imported, which takes seconds
 
-    from ..estimator import load
-    from ..sequence import FlowSequence
+    from ..estimation.estimator import load
+    from ..estimation.sequence import FlowSequence
     from ..video import (
         CUTS,
         STILL_RATE,

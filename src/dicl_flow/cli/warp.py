@@ -4,7 +4,7 @@ from typing import Annotated
 import typer
 
 from . import options
-from .inputs import files_among, read_frames, read_vectors, refuse_two_streams
+from .input_files import files_among, read_frames, read_vectors, refuse_two_streams
 from .outputs import check_outputs
 
 
@@ -38,7 +38,8 @@ def warp(
     check_outputs(pictures=[output, mask], inputs=files_among(image2, flow))
     image, vectors = to_integers(read_frames(image2)[0]), read_vectors(flow, file_format)
 
-    from ..warping import warp  # torch, which takes seconds: not before the files are read
+    # torch, which takes seconds: not before the files are read
+    from ..estimation.warping import warp
 
     warped = warp(image, vectors)
     inside = warp(np.ones(vectors.shape[:2]), vectors) > 0

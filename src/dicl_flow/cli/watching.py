@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..sequence import FlowSequence
+    from ..estimation.sequence import FlowSequence
     from ..video import Checkpoint, FrameFlow, Selection, Source, Writer
 
 
@@ -136,7 +136,7 @@ def run_watched(
 
     `writers` makes them, given the folder of what is not finished.
     """
-    from ..choices import computed
+    from ..estimation.choices import computed
     from ..training.stopping import StopSignal
     from ..video import run
 

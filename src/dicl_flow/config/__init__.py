@@ -5,7 +5,7 @@ from .calibration import CUES, Calibration
 from .model import HOST_LEVELS, HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
 from .quality import NORMAL, QUALITIES, Quality, find_quality
 from .render import RenderConfig
-from .strict import differences, read_toml, read_toml_table, structure, to_toml
+from .strict import differences, read_toml_table, structure, to_toml
 from .training import DataConfig, LossConfig, OptimizerConfig, ScheduleConfig, TrainConfig
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "TrainConfig",
     "differences",
     "find_quality",
-    "read_toml",
     "read_toml_table",
     "structure",
     "to_toml",

@@ -23,7 +23,7 @@ class Calibration:
     """A logistic regression: sigmoid(bias + sum of weight x cue).
 
     The answer is the probability that the flow is wrong by at most `threshold` px, of the
-    frame as the network sees it. Each cue's weight bears its name; see `dicl_flow.confidence`.
+    frame as the network sees it. Each cue's weight bears its name; see `estimation.confidence`.
     """
 
     bias: float

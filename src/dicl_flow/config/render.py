@@ -1,6 +1,6 @@
 """What rendered scenes look like and how they move."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod, sqrt
 
 from ..errors import InputError
@@ -156,10 +156,6 @@ class RenderConfig:
         growth = _growth(size, self.objects_reference)
         fewest, most = (round(growth * number) for number in self.objects)
         return fewest, max(1, most)
-
-    def without_effects(self) -> "RenderConfig":
-        """Return the same scenes seen by a perfect camera."""
-        return replace(self, **dict.fromkeys(EFFECTS, (0.0, 0.0)))  # type: ignore[arg-type]
 
 
 def _growth(size: tuple[int, int], reference: tuple[int, ...]) -> float:

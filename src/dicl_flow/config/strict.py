@@ -13,15 +13,6 @@ from ..errors import InputError, unknown_name
 ConfigType = TypeVar("ConfigType")
 
 
-def read_toml(path: str | Path, config_type: type[ConfigType]) -> ConfigType:
-    """Read a TOML file into `config_type`; anything unknown or ill-typed is refused."""
-    table = read_toml_table(path)
-    try:
-        return structure(config_type, table)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
 def read_toml_table(path: str | Path) -> dict[str, Any]:
     """Read a TOML file as plain data."""
     try:

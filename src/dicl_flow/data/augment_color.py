@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 
 from ..config import AugmentConfig
-from .sample import Array
+from ..files import Array
 
 _LEVELS = np.arange(256)
 _LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look

@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 
 from ..config import AugmentConfig
-from .sample import Array, FlowSample
+from ..files import Array
+from .sample import FlowSample
 
 _WHOLE = 1 - 1e-6  # share of valid sources, up to rounding, that makes a pixel valid
 

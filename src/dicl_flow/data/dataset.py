@@ -5,8 +5,9 @@ import numpy as np
 
 from ..config import AugmentConfig
 from ..errors import InputError
+from ..files import Array
 from .augment import augment
-from .sample import Array, FlowPair, FlowSample, read_sample
+from .sample import FlowPair, FlowSample, read_sample
 
 
 class FlowDataset:

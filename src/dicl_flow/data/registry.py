@@ -25,8 +25,6 @@ class DataSet:
     """How tables call it."""
     list_pairs: Callable[[Path], list[FlowPair]]
     """From the root folder to the pairs on disk."""
-    sparse: bool = False
-    """Its truth is known at scattered pixels only (`pairs` may mix: each pair knows)."""
 
 
 _TRAIN = DataSet("FlyingChairs (train)", partial(chairs_pairs, split="train"))
@@ -40,11 +38,11 @@ DATA_SETS: dict[str, DataSet] = {
     "things-final": DataSet("FlyingThings3D final", partial(things_pairs, render_pass="final")),
     "sintel-clean": DataSet("Sintel clean", partial(sintel_pairs, render_pass="clean")),
     "sintel-final": DataSet("Sintel final", partial(sintel_pairs, render_pass="final")),
-    "kitti12": DataSet("KITTI-12 (occ)", partial(kitti_pairs, year=2012, truth="occ"), True),
-    "kitti12:noc": DataSet("KITTI-12 (noc)", partial(kitti_pairs, year=2012, truth="noc"), True),
-    "kitti15": DataSet("KITTI-15 (occ)", partial(kitti_pairs, year=2015, truth="occ"), True),
-    "kitti15:noc": DataSet("KITTI-15 (noc)", partial(kitti_pairs, year=2015, truth="noc"), True),
-    "hd1k": DataSet("HD1K", hd1k_pairs, True),
+    "kitti12": DataSet("KITTI-12 (occ)", partial(kitti_pairs, year=2012, truth="occ")),
+    "kitti12:noc": DataSet("KITTI-12 (noc)", partial(kitti_pairs, year=2012, truth="noc")),
+    "kitti15": DataSet("KITTI-15 (occ)", partial(kitti_pairs, year=2015, truth="occ")),
+    "kitti15:noc": DataSet("KITTI-15 (noc)", partial(kitti_pairs, year=2015, truth="noc")),
+    "hd1k": DataSet("HD1K", hd1k_pairs),
     "middlebury": DataSet("Middlebury", middlebury_pairs),
     "stereo": DataSet("Middlebury stereo", stereo_pairs),
     "pairs": DataSet("own pairs", own_pairs),

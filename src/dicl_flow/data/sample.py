@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import InputError
-from ..files import read_disparity, read_flow, read_image, to_uint8
+from ..files import Array, read_disparity, read_flow, read_image, to_uint8
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

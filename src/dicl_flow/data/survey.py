@@ -1,12 +1,10 @@
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from ..files import Array
 from .sample import FlowPair, FlowSample, read_frames, read_sample
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BIN = 0.02  # px
 _NUM_BINS = 200_000  # up to 4000 px; no quantile of interest lies beyond

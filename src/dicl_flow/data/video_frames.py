@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..files import encode_image, write_files
+from ..files import Array, encode_image, write_files
 from ..files.sizes import check_size
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".gif")
 CAMERA = "camera:"

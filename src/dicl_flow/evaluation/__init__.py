@@ -6,7 +6,8 @@ from .metrics import METRICS, Score, endpoint_error, pool, score_flow
 from .predict import Prediction, predict, read_predictions
 from .published import PUBLISHED, PUBLISHED_ABLATIONS, AblationRow, PublishedRow
 from .score import Result, score_by_warping, score_pair, score_predictions
-from .sparsification import draw_sparsification, score_confidence, sparsification_curves
+from .sparsification import score_confidence, sparsification_curves
+from .sparsification_figure import draw_sparsification
 from .submit import BENCHMARKS, submission_entries, write_submission
 from .table import (
     Grid,

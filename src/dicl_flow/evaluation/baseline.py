@@ -1,14 +1,13 @@
 """Methods to compare with that need no weights."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import cv2
 import numpy as np
 
 from ..errors import InputError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from ..files import Array
 
 Method: TypeAlias = Callable[[Array, Array], Array | tuple[Array, Array]]
 """Two (H, W, 3) uint8 RGB frames -> (H, W, 2) float32 flow, or it and (H, W) confidence."""

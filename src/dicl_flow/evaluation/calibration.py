@@ -6,7 +6,7 @@ import numpy as np
 
 from ..config import CUES, Calibration
 from ..errors import InputError
-from .metrics import Array
+from ..files import Array
 from .sparsification import score_confidence
 
 _RIDGE = 1e-4  # keeps a weight at zero whose cue never varies

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..data import FlowSample
 from ..errors import InputError
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from ..files import Array
 
 _WAUC_THRESHOLDS = np.arange(1, 101) / 20  # px
 _WAUC_WEIGHTS = 1 - np.arange(100) / 100

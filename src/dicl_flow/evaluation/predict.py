@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from ..data import FlowPair, read_frames
 from ..errors import InputError
-from ..files import decode_npy, encode_flow, encode_npy, read_bytes, read_flow, write_files
-from .baseline import Array, Method
+from ..files import Array, decode_npy, encode_flow, encode_npy, read_bytes, read_flow, write_files
+from .baseline import Method
 from .metrics import check_estimate
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from ..data import FlowPair, read_frames, read_sample
 from ..errors import InputError
-from .metrics import Array, Score, check_estimate, endpoint_error, pool, score_flow, score_of
+from ..files import Array
+from .metrics import Score, check_estimate, endpoint_error, pool, score_flow, score_of
 from .predict import Prediction
 from .sparsification import score_confidence
 
@@ -69,7 +70,7 @@ def score_by_warping(estimate: Array, image1: Array, image2: Array) -> Score:
 
 def warping_difference(estimate: Array, image1: Array, image2: Array) -> tuple[Array, Array]:
     """Mean absolute difference over the colours (H, W), and where the flow stays inside (H, W)."""
-    from ..warping import warp
+    from ..estimation.warping import warp
 
     check_estimate(estimate, (image1.shape[0], image1.shape[1]))
     target = np.dstack([image2.astype(np.float64), np.ones(image2.shape[:2])])

@@ -1,17 +1,9 @@
 """Does the confidence know where the errors are? Take the least confident pixels away and see."""
 
-from collections.abc import Sequence
-from io import BytesIO
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
-from ..errors import InputError
-from ..render.statistics import plotting
-from .metrics import Array, Score
-
-if TYPE_CHECKING:
-    from .score import Result
+from ..files import Array
+from .metrics import Score
 
 REMOVED = np.arange(50) / 50  # shares of the pixels
 _CURVES = ("error", "oracle")
@@ -46,36 +38,6 @@ def sparsification_curves(score: Score) -> dict[str, list[float]]:
     means = {name: total / count for name, (total, count) in score.parts.items() if count}
     curves = {name: [means[_part(name, i)] for i in range(len(REMOVED))] for name in _CURVES}
     return {"removed": REMOVED.tolist(), **curves}
-
-
-def draw_sparsification(results: "Sequence[Result]") -> bytes:
-    """Return a PNG: a panel for each data set, a curve for each method, dashed the best order."""
-    panels: dict[str, list[Result]] = {}
-    for result in results:
-        if "ause" in result.total.parts:
-            panels.setdefault(result.label, []).append(result)
-    if not panels:
-        raise InputError("nothing to draw: no method here has a confidence and a truth to judge it")
-    figure = plotting().Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
-    for axes, (label, group) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
-        _draw_panel(axes, group)
-        axes.set(title=label, xlabel="least confident pixels taken away (%)", ylim=(0, None))
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return buffer.getvalue()
-
-
-def _draw_panel(axes: Any, results: "Sequence[Result]") -> None:
-    for result in results:
-        curves = sparsification_curves(result.total)
-        label = f"{result.method}, AUSE {result.total.values['ause']:.3f}"
-        (line,) = axes.plot(100 * REMOVED, curves["error"], label=label)
-        axes.plot(100 * REMOVED, curves["oracle"], "--", color=line.get_color())
-    axes.set_ylabel("error of the rest / of all")
-    axes.legend()
-    axes.grid(alpha=0.3)
 
 
 def _part(curve: str, index: int) -> str:

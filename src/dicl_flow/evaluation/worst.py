@@ -3,9 +3,10 @@
 import numpy as np
 
 from ..data import FlowPair, read_frames, read_sample
-from ..sheets import contact_sheet
-from ..visualize import error_to_rgb, flow_to_rgb, full_color
-from .metrics import Array, endpoint_error
+from ..files import Array
+from ..pictures.sheets import contact_sheet
+from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
+from .metrics import endpoint_error
 from .score import warping_difference
 
 _CELL = (512, 384)  # px

@@ -1,6 +1,6 @@
 """Flow files and images: bytes on disk to arrays in memory and back."""
 
-from .arrays import decode_npy, encode_npy
+from .arrays import Array, decode_npy, encode_arrays, encode_npy
 from .atomic import check_folder, check_writable, naming, replacing, write_files
 from .disparity import read_disparity
 from .flow_files import FLOW_SUFFIXES, decode_flow, encode_flow, read_flow, write_flow
@@ -17,6 +17,7 @@ from .reading import check_file, read_bytes, read_stream
 from .sizes import max_size, set_max_size
 
 __all__ = [
+    "Array",
     "FLOW_SUFFIXES",
     "check_file",
     "check_folder",
@@ -26,6 +27,7 @@ __all__ = [
     "decode_flow",
     "decode_image",
     "decode_npy",
+    "encode_arrays",
     "encode_flow",
     "encode_image",
     "encode_npy",

@@ -3,7 +3,7 @@
 import io
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import prod
 from tokenize import TokenError
 from typing import IO, Any
@@ -99,3 +99,10 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[An
         raise
     except _DAMAGED as error:
         raise InputError(f"not a .npy file of numbers: {error}") from None
+
+
+def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
+    """Return the bytes of an .npz."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    return buffer.getvalue()

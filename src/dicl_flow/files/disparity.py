@@ -1,15 +1,12 @@
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..errors import InputError, unknown_name
-from .arrays import decode_npy
+from .arrays import Array, decode_npy
 from .flow_files import decode_pfm
 from .reading import read_bytes
 from .sizes import most_bytes
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _DECODERS = {".npy": decode_npy, ".pfm": decode_pfm}
 

@@ -4,19 +4,17 @@ import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 
 from ..errors import InputError, unknown_name
-from .arrays import decode_npy, decode_npz, encode_npy, encode_npz
+from .arrays import Array, decode_npy, decode_npz, encode_npy, encode_npz
 from .atomic import write_files
 from .images import decode_pixels
 from .reading import read_bytes
 from .sizes import check_size, most_bytes
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
 _FLO_UNKNOWN = 1e10  # Middlebury: components beyond 1e9 are unknown

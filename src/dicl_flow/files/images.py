@@ -2,17 +2,15 @@
 
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 
 from ..errors import InputError
+from .arrays import Array
 from .image_sizes import image_size
 from .reading import read_bytes
 from .sizes import check_size, most_bytes
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _SIXTEEN_BITS = (".png", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")  # formats that hold them
 

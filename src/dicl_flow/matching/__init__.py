@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from ..errors import unknown_name
 from .contract import Matcher
-from .metrics import ChannelwiseMatcher, CorrelationMatcher, CosineMatcher, DotMatcher
 from .pairwise import PairwiseMatcher, matching_net, mlp_net, reduced_net
 from .projection import DisplacementProjection
+from .similarity import ChannelwiseMatcher, CorrelationMatcher, CosineMatcher, DotMatcher
 
 _BUILDERS: dict[str, Callable[[int, int], Matcher]] = {
     "dot": DotMatcher,

@@ -6,8 +6,8 @@ from ..lazy import on_first_use
 from .photos import list_photos
 
 if TYPE_CHECKING:
+    from .motion_statistics import MotionStatistics
     from .renderer import RenderedBatch, Renderer
-    from .statistics import MotionStatistics
     from .textures import TextureAtlas, load_textures
 else:
     __getattr__ = on_first_use(
@@ -15,7 +15,7 @@ else:
         {
             "RenderedBatch": "renderer",
             "Renderer": "renderer",
-            "MotionStatistics": "statistics",
+            "MotionStatistics": "motion_statistics",
             "TextureAtlas": "textures",
             "load_textures": "textures",
         },

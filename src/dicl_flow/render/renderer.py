@@ -81,17 +81,10 @@ class Renderer:
         self.dice = Dice(self.device, seed)
         self.shapes = shape_bank(self.dice, config.num_shapes, config.shape_side)
 
-    def render(self, batch: int, step: int) -> RenderedBatch:
-        """Render `batch` scenes."""
-        self.dice.restart(self.seed, step)
-        return self.render_next(batch)
-
     @torch.no_grad()
-    def render_next(self, batch: int) -> RenderedBatch:
-        """Render from where the dice are: nothing waits for the device or depends on the draws.
-
-        So it can be captured in a CUDA graph that knows `self.dice.generator`.
-        """
+    def render(self, batch: int, step: int) -> RenderedBatch:
+        """Render `batch` scenes; nothing waits for the device."""
+        self.dice.restart(self.seed, step)
         with torch.autocast(self.device.type, enabled=False):
             scene = draw_scene(self.config, self.dice, batch, self.size, self.textures, self.shapes)
             frames = compose(scene, self.textures, self.size)

@@ -3,19 +3,16 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..files import read_image, to_uint8
+from ..files import Array, read_image, to_uint8
 from .dice import Dice
 from .photos import list_photos
 from .procedural import procedural_textures
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 TEXTURE_SIZE = (384, 512)
 _NUM_PROCEDURAL = 54

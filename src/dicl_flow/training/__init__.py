@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
-from .checkpoint import RunFolder
 from .recipe import read_recipe, recipe_names
 from .roots import PROCEDURAL, check_roots
+from .run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from .batch_sources import BatchSource, DataSource, FixedSource, SceneSource, open_source
     from .distributed import Processes, join, leave
     from .loop import Limits, Outcome, train
     from .loss import end_point_error, pyramid_loss
-    from .sources import BatchSource, DataSource, FixedSource, SceneSource, open_source
     from .trainer import Trainer
 else:
     __getattr__ = on_first_use(
@@ -20,8 +20,8 @@ else:
             **dict.fromkeys(("Processes", "join", "leave"), "distributed"),
             **dict.fromkeys(("Limits", "Outcome", "train"), "loop"),
             **dict.fromkeys(("end_point_error", "pyramid_loss"), "loss"),
-            **dict.fromkeys(("BatchSource", "DataSource", "FixedSource"), "sources"),
-            **dict.fromkeys(("SceneSource", "open_source"), "sources"),
+            **dict.fromkeys(("BatchSource", "DataSource", "FixedSource"), "batch_sources"),
+            **dict.fromkeys(("SceneSource", "open_source"), "batch_sources"),
             "Trainer": "trainer",
         },
     )

@@ -13,8 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..files import naming, write_files
-from ..files.images import Array
+from ..files import Array, naming, write_files
 
 EVERY = 30.0  # seconds between two lines where there is no terminal
 

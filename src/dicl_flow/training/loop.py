@@ -8,12 +8,12 @@ from threading import Timer
 from ..config import TrainConfig
 from ..errors import InputError
 from ..weights import encode_weights
-from .checkpoint import RunFolder
+from .batch_sources import BatchSource
 from .distributed import Processes
 from .gauges import LevelWatch
 from .journal import Journal
-from .pictures import training_sheet
-from .sources import BatchSource
+from .run_folder import RunFolder
+from .sheet import training_sheet
 from .stopping import Clock, StopSignal
 from .trainer import Trainer
 

@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from ..accelerated.inference import warn_if_emulated
 from ..config import TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
-from ..fast import warn_if_emulated
-from ..inputs import normalize
+from ..estimation.inputs import normalize
 from ..models import FlowNetwork, LevelFlow, build
 from ..weights import Weights
 from .averaging import WeightAverage
 from .distributed import Processes, distribute, share_norms
 from .gauges import Gauges, level_gauges
-from .graphs import RecordedStep
 from .loss import end_point_error, training_loss
 from .matching_loss import matching_weight
 from .optimizer import build_optimizer, learning_rate
+from .recorded_step import RecordedStep
 from .start import RANDOM, freeze_norms, origin, pairs_behind, start_from
 
 _FEEDING = ("padding", "max_pixels", "multiple")  # of a model's config: how images are fed to it
@@ -209,7 +209,7 @@ class Trainer:
 
 def _fused_twin(model: FlowNetwork, processes: Processes) -> FlowNetwork:
     """The same network with fused kernels."""
-    from ..matching.fused import fuse
+    from ..accelerated.training.matching import fuse
 
     if processes.device.type != "cuda":
         raise InputError(

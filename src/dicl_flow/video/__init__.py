@@ -6,7 +6,7 @@ from .encoding import CODINGS, STILL_RATE, check_rate, exact_rate
 from .flows import FrameFlow, estimate_flows, settle_cuts
 from .frames import Frame, Moment, Selection
 from .movies import Movie, PictureVideo
-from .pictures import PANELS, flow_colors, parse_panels
+from .panels import PANELS, flow_colors, parse_panels
 from .run import run
 from .slow_motion import SlowMotion, SlowMotionFrames
 from .sources import Source, open_source, stamp

@@ -3,9 +3,8 @@
 import cv2
 import numpy as np
 
-from ..files import to_uint8
-from ..inputs import Array
-from ..warping import warp
+from ..estimation.warping import warp
+from ..files import Array, to_uint8
 
 CUTS = ("estimate", "blank", "hold")
 """What becomes of the flow at a cut: it stays as it is, is unknown, or is that of before."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..data.video_frames import pyav
 from ..errors import InputError
-from ..inputs import Array
+from ..files import Array
 
 STILL_RATE = 25.0  # pictures a second of images, which have no time
 GIF_RATE = 50  # pictures a second: viewers show what should be faster at a tenth of a second each

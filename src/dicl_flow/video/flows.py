@@ -9,9 +9,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ..inputs import Array
-from ..result import FlowResult, from_answer
-from ..sequence import FlowSequence
+from ..estimation.result import FlowResult, from_answer
+from ..estimation.sequence import FlowSequence
+from ..files import Array
 from .cuts import is_cut
 from .frames import Frame, Frames
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import cv2
 
 from ..errors import InputError, unknown_name
-from ..inputs import Array
+from ..files import Array
 from .sources import Shot, Source
 
 ON_ERROR = ("stop", "skip")

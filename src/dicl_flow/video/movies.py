@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..files import replacing, to_uint8
-from ..inputs import Array
-from ..visualize import CALMEST
+from ..files import Array, replacing, to_uint8
+from ..pictures.visualize import CALMEST
 from .encoding import Encoder, Segment, check_rate, even, join
 from .flows import FrameFlow
-from .pictures import draw
+from .panels import draw
 from .writers import Writer
 
 _FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next

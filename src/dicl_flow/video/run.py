@@ -8,8 +8,8 @@ from math import lcm
 from pathlib import Path
 
 from ..errors import InputError, unknown_name
-from ..inputs import Array
-from ..sequence import FlowSequence
+from ..estimation.sequence import FlowSequence
+from ..files import Array
 from .checkpoint import Checkpoint, State
 from .cuts import CUTS
 from .flows import Flows, FrameFlow, estimate_flows, settle_cuts

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import encode_image, write_files
-from ..inputs import Array
-from ..interpolation import interpolate_tensors, to_picture, to_tensor
+from ..estimation.interpolation import interpolate_tensors, to_picture, to_tensor
+from ..files import Array, encode_image, write_files
 from .encoding import Encoder, Segment
 from .flows import FrameFlow
 from .movies import Movie

@@ -15,8 +15,7 @@ from ..data.kitti import kitti_scenes
 from ..data.listing import IMAGE_SUFFIXES, image_files
 from ..data.video_frames import CAMERA, check_source, open_video, pyav, to_array
 from ..errors import InputError
-from ..files import read_image, to_integers, to_uint8
-from ..inputs import Array
+from ..files import Array, read_image, to_integers, to_uint8
 
 Stamp = dict[str, object]
 

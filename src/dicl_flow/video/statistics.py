@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..files import naming, write_files
-from ..inputs import Array
-from ..visualize import flow_statistics, known_flow
+from ..files import Array, naming, write_files
+from ..pictures.visualize import flow_statistics, known_flow
 from .flows import FrameFlow
 from .writers import Writer
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
-from ..files import encode_flow, encode_image, naming, replacing, write_files
-from ..inputs import Array
-from ..result import FlowResult
-from ..visualize import confidence_to_grey
+from ..estimation.result import FlowResult
+from ..files import Array, encode_flow, encode_image, naming, replacing, write_files
+from ..pictures.visualize import confidence_to_grey
 from .flows import FrameFlow
 
 _BACKWARD, _OCCLUSION = "_backward", "_occlusion"  # after the name of a frame

@@ -1,0 +1,19 @@
+"""The plain network's accelerated twin for inference: backend "fast"."""
+
+from .folded_network import FastDiclFlow, is_supported
+from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
+from .recordings import Graphs
+from .settings import cudnn_flags, has_bf16, warn_if_emulated
+
+__all__ = [
+    "FastDiclFlow",
+    "Graphs",
+    "available_bytes",
+    "check_limit",
+    "cudnn_flags",
+    "fixed_bytes",
+    "has_bf16",
+    "is_supported",
+    "network_bytes",
+    "warn_if_emulated",
+]

@@ -1,0 +1,1 @@
+"""Twins of the plain layers for training on a GPU."""

@@ -1,0 +1,65 @@
+"""Fast twins for training on GPUs; `fuse` puts them in the place of the plain modules."""
+
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...matching.pairwise import PairwiseMatcher
+from ...nn import ConvBlock
+from .convolutions import ChannelsLastConv3d, FusedConvBlock
+
+_Model = TypeVar("_Model", bound=nn.Module)
+_FEWEST_CHANNELS = 8
+
+
+class FusedPairwiseMatcher(PairwiseMatcher):
+    """The fast twin of `PairwiseMatcher`: the net's input is written by one kernel."""
+
+    def pairs(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> what the net compares: (B·U·V, 2C, H, W)."""
+        from ..kernels.pair_windows import pair_windows
+
+        # a warp leaves its result channels first
+        maps = [f.contiguous(memory_format=torch.channels_last) for f in (features1, features2)]
+        return pair_windows(maps[0], maps[1], self.radius)
+
+
+class WideConv2d(nn.Conv2d):
+    """The fast twin of a convolution to very few channels: with idle ones beside them.
+
+    cuDNN's tensor-core kernels want eight channels at least; below, its backward pass falls
+    to one that takes many times as long.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) -> (B, out, H, W)."""
+        idle = _FEWEST_CHANNELS - self.out_channels
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, 0, 0, idle))
+        bias = None if self.bias is None else F.pad(self.bias, (0, idle))
+        return F.conv2d(x, weight, bias, padding=self.padding)[:, : self.out_channels]
+
+
+_TWINS: dict[type[nn.Module], type[nn.Module]] = {
+    ConvBlock: FusedConvBlock,
+    nn.Conv3d: ChannelsLastConv3d,
+    PairwiseMatcher: FusedPairwiseMatcher,
+}
+
+
+def fuse(model: _Model) -> _Model:
+    """Turn the modules of `model` into their fast twins, in place, and its weights channels last.
+
+    Parameters, buffers and state-dict keys stay what they are: the weights mean the same in
+    the plain network.
+    """
+    for module in model.modules():
+        module.__class__ = _TWINS.get(type(module), type(module))
+        if type(module) is nn.Conv2d and module.out_channels < _FEWEST_CHANNELS:
+            module.__class__ = WideConv2d
+    orders = {4: torch.channels_last, 5: torch.channels_last_3d}
+    for parameter in model.parameters():
+        if parameter.ndim in orders:
+            parameter.data = parameter.data.to(memory_format=orders[parameter.ndim])
+    return model

@@ -1,1 +1,0 @@
-"""Analysis: what makes the method work, measured on any weights and pairs."""

@@ -1,0 +1,105 @@
+"""How far a flow can be trusted: from what the network shows to a probability."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..config import Calibration
+from ..models import LevelFlow
+from ..ops import resize, upsample_flow, warp_with_mask
+from ..ops.warp import INSIDE
+
+UNCALIBRATED = "one minus the entropy of the finest match; orders pixels, is no probability"
+_NOISE = 0.02  # difference of brightness, of 2 from black to white, that says nothing
+
+
+def find_confidence(
+    levels: Sequence[LevelFlow],
+    image1: Tensor,
+    image2: Tensor,
+    calibration: Calibration | None,
+    scale: float = 1.0,
+) -> Tensor:
+    """(B, 1, H, W) in [0, 1] at the size of the (B, 3, H, W) images the network has seen."""
+    if calibration is None:
+        return (1 - resize(levels[-1].entropy, _size(image1))).clamp(0, 1)
+    cues = find_cues(levels, image1, image2, scale).unbind(1)
+    evidence = torch.full_like(cues[0], calibration.bias)
+    for weight, cue in zip(calibration.weights, cues, strict=True):
+        evidence += weight * cue  # numbers, not a tensor: nothing has to travel to the device
+    return resize(evidence.unsqueeze(1), _size(image1)).sigmoid()
+
+
+class KernelConfidence:
+    """The fast twin of `find_confidence` with a calibration, on CUDA."""
+
+    def __init__(self, calibration: Calibration, device: torch.device, scale: float = 1.0) -> None:
+        self._weights = torch.tensor([calibration.bias, *calibration.weights], device=device)
+        self._scale = scale
+
+    def __call__(self, levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor) -> Tensor:
+        """See `find_confidence`."""
+        from ..accelerated.kernels.evidence import evidence
+
+        stride, coarser, images = _at_the_finest(levels, image1, image2, self._scale)
+        flows = (levels[-1].refined, levels[-1].matched, coarser)
+        found = evidence(levels[-1].entropy, flows, images, self._weights, stride, _NOISE, INSIDE)
+        return resize(found, _size(image1)).sigmoid()
+
+
+def find_cues(
+    levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor, scale: float = 1.0
+) -> Tensor:
+    """What speaks against the finest flow, (B, 7, h, w) at its size, in the order of `CUES`.
+
+    - entropy of the match
+    - refinement: how far the context net moved the match
+    - disagreement with the next coarser level
+    - length of the flow
+    - edge: how much the flow varies among the 3x3 neighbours
+    - difference between frame 1 and frame 2 warped onto it
+    - outside: 1 where the flow leaves the frame
+
+    Lengths are log(1 + px) of the frame that the network sees, the difference a logarithm. Where
+    it sees frames `scale` times larger than normally, a px is one of the normal size.
+    """
+    finest = levels[-1]
+    flow = finest.refined
+    stride, coarser, (small1, small2) = _at_the_finest(levels, image1, image2, scale)
+    warped, inside = warp_with_mask(small2, flow)
+    lengths = [flow - finest.matched, flow - coarser, flow, _spread(flow)]
+    cues = [
+        finest.entropy,
+        *(torch.log1p(stride * _length(vectors)) for vectors in lengths),
+        torch.log((warped - small1).abs().mean(1, keepdim=True) + _NOISE),
+        1 - inside.to(flow.dtype),
+    ]
+    return torch.cat(cues, 1)
+
+
+def _at_the_finest(
+    levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor, scale: float
+) -> tuple[float, Tensor, tuple[Tensor, Tensor]]:
+    """The finest level's stride in px; flow of the level before it, both images at its size."""
+    flow = levels[-1].refined
+    size = _size(flow)
+    coarser = upsample_flow(levels[-2].refined, size) if len(levels) > 1 else flow
+    stride = image1.shape[-1] / size[1] / scale
+    return stride, coarser, (resize(image1, size), resize(image2, size))
+
+
+def _size(tensor: Tensor) -> tuple[int, int]:
+    return tensor.shape[-2], tensor.shape[-1]
+
+
+def _length(vectors: Tensor) -> Tensor:
+    """(B, 2, H, W) -> (B, 1, H, W); several times faster than a norm over so short an axis."""
+    x, y = vectors.split(1, 1)
+    return torch.sqrt(x * x + y * y)
+
+
+def _spread(flow: Tensor) -> Tensor:
+    """(B, 2, H, W): largest minus smallest component among the 3x3 neighbours."""
+    return F.max_pool2d(flow, 3, 1, 1) + F.max_pool2d(-flow, 3, 1, 1)

@@ -1,0 +1,128 @@
+"""What a user gets: flow, how far it can be trusted, and what the other frame does not show."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from ..errors import InputError
+from ..files import Array, write_flow
+from ..pictures.visualize import flow_to_rgb
+from .occlusion import find_occlusion
+
+
+@dataclass(frozen=True)
+class FlowResult:
+    """The flow of one pair, or of a batch: then every array has a leading batch axis."""
+
+    flow: Array
+    """(H, W, 2) float32: pixels, x right, y down, from frame 1 to frame 2."""
+    confidence: Array
+    """(H, W) float32 in [0, 1]: the probability that the flow is right to 1 px.
+
+    Without a calibration in the weights (`estimator.calibration` is None) one minus the
+    entropy of the finest match: it orders pixels, but is no probability.
+    """
+    occlusion: Array | None = None
+    """(H, W) bool: pixels of this frame that the other does not show; with `backward=True`."""
+    backward: "FlowResult | None" = None
+    """The same from frame 2 to frame 1, for the pixels of frame 2; with `backward=True`."""
+
+    def to_rgb(self, maximum: float | None = None) -> Array:
+        """(H, W, 3) uint8: the Middlebury colour wheel; `maximum` px has full saturation."""
+        return flow_to_rgb(self._single().flow, maximum)
+
+    def save(self, path: str | Path) -> None:
+        """Write the flow in the format of the extension: .flo, .png (KITTI), .pfm, .npz, .npy."""
+        write_flow(path, self._single().flow)
+
+    def masked(self, min_confidence: float) -> "FlowResult":
+        """Mark flow of less confidence as unknown: NaN, in both directions."""
+        sure = self.confidence[..., None] >= min_confidence
+        flow = np.where(sure, self.flow, np.float32(np.nan))
+        backward = self.backward and self.backward.masked(min_confidence)
+        return replace(self, flow=flow, backward=backward)
+
+    def __len__(self) -> int:
+        if self.flow.ndim == 3:
+            raise TypeError("this is the result of one pair, not of a batch")
+        return len(self.flow)
+
+    def __bool__(self) -> bool:
+        return True  # whatever its length, or the lack of one
+
+    def __getitem__(self, index: int) -> "FlowResult":
+        len(self)  # refuses a single result
+        return FlowResult(
+            self.flow[index],
+            self.confidence[index],
+            None if self.occlusion is None else self.occlusion[index],
+            self.backward and self.backward[index],
+        )
+
+    def __iter__(self) -> Iterator["FlowResult"]:
+        return (self[index] for index in range(len(self)))
+
+    def _single(self) -> "FlowResult":
+        if self.flow.ndim == 4:
+            raise InputError("this is the result of a batch; take one pair of it: result[0]")
+        return self
+
+
+@dataclass(frozen=True)
+class FlowTensors:
+    """A `FlowResult` that stays on the device: nothing waits for it, nothing is copied.
+
+    Of a batch every tensor has a leading batch axis.
+    """
+
+    flow: Tensor
+    """(2, H, W) float32: pixels, x right, y down, from frame 1 to frame 2."""
+    confidence: Tensor
+    """(H, W) float32 in [0, 1]."""
+    occlusion: Tensor | None = None
+    """(H, W) bool; with `backward=True`."""
+    backward: "FlowTensors | None" = None
+    """The same from frame 2 to frame 1; with `backward=True`."""
+
+    @classmethod
+    def of(
+        cls,
+        flow: Tensor,
+        confidence: Tensor,
+        backward: Tensor | None = None,
+        backward_confidence: Tensor | None = None,
+    ) -> "FlowTensors":
+        """(B, 2, H, W) flow and (B, 1, H, W) confidence, of one direction or of both."""
+        there = cls(flow, confidence[:, 0])
+        if backward is None or backward_confidence is None:
+            return there
+        hidden1, hidden2 = find_occlusion(flow, backward), find_occlusion(backward, flow)
+        back = cls(backward, backward_confidence[:, 0], hidden2[:, 0])
+        return replace(there, occlusion=hidden1[:, 0], backward=back)
+
+    def __getitem__(self, index: int) -> "FlowTensors":
+        if self.flow.ndim == 3:
+            raise TypeError("these are the tensors of one pair, not of a batch")
+        return FlowTensors(
+            self.flow[index],
+            self.confidence[index],
+            None if self.occlusion is None else self.occlusion[index],
+            self.backward and self.backward[index],
+        )
+
+    def to_result(self) -> FlowResult:
+        """Copy everything to the host, as arrays."""
+        return FlowResult(
+            np.ascontiguousarray(self.flow.movedim(-3, -1).cpu().numpy()),
+            self.confidence.cpu().numpy(),
+            None if self.occlusion is None else self.occlusion.cpu().numpy(),
+            None if self.backward is None else self.backward.to_result(),
+        )
+
+
+def from_answer(answer: Tensor) -> FlowResult:
+    """(B, 3, H, W) flow and confidence, or (B, 6, H, W) of both directions -> a batch."""
+    return FlowTensors.of(*answer.split([2, 1] * (answer.shape[1] // 3), 1)).to_result()

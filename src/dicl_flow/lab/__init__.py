@@ -1,0 +1,1 @@
+"""What makes the method work and what it costs: analyses, ablations, speed of the machine."""

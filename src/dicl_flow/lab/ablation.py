@@ -1,0 +1,189 @@
+"""Ablations: each variant is trained alike and scored alike, once; a kill loses little."""
+
+import gc
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from ..config import TrainConfig, to_toml
+from ..data import FlowPair
+from ..errors import InputError
+from ..estimation.estimator import load
+from ..evaluation import pool, predict, score_predictions
+from ..files import write_files
+from ..models import count_parameters
+from ..render import RenderedBatch, load_textures
+from ..training import (
+    PROCEDURAL,
+    BatchSource,
+    Outcome,
+    Processes,
+    RunFolder,
+    SceneSource,
+    open_source,
+    train,
+)
+from ..weights import encode_weights, halve, load_model, read_weights
+from .held_out import Curve, held_out_scenes, keep_to, score_scenes, split_photos
+from .variants import Variant
+
+HELD_OUT = "held-out"  # the name of the held-out scenes among the data sets
+
+
+@dataclass(frozen=True)
+class DataScore:
+    """What a variant reached on one data set."""
+
+    num_pairs: int
+    metrics: Mapping[str, float]
+    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By the name of the pair; empty for the held-out scenes."""
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """All that a table needs of a trained variant."""
+
+    config: str
+    seed: int
+    trained_pairs: int
+    device: str
+    parameters: int
+    pairs_per_second: float
+    curve: Mapping[str, float]
+    """Held-out EPE by the number of pairs seen."""
+    scores: Mapping[str, DataScore]
+    """By the name of the data set."""
+
+
+class VariantFolder:
+    """The files of one variant; its results tell that it is finished."""
+
+    def __init__(self, root: Path, variant: Variant) -> None:
+        self.run = RunFolder(root / variant.folder)
+        self.results = self.run.path / "results.json"
+        self.curve = self.run.path / "curve.json"
+
+    def read(self) -> VariantResult | None:
+        """The results, if training has finished."""
+        if not self.results.exists():
+            return None
+        try:
+            values = json.loads(self.results.read_text())
+            scores = {name: DataScore(**score) for name, score in values.pop("scores").items()}
+            return VariantResult(**values, scores=scores)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError(f"{self.results} is not what this version writes; remove it") from None
+
+    def write(self, result: VariantResult, weights: bytes | None = None) -> None:
+        """Keep results, and weights beside them; a checkpoint is then of no use any more."""
+        contents = {self.results: (json.dumps(asdict(result), indent=1) + "\n").encode()}
+        if weights is not None:
+            contents[self.run.weights] = weights
+        write_files(contents)
+        self.run.checkpoint.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Laboratory:
+    """What the variants of a study share."""
+
+    folder: Path
+    device: torch.device
+    source: Callable[[TrainConfig], BatchSource]
+    scenes: Sequence[RenderedBatch]
+    """Held out."""
+    quiet: bool = False
+
+    def train(self, variant: Variant) -> Outcome:
+        """Train a variant, from its checkpoint where there is one, and score it on the scenes."""
+        folder, config = VariantFolder(self.folder, variant), variant.config
+        curve = Curve(folder.curve, config, self.scenes)
+        source, processes = self.source(config), Processes(self.device)
+        outcome = train(
+            config, source, folder.run, processes, resume=True, watch=curve, quiet=self.quiet
+        )
+        if outcome.finished:
+            self._conclude(variant, folder, curve)
+        gc.collect()  # a recorded step keeps the memory of its graph until its cycle is found
+        return outcome
+
+    def _conclude(self, variant: Variant, folder: VariantFolder, curve: Curve) -> None:
+        weights = halve(read_weights(folder.run.weights))
+        count = sum(len(scene.flow) for scene in self.scenes)
+        metrics = score_scenes(weights, self.scenes).values
+        result = VariantResult(
+            config=to_toml(variant.config),
+            seed=variant.config.seed,
+            trained_pairs=variant.pairs,
+            device=_device_name(self.device),
+            parameters=count_parameters(load_model(weights)),
+            pairs_per_second=_speed(folder.run.log),
+            curve=curve.points,
+            scores={HELD_OUT: DataScore(count, metrics)},
+        )
+        folder.write(result, encode_weights(weights))
+
+
+def open_laboratory(
+    folder: Path,
+    config: TrainConfig,
+    roots: Mapping[str, Path],
+    num_scenes: int,
+    device: torch.device,
+    *,
+    quiet: bool = False,
+) -> Laboratory:
+    """Set apart photographs, render the held-out scenes, and load the textures of all others."""
+    photos, apart = split_photos(roots.get("rendered", Path(PROCEDURAL)))
+    keep_to(folder / "data.json", [*photos, *apart], num_scenes)
+    scenes = held_out_scenes(config, apart, num_scenes, device)
+    if all(entry.name != "rendered" for entry in config.data):
+        return Laboratory(folder, device, lambda c: open_source(c, roots), scenes, quiet)
+    textures = load_textures(photos, device)
+    return Laboratory(folder, device, lambda c: SceneSource(c, textures), scenes, quiet)
+
+
+def evaluate_variant(
+    variant: Variant,
+    root: Path,
+    data: str,
+    pairs: Sequence[FlowPair],
+    device: str,
+    watched: Iterable[FlowPair] | None = None,
+) -> bool:
+    """Score a finished variant on a data set, unless that has been done with these pairs.
+
+    Return whether it is scored; without weights it cannot be. `watched` are the same pairs,
+    with something that shows the progress.
+    """
+    folder = VariantFolder(root, variant)
+    result = folder.read()
+    if result is None:
+        raise InputError(f"{folder.run.path} holds no finished training")
+    known = result.scores.get(data)
+    if known is not None and set(known.pairs) == {pair.name for pair in pairs}:
+        return True
+    if not folder.run.weights.exists():
+        return False
+    estimator = load(folder.run.weights, device, "fp32")
+    scores = score_predictions(predict(watched or pairs, lambda *frames: estimator(*frames).flow))
+    by_pair = {name: score.values for name, score in scores.items()}
+    total = pool(scores.values()).values
+    score = DataScore(len(pairs), total, by_pair)
+    folder.write(replace(result, scores={**result.scores, data: score}))
+    return True
+
+
+def _speed(log: Path) -> float:
+    """Pairs per second, the median over the entries of a training's log."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return median(line["pairs_per_second"] for line in lines) if lines else 0.0
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

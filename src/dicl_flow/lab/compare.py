@@ -1,0 +1,98 @@
+"""Several methods on the same pairs, one sheet a pair: estimates and where they are wrong."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from ..data import FlowPair, read_frames, read_sample
+from ..errors import InputError
+from ..estimation.estimator import load
+from ..evaluation import BASELINES, Score, endpoint_error, score_pair
+from ..evaluation.score import warping_difference
+from ..files import Array
+from ..pictures.sheets import contact_sheet, thumbnail, write_on
+from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
+from .volumes import weights_name
+
+FlowMethod: TypeAlias = Callable[[Array, Array], Array]
+
+_CELL = (448, 336)  # px
+
+
+class Comparison(NamedTuple):
+    """One pair, all methods."""
+
+    sheet: Array
+    scores: dict[str, Score]
+    """By method."""
+
+
+def open_methods(names: Sequence[str], device: str, precision: str) -> dict[str, FlowMethod]:
+    """Baselines by name, everything else as weights."""
+    methods: dict[str, FlowMethod] = {}
+    for entry in names:
+        name = entry if entry in BASELINES else weights_name(entry)
+        if name in methods:
+            raise InputError(f"two methods are called {name!r}; rename a weights file")
+        methods[name] = (
+            BASELINES[entry]() if entry in BASELINES else _network(entry, device, precision)
+        )
+    return methods
+
+
+def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
+    """Estimate, score and draw one pair."""
+    frames = read_frames(pair)
+    flows = {name: method(*frames) for name, method in methods.items()}
+    scores = {name: score_pair(pair, flow) for name, flow in flows.items()}
+    return Comparison(_draw(pair, frames, flows, scores), scores)
+
+
+def _network(weights: str, device: str, precision: str) -> FlowMethod:
+    estimator = load(weights, device, precision)
+    return lambda *frames: estimator(*frames).flow
+
+
+def _draw(
+    pair: FlowPair,
+    frames: tuple[Array, Array],
+    flows: Mapping[str, Array],
+    scores: Mapping[str, Score],
+) -> Array:
+    """Frames and truth above, then a row for each method: estimate and error."""
+    first = list(frames)
+    reference = flows[next(iter(flows))]
+    if pair.truth is not None:
+        sample = read_sample(pair)
+        reference = np.where(sample.valid[..., None], sample.flow, np.float32(np.nan))
+        errors = {n: (endpoint_error(flow, sample.flow), sample.valid) for n, flow in flows.items()}
+    else:
+        errors = {name: warping_difference(flow, *frames) for name, flow in flows.items()}
+    longest = full_color(reference)
+    if pair.truth is not None:
+        first.append(flow_to_rgb(reference, longest))
+    known = np.concatenate([error[valid] for error, valid in errors.values()])
+    brightest = max(float(np.percentile(known, 95)), 1.0)  # one scale for all methods
+    rows = [first] + [
+        [
+            _note(flow_to_rgb(flow, longest), _caption(scores[name])),
+            thumbnail(error_to_rgb(*errors[name], brightest), *_CELL),
+        ]
+        for name, flow in flows.items()
+    ]
+    unit = "px" if pair.truth is not None else "grey levels, warped: no truth"
+    legend = f"full colour {longest:.1f} px; error, bright {brightest:.1f} {unit}"
+    columns = ["frame 1 / estimate", "frame 2 / error", *["truth"] * (pair.truth is not None)]
+    return contact_sheet(rows, [f"{pair.name}   {legend}", *flows], columns, *_CELL)
+
+
+def _note(picture: Array, text: str) -> Array:
+    return write_on(thumbnail(picture, *_CELL), text)
+
+
+def _caption(score: Score) -> str:
+    values = score.values
+    if "epe" in values:
+        return f"EPE {values['epe']:.2f}  Fl {values['fl_all']:.1f} %"
+    return f"warping error {values['warping_error']:.2f}"

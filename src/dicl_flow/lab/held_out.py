@@ -1,0 +1,125 @@
+"""Scenes that no training sees: photographs set apart, a seed of their own."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..config import RenderConfig, TrainConfig
+from ..data import FlowSample
+from ..errors import InputError
+from ..estimation.compute import choose_device
+from ..estimation.estimator import FlowEstimator
+from ..evaluation import Score, pool, score_flow
+from ..files import write_files
+from ..render import RenderedBatch, Renderer, TextureAtlas, list_photos, load_textures
+from ..training import PROCEDURAL, Trainer
+from ..weights import Weights, load_model
+
+SEED = 2**20  # of the held-out scenes; trainings may not use it
+_SHARE = 10  # one photograph in so many is held out
+_BATCH = 16
+_POINTS = 10  # of a curve
+
+
+def split_photos(place: Path) -> tuple[list[Path], list[Path]]:
+    """Photographs to train on and held-out ones, by a hash of their names."""
+    if str(place) == PROCEDURAL:
+        return [], []
+    photos = list_photos(place)
+    apart = {photo for photo in photos if _hash(photo.name) % _SHARE == 0}
+    if not apart or len(apart) == len(photos):
+        raise InputError(
+            f"{place}: a tenth of the photographs, chosen by their names, is held out; "
+            f"{len(photos)} are too few for that, give 50 or more"
+        )
+    return [photo for photo in photos if photo not in apart], sorted(apart)
+
+
+def keep_to(path: Path, photos: Sequence[Path], num_scenes: int) -> None:
+    """Note in a file what all variants see, or refuse what differs from the note."""
+    names = "\n".join(sorted(photo.name for photo in photos))
+    seen = {
+        "photographs": len(photos),
+        "sha256 of their names": hashlib.sha256(names.encode()).hexdigest(),
+        "held-out scenes": num_scenes,
+    }
+    if not path.exists():
+        write_files({path: (json.dumps(seen, indent=1) + "\n").encode()})
+    elif json.loads(path.read_text()) != seen:
+        raise InputError(
+            f"{path.parent} was begun with other photographs or another number of held-out "
+            f"scenes, see {path}; go on with those, or choose another folder"
+        )
+
+
+def held_out_scenes(
+    config: TrainConfig, photos: Sequence[Path], count: int, device: torch.device
+) -> list[RenderedBatch]:
+    """Render `count` scenes as the recipe's, of photographs and dice it never sees."""
+    textures: TextureAtlas = load_textures(photos, device, SEED)
+    renderer = Renderer(config.render, config.augment.crop, textures, device, SEED)
+    starts = range(0, count, _BATCH)
+    return [renderer.render(min(_BATCH, count - start), start) for start in starts]
+
+
+def rendered_samples(
+    photos: Path | None, size: tuple[int, int], seed: int, device: str
+) -> Callable[[int], FlowSample]:
+    """Return what renders scene after scene, by number, of the default settings, as 8-bit frames.
+
+    Without a folder of photographs the textures are computed.
+    """
+    place = choose_device(device)
+    renderer = Renderer(RenderConfig(), size, load_textures(photos, place, seed), place, seed)
+    return lambda number: renderer.render(1, number).to_samples()[0]
+
+
+def score_scenes(weights: Weights, scenes: Sequence[RenderedBatch]) -> Score:
+    """All metrics of the weights, in float32."""
+    scores: list[Score] = []
+    for flow, scene in zip(_estimate(weights, scenes), scenes, strict=True):
+        estimates = flow.permute(0, 2, 3, 1).cpu().numpy()
+        scores += map(score_flow, estimates, scene.to_samples())
+    return pool(scores)
+
+
+def scene_error(weights: Weights, scenes: Sequence[RenderedBatch]) -> float:
+    """The EPE alone, on the device: cheap enough to look at while training."""
+    total = count = 0.0
+    for flow, scene in zip(_estimate(weights, scenes), scenes, strict=True):
+        total += (flow - scene.flow).norm(dim=1)[scene.valid].sum().item()
+        count += scene.valid.sum().item()
+    return total / count
+
+
+class Curve:
+    """The held-out EPE against the pairs seen, measured while training and kept in a file."""
+
+    def __init__(self, path: Path, config: TrainConfig, scenes: Sequence[RenderedBatch]) -> None:
+        self.path, self.batch, self.scenes = path, config.batch, scenes
+        self.steps = {round(config.steps * n / _POINTS) for n in range(1, _POINTS + 1)} - {0}
+        self.points: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+
+    def __call__(self, trainer: Trainer) -> None:
+        """Measure where it is due."""
+        seen = trainer.step * self.batch
+        # a resumed run takes steps again: what was measured after them is measured again
+        self.points = {pairs: epe for pairs, epe in self.points.items() if int(pairs) <= seen}
+        if trainer.step in self.steps and str(seen) not in self.points:
+            self.points[str(seen)] = scene_error(trainer.weights(), self.scenes)
+            write_files({self.path: json.dumps(self.points).encode()})
+
+
+def _estimate(weights: Weights, scenes: Sequence[RenderedBatch]) -> Iterator[Tensor]:
+    with torch.random.fork_rng(devices=[]):  # building a network draws from the global dice
+        model = load_model(weights)
+    estimator = FlowEstimator(model, str(scenes[0].flow.device), "fp32", "plain")
+    return (estimator.estimate(scene.image1, scene.image2)[0] for scene in scenes)
+
+
+def _hash(name: str) -> int:
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16)

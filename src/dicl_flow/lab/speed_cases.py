@@ -1,0 +1,124 @@
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+
+from ..config import NORMAL, QUALITIES, Calibration, Quality
+from ..estimation.compute import PRECISIONS
+from ..estimation.estimator import FlowEstimator
+from ..models import FlowNetwork
+from .clock import PeakMemory, median_seconds
+from .speed_floor import count_work, floor_seconds, machine_rates
+
+
+@dataclass(frozen=True)
+class Case:
+    """Pairs of one size, `batch` of them at a time."""
+
+    width: int
+    height: int
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One way to compute a case, beside the plain path in float32."""
+
+    case: Case
+    backend: str
+    precision: str
+    seconds: float
+    """For the whole batch."""
+    peak_bytes: int | None
+    ratio: float | None
+    """How many times faster than the plain path; None where that was not measured."""
+    mean_difference: float | None
+    """Mean distance from the plain path's flow, in pixels."""
+    max_difference: float | None
+    floor_share: float
+    """The least possible time over the time: 1 is as fast as the machine could be."""
+
+
+def measure(
+    model: FlowNetwork,
+    device: torch.device,
+    cases: Sequence[Case],
+    ways: Sequence[tuple[str, str]],
+    repeats: int,
+    calibration: Calibration | None = None,
+    quality: Quality = QUALITIES[NORMAL],
+) -> Iterator[Result]:
+    """Measure every way (backend, precision) to compute every case, one after the other.
+
+    The way ("plain", "fp32") should come first: the others are compared with it. A way that
+    has not the memory to compute a case in one piece is left out.
+    """
+    rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
+    for case in cases:
+        images = [image.to(device) for image in moving_pattern(case)]
+        work = count_work(model.config, case.batch, (case.height, case.width), quality)
+        plain = None
+        for backend, precision in ways:
+            way = (model, str(device), precision, backend)
+            make = partial(FlowEstimator, *way, calibration=calibration, quality=quality)
+            run = _run(make, device, images, repeats)
+            if run is None:
+                continue
+            if (backend, precision) == ("plain", "fp32"):
+                plain = run
+            least = floor_seconds(work, rates(precision), PRECISIONS[precision])
+            share = least / run.seconds
+            ratio, mean, maximum = run.compared_to(plain)
+            memory = run.peak_bytes
+            yield Result(case, backend, precision, run.seconds, memory, ratio, mean, maximum, share)
+
+
+@dataclass
+class _Run:
+    seconds: float
+    peak_bytes: int | None
+    flow: Tensor
+
+    def compared_to(self, plain: "_Run | None") -> tuple[float | None, float | None, float | None]:
+        """How many times faster, mean and maximum distance."""
+        if plain is None:
+            return None, None, None
+        distance = (self.flow - plain.flow).norm(dim=1)
+        return plain.seconds / self.seconds, distance.mean().item(), distance.max().item()
+
+
+def _run(
+    make: Callable[[], FlowEstimator],
+    device: torch.device,
+    images: list[Tensor],
+    repeats: int,
+) -> _Run | None:
+    with PeakMemory(device) as memory:
+        estimator = make()
+        if not estimator.fits(images[0]):
+            return None
+        flow = estimator.estimate(*images)[0].cpu()
+        seconds = median_seconds(lambda: estimator.estimate(*images), device, repeats)
+    return _Run(seconds, memory.bytes, flow)
+
+
+def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
+    """Two (B, 3, H, W) images in [0, 1]: smooth random patterns and the same a few pixels on.
+
+    Fine and coarse ones, as in photographs: to a coarse level, fine ones look alike everywhere.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shift = 6
+    size = (case.height + shift, case.width + shift)
+    patterns = [
+        torch.nn.functional.interpolate(
+            torch.rand(case.batch, 3, *(side // detail + 4 for side in size), generator=generator),
+            size,
+            mode="bicubic",
+        )
+        for detail in (8, 32, 128)  # px
+    ]
+    fine = torch.stack(patterns).mean(0).clamp(0, 1)
+    return fine[..., :-shift, :-shift], fine[..., shift:, shift:]

@@ -1,0 +1,44 @@
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .speed_cases import Result
+
+HEADINGS = (
+    *("size", "batch", "path", "ms", "pairs/s", "GiB"),
+    *("times plain", "mean px", "max px", "of peak"),
+)
+LEGEND = """\
+times plain: how many times as fast as plain fp32
+mean px, max px: distance of the flow from that of plain fp32
+of peak: share of the speed that this machine's arithmetic and memory would allow"""
+
+
+def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Each result as the cells of a table under `HEADINGS`."""
+    return [
+        (
+            f"{result.case.width}x{result.case.height}",
+            str(result.case.batch),
+            f"{result.backend} {result.precision}",
+            f"{1000 * result.seconds:.4g}",
+            f"{result.case.batch / result.seconds:.4g}",
+            _cell(None if result.peak_bytes is None else result.peak_bytes / 2**30, ".2f"),
+            _cell(result.ratio, ".2f"),
+            _cell(result.mean_difference, ".2g"),
+            _cell(result.max_difference, ".2g"),
+            f"{100 * result.floor_share:.0f} %",
+        )
+        for result in results
+    ]
+
+
+def as_record(result: Result) -> dict[str, Any]:
+    """One result for machines: flat, with the derived numbers."""
+    values = asdict(result)
+    case = values.pop("case")
+    return {**case, **values, "pairs_per_second": result.case.batch / result.seconds}
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,156 @@
+"""What the levels of a network compared: the probabilities before and after the projection."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..estimation.estimator import FlowEstimator, load
+from ..files import Array
+from ..models import DiclFlow, LevelFlow
+from ..models.dicl import DiclLevel
+from ..ops import (
+    crop,
+    displacement_probability,
+    expected_displacement,
+    resize_flow_pixels,
+    upsample_flow,
+)
+from ..weights import resolve
+
+_NO_TILES = 2**60  # bytes: a level must see its whole frame
+
+
+class LevelVolume(NamedTuple):
+    """One level of one pair."""
+
+    before: Tensor
+    """(U, V, H, W) probability of each displacement as the matcher scores it."""
+    after: Tensor
+    """The same after the projection; without one, the same."""
+    start: Tensor
+    """(2, H, W): the coarser flow that the displacements are added to."""
+    matched: Tensor
+    """(2, H, W): the flow read off the scores."""
+    refined: Tensor
+    """(2, H, W): that flow corrected by the context net."""
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """All levels of one pair."""
+
+    model: DiclFlow
+    levels: dict[int, LevelVolume]
+    """By stride, coarsest first."""
+    frame_size: tuple[int, int]
+    network_size: tuple[int, int]
+    """The frame as the network sees it, padded or resized."""
+
+    def seen(self, level_map: Tensor) -> Tensor:
+        """Cut off of a (..., h, w) map what lies in the padding."""
+        if self.model.config.padding == "resize":
+            return level_map
+        height, width = level_map.shape[-2:]
+        rows = -(-self.frame_size[0] * height // self.network_size[0])
+        columns = -(-self.frame_size[1] * width // self.network_size[1])
+        return level_map[..., :rows, :columns]
+
+    def to_frame(self, flow: Tensor) -> Array:
+        """Bring a level's flow (2, h, w) to the frame, (H, W, 2), as the estimator does."""
+        full = upsample_flow(flow[None], self.network_size)
+        if self.model.config.padding == "resize":
+            full = resize_flow_pixels(full, self.frame_size)
+        return crop(full, self.frame_size)[0].permute(1, 2, 0).cpu().numpy()
+
+
+def open_networks(weights: Sequence[str | None], device: str) -> dict[str, FlowEstimator]:
+    """Load networks, exact and readable, by the names that figures call them."""
+    estimators: dict[str, FlowEstimator] = {}
+    for entry in weights or [None]:
+        name = weights_name(entry)
+        if name in estimators:
+            raise InputError(f"two weights files are called {name!r}; rename one of them")
+        estimators[name] = load(entry, device, "fp32", "plain", _NO_TILES)
+        host = estimators[name].model.config.host
+        if host != "dicl":
+            raise InputError(
+                f"{name} has the host {host!r}: this analysis reads the levels of the host 'dicl'"
+            )
+    return estimators
+
+
+def weights_name(weights: str | None) -> str:
+    """A file's name without its ending, or that of its folder where the file is a run's."""
+    path = resolve(weights)
+    return path.resolve().parent.name if path.stem == "weights" else path.stem
+
+
+def has_projection(estimator: FlowEstimator) -> bool:
+    """Whether a network has DAP layers."""
+    return estimator.model.config.projection
+
+
+def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volumes:
+    """Run the network on two (H, W, 3) frames and note what its levels compare."""
+    kept: dict[tuple[str, str], Any] = {}
+
+    def keep(stride: str, what: str) -> Callable[..., None]:
+        def hook(module: Any, inputs: Any, output: Any) -> None:
+            kept[stride, what] = (inputs, output) if what == "level" else output
+
+        return hook
+
+    with ExitStack() as hooks:
+        for stride, level in estimator.model.levels.items():
+            assert isinstance(level, DiclLevel)
+            parts = {"before": level.matcher, "after": level.projection, "level": level}
+            for what, module in parts.items():
+                hooks.callback(module.register_forward_hook(keep(stride, what)).remove)
+        estimator(image1, image2)
+    assert isinstance(estimator.model, DiclFlow)
+    levels = {
+        int(stride): _volume(kept[stride, "before"], kept[stride, "after"], *kept[stride, "level"])
+        for stride in estimator.model.levels
+    }
+    finest = min(levels)
+    rows, columns = levels[finest].start.shape[-2:]
+    size = (image1.shape[0], image1.shape[1])
+    return Volumes(estimator.model, levels, size, (rows * finest, columns * finest))
+
+
+def _volume(
+    before: Tensor, after: Tensor, inputs: tuple[Tensor, ...], found: LevelFlow
+) -> LevelVolume:
+    features1, _, _, coarse_flow = inputs
+    start = torch.zeros_like(features1[:, :2]) if coarse_flow is None else coarse_flow
+    scores = before.squeeze(1)  # (B, U, V, H, W)
+    return LevelVolume(
+        displacement_probability(scores)[0],
+        displacement_probability(after)[0],
+        start[0],
+        found.matched[0],
+        found.refined[0],
+    )
+
+
+def winner(probability: Tensor) -> Tensor:
+    """Winner takes all: (U, V, H, W) -> the most probable displacement (2, H, W), x first."""
+    num_u, num_v = probability.shape[:2]
+    best = probability.flatten(0, 1).argmax(0)
+    return torch.stack([best // num_v - num_u // 2, best % num_v - num_v // 2]).float()
+
+
+def soft_argmax(probability: Tensor) -> Tensor:
+    """The expected displacement: (U, V, H, W) -> (2, H, W)."""
+    return expected_displacement(probability[None])[0]
+
+
+def peak_distance(probability: Tensor) -> Tensor:
+    """The paper's d_peak: (U, V, ...) -> highest minus second highest probability (...)."""
+    first, second = probability.flatten(0, 1).topk(2, dim=0).values
+    return first - second

@@ -1,0 +1,1 @@
+"""Arrays as pictures: colours of flow, arrows, sheets, and figures by matplotlib."""

@@ -1,0 +1,72 @@
+"""Contact sheets: rows of small pictures with labels, many pairs at a glance."""
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from ..files import Array
+
+_PAPER, _INK = 24, 230
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_GAP = 4  # px between cells
+_LINE = 20  # px, height of a line of text
+
+
+def contact_sheet(
+    rows: Sequence[Sequence[Array]],
+    row_labels: Sequence[str],
+    column_labels: Sequence[str],
+    cell_width: int = 320,
+    cell_height: int = 240,
+) -> Array:
+    """Lay out (H, W, 3) uint8 RGB pictures of any sizes on one (H, W, 3) sheet.
+
+    Each picture is scaled to fit into a cell; a row's label stands above it. Rows may be
+    shorter than `column_labels`.
+    """
+    width = len(column_labels) * (cell_width + _GAP) + _GAP
+    strips = [_text_strip(column_labels, width, cell_width)]
+    for row, label in zip(rows, row_labels, strict=True):
+        cells = [thumbnail(picture, cell_width, cell_height) for picture in row]
+        strips += [_text_strip([label], width, width), _picture_strip(cells, width, cell_width)]
+    return np.concatenate(strips)
+
+
+def thumbnail(picture: Array, cell_width: int = 320, cell_height: int = 240) -> Array:
+    """Scale a picture to fit into a cell; done early, it saves memory and changes no sheet."""
+    height, width = picture.shape[:2]
+    scale = min(cell_width / width, cell_height / height)
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    # small pictures are shown pixel by pixel, large ones averaged
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
+    return cv2.resize(picture, size, interpolation=method)
+
+
+def write_on(picture: Array, text: str) -> Array:
+    """Return the picture with a line of text in its top left corner, on a ground of its own."""
+    picture = picture.copy()
+    (width, _), _ = cv2.getTextSize(text, _FONT, 0.45, 1)
+    picture[:_LINE, : width + 2 * _GAP] = _PAPER
+    cv2.putText(picture, text, (_GAP, _LINE - 6), _FONT, 0.45, (_INK,) * 3, 1, cv2.LINE_AA)
+    return picture
+
+
+def _text_strip(labels: Sequence[str], width: int, spacing: int) -> Array:
+    strip = _blank(_LINE, width)
+    for column, label in enumerate(labels):
+        origin = (_GAP + column * (spacing + _GAP), _LINE - 6)
+        cv2.putText(strip, label, origin, _FONT, 0.45, (_INK,) * 3, 1, cv2.LINE_AA)
+    return strip
+
+
+def _picture_strip(cells: list[Array], width: int, cell_width: int) -> Array:
+    strip = _blank(max((len(cell) for cell in cells), default=0) + _GAP, width)
+    for column, cell in enumerate(cells):
+        left = _GAP + column * (cell_width + _GAP)
+        strip[: cell.shape[0], left : left + cell.shape[1]] = cell
+    return strip
+
+
+def _blank(height: int, width: int) -> Array:
+    return np.full((height, width, 3), _PAPER, np.uint8)

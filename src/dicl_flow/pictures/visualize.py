@@ -1,0 +1,150 @@
+"""Pictures of flow."""
+
+import cv2
+import numpy as np
+
+from ..errors import InputError
+from ..files import Array
+
+# The Middlebury wheel: colours between its six corners, and how many steps each side takes.
+_CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255))
+_STEPS = (15, 6, 4, 11, 13, 6)
+OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
+CALMEST = 1.0  # px: shorter vectors never get full colour, unless a maximum is given
+_SHORTEST, _STRETCH = 7.0, 7.0  # px of an arrow that one can see; how far it is lengthened for it
+
+
+def color_wheel() -> Array:
+    """(55, 3) colours by direction, in [0, 1]."""
+    sides = []
+    for start, end, steps in zip(_CORNERS, _CORNERS[1:] + _CORNERS[:1], _STEPS, strict=True):
+        # the published wheel rounds down on 255·i/steps, whether a channel rises or falls
+        ramp = np.floor(255 * np.arange(steps) / steps)[:, None] / 255
+        sides.append(np.array(start) + (np.array(end) - np.array(start)) * ramp)
+    return np.concatenate(sides) / 255
+
+
+def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
+    """(H, W, 2) flow -> (H, W, 3) uint8 RGB: hue is direction, saturation is speed.
+
+    `maximum` px has full saturation (when not given the flow's own longest vector, and 1 px at
+    least); longer ones are darker. Unknown flow (NaN, or beyond 1e9) is black.
+    """
+    flow = np.asarray(flow, np.float64)
+    if flow.ndim != 3 or flow.shape[2] != 2:
+        raise InputError(f"a flow has the shape (height, width, 2), got {flow.shape}")
+    if maximum is not None and not maximum > 0:
+        raise InputError(f"the maximum must be positive, got {maximum}")
+    known = known_flow(flow)
+    flow = np.where(known[..., None], flow, 0)
+    length = np.hypot(flow[..., 0], flow[..., 1])
+    saturation = (length / (maximum or full_color(flow)))[..., None]
+    hue = _hue(flow)
+    color = np.where(saturation <= 1, 1 - saturation * (1 - hue), hue * OUT_OF_RANGE)
+    return np.where(known[..., None], np.floor(255 * color), 0).astype(np.uint8)
+
+
+def known_flow(flow: Array) -> Array:
+    """(H, W) bool: where the flow is finite and not the .flo format's sign for unknown."""
+    small = np.abs(flow) < 1e9  # false for NaN as well
+    return np.asarray(small[..., 0] & small[..., 1])
+
+
+def full_color(flow: Array) -> float:
+    """Px that get full colour: the longest known vector of (H, W, 2), and 1 px at least."""
+    flow = np.where(known_flow(flow)[..., None], np.asarray(flow, np.float64), 0)
+    return max(float(np.hypot(flow[..., 0], flow[..., 1]).max(initial=0)), CALMEST)
+
+
+def overlay(image: Array, flow: Array, maximum: float | None = None) -> Array:
+    """Colour the frame by its flow: the picture gives the brightness, the flow the colour."""
+    return tint(image, flow_to_rgb(flow, maximum))
+
+
+def tint(image: Array, color: Array) -> Array:
+    """Give `color` the brightness of `image`, (H, W, 3) uint8 both; black becomes dark."""
+    weight = (0.3 + 0.7 / 255 * np.arange(256))[:, None]
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    return np.rint(color * weight[grey]).astype(np.uint8)
+
+
+def draw_arrows(
+    image: Array, flow: Array, spacing: int | None = None, maximum: float | None = None
+) -> Array:
+    """Draw the flow on the frame as arrows, one every `spacing` pixels.
+
+    Their colours are those of `flow_to_rgb`. Vectors of 7 px and more have their true length; of
+    shorter ones the colour tells it: 1 px is drawn as 7, so that one sees where it points.
+    """
+    height, width = flow.shape[:2]
+    spacing = spacing or max(8, round(max(height, width) / 48))
+    known = known_flow(flow)
+    grid = (slice(spacing // 2, None, spacing),) * 2
+    colors = flow_to_rgb(flow[grid], maximum or full_color(flow))
+    canvas = np.ascontiguousarray(image // 2 + 32)  # mute the frame, so that arrows stand out
+    for row, y in enumerate(range(spacing // 2, height, spacing)):
+        for column, x in enumerate(range(spacing // 2, width, spacing)):
+            if known[y, x]:
+                _draw_arrow(canvas, x, y, flow[y, x], colors[row, column])
+    return canvas
+
+
+def confidence_to_grey(confidence: Array) -> Array:
+    """(H, W) in [0, 1] -> (H, W) uint8, white is sure."""
+    return np.rint(np.clip(confidence, 0, 1) * 255).astype(np.uint8)
+
+
+def error_to_rgb(error: Array, valid: Array, maximum: float) -> Array:
+    """(H, W) error -> (H, W, 3) uint8 RGB: black is none, bright is `maximum`, grey not known."""
+    level = np.rint(255 * np.clip(np.where(valid, error, 0) / maximum, 0, 1)).astype(np.uint8)
+    color = cv2.applyColorMap(level, cv2.COLORMAP_INFERNO)[..., ::-1]
+    return np.where(valid[..., None], color, np.uint8(90))
+
+
+def flow_statistics(flow: Array) -> dict[str, float]:
+    """Summarise a flow, in pixels: what `dicl-flow show` prints."""
+    known = known_flow(flow)
+    if not known.any():
+        raise InputError("the flow is unknown everywhere")
+    vectors = flow[known].astype(np.float64)
+    length = np.hypot(vectors[:, 0], vectors[:, 1])
+    median, almost_all = np.percentile(length, [50, 95])
+    return {
+        "known": float(known.mean()),
+        "mean_length": float(length.mean()),
+        "median_length": float(median),
+        "p95_length": float(almost_all),
+        "max_length": float(length.max()),
+        "mean_x": float(vectors[:, 0].mean()),
+        "mean_y": float(vectors[:, 1].mean()),
+        "min_x": float(vectors[:, 0].min()),
+        "max_x": float(vectors[:, 0].max()),
+        "min_y": float(vectors[:, 1].min()),
+        "max_y": float(vectors[:, 1].max()),
+    }
+
+
+def _hue(flow: Array) -> Array:
+    wheel = color_wheel()
+    angle = np.arctan2(-flow[..., 1], -flow[..., 0]) / np.pi
+    position = (angle + 1) / 2 * (len(wheel) - 1)
+    below = np.floor(position).astype(int)
+    fraction = (position - below)[..., None]
+    above = (below + 1) % len(wheel)
+    return (1 - fraction) * wheel[below] + fraction * wheel[above]
+
+
+def _visible(vector: Array) -> Array:
+    """Lengthen a short vector until its arrow can be seen; no motion stays a dot."""
+    length = float(np.hypot(*vector))
+    return vector * max(1.0, min(_STRETCH, _SHORTEST / max(length, 1e-12)))
+
+
+def _draw_arrow(canvas: Array, x: int, y: int, vector: Array, color: Array) -> None:
+    bits = 4  # sub-pixel positions for OpenCV
+    start = (x << bits, y << bits)
+    limit = 1 << 14  # longer arrows leave any picture; OpenCV's integers must not overflow
+    dx, dy = _visible(np.clip(vector, -limit, limit))
+    end = (round((x + float(dx)) * (1 << bits)), round((y + float(dy)) * (1 << bits)))
+    rgb = tuple(int(channel) for channel in color)
+    cv2.arrowedLine(canvas, start, end, rgb, 1, cv2.LINE_AA, bits, tipLength=0.3)
