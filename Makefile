@@ -1,18 +1,18 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := video,train,export,hub,dev
+EXTRAS := video,train,export,hub,docs,dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Two workers; tests that share a dear fixture stay together. A worker that dies ends the run: a
-# restarted one may be left waiting for work for ever.
+# Two workers; tests that share an expensive fixture stay together. A worker that dies ends the run: a
+# restarted one might wait for work forever.
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --max-worker-restart 0
 
-.PHONY: setup demo lint types unit test quick slow clean
+.PHONY: setup demo lint types docs unit test quick slow wheel clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# All checks hang on this stamp: it is newer than the files that say what to install.
+# All checks depend on this stamp: it is newer than the files that say what to install.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[$(EXTRAS)]'
 	touch $@
@@ -33,18 +33,33 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# Warnings are errors, and so are references to names that do not exist.
+docs: setup
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --nitpicky docs build/docs
+	@echo 'documentation: build/docs/index.html'
+
 unit: setup
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=90
 
-test: lint types unit
+test: lint types docs unit
 
-# What one runs before a commit.
+# Before a commit.
 quick: setup
 	$(PYTEST) -q -m 'not slow and not heavy'
 
-# What takes too long for every change: before a release.
+# Too slow for every change: before a release.
 slow: setup
 	$(PYTEST) -m slow --timeout 1800
+
+# The wheel is built from the sdist, then tried in an empty environment, outside the checkout.
+wheel: setup
+	rm -rf dist
+	$(BIN)/python -m build
+	set -e; empty=$$(mktemp -d); trap 'rm -rf '"$$empty" EXIT; \
+	$(PYTHON) -m venv "$$empty/venv"; \
+	"$$empty/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+	    -c constraints.txt dist/*.whl; \
+	cd "$$empty"; venv/bin/dicl-flow demo
 
 clean:
 	rm -rf $(VENV) dicl-flow-demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

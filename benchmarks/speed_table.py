@@ -1,6 +1,7 @@
-"""Write the stored results into the README's speed table: python benchmarks/speed_table.py."""
+"""Write the stored results into the speed tables of the docs: python benchmarks/speed_table.py."""
 
 import json
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -9,6 +10,7 @@ HEAD = """\
 | machine | frames | path | ms | GiB | times plain | mean px from plain |
 |---|---|---|---|---|---|---|
 """
+SHORT_SIZE = 1024, 436  # the README shows one pair of this size
 
 
 def row(machine: str, host: str, result: dict) -> str:
@@ -28,23 +30,45 @@ def milliseconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def table() -> str:
-    """The rows of all files, and a line that says how each was made."""
-    text, lines = HEAD, []
-    for path in sorted((ROOT / "benchmarks" / "results").glob("*.json")):
-        report = json.loads(path.read_text())
-        machine, host = report["device"], report["host"]
-        text += "".join(row(machine, host, result) for result in report["results"])
-        made = f"`{report['command']}`, torch {report['torch']}, {report['date']}"
-        lines.append(f"{machine}: {made}")
-    return f"{text}\n<sub>{'. '.join(lines)}.</sub>\n"
+def reports() -> list[dict]:
+    """The stored results, their machines by short names."""
+    paths = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+    found = [json.loads(path.read_text()) for path in paths]
+    return [{**one, "device": re.sub(r"\(R\)| Processor", "", one["device"])} for one in found]
 
 
-def insert(readme: str) -> str:
-    before, _, rest = readme.partition(MARKS[0])
-    return f"{before}{MARKS[0]}\n{table()}{MARKS[1]}{rest.partition(MARKS[1])[2]}"
+def full_table() -> str:
+    """All rows, and a line for each file that says how it was measured."""
+    rows = (row(one["device"], one["host"], each) for one in reports() for each in one["results"])
+    lines = (
+        f"- {one['device']}: `{one['command']}`, torch {one['torch']}, {one['date']}\n"
+        for one in reports()
+    )
+    return f"{HEAD}{''.join(rows)}\nMeasured with:\n\n{''.join(lines)}"
+
+
+def short_table() -> str:
+    """One pair of one size through the published network."""
+    rows = (
+        row(one["device"], "dicl", each)
+        for one in reports()
+        if one["host"] == "dicl"
+        for each in one["results"]
+        if (each["width"], each["height"], each["batch"]) == (*SHORT_SIZE, 1)
+    )
+    return HEAD + "".join(rows)
+
+
+TABLES = {"README.md": short_table, "docs/speed.md": full_table}
+
+
+def insert(text: str, table: str) -> str:
+    """Replace what stands between the marks."""
+    before, _, rest = text.partition(MARKS[0])
+    return f"{before}{MARKS[0]}\n{table}{MARKS[1]}{rest.partition(MARKS[1])[2]}"
 
 
 if __name__ == "__main__":
-    path = ROOT / "README.md"
-    path.write_text(insert(path.read_text()))
+    for name, table in TABLES.items():
+        path = ROOT / name
+        path.write_text(insert(path.read_text(), table()))

@@ -1,4 +1,4 @@
-"""Steady a shaky video.
+"""Stabilise a shaky video.
 
 python examples/stabilize.py shaky.mp4 steady.mp4
 """
@@ -14,21 +14,21 @@ import dicl_flow
 from dicl_flow.cli.outputs import check_outputs
 from dicl_flow.video import open_source
 
-STEP, SMOOTH = 8, 15  # px between the points that are fitted; frames over which motion is smoothed
+STEP, SMOOTH = 8, 15  # px between the fitted points; frames over which the path is smoothed
 
 
 def camera_motion(result: dicl_flow.FlowResult) -> np.ndarray:
-    """(dx, dy, angle) of the camera: the shift and turn that most of the sure pixels share."""
+    """(dx, dy, angle) of the camera: the shift and rotation that most confident pixels share."""
     height, width = result.confidence.shape
     y, x = np.mgrid[:height:STEP, :width:STEP].reshape(2, -1)
-    sure = result.confidence[y, x] >= np.median(result.confidence)
-    start = np.stack([x, y], 1)[sure].astype(np.float32)
-    matrix, _ = cv2.estimateAffinePartial2D(start, start + result.flow[y, x][sure])
+    confident = result.confidence[y, x] >= np.median(result.confidence)
+    start = np.stack([x, y], 1)[confident].astype(np.float32)
+    matrix, _ = cv2.estimateAffinePartial2D(start, start + result.flow[y, x][confident])
     return np.array([*matrix[:, 2], np.arctan2(matrix[1, 0], matrix[0, 0])])
 
 
 def main(shaky: Path, steady: Path) -> None:
-    """Smooth the camera's path, and shift and turn each frame by the difference."""
+    """Smooth the camera's path, and shift and rotate each frame by the difference."""
     check_outputs([steady], inputs=[shaky])
     source = open_source(str(shaky))
     frames, estimator = [shot.read() for shot in source.shots()], dicl_flow.load()

@@ -1,9 +1,9 @@
-"""Follow points through frames.
+"""Track points through a video.
 
 python examples/track_points.py 'frame*.png' 120,80 300,200
 
-The frames are a video, a folder or a quoted pattern, in natural order. Prints a line for each:
-its name and each point, or "lost" once it is hidden or has left.
+The frames are a video, a folder or a quoted pattern, in natural order. Prints a line for each
+frame: its name and each point, or "lost" once the point is hidden or has left the frame.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main(clip: str, points: np.ndarray) -> None:
     for shot in shots:
         result = sequence.push(image := shot.read())
         if result is None and not (points.min() >= 0 and (points < image.shape[1::-1]).all()):
-            raise dicl_flow.InputError("a point lies outside of the first frame")
+            raise dicl_flow.InputError("a point lies outside the first frame")
         if result is not None:
             lost |= look_up(result.occlusion, points) > 0.5
             points = points + look_up(result.flow, points)

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dicl_flow.lab import ablation
+from dicl_flow.lab import ablation, study_scenes
 from dicl_flow.render import load_textures
 
 RECIPE = """

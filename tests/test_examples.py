@@ -81,7 +81,7 @@ def test_moving_objects(monkeypatch, tmp_path, capsys, views):
     marked = (red[..., 2] > red[..., 0] + 20) & (red[..., 2] > red[..., 1] + 20)
     assert marked[90:150, 130:210].mean() > 0.5
     assert marked[:, 280:].mean() < 0.1
-    assert "move beside the camera" in capsys.readouterr().out
+    assert "move independently of the camera" in capsys.readouterr().out
 
 
 def test_moving_objects_finds_a_small_ball(monkeypatch, tmp_path):
@@ -116,7 +116,7 @@ def test_moving_objects_finds_a_small_ball(monkeypatch, tmp_path):
         ("track_points frames", "required: points"),
         ("track_points a.png b.png 3,4", "invalid point value: 'b.png'"),
         ("track_points frames 3", "invalid point value: '3'"),
-        ("track_points frames 300,2", "outside of the first frame"),
+        ("track_points frames 300,2", "outside the first frame"),
         ("track_points nowhere 3,4", "no video, folder or camera nowhere"),
     ],
 )
