@@ -75,7 +75,7 @@ def test_onnx_of_one_size(run, tmp_path):
     assert_equal_flow(weights, estimate, [(1, (50, 70)), (3, (50, 70))])
 
 
-# Tracing for any size takes a minute. docs/how-to/exporting.md, whose blocks are run, does it once.
+# Tracing for any size takes a minute.
 @pytest.mark.slow
 def test_onnx_of_any_size(run, tmp_path):
     weights, output = make_weights(tmp_path), tmp_path / "x.onnx"
