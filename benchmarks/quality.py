@@ -1,6 +1,6 @@
 """What a quality costs and brings: settings of passes and scales, beside each other.
 
-    python benchmarks/quality.py --data rendered=PHOTOS --size 384x640 -n 24 -o quality.json
+    python benchmarks/quality.py --data rendered=PHOTOS --size 640x384 -n 24 -o quality.json
 
 A candidate is SCALE[+SCALE …][@STRIDE]: 1 is the normal estimate, 0.7 a smaller one, 1+2@8 a
 normal one and a second pass at twice the size that starts at the level of stride 8. Each is
@@ -62,7 +62,7 @@ def sets(arguments: argparse.Namespace) -> Iterator[tuple[str, list[FlowSample]]
         photos = None if str(root) == "procedural" else root
         config = read_recipe(arguments.recipe, []).render if arguments.recipe else None
         for size in arguments.size:
-            height, width = map(int, size.split("x"))
+            width, height = map(int, size.split("x"))
             renderer = held_out_renderer(photos, (height, width), arguments.device, config=config)
             numbers = range(arguments.scenes)
             scenes = [renderer.render(1, number).to_samples()[0] for number in numbers]
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument(
         "--data", type=partial(parse_data_argument, also="rendered"), action="append", required=True
     )
-    parser.add_argument("--size", action="append", help="HEIGHTxWIDTH of rendered scenes")
+    parser.add_argument("--size", action="append", help="WIDTHxHEIGHT of rendered scenes")
     parser.add_argument("-n", "--scenes", type=int, default=24, help="rendered scenes of a size")
     parser.add_argument("--candidate", type=parse_candidate, action="append")
     parser.add_argument("--recipe", help="whose scenes; default: the default settings")
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="timed calls; 0: none")
     parser.add_argument("-o", "--output", type=Path, help="JSON file")
     arguments = parser.parse_args()
-    arguments.size = arguments.size or ["384x640", "436x1024", "640x1024"]
+    arguments.size = arguments.size or ["640x384", "1024x436", "1024x640"]
     weights = read_weights(resolve(arguments.weights))
     print(f"| data | candidate | {' | '.join(SHOWN.values())} | ms |")
     print("|---" * (len(SHOWN) + 3) + "|")

@@ -219,7 +219,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rehearse", action="store_true", help="tiny, on the CPU")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--size", type=int, nargs=2, default=(256, 384), metavar=("H", "W"))
+    parser.add_argument("--size", default="384x256", help="WIDTHxHEIGHT of a crop")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--search", action="store_true", help="let cuDNN try its algorithms")
     return parser.parse_args()
@@ -234,8 +234,10 @@ def main() -> None:
         device, config, batch, size, repeats = "cpu", TINY, 1, (16, 16), 1
     else:
         device, config, batch = "cuda", ModelConfig(), arguments.batch
-        size, repeats = tuple(arguments.size), arguments.repeats
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batch {batch}, {size}")
+        width, height = map(int, arguments.size.split("x"))
+        size, repeats = (height, width), arguments.repeats
+        name = torch.cuda.get_device_name()
+        print(f"{name}, torch {torch.__version__}, batch {batch}, {arguments.size}")
     plain = build(config).to(device).to(memory_format=LAST).train()
     fused = fuse(copy.deepcopy(plain))
     for title, model in (("plain", plain), ("fused", fused)):

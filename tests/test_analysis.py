@@ -317,7 +317,7 @@ def test_pixel_command(run, tmp_path, arguments, weights):
 
 def test_layers_command(run, tmp_path):
     out = tmp_path / "out"
-    size = ["--channels", 4, "--size", "6x8", "--radius", 2, "--device", "cpu"]
+    size = ["--channels", 4, "--size", "8x6", "--radius", 2, "--device", "cpu"]
     found = json.loads(run("analyze", "layers", *size, "-o", out, "--json")[1])
     assert found["written"] == [str(out / f"layers.{kind}") for kind in ("json", "png", "md")]
     code, printed, _ = run("analyze", "layers", *size, "-o", out)

@@ -438,7 +438,7 @@ def test_an_export_for_any_size_has_the_normal_quality(run, tmp_path):
 def test_an_export_of_one_size_has_the_quality_asked_for(run, tmp_path, kind, suffix):
     """What is written was compared with the estimator, of the same quality."""
     weights, output = tiny_weights(tmp_path / "tiny.safetensors"), tmp_path / f"x.{suffix}"
-    common = ("--format", kind, "-w", weights, "-o", output, "--size", "20x28", "--json")
+    common = ("--format", kind, "-w", weights, "-o", output, "--size", "28x20", "--json")
     code, out, _ = run("export", *common, "--quality", "best")
     assert code == 0
     assert json.loads(out)["mean_difference_px"] < 1e-3

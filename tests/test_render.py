@@ -343,7 +343,7 @@ def run(capsys, *arguments):
 def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
     folder, stats = tmp_path / "new" / "scenes", tmp_path / "stats.png"
     photos = write_photos(tmp_path / "photos")
-    options = ("-n", 2, "-o", folder, "--size", "64x96", "--stats", stats, "--json")
+    options = ("-n", 2, "-o", folder, "--size", "96x64", "--stats", stats, "--json")
     code, output, _ = run(capsys, photos, *options)
     assert code == 0
     summary = json.loads(output)
@@ -366,7 +366,7 @@ def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
     [
         (["nowhere", "-o", "out"], "no folder of photographs nowhere"),
         ([".", "-o", "out"], "no photographs"),
-        (["procedural", "-o", "out", "--size", "big"], "--size must be HEIGHTxWIDTH"),
+        (["procedural", "-o", "out", "--size", "big"], "--size must be WIDTHxHEIGHT"),
         (["procedural", "-o", "out", "--size", "8x300"], "at least 16 px"),
         (["procedural", "-o", "out", "--motion", "-2"], "motion must lie in"),
         (["procedural", "-o", "out", "--stats", "stats.pdf"], "drawn as .png"),

@@ -169,7 +169,7 @@ def layers(
     channels: Annotated[
         int, typer.Option(min=2, help="K, the channels of both frames; even.")
     ] = 32,
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of the features.")] = "64x96",
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT of the features.")] = "96x64",
     radius: Annotated[int, typer.Option(min=1, help="The largest displacement, in px.")] = 3,
     device: options.Device = "auto",
     quiet: options.Quiet = False,

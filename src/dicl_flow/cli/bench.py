@@ -1,4 +1,3 @@
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,12 +115,8 @@ def bench(
 
 
 def _parse_size(text: str) -> tuple[int, int]:
-    from ..errors import InputError
-
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
-    if not found or "0" in found.groups():
-        raise InputError(f"--size is WIDTHxHEIGHT, as 1024x436, got {text!r}")
-    return int(found[1]), int(found[2])
+    size = options.parse_size("--size", text)
+    return size.width, size.height
 
 
 def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:

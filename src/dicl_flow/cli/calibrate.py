@@ -31,7 +31,7 @@ def calibrate(
             "--scenes", "-n", min=1, help="Scenes to fit to; a third as many test the fit."
         ),
     ] = 64,
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene.")] = "384x512",
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT of a scene.")] = "512x384",
     threshold: Annotated[
         float, typer.Option(min=0.01, help="Errors up to this many px count as right.")
     ] = 1.0,
@@ -117,7 +117,7 @@ def _renderer(
         raise InputError(
             f"--size must be what the network sees unchanged: multiples of {config.pad_multiple}"
             + (f", at most {config.max_pixels} px in all" if config.max_pixels else "")
-            + f"; got {frame[0]}x{frame[1]}"
+            + f"; got {frame[1]}x{frame[0]}"
         )
     return held_out_renderer(photos, frame, device, config=CALIBRATION_SCENES, seed=seed)
 

@@ -14,7 +14,7 @@ def export(
         typer.Option("--format", help="onnx or torch-export; default: by the file's ending."),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="HEIGHTxWIDTH", help="The only image size it will take.")
+        str | None, typer.Option(metavar="WIDTHxHEIGHT", help="The only image size it will take.")
     ] = None,
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="It will take images of any size.")
@@ -31,7 +31,7 @@ def export(
 
     Examples:
 
-      dicl-flow export --size 436x1024 -o flow.onnx
+      dicl-flow export --size 1024x436 -o flow.onnx
 
       dicl-flow export --dynamic -w my.safetensors -o flow.pt2
     """
@@ -40,10 +40,8 @@ def export(
     check_outputs([output], inputs=[weights])
     kind = _format(kind, output)
     if (size is not None) == dynamic:
-        raise InputError("give either --size HEIGHTxWIDTH or --dynamic")
+        raise InputError("give either --size WIDTHxHEIGHT or --dynamic")
     frame = options.parse_size("--size", size) if size is not None else None
-    if frame is not None and min(frame) < 1:
-        raise InputError(f"--size must be at least 1x1, got {size}")
 
     from ..files import write_files
     from ..weights import read_weights, resolve
@@ -61,7 +59,7 @@ def export(
     summary = {
         "written": [output],
         "megabytes": len(data) / 1e6,
-        "size": "any" if dynamic else f"{size}, height x width",
+        "size": frame or "any",
         "mean_difference_px": difference.mean,
         "max_difference_px": difference.maximum,
         "input": INPUT,

@@ -114,7 +114,7 @@ def flow(
     height, width = result.flow.shape[:2]
     summary = {
         "written": [*([output] if piped else []), *wanted],
-        "size": f"{width}x{height}",
+        "size": options.Size(height, width),
         **computed(estimator, (height, width)),
         "known": flow_statistics(result.flow)["known"],
         "mean_length": flow_statistics(result.flow)["mean_length"],

@@ -128,7 +128,7 @@ def _between(
     return {
         "written": list(times),
         "times": ", ".join(f"{moment:.3g}" for moment in times.values()),
-        "size": f"{frames[0].shape[1]}x{frames[0].shape[0]}",
+        "size": options.Size(*frames[0].shape[:2]),
     }
 
 

@@ -22,7 +22,7 @@ def levels(
         ),
     ] = None,
     scenes: Annotated[int, typer.Option("--scenes", "-n", min=1, help="So many of them.")] = 16,
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene.")] = "640x1024",
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT of a scene.")] = "1024x640",
     seed: Annotated[int, typer.Option(min=0, help="The same seed, the same scenes.")] = 1000,
     max_size: options.MaxSize = None,
     device: options.Device = "auto",

@@ -1,11 +1,12 @@
 """Options that several commands share."""
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -103,7 +104,8 @@ def report(values: dict[str, Any], *, quiet: bool, as_json: bool, to_stderr: boo
     The files that it has written are the list `written`, in every command.
     """
     if as_json:
-        typer.echo(json.dumps(values, default=str))
+        plain = {key: str(v) if isinstance(v, Size) else v for key, v in values.items()}
+        typer.echo(json.dumps(plain, default=str))
     elif not quiet:
         told = {key: _text(value) for key, value in values.items() if value != []}
         width = max(map(len, told))
@@ -114,19 +116,36 @@ def report(values: dict[str, Any], *, quiet: bool, as_json: bool, to_stderr: boo
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Size):
+        return value.in_words
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def parse_size(option: str, text: str) -> tuple[int, int]:
-    """Read "256x384" as (height, width)."""
+class Size(NamedTuple):
+    """The size of an image: (height, width) for Python, WIDTHxHEIGHT on the command line."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+    @property
+    def in_words(self) -> str:
+        """Width and height, which nobody can confuse."""
+        return f"{self.width} wide, {self.height} high"
+
+
+def parse_size(option: str, text: str) -> Size:
+    """Read WIDTHxHEIGHT, as every option of every command gives a size."""
     from ..errors import InputError
 
-    height, _, width = text.partition("x")
-    if not (height.isdecimal() and width.isdecimal()):
-        raise InputError(f"{option} must be HEIGHTxWIDTH, as 256x384, got {text!r}")
-    return int(height), int(width)
+    found = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
+    if not found:
+        raise InputError(f"{option} must be WIDTHxHEIGHT, as 1024x436, got {text!r}")
+    return Size(int(found[2]), int(found[1]))
 
 
 def track(items: Collection[Item], description: str, *, quiet: bool) -> Iterable[Item]:

@@ -21,7 +21,7 @@ def render(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many pairs.")] = 16,
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a frame.")] = "384x512",
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT of a frame.")] = "512x384",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same pairs.")] = 0,
     motion: Annotated[float, typer.Option(help="Multiplies all motion.")] = 1.0,
     stats: Annotated[
@@ -71,7 +71,7 @@ def render(
     write_files(pictures)
     summary = {
         "pairs": count,
-        "size": f"{frame[1]}x{frame[0]}",
+        "size": frame,
         "seed": seed,
         **statistics.summary(),
         "written": [output, *pictures],

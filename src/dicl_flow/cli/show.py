@@ -36,7 +36,7 @@ def show(
     height, width = vectors.shape[:2]
     summary = {
         "file": str(flow),
-        "size": f"{width}x{height}",
+        "size": options.Size(height, width),
         **statistics,
         "written": [] if output is None else [output],
     }

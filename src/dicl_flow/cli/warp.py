@@ -50,7 +50,7 @@ def warp(
     height, width = inside.shape
     summary = {
         "written": list(contents),
-        "size": f"{width}x{height}",
+        "size": options.Size(height, width),
         "inside": float(inside.mean()),
     }
     options.report(summary, quiet=quiet, as_json=as_json)

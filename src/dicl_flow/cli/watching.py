@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .options import Size
+
 if TYPE_CHECKING:
     from ..estimation.sequence import FlowSequence
     from ..video import Checkpoint, FrameFlow, Selection, Source, Writer
@@ -63,9 +65,8 @@ class Watch:
 
     def summary(self, missing: int) -> dict[str, Any]:
         """What there is to say at the end."""
-        height, width = self.frame_size or (0, 0)
         return {
-            "size": f"{width}x{height}" if self.frame_size else "",
+            "size": Size(*self.frame_size) if self.frame_size else "",
             "flows": self.done - missing,
             "missing_flows": missing,
             "flows_of_earlier_runs": self.before,
