@@ -32,7 +32,11 @@ from dicl_flow.weights import Weights, encode_weights, read_weights, store
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted(
-    [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")],
+    [
+        *REPOSITORY.glob("*.md"),
+        *REPOSITORY.glob("benchmarks/*.md"),
+        *REPOSITORY.glob("docs/**/*.md"),
+    ],
     key=lambda path: path.relative_to(REPOSITORY),
 )
 SHELL, PYTHON, TEXT = ("sh", "bash", "console"), ("python",), ("", "text", "toml", "json", "csv")
@@ -91,8 +95,9 @@ SMALLER_PYTHON = [
 ]
 """(pattern, replacement), applied to each line of Python."""
 
-FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
+FOREIGN_OPTIONS = {  # of torchrun, pytest, pip, git and benchmarks/
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
+    "--change",
 }
 
 
@@ -383,6 +388,19 @@ def test_links_lead_somewhere(page):
         file = page.parent / path if path else page
         assert file.exists(), target
         assert not anchor or anchor in heading_names(file), target
+
+
+def test_every_benchmark_is_cited_by_the_pages_that_its_readme_names():
+    rows = re.findall(
+        r"^\| `(\w+\.py)` \|(.*)$", read_prose(REPOSITORY / "benchmarks/README.md"), re.MULTILINE
+    )
+    scripts = [path.name for path in (REPOSITORY / "benchmarks").glob("*.py")]
+    assert [script for script, _ in rows] == sorted(scripts)
+    for script, row in rows:
+        pages = re.findall(r"\]\(([^)]+)\)", row)
+        assert pages, script
+        for page in pages:
+            assert script in (REPOSITORY / "benchmarks" / page).read_text(), (script, page)
 
 
 def test_the_index_lists_every_how_to():
