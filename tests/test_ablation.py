@@ -133,7 +133,7 @@ def test_a_study_end_to_end(command, run, tmp_path, monkeypatch):
     code, printed, _ = run(*command, *sintel)
     assert code == 0
     text = (out / "projection.md").read_text()
-    assert "Sintel clean EPE" in text
+    assert "| Sintel clean |" in text
     assert "1.94" in text  # the paper's
     assert f"Sintel clean {pairs[0]} of 1041" in text
     assert {path.suffix for path in out.glob("projection.*")} == {".md", ".json", ".svg", ".png"}

@@ -82,7 +82,7 @@ def test_the_command(run, tmp_path):
     out = tmp_path / "out"
     code, printed, _ = run("analyze", "levels", "-w", weights, *scenes, "-o", out)
     assert code == 0
-    assert "What each level contributes: small" in printed
+    assert "Contribution of each level: small" in printed
     document = json.loads((out / "levels.json").read_text())
     assert document["scenes"] == 2
     assert list(document["found"]["small"]) == STEPS

@@ -172,7 +172,7 @@ def open_camera():
 def test_a_video_has_one_size(tmp_path):
     movie = Movie(tmp_path / "x.mp4", tmp_path, Fraction(25))
     movie.add(FINE[0], 0)
-    with pytest.raises(ValueError, match="pictures of one size; these are 64x40 after 64x48"):
+    with pytest.raises(ValueError, match="have one size; this is 64x40 after 64x48"):
         movie.add(FINE[0][8:], 1)
     movie.commit()
 

@@ -1,4 +1,4 @@
-"""Several methods on the same pairs, one sheet a pair: estimates and where they are wrong."""
+"""Compare methods on the same pairs: one sheet per pair with estimates and their errors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -21,7 +21,7 @@ _CELL = (448, 336)  # px
 
 
 class Comparison(NamedTuple):
-    """One pair, all methods."""
+    """The estimates of all methods for one pair."""
 
     sheet: Array
     scores: dict[str, Score]
@@ -60,7 +60,7 @@ def _draw(
     flows: Mapping[str, Array],
     scores: Mapping[str, Score],
 ) -> Array:
-    """Frames and truth above, then a row for each method: estimate and error."""
+    """Frames and ground truth first, then a row per method: estimate and error."""
     first = list(frames)
     reference = flows[next(iter(flows))]
     if pair.truth is not None:

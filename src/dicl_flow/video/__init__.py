@@ -1,4 +1,4 @@
-"""The flow of whole videos: frames in, flows through a list of writers, in constant memory."""
+"""Flow of whole videos: read frames, estimate flows, pass them to writers, in constant memory."""
 
 from .checkpoint import Checkpoint, State
 from .cuts import CUTS
