@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from dicl_flow.accelerated.training.matching import fuse
+from dicl_flow.accelerated.training.matching import accelerate
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig, OptimizerConfig
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.training import pyramid_loss
@@ -237,7 +237,7 @@ def main() -> None:
         size, repeats = tuple(arguments.size), arguments.repeats
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batch {batch}, {size}")
     plain = build(config).to(device).to(memory_format=LAST).train()
-    fused = fuse(copy.deepcopy(plain))
+    fused = accelerate(copy.deepcopy(plain))
     for title, model in (("plain", plain), ("fused", fused)):
         bench = Bench(model, batch, size)
         report(title, bench, repeats)

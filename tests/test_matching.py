@@ -3,12 +3,11 @@ import torch
 
 from dicl_flow.config import MATCHERS
 from dicl_flow.errors import InputError
-from dicl_flow.matching import _BUILDERS as BUILDERS
-from dicl_flow.matching import build_matcher
+from dicl_flow.matching import _METRICS, PAIRWISE_NETS, build_matcher
 
 
 def test_config_knows_the_matchers_there_are():
-    assert tuple(BUILDERS) == MATCHERS
+    assert (*_METRICS, *PAIRWISE_NETS) == MATCHERS
 
 
 @pytest.mark.parametrize("name", MATCHERS)

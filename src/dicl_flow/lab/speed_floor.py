@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..config import NORMAL, QUALITIES, ModelConfig, Quality
 from ..estimation.feeding import Feeding
+from ..matching import MatchingNet, PairwiseMatcher
 from ..models import InitialFlow, build
 from .clock import median_seconds
 
@@ -35,12 +36,14 @@ def count_work(
     work = Work()
     with torch.device("meta"):
         model = build(config).eval()
-    repeats = {  # how often the layers that the fast path factors would run otherwise
-        f"levels.{level.stride}.matcher.net.0.conv": level.num_hypotheses for level in config.levels
+    repeats = {  # factored, these layers run once instead of once for each displacement
+        matcher.net.first.conv: (2 * matcher.radius + 1) ** 2
+        for matcher in model.modules()
+        if isinstance(matcher, PairwiseMatcher) and isinstance(matcher.net, MatchingNet)
     }
-    for name, layer in model.named_modules():
+    for layer in model.modules():
         if isinstance(layer, _CONVOLUTIONS):
-            layer.register_forward_hook(partial(_count, work, repeats.get(name, 1)))
+            layer.register_forward_hook(partial(_count, work, repeats.get(layer, 1)))
     for number, scale in enumerate(quality.scales):
         sides = Feeding(config, scale).seen(size)
         with torch.no_grad(), torch.device("meta"):

@@ -38,18 +38,6 @@ class PairwiseMatcher(Matcher):
         return pairs.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
 
 
-def matching_net(in_channels: int) -> nn.Sequential:
-    """Return the paper's matching net: six layers, once down and up again."""
-    return nn.Sequential(
-        ConvBlock(in_channels, 96),
-        ConvBlock(96, 128, stride=2),
-        ConvBlock(128, 128),
-        ConvBlock(128, 64),
-        ConvBlock(64, 32, up=True),
-        nn.Conv2d(32, 1, 3, padding=1),
-    )
-
-
 def reduced_net(in_channels: int) -> nn.Sequential:
     """Return the same six widths with 1x1 kernels: learned, but blind to the neighbourhood."""
     return _pixelwise_net(in_channels, 96, 128, 128, 64, 32)
