@@ -44,11 +44,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photos", type=Path)
     parser.add_argument("--without", nargs="*", choices=("vary", "hush"), default=())
-    parser.add_argument("--spread", type=float, default=pwcnet.SPREAD)
+    parser.add_argument("--spread", type=float, default=pwcnet.FEATURE_DEVIATION)
     parser.add_argument("--rate", type=float, default=4e-4)
     parser.add_argument("--steps", type=int, default=250)
     arguments = parser.parse_args()
-    pwcnet.SPREAD = arguments.spread
+    pwcnet.FEATURE_DEVIATION = arguments.spread
     for change in arguments.without:
         setattr(pwcnet, f"_{change}", lambda module: None)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -100,7 +100,7 @@ def test_what_cannot_be_begun_from_is_refused(network, images):
     with pytest.raises(ValueError, match=r"must be \(2, 2, 16, 32\), got \(2, 2, 4, 8\)"):
         network(*images, InitialFlow(constant(0, 0, (4, 8)), 4))
     other = build(ModelConfig(host="pwcnet", levels=SMALL.levels))
-    with pytest.raises(InputError, match="host 'pwcnet' cannot begin from a flow"):
+    with pytest.raises(InputError, match="host 'pwcnet' cannot start from a flow"):
         other(*(image.float() for image in images), InitialFlow(constant(0, 0), 4))
 
 

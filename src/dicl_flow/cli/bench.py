@@ -136,7 +136,7 @@ def _parse_size(text: str) -> tuple[int, int]:
 
 
 def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:
-    """Read BACKEND-PRECISION, resolve "auto", drop what is there twice."""
+    """Read BACKEND-PRECISION, resolve "auto", drop duplicates."""
     from ..errors import InputError
     from ..estimation.compute import choose_backend, choose_precision
     from ..lab.speed_compiled import COMPILED, check_compiler
@@ -161,7 +161,7 @@ def _model(weights: str | None, quality: "Quality") -> "tuple[FlowNetwork, Calib
     from ..weights import load_model, read_weights, resolve
 
     found = read_weights(resolve(weights))
-    # frames at the size that was asked for, whatever the weights would have made of them
+    # the size asked for, even if the weights would scale frames down
     config = found.config.at_full_size()
     return load_model(replace(found, config=config)), found.calibration_for(quality)
 
@@ -197,7 +197,7 @@ def _machine(device: Any) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name where the system tells (Linux), else its kind; and its threads."""
+    """The name of the processor (Linux) or its kind, and its threads."""
     import platform
 
     import torch

@@ -1,4 +1,4 @@
-"""The least time that the network's arithmetic and its traffic can take on a machine."""
+"""The least time that the arithmetic and memory traffic of a network can take on a machine."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -29,9 +29,9 @@ def count_work(
     size: tuple[int, int],
     quality: Quality = QUALITIES[NORMAL],
 ) -> Work:
-    """Count the convolutions of `batch` pairs of (height, width), first layer factored.
+    """Count the convolutions of `batch` pairs of (height, width), with the first layer factored.
 
-    In each pass both images go through the feature net, and once through each level that runs.
+    In each pass both images go through the feature net, and the pair through each level that runs.
     """
     work = Work()
     with torch.device("meta"):
@@ -53,7 +53,7 @@ def count_work(
 
 
 def floor_seconds(work: Work, rates: tuple[float, float], dtype: torch.dtype) -> float:
-    """Time at the machine's best: all operations, or all traffic, whichever takes longer."""
+    """Time at the peak rates of the machine: all operations or all traffic, whichever is longer."""
     return max(work.operations / rates[0], work.numbers * dtype.itemsize / rates[1])
 
 

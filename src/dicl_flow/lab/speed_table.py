@@ -37,7 +37,7 @@ def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
 
 
 def as_record(result: Result) -> dict[str, Any]:
-    """One result for machines: flat, with the derived numbers."""
+    """One result as a flat record, with derived numbers."""
     values = asdict(result)
     case = values.pop("case")
     return {**case, **values, "pairs_per_second": result.case.batch / result.seconds}

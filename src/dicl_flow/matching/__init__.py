@@ -1,6 +1,6 @@
-"""The heart: ways to compare a pixel of frame 1 with its hypotheses in frame 2.
+"""Matchers: ways to compare a pixel of frame 1 with its candidates in frame 2.
 
-Every matcher keeps one contract: `matcher(features1, features2)` gives scores
+All follow one contract: `matcher(features1, features2)` gives scores
 (B, K, U, V, H, W), higher is better, K = `matcher.out_channels`; U is horizontal and V
 vertical, both from -`radius` to `radius`. Hosts rely on nothing else.
 """

@@ -10,8 +10,8 @@ from ..nn import ConvBlock
 class MatchingNet(nn.Sequential):
     """Six layers on (B, 2C, H, W) pairs of features: down to half the size and up again.
 
-    Whoever computes it in another way takes its layers from the properties, and their widths,
-    windows and strides from the layers. State-dict keys are positions, as in the published weights.
+    Accelerated versions take the layers from these properties, and widths, windows and strides from
+    the layers. State-dict keys are positions, as in the published weights.
     """
 
     def __init__(self, in_channels: int) -> None:

@@ -1,4 +1,4 @@
-"""The hosts: networks around a matcher. Each takes finished modules; `build` knows the numbers."""
+"""The hosts: networks around a matcher, built from a `ModelConfig`."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ def network_type(config: ModelConfig) -> type[FlowNetwork]:
 
 
 def count_parameters(model: nn.Module, *, inference: bool = False) -> int:
-    """How many numbers training can change; with `inference`, those that an answer needs."""
+    """The number of trainable parameters; with `inference`, without those only training needs."""
     left_out = getattr(model, "training_only", None) if inference else None
     return sum(
         parameter.numel()

@@ -1,4 +1,4 @@
-"""DICL-Flow: coarse to fine, match, project, read off, refine."""
+"""DICL-Flow: coarse to fine; match, project, read the flow off, refine."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ OWN_MATCHER = "dicl"
 
 
 class DiclLevel(nn.Module):
-    """One level of the pyramid: warp, match, project, read off, refine."""
+    """One level of the pyramid: warp, match, project, read the flow off, refine."""
 
     def __init__(
         self, matcher: Matcher, projection: nn.Module | None, context: ContextNet | None

@@ -1,8 +1,8 @@
-"""The matching net's last two layers on 2x2 pixels: ordinary convolutions at half the size.
+"""The matching net's last two layers on cells of 2x2 pixels: convolutions at half the size.
 
-The transposed convolution (4x4, stride 2) gives each coarse pixel four fine ones. Written as
-a 3x3 convolution it gives them as four groups of channels, and the last convolution, a 3x3 on
-the fine pixels, is then a 3x3 on the cells. The zeros outside are the same.
+The transposed convolution (4x4, stride 2) makes four fine pixels of each coarse one. Written as a
+3x3 convolution it gives them as four groups of channels, and the last layer, a 3x3 on the fine
+pixels, becomes a 3x3 on the cells. The zeros outside the image are the same.
 """
 
 import torch
@@ -51,7 +51,7 @@ def up_to_corners(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 class ScoreConv(nn.Module):
     """The last layer after `up_to_corners`, never below float32: a product for each tap.
 
-    oneDNN would compute 16 channels, 15 of them for nothing. To compute what a pixel adds to each
+    oneDNN would compute 16 channels, 15 of them unused. To compute what a pixel adds to each
     of its neighbours, and to add it there, is a quarter of that work.
     """
 

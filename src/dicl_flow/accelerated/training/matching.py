@@ -18,7 +18,7 @@ class AcceleratedPairwiseMatcher(PairwiseMatcher):
     """A `PairwiseMatcher` whose pairs are written by one kernel."""
 
     def pairs(self, features1: Tensor, features2: Tensor) -> Tensor:
-        """Two (B, C, H, W) maps -> what the net compares: (B·U·V, 2C, H, W)."""
+        """Two (B, C, H, W) maps -> the input of the net: (B·U·V, 2C, H, W)."""
         from ..kernels.pair_windows import pair_windows
 
         # a warp leaves its result channels first
