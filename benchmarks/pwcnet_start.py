@@ -21,7 +21,7 @@ from dicl_flow.ops import upsample_flow
 from dicl_flow.render import load_textures
 from dicl_flow.training import Processes, SceneSource, Trainer, read_recipe
 
-STEPS = {"scaling": "_vary", "damping": "_hush"}  # functions that change the initial values
+STEPS = {"scaling": "_scale_features", "damping": "_scale_heads"}  # functions that change the initial values
 SMALL = ["backend=plain", "batch=8", "render.motion=0.3"]
 SMALL += ["augment.crop=[128,128]", "model.multiple=128"]
 
@@ -46,11 +46,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photos", type=Path)
     parser.add_argument("--without", nargs="*", choices=STEPS, default=())
-    parser.add_argument("--spread", type=float, default=pwcnet.SPREAD)
+    parser.add_argument("--spread", type=float, default=pwcnet.FEATURE_DEVIATION)
     parser.add_argument("--rate", type=float, default=4e-4)
     parser.add_argument("--steps", type=int, default=250)
     arguments = parser.parse_args()
-    pwcnet.SPREAD = arguments.spread
+    pwcnet.FEATURE_DEVIATION = arguments.spread
     for step in arguments.without:
         patch.object(pwcnet, STEPS[step], lambda module: None).start()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from conftest import HAS_BF16, SMALL
 
-from dicl_flow.accelerated.inference import is_supported
-from dicl_flow.accelerated.training.matching import fuse
+from dicl_flow.accelerated.inference import AcceleratedDiclFlow, is_supported
+from dicl_flow.accelerated.training.matching import accelerate
 from dicl_flow.config import (
     HOST_LEVELS,
     HOSTS,
@@ -252,8 +252,19 @@ def test_the_fast_path_is_refused_not_faked(host):
     model = build(small(host))
     assert not is_supported(model.config)
     assert FlowEstimator(model, "cpu").backend == "plain"
-    with pytest.raises(InputError, match=f"no fast path for host '{host}'"):
+    with pytest.raises(InputError, match=f"'{host}' with matcher None has no accelerated version"):
         FlowEstimator(model, "cpu", backend="fast")
+
+
+@pytest.mark.parametrize("matcher", [None, *MATCHERS])
+def test_what_is_supported_is_what_can_be_built(matcher):
+    model = build(small("dicl", matcher))
+    assert is_supported(model.config) == (matcher in (None, "dicl"))
+    if is_supported(model.config):
+        AcceleratedDiclFlow(model)
+    else:
+        with pytest.raises(InputError, match=f"matcher '{matcher}' has no accelerated version"):
+            AcceleratedDiclFlow(model)
 
 
 def test_bench_times_a_host(run):
@@ -449,7 +460,7 @@ def test_fused_filters_keep_volumes_channels_last(channels, space):
     plain = torch.nn.Sequential(
         VolumeFilter(channels, 4, space=space), SeparableConv(4, norm=False)
     )
-    fused = fuse(copy.deepcopy(plain))
+    fused = accelerate(copy.deepcopy(plain))
     orders = []
     for module in fused.modules():
         if isinstance(module, torch.nn.BatchNorm2d):

@@ -14,7 +14,7 @@ from conftest import SMALL
 from networks import randomize_norms
 
 import dicl_flow
-from dicl_flow.accelerated.inference import FastDiclFlow
+from dicl_flow.accelerated.inference import AcceleratedDiclFlow
 from dicl_flow.config import CUES, QUALITIES, Calibration, LevelConfig, ModelConfig, Quality
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.choices import explain_frame
@@ -84,7 +84,7 @@ def test_coarser_levels_are_skipped(network, images):
 def test_the_fast_twin_begins_alike(network, images, stride):
     flow = 5 * torch.randn(2, 2, 16, 32, dtype=torch.float64)  # leaves the frame here and there
     initial = [InitialFlow(flow, stride), InitialFlow(-flow, stride)]
-    fast = FastDiclFlow(network, torch.float64)
+    fast = AcceleratedDiclFlow(network, torch.float64)
     pairs = [(network(*images, initial[0]), fast(*images, initial[0]))]
     both = (twin.both_ways(*images, *initial) for twin in (network, fast))
     pairs += zip(*both, strict=True)
@@ -100,7 +100,7 @@ def test_what_cannot_be_begun_from_is_refused(network, images):
     with pytest.raises(ValueError, match=r"must be \(2, 2, 16, 32\), got \(2, 2, 4, 8\)"):
         network(*images, InitialFlow(constant(0, 0, (4, 8)), 4))
     other = build(ModelConfig(host="pwcnet", levels=SMALL.levels))
-    with pytest.raises(InputError, match="host 'pwcnet' cannot begin from a flow"):
+    with pytest.raises(InputError, match="host 'pwcnet' cannot start from a flow"):
         other(*(image.float() for image in images), InitialFlow(constant(0, 0), 4))
 
 

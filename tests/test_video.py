@@ -447,7 +447,7 @@ def empty(path):
         (None, ["-o", "x.gif", "--fps", "60"], "a GIF shows at most 50 frames per second"),
         (None, ["b.png", "c.png"], "got 3 inputs, one is taken; quote the pattern: '"),
         (None, ["--stride", "0"], "--stride is 1 or more"),
-        (None, ["--scale", "0"], "--scale lies between"),
+        (None, ["--scale", "0"], "--scale is above 0"),
         (None, ["--max", "0"], "--max must be positive"),
         (None, ["--on-error", "shout"], "unknown --on-error 'shout'"),
         (None, ["--show", "wheel"], "--show is for a video"),

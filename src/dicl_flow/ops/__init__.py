@@ -1,4 +1,4 @@
-"""Pure tensor functions; no parameters, no devices."""
+"""Pure tensor functions, without parameters."""
 
 from .pad import (
     crop,

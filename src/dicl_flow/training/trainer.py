@@ -238,7 +238,7 @@ class Trainer:
 
 def _fused_twin(model: FlowNetwork, processes: Processes) -> FlowNetwork:
     """The same network with fused kernels."""
-    from ..accelerated.training.matching import fuse
+    from ..accelerated.training.matching import accelerate
 
     if processes.device.type != "cuda":
         raise InputError(
@@ -246,4 +246,4 @@ def _fused_twin(model: FlowNetwork, processes: Processes) -> FlowNetwork:
         )
     if processes.world_size > 1:
         raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
-    return fuse(model)
+    return accelerate(model)
