@@ -21,7 +21,7 @@ from dicl_flow.ops import upsample_flow
 from dicl_flow.render import load_textures
 from dicl_flow.training import Processes, SceneSource, Trainer, read_recipe
 
-STEPS = {"scaling": "_scale_features", "damping": "_scale_heads"}  # functions that change the initial values
+STEPS = {"scaling": "_scale_features", "damping": "_scale_heads"}  # of the initial values
 SMALL = ["backend=plain", "batch=8", "render.motion=0.3"]
 SMALL += ["augment.crop=[128,128]", "model.multiple=128"]
 
