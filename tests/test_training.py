@@ -100,7 +100,6 @@ def test_a_power_of_the_error_can_be_trained():
     assert loss.item() == pytest.approx(1.5 * (18**0.5 + 0.01) ** 0.5, rel=1e-5)
     with pytest.raises(InputError, match=r"loss\.exponent must lie in"):
         LossConfig(exponent=2)
-    assert LossConfig(exponent=0.5).of_host("dicl").exponent == 0.5
 
 
 def test_loss_is_at_full_size_in_pixels():
@@ -189,14 +188,14 @@ def test_recipes_have_the_papers_numbers():
     ]
     assert [stages[f"chairs-{n}"].model.context for n in range(3)] == [False, True, True]
     assert [stages[f"chairs-{n}"].model.projection for n in range(3)] == [False, False, True]
-    assert stages["chairs-0"].loss == LossConfig((), (0.25, 0.25, 0.5, 0.75, 1.0))
+    assert stages["chairs-0"].loss == LossConfig((), (0.25, 0.25, 0.5, 0.75, 1.0), "averaged")
     assert stages["chairs-0"].augment == AugmentConfig.crop_only((256, 384))
     assert stages["chairs-1"].augment == AugmentConfig()
     expected = {"chairs-2": (64, 1e-3), "things": (16, 2.5e-4), "sintel": (16, 2.5e-4)}
     for name, numbers in expected.items():
         assert (stages[name].batch, stages[name].optimizer.learning_rate) == numbers
         assert stages[name].loss == LossConfig(
-            (0.5, 0.5, 0.5, 0.75, 1.0), (0.4, 0.4, 0.4, 0.6, 0.8)
+            (0.5, 0.5, 0.5, 0.75, 1.0), (0.4, 0.4, 0.4, 0.6, 0.8), "averaged"
         )
     assert stages["chairs-2"].schedule.milestones == (20_000,)
     assert (stages["things"].steps, stages["things"].augment.crop) == (220_000, (384, 768))

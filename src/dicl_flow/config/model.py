@@ -7,64 +7,15 @@ from itertools import accumulate, pairwise
 from math import lcm
 
 from ..errors import InputError, unknown_name
+from .hosts import HOST_RECORDS, HOSTS, HostRecord
+from .levels import LevelConfig
+from .loss import FROM_HOST
 from .strict import structure
 
-HOSTS = ("dicl", "pwcnet", "vcn")
 MATCHERS = ("dot", "cosine", "mlp", "reduced", "dicl")
-STRIDED_MATCHERS = ("dicl",)  # want maps of even sides
+STRIDED_MATCHERS = ("dicl",)  # these need maps with even sides
 PADDINGS = ("replicate", "white", "resize")
-STRIDES = (64, 32, 16, 8, 4, 2)  # what the feature pyramid can deliver
-
-
-@dataclass(frozen=True)
-class LevelConfig:
-    """One pyramid level: where it sits, how far it looks, how its context net is built."""
-
-    stride: int
-    """Input pixels per pixel of this level."""
-    radius: int = 3
-    """Hypotheses reach from -radius to radius, in pixels of this level, on both axes."""
-    context: tuple[tuple[int, int], ...] = ()
-    """(width, dilation) of each hidden layer of the context net."""
-
-    def __post_init__(self) -> None:
-        if self.stride not in STRIDES:
-            raise InputError(f"level stride must be one of {STRIDES}, got {self.stride}")
-        if self.radius < 1:
-            raise InputError(f"level radius must be at least 1, got {self.radius}")
-        if any(width < 1 or dilation < 1 for width, dilation in self.context):
-            raise InputError(
-                f"context layers are (width, dilation) pairs of at least 1, got {self.context}"
-            )
-
-    @property
-    def num_hypotheses(self) -> int:
-        """How many displacements are compared at each pixel."""
-        return (2 * self.radius + 1) ** 2
-
-    @property
-    def context_scale(self) -> float:
-        """What the context net's output is multiplied by before it is added to the flow."""
-        return 2 / self.stride
-
-
-_DEEP_CONTEXT = ((64, 1), (128, 2), (128, 4), (96, 8), (64, 16), (32, 1))
-
-PAPER_LEVELS = (
-    LevelConfig(64, context=((64, 1), (64, 2), (32, 1))),
-    LevelConfig(32, context=((64, 1), (128, 2), (64, 4), (32, 1))),
-    LevelConfig(16, context=((64, 1), (128, 2), (128, 4), (64, 8), (32, 1))),
-    LevelConfig(8, context=_DEEP_CONTEXT),
-    LevelConfig(4, context=_DEEP_CONTEXT),
-)
-
-_WIDE_CONTEXT = ((128, 1), (128, 2), (128, 4), (96, 8), (64, 16), (32, 1))
-
-HOST_LEVELS = {
-    "dicl": PAPER_LEVELS,
-    "pwcnet": (*(LevelConfig(s, 4) for s in (64, 32, 16, 8)), LevelConfig(4, 4, _WIDE_CONTEXT)),
-    "vcn": tuple(LevelConfig(s, 4, _WIDE_CONTEXT) for s in (64, 32, 16, 8, 4)),
-}
+_FROM_HOST = ("levels", "projection")
 
 
 @dataclass(frozen=True)
@@ -75,8 +26,9 @@ class ModelConfig:
     """The architecture around the matcher."""
     matcher: str | None = None
     """How two feature vectors are compared; None: the host's own way."""
-    projection: bool = True
-    """Reweight the scores with a displacement-aware projection (DAP); the host "dicl" only."""
+    projection: bool = FROM_HOST
+    """Reweight the scores with a displacement-aware projection (DAP): the host "dicl" does, the
+    others cannot."""
     context: bool = True
     """Refine the flow with context nets, at the levels that have one. VCN weighs its hypotheses
     by them; without, it takes the mean."""
@@ -90,21 +42,16 @@ class ModelConfig:
     multiple: int = 1
     """Frames are fed in multiples of this as well, where the network takes smaller ones: so that
     networks which are compared see the same frames, or those of their training."""
-    levels: tuple[LevelConfig, ...] = PAPER_LEVELS
-    """Coarsest first; each has half the stride of the one before. The levels that are the own
-    ones of any host stand for those of this host."""
+    levels: tuple[LevelConfig, ...] = FROM_HOST
+    """Coarsest first; each has half the stride of the one before."""
 
     def __post_init__(self) -> None:
         if self.host not in HOSTS:
             raise unknown_name("host", self.host, HOSTS)
-        if self.levels in HOST_LEVELS.values():
-            object.__setattr__(self, "levels", HOST_LEVELS[self.host])
-        if self.host != "dicl":
-            object.__setattr__(self, "projection", False)
-            if self.feature_channels != ModelConfig.feature_channels:
-                raise InputError(f"host {self.host!r} has its own widths; drop feature_channels")
-        if self.host == "vcn" and self.strides[-1:] == (2,):
-            raise InputError("host 'vcn' has no features at stride 2; its finest level is 4")
+        for key in _FROM_HOST:
+            if getattr(self, key) is FROM_HOST:
+                object.__setattr__(self, key, getattr(self._record, key))
+        self._check_host()
         if self.matcher is not None and self.matcher not in MATCHERS:
             raise unknown_name("matcher", self.matcher, MATCHERS)
         if self.padding not in PADDINGS:
@@ -121,6 +68,29 @@ class ModelConfig:
             raise InputError(
                 f"levels go from coarse to fine, halving the stride each time; got {self.strides}"
             )
+
+    @property
+    def _record(self) -> HostRecord:
+        return HOST_RECORDS[self.host]
+
+    def _check_host(self) -> None:
+        """Refuse what the host cannot do."""
+        finest = self._record.finest_stride
+        if self.projection and not self._record.projection:
+            raise InputError(f"host {self.host!r} has no projection; drop projection")
+        if self.host != "dicl" and self.feature_channels != ModelConfig.feature_channels:
+            raise InputError(f"host {self.host!r} has fixed widths; drop feature_channels")
+        if any(stride < finest for stride in self.strides):
+            raise InputError(
+                f"host {self.host!r} has no features at stride {self.strides[-1]}; its finest "
+                f"level is {finest}"
+            )
+
+    def with_host(self, host: str) -> "ModelConfig":
+        """Return the same settings for another host; defaults of this one become those of that."""
+        own = {key: getattr(self._record, key) for key in _FROM_HOST}
+        defaults = [key for key, value in own.items() if getattr(self, key) == value]
+        return dataclasses.replace(self, host=host, **dict.fromkeys(defaults, FROM_HOST))
 
     @property
     def strides(self) -> tuple[int, ...]:

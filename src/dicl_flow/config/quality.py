@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from ..errors import InputError, unknown_name
-from .model import STRIDES, ModelConfig
+from .levels import STRIDES
+from .model import ModelConfig
 
 NORMAL = "normal"
 

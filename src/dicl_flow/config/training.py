@@ -5,6 +5,8 @@ from typing import ClassVar
 
 from ..errors import InputError, unknown_name
 from .augment import AugmentConfig
+from .hosts import HOST_RECORDS
+from .loss import LossConfig
 from .model import ModelConfig
 from .quality import BEST
 from .render import RenderConfig
@@ -12,7 +14,6 @@ from .render import RenderConfig
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 BACKENDS = ("plain", "fused")
-LOSSES = ("averaged", "multi-scale", "summed")
 TRAINING_PRECISIONS = ("fp32", "bf16")
 
 
@@ -27,55 +28,6 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _at_least("data.repeat", self.repeat, 1)
-
-
-@dataclass(frozen=True)
-class LossConfig:
-    """Weights of the flows of all levels, coarsest first; empty: that kind is not trained."""
-
-    refined: tuple[float, ...] = (0.5, 0.5, 0.5, 0.75, 1.0)
-    """For the flow after the context net."""
-    matched: tuple[float, ...] = (0.4, 0.4, 0.4, 0.6, 0.8)
-    """For the flow read off the scores."""
-    kind: str = "averaged"
-    """averaged: DICL's, at full size, each level within its reach, all terms averaged;
-    multi-scale: PWC-Net's, at the size of each level, in units of 20 px, pixels summed up;
-    summed: VCN's, at full size, terms summed up."""
-    matching: tuple[float, ...] = ()
-    """For the cross-entropy of the scores, added to the rest; ours, not the paper's. The host
-    "dicl" only: others have no such scores and go without. A level of weight 0 costs nothing."""
-    matching_weight: tuple[float, float] = (0.3, 0.03)
-    """What that cross-entropy is multiplied by at the begin and at the end of the run, evenly
-    less in between."""
-    exponent: float = 1.0
-    """averaged: the power of an end-point error that counts; below 1, large errors count less."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in LOSSES:
-            raise unknown_name("loss.kind", self.kind, LOSSES)
-        if not 0.1 <= self.exponent <= 1:
-            raise InputError(f"loss.exponent must lie in [0.1, 1], got {self.exponent:g}")
-        for key in ("matching", "matching_weight"):
-            if any(weight < 0 for weight in getattr(self, key)):
-                raise InputError(f"loss.{key} must not be negative, got {getattr(self, key)}")
-        if not self.refined and not self.matched:
-            raise InputError("loss.refined and loss.matched are both empty; nothing would train")
-
-    def of_host(self, host: str) -> "LossConfig":
-        """What this loss is for `host`: the own loss of any host stands for that of this one."""
-        plain = LossConfig(self.refined, self.matched, self.kind)
-        own = HOST_LOSSES[host] if plain in HOST_LOSSES.values() else plain
-        if host != "dicl":
-            return own
-        ours = ("matching", "matching_weight", "exponent")
-        return replace(own, **{key: getattr(self, key) for key in ours})
-
-
-HOST_LOSSES = {
-    "dicl": LossConfig(),
-    "pwcnet": LossConfig((0.32, 0.08, 0.02, 0.01, 0.005), (), "multi-scale"),
-    "vcn": LossConfig((0.25, 0.25, 0.25, 0.5, 1.0), (), "summed"),
-}
 
 
 @dataclass(frozen=True)
@@ -190,13 +142,15 @@ class TrainConfig:
     render: RenderConfig = field(default_factory=RenderConfig)
     """Scenes of the data set "rendered"."""
     loss: LossConfig = field(default_factory=LossConfig)
-    """What is the own loss of any host stands for that of this host."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     second_pass: SecondPassConfig = field(default_factory=SecondPassConfig)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loss", self.loss.of_host(self.model.host))
+        host = HOST_RECORDS[self.model.host]
+        loss = self.loss.filled_in(host.loss)
+        loss = loss if host.has_scores else replace(loss, matching=())
+        object.__setattr__(self, "loss", loss)
         for key in self._POSITIVE:
             _at_least(key, getattr(self, key), 1)
         for key in ("seed", "workers", "picture_every"):
@@ -233,6 +187,11 @@ class TrainConfig:
                     f"one pair of {deepest}x{deepest} is one pixel at the coarsest map, and "
                     f"batch norm needs two: take two pairs at a time, or {key} larger"
                 )
+
+    def with_host(self, host: str) -> "TrainConfig":
+        """Return the same stage for another host; defaults of this one become those of that."""
+        loss = self.loss.without_defaults_of(HOST_RECORDS[self.model.host].loss)
+        return replace(self, model=self.model.with_host(host), loss=loss)
 
 
 def _at_least(key: str, value: float, least: float) -> None:

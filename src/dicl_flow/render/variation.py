@@ -93,5 +93,5 @@ def _flip(batch: FlowBatch, axis: int, chosen: Tensor) -> FlowBatch:
         return torch.where(which, values.flip(-1 - axis), values)
 
     flow = torch.where(chosen[:, None], batch.flow.flip(-1 - axis) * sign, batch.flow)
-    images = (mirrored(image, chosen[:, None]) for image in (batch.image1, batch.image2))
-    return FlowBatch(*images, flow, mirrored(batch.valid, chosen))
+    image1, image2 = (mirrored(image, chosen[:, None]) for image in (batch.image1, batch.image2))
+    return FlowBatch(image1, image2, flow, mirrored(batch.valid, chosen))
