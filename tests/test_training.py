@@ -207,6 +207,8 @@ def test_recipes_have_the_papers_numbers():
 def test_configs_survive_toml():
     for config in (CONFIG, *(read_recipe(name, []) for name in recipe_names())):
         assert structure(TrainConfig, tomllib.loads(to_toml(config))) == config
+    strange = replace(CONFIG, name='a "b"\n\\ \t\x7fä')
+    assert tomllib.loads(to_toml(strange))["name"] == strange.name
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
-"""Plain data into frozen configs and back, strictly: what is unknown or ill-typed is named."""
+"""Reads plain data strictly into frozen configs, and writes configs as TOML.
+
+Unknown keys and values of the wrong type are errors that name the key.
+"""
 
 import dataclasses
+import json
 import tomllib
 import types
 import typing
@@ -22,7 +26,11 @@ def read_toml_table(path: str | Path) -> dict[str, Any]:
 
 
 def to_toml(config: Any) -> str:
-    """Return TOML that `structure` reads back to an equal config."""
+    """Return TOML that `structure` reads back to an equal config.
+
+    Not by tomli-w: that would be one more thing to install before training, and it writes one
+    number of an array a line. Studies also name their folders by a hash of this text.
+    """
     values = dataclasses.asdict(config)
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     lines = [
@@ -100,7 +108,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_literal, value)) + "]"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import RenderConfig
-from ..ops.warp import sampling_grid
+from ..ops.warp import sample_clamped, sampling_grid
 from .compositing import Frames
 from .dice import Dice
 from .scene import upsample
@@ -81,7 +81,7 @@ def _motion_blur(flow: Tensor) -> Effect:
         total = torch.zeros_like(frames)
         for tap in range(_NUM_TAPS):
             grid = torch.add(here, step, alpha=tap - (_NUM_TAPS - 1) / 2)
-            total += F.grid_sample(frames, grid, padding_mode="border", align_corners=True)
+            total += sample_clamped(frames, grid)
         return total.div_(_NUM_TAPS)
 
     return blur

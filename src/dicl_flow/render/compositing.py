@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.warp import sampling_grid
+from ..ops.warp import sample_clamped, sampling_grid
 from .scene import Scene, upsample
 from .textures import TextureAtlas
 
@@ -58,7 +58,7 @@ def _visible_layers(scene: Scene, size: tuple[int, int]) -> tuple[Tensor, Tensor
     frames, objects = scene.place.shape[:2]
     grid = upsample(scene.place.flatten(0, 1).permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
     outline = scene.outline.repeat(2, 1, 1, 1).flatten(0, 1)[:, None]
-    edge = F.grid_sample(outline, grid, padding_mode="border", align_corners=True)
+    edge = sample_clamped(outline, grid)
     edge = edge.view(frames, objects, *size)  # at least 1: inside, at most 0: outside
     numbers = torch.arange(1, objects + 1, device=edge.device, dtype=torch.uint8).view(1, -1, 1, 1)
     front = (numbers * (edge > 0)).amax(1)

@@ -67,7 +67,7 @@ class RunFolder:
 
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
-        write_files({self.checkpoint: buffer.getvalue(), self.weights: weights})
+        write_files({self.checkpoint: buffer.getvalue(), self.weights: weights}, durable=True)
 
     def save_bad_batch(self, batch: dict[str, Any]) -> None:
         """Keep the batch that broke the run."""
