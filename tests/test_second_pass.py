@@ -174,7 +174,7 @@ def test_each_kind_of_step_has_all_sizes():
                 "second_pass.every=2",
                 *("model.levels=[{stride=8}]", "loss.refined=[1]", "loss.matched=[1]"),
             ],
-            "a level of stride 16 to begin at, got host 'dicl' with the strides 8",
+            "a level of stride 16 to start at, got host 'dicl' with the strides 8",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_power_of_the_error_can_be_trained():
     flow = LevelFlow(torch.zeros(1, 2, 2, 2), torch.zeros(1, 2, 2, 2), torch.zeros(1, 1, 2, 2))
     loss = pyramid_loss([flow], truth, valid, (99,), LossConfig((2.0,), (1.0,), exponent=0.5))
     assert loss.item() == pytest.approx(1.5 * (18**0.5 + 0.01) ** 0.5, rel=1e-5)
-    with pytest.raises(InputError, match=r"loss\.exponent must lie in"):
+    with pytest.raises(InputError, match=r"loss\.exponent must be in"):
         LossConfig(exponent=2)
 
 
@@ -222,10 +222,10 @@ def test_configs_survive_toml():
         ("optimizer.kind=sgd", "unknown optimizer.kind 'sgd'"),
         ("optimizer.average=1", r"optimizer.average must be in \[0, 1\)"),
         ("schedule.kind=cosin", "did you mean 'cosine'"),
-        ("schedule.milestones=[5, 2]", "must rise"),
+        ("schedule.milestones=[5, 2]", "must increase"),
         ("augment.crop=[100, 100]", "multiples of 128, got"),
         ("model.multiple=256", r"multiples of 256 \(model.multiple is 256\), got"),
-        ("augment.eraser=2", "eraser must lie in"),
+        ("augment.eraser=2", "eraser must be in"),
         ("loss.refined=[1]", "one weight per level"),
         ("model.context=true", None),
         ("data=[]", "data is empty"),

@@ -1,4 +1,4 @@
-"""Config is data: frozen, checked when it is made, read strictly from TOML or JSON."""
+"""Settings as data: frozen, checked when created, read strictly from TOML or JSON."""
 
 from .augment import AugmentConfig
 from .calibration import CUES, Calibration

@@ -38,7 +38,7 @@ class LossConfig:
         if self.kind is not FROM_HOST and self.kind not in LOSSES:
             raise unknown_name("loss.kind", self.kind, LOSSES)
         if not 0.1 <= self.exponent <= 1:
-            raise InputError(f"loss.exponent must lie in [0.1, 1], got {self.exponent:g}")
+            raise InputError(f"loss.exponent must be in [0.1, 1], got {self.exponent:g}")
         for key in ("matching", "matching_weight"):
             if any(weight < 0 for weight in getattr(self, key)):
                 raise InputError(f"loss.{key} must not be negative, got {getattr(self, key)}")

@@ -1,4 +1,4 @@
-"""What a network is."""
+"""The settings of a network."""
 
 import dataclasses
 import json
@@ -20,28 +20,28 @@ _FROM_HOST = ("levels", "projection")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A network: the default is the paper's."""
+    """The settings of a network; the default is that of the paper."""
 
     host: str = "dicl"
     """The architecture around the matcher."""
     matcher: str | None = None
-    """How two feature vectors are compared; None: the host's own way."""
+    """How two feature vectors are compared; None: as the host does by itself."""
     projection: bool = FROM_HOST
     """Reweight the scores with a displacement-aware projection (DAP): the host "dicl" does, the
     others cannot."""
     context: bool = True
-    """Refine the flow with context nets, at the levels that have one. VCN weighs its hypotheses
-    by them; without, it takes the mean."""
+    """Refine the flow with context nets, at the levels that have one. VCN weights its hypotheses
+    with them; without, it takes their mean."""
     feature_channels: int = 32
     """Width of the features that are compared; the host "dicl" only."""
     padding: str = "replicate"
-    """How an image gets sides that are multiples of `pad_multiple`: filled up with its border
-    repeated, or with white, or resized."""
+    """How an image gets sides that are multiples of `pad_multiple`: padded with its repeated border
+    or with white, or resized."""
     max_pixels: int = 0
-    """With "resize": frames of more pixels are scaled down to about so many; 0: never."""
+    """With "resize": larger frames are scaled down to about this number of pixels; 0: never."""
     multiple: int = 1
-    """Frames are fed in multiples of this as well, where the network takes smaller ones: so that
-    networks which are compared see the same frames, or those of their training."""
+    """The sides of frames are multiples of this, too, even if the network needs less: networks that
+    are compared then see the same frames, or the sizes they were trained with."""
     levels: tuple[LevelConfig, ...] = FROM_HOST
     """Coarsest first; each has half the stride of the one before."""
 
@@ -66,7 +66,8 @@ class ModelConfig:
             raise InputError("levels is empty; a network needs at least one level")
         if any(coarse != 2 * fine for coarse, fine in pairwise(self.strides)):
             raise InputError(
-                f"levels go from coarse to fine, halving the stride each time; got {self.strides}"
+                f"levels go from coarse to fine, each with half the stride of the one before; "
+                f"got {self.strides}"
             )
 
     @property
@@ -99,41 +100,41 @@ class ModelConfig:
 
     @property
     def reach(self) -> tuple[int, ...]:
-        """Largest displacement, in input pixels, that each level can still represent."""
+        """Largest motion, in input pixels, that each level can represent."""
         return tuple(accumulate(level.radius * level.stride for level in self.levels))
 
     @property
     def deepest_stride(self) -> int:
-        """Of the coarsest map anywhere in the network, which takes multiples of this.
+        """Stride of the coarsest map anywhere in the network; image sides are multiples of it.
 
-        A strided matcher goes one octave below the coarsest level; so does the "dicl" host.
+        A strided matcher has a map of twice the stride of the coarsest level; so has the host "dicl".
         """
         deeper = self.host == "dicl" or self.matcher in STRIDED_MATCHERS
         return self.levels[0].stride * (2 if deeper else 1)
 
     @property
     def begins_from_flow(self) -> bool:
-        """Whether a level needs nothing of the coarser one but its flow, which may be given."""
+        """Whether it can start from a given flow: a level needs nothing else of the coarser one."""
         return self.host == "dicl"
 
     @property
     def pad_multiple(self) -> int:
-        """Frames are fed, and trained on, in multiples of this."""
+        """The sides of frames, in training and estimation, are multiples of this."""
         return lcm(self.multiple, self.deepest_stride)
 
     def at_full_size(self) -> "ModelConfig":
-        """The same network, fed with frames that are filled up instead of resized."""
+        """The same network, with frames padded instead of resized."""
         if self.padding != "resize":
             return self
         return dataclasses.replace(self, padding="replicate", max_pixels=0)
 
     def to_json(self) -> str:
-        """One line of JSON that `ModelConfig.from_json` reads back to an equal config."""
+        """One line of JSON that `ModelConfig.from_json` reads back as an equal config."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "ModelConfig":
-        """Read what `to_json` wrote; anything unknown or ill-typed is refused."""
+        """Read what `to_json` wrote; unknown keys and wrong types are refused."""
         try:
             return structure(cls, json.loads(text))
         except json.JSONDecodeError as error:
