@@ -203,6 +203,6 @@ def test_a_level_finer_than_those_of_the_start_begins_afresh(tmp_path, capsys):
         assert torch.equal(started[key], random[key]) == key.startswith(new), key
     train(CONFIG, NumberedSource(), RunFolder(tmp_path / "run"), CPU, initial=path)
     said = " ".join(capsys.readouterr().err.split())
-    assert "have no level of stride 8: it begins afresh" in said
+    assert "have no level of stride 8: it starts from random weights" in said
     with pytest.raises(InputError, match=r"missing: features\.down\.64"):
         Trainer(CONFIG, CPU, weights_at(tmp_path / "fine.safetensors", LEVELS[1:]))

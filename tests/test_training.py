@@ -441,7 +441,7 @@ def test_a_bad_batch_is_skipped_counted_and_leaves_no_trace(tmp_path):
 @pytest.mark.heavy
 def test_ten_bad_batches_in_a_row_stop_the_run_with_the_batch_saved(tmp_path):
     config = replace(CONFIG, steps=50, picture_every=0)
-    with pytest.raises(InputError, match="not finite 10 times in a row, last at step 13"):
+    with pytest.raises(InputError, match="not finite in 10 consecutive steps, the last of them 13"):
         train(config, RandomSource(poison=range(3, 50)), RunFolder(tmp_path), CPU, quiet=True)
     batch = torch.load(tmp_path / "bad_batch.pt", weights_only=True)
     assert batch["image1"].isnan().any()
@@ -453,7 +453,7 @@ def test_a_run_folder_is_not_overwritten(tmp_path):
     with pytest.raises(InputError, match="already holds a run"):
         train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
     changed = replace(CONFIG, batch=4, workers=3)
-    with pytest.raises(InputError, match="another batch; resume it as it was"):
+    with pytest.raises(InputError, match="another batch; resume it with the same"):
         train(changed, RandomSource(), RunFolder(tmp_path), CPU, resume=True, quiet=True)
 
 
@@ -534,7 +534,7 @@ def test_rendered_scenes_cannot_be_mixed_and_need_photographs(tmp_path):
 
 
 def test_data_must_be_located():
-    with pytest.raises(InputError, match=r"say where it lies with `roots=\{'chairs': PATH\}`"):
+    with pytest.raises(InputError, match=r"give its folder with `roots=\{'chairs': PATH\}`"):
         DataSource(CONFIG, {})
 
 

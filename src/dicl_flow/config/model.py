@@ -107,7 +107,7 @@ class ModelConfig:
     def deepest_stride(self) -> int:
         """Stride of the coarsest map anywhere in the network; image sides are multiples of it.
 
-        A strided matcher has a map of twice the stride of the coarsest level; so has the host "dicl".
+        Strided matchers and the host "dicl" have a map of twice the stride of the coarsest level.
         """
         deeper = self.host == "dicl" or self.matcher in STRIDED_MATCHERS
         return self.levels[0].stride * (2 if deeper else 1)
