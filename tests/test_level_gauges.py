@@ -93,8 +93,8 @@ def test_a_level_that_adds_nothing_for_a_thousand_steps_is_named():
     assert all(not watch.note(step, errors(10, 9.99, 2)) for step in range(50, 1000, 50))
     (sentence,) = watch.note(1000, errors(10, 9.99, 2))
     assert "the level of stride 8 contributes nothing" in sentence
-    assert "9.99 px, and 10.00 px before it" in sentence
-    assert not watch.note(1050, errors(10, 11, 2))  # counted anew
+    assert "9.99 px after it and 10.00 px before it" in sentence
+    assert not watch.note(1050, errors(10, 11, 2))  # counted from 0 again
 
 
 def test_a_level_that_helps_most_of_the_time_is_not_named():

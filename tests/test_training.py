@@ -230,7 +230,7 @@ def test_configs_survive_toml():
         ("model.context=true", None),
         ("data=[]", "data is empty"),
         ("name.x=1", "name is not a table"),
-        ("nonsense", "is key=value"),
+        ("nonsense", "must be key=value"),
     ],
 )
 def test_a_wrong_recipe_names_the_key(change, message):
@@ -507,7 +507,7 @@ def test_overfit_needs_as_many_pairs_and_batch_norm_two_pixels(tmp_path):
         FixedSource(CONFIG, {"chairs": tmp_path}, 99)
     smallest = (CONFIG.model.pad_multiple,) * 2
     config = replace(CONFIG, augment=AugmentConfig.crop_only(smallest))
-    with pytest.raises(InputError, match="take two pairs at a time"):
+    with pytest.raises(InputError, match="use at least two pairs at a time"):
         FixedSource(config, {"chairs": tmp_path}, 1)
 
 
