@@ -36,7 +36,7 @@ MISSING = {
     "data check chairs no": "no folder no",
     "data bench chairs no": "no folder no",
     "train chairs-0 --data chairs=no": "no folder no",
-    "train chairs-0": "say where it lies with --data chairs=PATH",
+    "train chairs-0": "give its folder with --data chairs=PATH",
     "train finetune --data pairs=. --init no.safetensors": "no weights file",
     "train no.toml": "no recipe at no.toml",
     "train rendered-0 --data rendered=no": "no folder no",

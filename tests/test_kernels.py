@@ -4,7 +4,6 @@ import copy
 import importlib
 import os
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -217,8 +216,8 @@ LONE = ModelConfig(matcher="mlp", context=False, levels=(LevelConfig(4, 1),))
     ("config", "tolerance"),
     [
         (TINY, 2e-5),
-        (replace(LONE, host="pwcnet"), 2e-5),
-        (replace(LONE, host="vcn"), 1e-2),  # rounding tips ReLUs behind its sums over
+        (LONE.with_host("pwcnet"), 2e-5),
+        (LONE.with_host("vcn"), 1e-2),  # rounding tips ReLUs behind its sums over
     ],
     ids=["dicl", "pwcnet", "vcn"],
 )

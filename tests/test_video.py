@@ -426,7 +426,7 @@ def empty(path):
     [
         (lambda p: p / "no.mp4", [], "no video, folder or camera"),
         (lambda p: p / "no*.png", [], "no images in"),
-        (lambda p: sound(p / "sound.wav"), [], "holds no pictures"),
+        (lambda p: sound(p / "sound.wav"), [], "has no video stream"),
         (lambda p: empty(p / "empty"), [], "no images in"),
         (lambda p: Path(__file__), [], "cannot be decoded as a video"),
         (lambda p: "camera:99", [], "cannot open camera 99"),

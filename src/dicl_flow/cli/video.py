@@ -78,8 +78,8 @@ def video(
 ) -> None:
     """Estimate the flow from each frame of INPUT to the next.
 
-    The output decides what is written; several can be given. A run that was stopped, by Ctrl-C
-    or a power cut, goes on when the same command is given again.
+    The output decides what is written; several can be given. A run that was stopped, by
+    Ctrl-C or a kill, resumes when the same command is given again.
 
     Examples:
 

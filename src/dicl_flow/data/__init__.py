@@ -1,4 +1,4 @@
-"""Data sets: pairs on disk, samples in memory, batches for training. Never imports models."""
+"""Data sets: pairs on disk, samples in memory, batches for training. Does not import models."""
 
 from typing import TYPE_CHECKING
 

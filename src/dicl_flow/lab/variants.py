@@ -64,7 +64,12 @@ def list_variants(study: str, base: TrainConfig, seeds: Iterable[int]) -> list[V
     if study not in STUDIES:
         raise unknown_name("study", study, STUDIES)
     return [
-        Variant(name, replace(base, seed=seed, model=replace(base.model, **changes)))
+        Variant(name, replace(_with_model(base, changes), seed=seed))
         for seed in seeds
         for name, changes in STUDIES[study].items()
     ]
+
+
+def _with_model(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    moved = base.with_host(changes["host"])
+    return replace(moved, model=replace(moved.model, **changes))

@@ -44,5 +44,13 @@ def sampling_grid(flow: Tensor) -> Tensor:
     return torch.stack([grid_x, grid_y], -1)
 
 
+def sample_clamped(values: Tensor, grid: Tensor) -> Tensor:
+    """Sample (B, C, H, W) at a (B, h, w, 2) grid of `sampling_grid`; outside, at the nearest edge.
+
+    `padding_mode="border"` does the same, but not on MPS, which lacks it.
+    """
+    return _sample(values, grid.clamp(-1, 1))
+
+
 def _sample(values: Tensor, grid: Tensor) -> Tensor:
     return F.grid_sample(values, grid, mode="bilinear", padding_mode="zeros", align_corners=True)
