@@ -72,7 +72,7 @@ def main() -> None:
             turns = " ".join(f"{time:.1f}" for time in times)
             print(f"  {kind}: {median(times):.1f} ms per step ({turns})")
     first, second = (median(run.alone) for run in runs.values())
-    print(f"without rendering, {arguments.recipe} takes {first / second - 1:+.1%} more time")
+    print(f"without rendering, the first takes {first / second:.3f} times as long")
     for start in range(0, arguments.steps, 10):
         parts = [run.losses[start : start + 10] for run in runs.values()]
         means = "  ".join(f"{sum(part) / len(part):.2f}" for part in parts)

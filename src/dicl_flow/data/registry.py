@@ -25,8 +25,11 @@ class DataSet:
     """Its name in tables."""
     list_pairs: Callable[[Path], list[FlowPair]]
     """Lists the pairs below a root folder."""
+    metrics: tuple[str, ...] = ("epe",)
+    """What its benchmark reports."""
 
 
+_KITTI = ("epe_images", "fl_all")
 _TRAIN = DataSet("FlyingChairs (train)", partial(chairs_pairs, split="train"))
 
 DATA_SETS: dict[str, DataSet] = {
@@ -38,10 +41,10 @@ DATA_SETS: dict[str, DataSet] = {
     "things-final": DataSet("FlyingThings3D final", partial(things_pairs, render_pass="final")),
     "sintel-clean": DataSet("Sintel clean", partial(sintel_pairs, render_pass="clean")),
     "sintel-final": DataSet("Sintel final", partial(sintel_pairs, render_pass="final")),
-    "kitti12": DataSet("KITTI-12 (occ)", partial(kitti_pairs, year=2012, truth="occ")),
-    "kitti12:noc": DataSet("KITTI-12 (noc)", partial(kitti_pairs, year=2012, truth="noc")),
-    "kitti15": DataSet("KITTI-15 (occ)", partial(kitti_pairs, year=2015, truth="occ")),
-    "kitti15:noc": DataSet("KITTI-15 (noc)", partial(kitti_pairs, year=2015, truth="noc")),
+    "kitti12": DataSet("KITTI-12 (occ)", partial(kitti_pairs, year=2012, truth="occ"), _KITTI),
+    "kitti12:noc": DataSet("KITTI-12 (noc)", partial(kitti_pairs, year=2012, truth="noc"), _KITTI),
+    "kitti15": DataSet("KITTI-15 (occ)", partial(kitti_pairs, year=2015, truth="occ"), _KITTI),
+    "kitti15:noc": DataSet("KITTI-15 (noc)", partial(kitti_pairs, year=2015, truth="noc"), _KITTI),
     "hd1k": DataSet("HD1K", hd1k_pairs),
     "middlebury": DataSet("Middlebury", middlebury_pairs),
     "stereo": DataSet("Middlebury stereo", stereo_pairs),

@@ -72,7 +72,7 @@ def _columns(results: Results, published: Sequence[AblationRow]) -> list[tuple[s
     columns = [
         (name, metric)
         for name in data
-        for metric in (("epe_images", "fl_all") if name.startswith("kitti") else ("epe",))
+        for metric in (("epe",) if name == HELD_OUT else data_set(name).metrics)
     ]
     fields = {ABLATION_COLUMNS.get(column) for column in columns}
     for column, field in ABLATION_COLUMNS.items():
