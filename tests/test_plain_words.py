@@ -50,15 +50,30 @@ NOT_FOUND_ALONE = {"fast": "a name of a backend and a quality", "fused": "a name
 NO_LEADING_ZERO = r"(?:^|[\s(|±+−/,-])\.\d+(?![\w.%])"  # not the .2f of a format
 
 
-def strings_and_comments(text):
-    """Each string, docstring or block of comments of a module as one line of text."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+def strings_and_comments(code):
+    """The strings and docstrings of a module, then its blocks of comments."""
+    nodes = list(ast.walk(ast.parse(code)))
+    joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+    parts = {id(part) for node in joined for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value for part in node.values if is_text(part))
+        elif is_text(node) and id(node) not in parts:
+            yield node.value
+    yield from comments(code)
+
+
+def is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def comments(code):
+    """Blocks of comments, each as one text."""
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
     layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    for kind, run in groupby((t for t in tokens if t.type not in layout), lambda t: t.type):
+    for kind, block in groupby((t for t in tokens if t.type not in layout), lambda t: t.type):
         if kind == tokenize.COMMENT:
-            yield " ".join(token.string.lstrip("# ") for token in run)
-        elif kind == tokenize.STRING:
-            yield "".join(re.sub(r"^\w*(\"{3}|'|\")|(\"{3}|'|\")$", "", t.string) for t in run)
+            yield " ".join(token.string.lstrip("# ") for token in block)
 
 
 def prose(text):
@@ -117,5 +132,5 @@ def test_the_guard_knows_the_glossary():
 
 
 def test_strings_that_are_joined_are_read_as_one():
-    code = 'x = f("it goes "\n  "on")\n# a thing of\n# its own\n'
-    assert list(strings_and_comments(code)) == ["it goes on", "a thing of its own"]
+    code = 'x = f(f"{1} goes "\n  "on")\n# a thing of\n# its own\n'
+    assert list(strings_and_comments(code)) == [" goes on", "a thing of its own"]
