@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from rooms import ROOMS, SOURCE
 
-REPOSITORY = Path(__file__).parents[1]
+TESTS, REPOSITORY = Path(__file__).parents[:2]
 GLOSSARY = REPOSITORY / "docs/glossary.md"
 PLACES = {
     **{room: sorted({SOURCE / f"{room}.py", *(SOURCE / room).rglob("*.py")}) for room in ROOMS},
     "recipes": sorted((SOURCE / "recipes").glob("*.toml")),
     "benchmarks": sorted((REPOSITORY / "benchmarks").glob("*.*")),
     "examples": sorted((REPOSITORY / "examples").glob("*.py")),
+    "test helpers": sorted({*TESTS.glob("*.py")} - {*TESTS.glob("test_*.py")}),
     "docs": sorted({*REPOSITORY.glob("docs/**/*.md")} - {GLOSSARY}),
     "README": [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"],
 }
@@ -57,7 +58,7 @@ def strings_and_comments(code):
     parts = {id(part) for node in joined for part in node.values}
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
-            yield "".join(part.value for part in node.values if is_text(part))
+            yield "".join(part.value if is_text(part) else "{}" for part in node.values)
         elif is_text(node) and id(node) not in parts:
             yield node.value
     yield from comments(code)
@@ -133,4 +134,4 @@ def test_the_guard_knows_the_glossary():
 
 def test_strings_that_are_joined_are_read_as_one():
     code = 'x = f(f"{1} goes "\n  "on")\n# a thing of\n# its own\n'
-    assert list(strings_and_comments(code)) == [" goes on", "a thing of its own"]
+    assert list(strings_and_comments(code)) == ["{} goes on", "a thing of its own"]
