@@ -169,7 +169,7 @@ def test_other_surplus_words_are_no_pattern(run):
         ("bench -o --json", "-o needs a value, but the option --json follows"),
         ("eval -d pairs=. --worst 3 --quiet", "--worst needs a value, but the option --quiet"),
         ("eval -d pairs=. --json x.json", "--json takes no value, but 'x.json' follows; to write"),
-        ("eval -d pairs=. --json x.json", "a file: --save x.json"),
+        ("eval -d pairs=. --json x.json", "a file: -o x.json"),
         ("show a.flo --json x.json", "--json takes no value, but 'x.json' follows\n"),
     ],
 )

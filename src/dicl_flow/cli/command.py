@@ -17,7 +17,7 @@ _INSTEAD = {
 """By command: what to do if the shell has expanded a pattern into many files."""
 _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
 """What the help says for the types of Python; a flag and an argument need no type."""
-_WRITES = {("eval", "--json"): "--save"}
+_WRITES = {("eval", "--json"): "-o"}
 """Where a file is written that one could expect behind a flag of a command."""
 
 

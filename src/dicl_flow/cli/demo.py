@@ -24,6 +24,8 @@ def demo(
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
+    memory_limit: options.MemoryLimit = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -46,7 +48,7 @@ def demo(
 
     from ..estimation.estimator import load
 
-    estimator = load(weights, device, precision)
+    estimator = load(weights, **options.compute(device, precision, backend, memory_limit))
     contents: dict[Path, bytes] = {}
     found: dict[str, float] = {}
     for pair in demo_pairs():

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -97,8 +97,8 @@ def flow(
     from ..estimation.choices import computed
     from ..estimation.estimator import load
 
-    how = (device, precision, backend, options.in_bytes(memory_limit))
-    estimator = load(weights, *how, quality, full_size=full_size)
+    how = options.compute(device, precision, backend, memory_limit)
+    estimator = load(weights, quality=quality, full_size=full_size, **how)
     if verbose:
         _explain(estimator, how, frames[0])
     start = perf_counter()
@@ -143,14 +143,12 @@ def _stream_ending(output: Path | None, file_format: str | None, *, as_json: boo
     return ""
 
 
-def _explain(
-    estimator: "FlowEstimator", how: tuple[str, str, str, int | None], image1: "Array"
-) -> None:
+def _explain(estimator: "FlowEstimator", how: dict[str, Any], image1: "Array") -> None:
     """Print to stderr, so that --json stays one object."""
     from ..estimation.choices import explain, explain_frame
 
     height, width = image1.shape[:2]
-    choices = explain(estimator.model.config, *how)
+    choices = explain(estimator.model.config, **how)
     choices["frame"] = explain_frame(estimator, (height, width))
     for name, choice in choices.items():
         typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)

@@ -73,6 +73,14 @@ def _standard_input() -> bytes:
     return read_stream(sys.stdin.buffer, "stdin")
 
 
+def parse_photos(data: str) -> Path | None:
+    """Read rendered=PHOTOS or rendered=procedural, and find the photographs."""
+    name, _, folder = data.partition("=")
+    if name != "rendered" or not folder:
+        raise InputError(f"--data is rendered=PHOTOS or rendered=procedural, got {data!r}")
+    return find_photos(folder)
+
+
 def find_photos(folder: str) -> Path | None:
     """Return a folder of photographs for rendered scenes; None for "procedural"."""
     from ..render import list_photos

@@ -6,6 +6,7 @@ import typer
 from . import options
 from .input_files import files_among, read_frames
 from .outputs import check_outputs, quote_pattern
+from .slow_motion import Network, slow_motion
 
 
 def interpolate(
@@ -46,6 +47,8 @@ def interpolate(
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
+    memory_limit: options.MemoryLimit = None,
     quality: options.Quality = "normal",
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
@@ -66,11 +69,11 @@ def interpolate(
       dicl-flow interpolate clip.mp4 -o slow.mp4 --factor 4
     """
     from ..errors import InputError
-    from .slow_motion import slow_motion
 
     if len(inputs) > 2:
         raise quote_pattern(inputs, "two frames or one clip are taken")
-    network = (weights, device, precision, quality)
+    how = options.compute(device, precision, backend, memory_limit)
+    network = Network(weights, quality, how)
     if len(inputs) == 1:
         if factor is None or time is not None or count is not None:
             raise InputError(
@@ -99,7 +102,7 @@ def _between(
     output: Path,
     time: float | None,
     count: int | None,
-    network: tuple[str | None, str, str, str],
+    network: Network,
 ) -> dict[str, Any]:
     """Write the frames between two; return the report."""
     from ..errors import InputError
@@ -112,15 +115,16 @@ def _between(
         raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
     times = _times(output, 0.5 if time is None else time, count)
     paths = [*map(Path, inputs)]
-    check_outputs(pictures=list(times), inputs=[*files_among(*paths), network[0]])
+    check_outputs(pictures=list(times), inputs=[*files_among(*paths), network.weights])
     frame1, frame2 = map(to_integers, read_frames(*paths))
     frames = frame1, frame2
-    resolve(network[0])  # a missing file is named before torch is imported, which takes seconds
+    resolve(
+        network.weights
+    )  # a missing file is named before torch is imported, which takes seconds
 
-    from ..estimation.estimator import load
     from ..estimation.interpolation import interpolate
 
-    result = load(*network[:3], quality=network[3])(*frames, backward=True)
+    result = network.load()(*frames, backward=True)
     assert result.backward is not None
     flows = result.flow, result.backward.flow
     pictures = {path: interpolate(*frames, *flows, moment) for path, moment in times.items()}

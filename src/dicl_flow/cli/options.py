@@ -176,6 +176,10 @@ def _told(
             done += 1
 
 
-def in_bytes(gibibytes: float | None) -> int | None:
-    """Turn a memory limit in GiB into bytes."""
-    return None if gibibytes is None else int(gibibytes * 2**30)
+def compute(
+    device: str, precision: str, backend: str, memory_limit: float | None
+) -> dict[str, Any]:
+    """Return where and how to compute, as `load` takes it; the memory limit is in GiB."""
+    limit = None if memory_limit is None else int(memory_limit * 2**30)
+    names = {"device": device, "precision": precision, "backend": backend}
+    return {**names, "memory_limit": limit}

@@ -2,13 +2,28 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .outputs import check_outputs, folders_of, refuse_inputs
 from .video import output_kind
 
 if TYPE_CHECKING:
+    from ..estimation.estimator import FlowEstimator
     from ..video import Source, Writer
+
+
+class Network(NamedTuple):
+    """The options that choose a network, and where and how it is computed."""
+
+    weights: str | None
+    quality: str
+    compute: dict[str, Any]
+
+    def load(self) -> "FlowEstimator":
+        """Return the estimator that was asked for."""
+        from ..estimation.estimator import load
+
+        return load(self.weights, quality=self.quality, **self.compute)
 
 
 def slow_motion(
@@ -17,23 +32,23 @@ def slow_motion(
     factor: int,
     fps: float | None,
     part: tuple[str | None, str | None, str],
-    network: tuple[str | None, str, str, str],
+    network: Network,
     *,
     restart: bool,
     quiet: bool,
 ) -> dict[str, Any]:
     """Write a clip `factor` times slower; return the report.
 
-    `part` is what --start, --end and --on-error say; `network` weights, device,
-    precision and quality.
+    `part` is what --start, --end and --on-error say.
     """
     from ..data.video_frames import check_source
     from ..weights import resolve
 
     check_source(clip)
-    resolve(network[0])  # a missing file is named before torch is imported, which takes seconds
+    resolve(
+        network.weights
+    )  # a missing file is named before torch is imported, which takes seconds
 
-    from ..estimation.estimator import load
     from ..estimation.sequence import FlowSequence
     from ..video import (
         STILL_RATE,
@@ -53,19 +68,18 @@ def slow_motion(
     selection = Selection(
         Moment.parse("--start", start), Moment.parse("--end", end), on_error=on_error
     )
-    folder = _check(output, clip, network[0])
+    folder = _check(output, clip, network.weights)
     source = open_source(clip, keep_depth=folder)
     _refuse(source)
     refuse_inputs([output], folders_of(source.files))
     rate = fps or source.rate or STILL_RATE
     check_rate(output, rate)
-    weights, device, precision, quality = network
-    estimator = load(weights, device, precision, quality=quality)
+    estimator = network.load()
     settings = {
         "input": source.stamp,
         "output": [output.resolve()],
-        **{"factor": factor, "fps": fps, "start": start, "end": end, "quality": quality},
-        "weights": stamp(resolve(weights)),
+        **{"factor": factor, "fps": fps, "start": start, "end": end, "quality": network.quality},
+        "weights": stamp(resolve(network.weights)),
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
     made: list[Writer] = []

@@ -14,6 +14,8 @@ def submit(
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
+    memory_limit: options.MemoryLimit = None,
     quality: options.Quality = "normal",
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
@@ -40,7 +42,8 @@ def submit(
 
     from ..estimation.estimator import load
 
-    estimator = load(weights, device, precision, quality=quality)
+    how = options.compute(device, precision, backend, memory_limit)
+    estimator = load(weights, quality=quality, **how)
     pairs = options.track(entries.values(), benchmark, quiet=quiet)
     predictions = predict(pairs, lambda *frames: estimator(*frames).flow)
     write_submission(output, entries, predictions)

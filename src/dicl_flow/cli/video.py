@@ -139,8 +139,8 @@ def video(
     rate = fps or (source.rate or STILL_RATE) / stride
     for path in output:
         check_rate(path, rate)
-    how = (device, precision, backend, options.in_bytes(memory_limit))
-    estimator = load(weights, *how, quality, full_size=full_size)
+    how = options.compute(device, precision, backend, memory_limit)
+    estimator = load(weights, quality=quality, full_size=full_size, **how)
     settings = {
         "input": source.stamp,
         "output": [path.resolve() for path in [*output, *([stats] if stats else [])]],
