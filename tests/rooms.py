@@ -32,7 +32,7 @@ ROOMS = {
     ),
     "cli": room(
         "one file per command: parses and prints",
-        "lab video evaluation training export estimation render weights models ops data pictures "
+        "lab video evaluation training export estimation render weights models data pictures "
         "files config errors _version",
     ),
     "lab": room(

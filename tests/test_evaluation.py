@@ -185,6 +185,19 @@ def test_masks_part_visible_and_hidden_pixels(run, tmp_path):
     assert "unmatched" in run(*arguments)[1]
 
 
+def test_python_users_evaluate_functions_estimators_and_some_pairs(kitti, small_weights):
+    estimator = dicl_flow.load(small_weights, device="cpu")
+    some = list_pairs("kitti15", kitti)[:1]
+    found = dicl_flow.evaluate({"kitti15": some}, {"still": still_method, "mine": estimator})
+    assert [result.method for result in found.results] == ["still", "mine"]
+    expected = evaluated("kitti15", kitti).scores[some[0].name].values
+    assert found.results[0].total.values == expected
+    assert found.results[1].total.values["ause"] > 0
+    assert found.computed == {"96x64": "whole"}
+    with pytest.raises(InputError, match="two methods have the name 'small'"):
+        dicl_flow.evaluate({"kitti15": some}, [small_weights, str(small_weights)])
+
+
 def test_eval_takes_a_backend(run, kitti, small_weights):
     arguments = ("eval", "-d", f"kitti15={kitti}", "-w", small_weights, "--device", "cpu", "-q")
     assert run(*arguments, "--backend", "plain") == (0, "", "")

@@ -21,8 +21,12 @@ from . import (
     flow,
     info,
     interpolate,
+    kernels,
+    layers,
     levels,
     options,
+    peaks,
+    pixel,
     render,
     show,
     submit,
@@ -62,6 +66,10 @@ app.command("submit")(submit.submit)
 app.command("ablate")(ablate.ablate)
 data.data_app.command("bench")(data_bench.bench)
 app.add_typer(data.data_app, name="data")
+analyze.analyze_app.command("peaks")(peaks.peaks)
+analyze.analyze_app.command("kernels")(kernels.kernels)
+analyze.analyze_app.command("pixel")(pixel.pixel)
+analyze.analyze_app.command("layers")(layers.layers)
 analyze.analyze_app.command("compare")(compare.compare)
 analyze.analyze_app.command("levels")(levels.levels)
 app.add_typer(analyze.analyze_app, name="analyze")

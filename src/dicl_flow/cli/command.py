@@ -17,6 +17,8 @@ _INSTEAD = {
 """By command: what to do if the shell has expanded a pattern into many files."""
 _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
 """What the help says for the types of Python; a flag and an argument need no type."""
+_FORMER = {("train", "--out"): "--output"}
+"""By command: an option that is still read, and its name today."""
 _WRITES = {("eval", "--json"): "-o"}
 """Where a file is written that one could expect behind a flag of a command."""
 
@@ -32,6 +34,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""
+        args = [_today(ctx.info_name, word) for word in args]
         words, options = list(args), [p for p in self.get_params(ctx) if _is_option(p)]
         _refuse_missing_values(words, options)
         surplus = super().parse_args(ctx, args)
@@ -62,6 +65,11 @@ def _in_words(parameter: Any, ctx: Any) -> Any:
         kind = parameter.display_type(ctx).strip("<>").removesuffix(" range")
         parameter.metavar = _TYPES.get(kind.removeprefix("list[").removesuffix("]").lower(), kind)
     return parameter
+
+
+def _today(command: str, word: str) -> str:
+    name, equals, value = word.partition("=")
+    return _FORMER.get((command, name), name) + equals + value
 
 
 def _is_option(parameter: Any) -> bool:

@@ -1,3 +1,5 @@
+"""The command `flow`."""
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,16 +71,12 @@ def flow(
 
     from ..errors import InputError
     from ..files import encode_flow, read_flow, write_files
+    from ..pictures.drawings import DRAWINGS
     from ..pictures.visualize import flow_statistics
     from ..weights import resolve
 
-    pictures = {
-        "image": image,
-        "overlay": overlay,
-        "arrows": arrows,
-        "confidence": confidence,
-        "occlusion": occlusion,
-    }
+    given = (image, overlay, arrows, confidence, occlusion)
+    pictures = dict(zip(DRAWINGS, given, strict=True))
     piped = output == STANDARD
     ending = _stream_ending(output, file_format, as_json=as_json)
     wanted = check_outputs(
@@ -112,13 +110,12 @@ def flow(
     if piped:
         write_standard_output(stream)
     height, width = result.flow.shape[:2]
+    statistics = flow_statistics(result.flow)
     summary = {
         "written": [*([output] if piped else []), *wanted],
         "size": options.Size(height, width),
         **computed(estimator, (height, width)),
-        "known": flow_statistics(result.flow)["known"],
-        "mean_length": flow_statistics(result.flow)["mean_length"],
-        "max_length": flow_statistics(result.flow)["max_length"],
+        **{name: statistics[name] for name in ("known", "mean_length", "max_length")},
         "mean_confidence": float(result.confidence.mean()),
         "calibrated": estimator.calibration is not None,
         "quality": quality,
@@ -172,23 +169,16 @@ def _contents(
     pictures: dict[str, Path | None],
     maximum: float | None,
 ) -> dict[Path, bytes]:
-    """Bytes of every file that was asked for."""
-    import numpy as np
+    """Return the bytes of every file that was asked for."""
+    from ..files import encode_flow, encode_image
+    from ..pictures.drawings import draw_estimate
 
-    from ..files import encode_flow, encode_image, to_uint8
-    from ..pictures.visualize import confidence_to_grey, draw_arrows, overlay
-
-    draw = {
-        "image": lambda: result.to_rgb(maximum),
-        "overlay": lambda: overlay(to_uint8(image1), result.flow, maximum),
-        "arrows": lambda: draw_arrows(to_uint8(image1), result.flow, maximum=maximum),
-        "confidence": lambda: confidence_to_grey(result.confidence),
-        "occlusion": lambda: confidence_to_grey(np.asarray(result.occlusion)),
-    }
+    found = (image1, result.flow, result.confidence, result.occlusion, maximum)
     contents = {
-        path: encode_flow(path, way.flow) for path, way in flow_files.items() if path and way
+        path: encode_flow(path, estimate.flow)
+        for path, estimate in flow_files.items()
+        if path and estimate
     }
-    for kind, path in pictures.items():
-        if path is not None:
-            contents[path] = encode_image(path, draw[kind]())
-    return contents
+    drawn = {path: kind for kind, path in pictures.items() if path is not None}
+    images = {path: encode_image(path, draw_estimate(k, *found)) for path, k in drawn.items()}
+    return contents | images

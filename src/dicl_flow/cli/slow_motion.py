@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .outputs import check_outputs, folders_of, refuse_inputs
-from .video import output_kind
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
@@ -105,6 +104,7 @@ def slow_motion(
 def _check(output: Path, clip: str, weights: str | None) -> bool:
     """Refuse what could not be written; true where the output is a folder."""
     from ..errors import InputError
+    from ..video import output_kind
 
     kind = output_kind(output)
     if kind == "array":

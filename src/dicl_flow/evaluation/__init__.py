@@ -3,6 +3,7 @@
 from .baseline import BASELINES, Method, dis
 from .calibrate import Calibrated, calibrate
 from .calibration import CALIBRATION_SCENES, Evidence, fit_calibration, judge, probability
+from .demo_sheet import draw_demo
 from .evaluate import Evaluation, evaluate, evaluate_predictions
 from .metrics import METRICS, Score, endpoint_error, pool, score_flow
 from .predict import Prediction, predict, read_predictions
@@ -42,6 +43,7 @@ __all__ = [
     "as_document",
     "calibrate",
     "dis",
+    "draw_demo",
     "draw_prediction",
     "draw_sparsification",
     "endpoint_error",

@@ -42,10 +42,6 @@ class Calibrated:
         write_files({Path(path): encode_weights(self.weights)})
 
 
-def _silent(numbers: Collection[int], title: str) -> Iterable[int]:
-    return numbers
-
-
 def calibrate(
     weights: str | Path | None = None,
     photos: str | Path | None = None,
@@ -55,7 +51,7 @@ def calibrate(
     size: tuple[int, int] = (384, 512),
     threshold: float = 1.0,
     seed: int = 1000,
-    progress: SceneProgress = _silent,
+    progress: SceneProgress | None = None,
     **options: Any,
 ) -> Calibrated:
     """Fit what turns the cues of an estimate into the probability that its error is small.
@@ -79,8 +75,9 @@ def calibrate(
 
     estimator = FlowEstimator(load_model(found), quality=effort, **options)
     renderer = _renderer(estimator, folder, size, seed)
-    numbers = progress(range(scenes + -(-scenes // 3)), "estimating")
-    parts = [_gather(estimator, renderer, number) for number in numbers]
+    numbers = range(scenes + -(-scenes // 3))
+    watched = progress(numbers, "estimating") if progress else numbers
+    parts = [_gather(estimator, renderer, number) for number in watched]
     calibration = fit_calibration(Evidence.of(parts[:scenes]), threshold, scenes)
     unseen = Evidence.of(parts[scenes:])
     judged = judge(probability(calibration, unseen.cues), unseen.error, threshold)

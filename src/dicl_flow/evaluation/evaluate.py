@@ -47,17 +47,13 @@ class Evaluation:
         return to_markdown(self.results)
 
 
-def _silent(pairs: Collection[FlowPair], title: str) -> Iterable[FlowPair]:
-    return pairs
-
-
 def evaluate(
     data: Data,
     methods: Methods = (None,),
     *,
     keep: str | Path | None = None,
     worst: tuple[int, str | Path] | None = None,
-    progress: Progress = _silent,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Evaluation:
     """Estimate the pairs of data sets, and score the flows.
@@ -83,7 +79,7 @@ def evaluate_predictions(
     folder: str | Path,
     *,
     worst: tuple[int, str | Path] | None = None,
-    progress: Progress = _silent,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Score the flows that `evaluate` has kept in `folder`."""
     return Evaluation(_score(_list(data), kept_predictors(Path(folder)), worst, progress))
@@ -100,12 +96,12 @@ def _score(
     sets: Mapping[str, Sequence[FlowPair]],
     chosen: Mapping[str, Predictor],
     worst: tuple[int, str | Path] | None,
-    progress: Progress,
+    progress: Progress | None,
 ) -> list[Result]:
     results = []
     for data, pairs in sets.items():
         for method, predictor in chosen.items():
-            watched = progress(pairs, f"{method} on {data}")
+            watched = progress(pairs, f"{method} on {data}") if progress else pairs
             scores = score_predictions(predictor(data, watched))
             results.append(Result(data, data_set(data).label, method, scores))
             if worst is not None:
