@@ -136,7 +136,7 @@ def test_a_broken_frame_is_left_out_by_choice(slow, tmp_path):
         ("clip -o x.mp4", "takes --factor"),
         ("clip -o x.mp4 --factor 4 -n 3", "takes --factor"),
         ("clip/a.png clip/b.png -o x.mp4 --factor 4", "as 'frames/*.png'"),
-        ("clip/a.png clip/b.png -o x.png --restart", "--restart is for a whole clip"),
+        ("clip/a.png clip/b.png -o x.png --restart", "--restart is for a clip"),
         ("clip/a.png clip/b.png clip/c.png -o x --factor 4", "quote the pattern: 'clip/*.png'"),
         ("clip -o x.npy --factor 4", "written as a video or a folder"),
         ("clip -o clip --factor 4", "clip is the input as well"),

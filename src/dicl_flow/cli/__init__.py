@@ -96,7 +96,7 @@ def _root(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; what a user can mend is one sentence and exit code 2."""
+    """Run the command line; what a user can fix is one sentence and exit code 2."""
     try:
         with warnings.catch_warnings(), hidden_messages():
             warnings.showwarning = options.print_warning
@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def describe(error: Exception) -> str:
-    """One line: our own message in the words of this command line, or the system's and its file."""
+    """Return one line: our message with options for parameters, or the system's and its file."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return as_flags(" ".join(str(error).split()))

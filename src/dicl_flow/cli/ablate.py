@@ -73,7 +73,7 @@ def ablate(
     from ..pictures.figures import draw_figure
 
     place = choose_device(device)
-    draw_figure(1, 1)  # complain now, not after the training
+    draw_figure(1, 1)  # complain now if there is no matplotlib
     check_outputs(folders=[output])
     if trained_on & roots.keys():
         output.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def _train(
     device: "torch.device",
     quiet: bool,
 ) -> None:
-    """Train what is not finished yet; a signal ends the command with its code."""
+    """Train the variants that are not finished; a signal stops the command with its code."""
     from ..lab.ablation import VariantFolder, open_laboratory
 
     missing = [v for v in variants if VariantFolder(output, v).read() is None]

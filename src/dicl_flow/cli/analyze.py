@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..data import FlowPair
 
 analyze_app = typer.Typer(
-    cls=Group, help="Look into the method, as the paper does.", no_args_is_help=True
+    cls=Group, help="Analyse the method, as the paper does.", no_args_is_help=True
 )
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder to write to.")]
@@ -29,7 +29,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most this many pairs 
 def find_pairs(
     pair: tuple[Path, Path] | None, truth: Path | None, data: list[str] | None, limit: int | None
 ) -> "list[FlowPair]":
-    """--pair, or --data, or the packaged pairs, those with truth first."""
+    """Return the pairs of --pair or --data, else the packaged ones, those with truth first."""
     from dataclasses import replace
 
     from ..data import FlowPair, demo_pairs, list_pairs, parse_data_argument
@@ -37,7 +37,7 @@ def find_pairs(
     from ..files import check_file
 
     if truth is not None and pair is None:
-        raise InputError("--truth is the flow of --pair IMAGE1 IMAGE2; give that as well")
+        raise InputError("--truth is the flow of --pair IMAGE1 IMAGE2; give those as well")
     if pair is not None and data:
         raise InputError("--pair and --data exclude each other")
     if pair is not None:
@@ -55,7 +55,7 @@ def find_pairs(
 
 
 def find_weights(weights: list[str] | None) -> None:
-    """Refuse weights that are not there before torch is imported, which takes seconds."""
+    """Refuse missing weights before torch is imported, which takes seconds."""
     from ..weights import resolve
 
     names: list[str | None] = [*weights] if weights else [None]

@@ -1,3 +1,5 @@
+"""The command `analyze compare`."""
+
 from typing import Annotated, Any
 
 import typer

@@ -1,3 +1,5 @@
+"""The command `convert`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +28,7 @@ def convert(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Turn a checkpoint of the original code into a file that this package loads, or shrink one.
+    """Convert a checkpoint of the original code to weights of this package, or shrink weights.
 
     Nothing in the checkpoint is executed, and every tensor in it is accounted for.
 

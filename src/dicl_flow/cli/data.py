@@ -9,7 +9,9 @@ from . import options
 from .command import Group
 from .outputs import check_outputs, files_of, refuse_inputs
 
-data_app = typer.Typer(cls=Group, help="Look at data sets.", no_args_is_help=True)
+data_app = typer.Typer(
+    cls=Group, help="Check data sets, and measure how fast they load.", no_args_is_help=True
+)
 
 
 @data_app.command("check")
@@ -29,7 +31,7 @@ def check(
 ) -> None:
     """Count the pairs of a data set, open some, and draw them on one sheet.
 
-    A file that cannot be read is named, and the exit code is 2.
+    Files that cannot be read are listed, and the exit code is 2.
 
     Examples:
 
@@ -68,5 +70,5 @@ def check(
     if broken:
         typer.echo("\n".join(f"broken: {message}" for message in broken), err=True)
         if output is not None and sheet is None:
-            typer.echo(f"no pair can be read: {output} is not written", err=True)
+            typer.echo(f"no pair can be read; {output} is not written", err=True)
         raise typer.Exit(2)

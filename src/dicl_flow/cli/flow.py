@@ -26,18 +26,18 @@ def flow(
     image: Annotated[Path | None, typer.Option(help="Colour wheel picture.")] = None,
     overlay: Annotated[Path | None, typer.Option(help="Frame 1 coloured by its flow.")] = None,
     arrows: Annotated[Path | None, typer.Option(help="Frame 1 with arrows.")] = None,
-    confidence: Annotated[Path | None, typer.Option(help="Confidence, white is sure.")] = None,
+    confidence: Annotated[Path | None, typer.Option(help="Confidence; white is confident.")] = None,
     backward: Annotated[
         Path | None, typer.Option(help="Flow file of the backward flow, frame 2 to frame 1.")
     ] = None,
     occlusion: Annotated[
-        Path | None, typer.Option(help="White where frame 2 does not show a pixel of frame 1.")
+        Path | None, typer.Option(help="White where a pixel of frame 1 is hidden in frame 2.")
     ] = None,
     initial: Annotated[
-        Path | None, typer.Option(help="Flow file to begin from; coarse levels are skipped.")
+        Path | None, typer.Option(help="Flow file to start from; coarse levels are skipped.")
     ] = None,
     min_confidence: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Flow of less confidence becomes unknown.")
+        float | None, typer.Option(min=0, max=1, help="Flow with less confidence becomes unknown.")
     ] = None,
     weights: options.Weights = None,
     device: options.Device = "auto",
@@ -63,9 +63,9 @@ def flow(
 
       dicl-flow flow a.png b.png -o flow.flo --quality best
 
-      dicl-flow flow a.png b.png -o there.flo --backward back.flo --occlusion hidden.png
+      dicl-flow flow a.png b.png -o flow.flo --backward backward.flo --occlusion hidden.png
 
-      cat now.jpg | dicl-flow flow before.jpg - -o - --format npy > flow.npy
+      cat frame2.jpg | dicl-flow flow frame1.jpg - -o - --format npy > flow.npy
     """
     from time import perf_counter
 
@@ -89,7 +89,7 @@ def flow(
     if verbose and quiet:
         raise InputError("--verbose and --quiet contradict each other; leave one out")
     frames = read_frames(image1, image2)
-    begin = None if initial is None else read_flow(initial)
+    start_flow = None if initial is None else read_flow(initial)
     resolve(weights)  # a missing file is named before torch is imported, which takes seconds
 
     from ..estimation.choices import computed
@@ -100,7 +100,7 @@ def flow(
     if verbose:
         _explain(estimator, how, frames[0])
     start = perf_counter()
-    result = estimator(*frames, backward=bool(backward or occlusion), initial=begin)
+    result = estimator(*frames, backward=bool(backward or occlusion), initial=start_flow)
     seconds = perf_counter() - start
     if min_confidence is not None:
         result = _masked(result, min_confidence)
@@ -130,7 +130,7 @@ def flow(
 
 
 def _stream_ending(output: Path | None, file_format: str | None, *, as_json: bool) -> str:
-    """Return the extension of a flow that goes to the standard output; "" if none does."""
+    """Return the extension of a flow that is written to the standard output; "" if none is."""
     from ..errors import InputError
 
     if output == STANDARD:

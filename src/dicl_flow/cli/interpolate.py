@@ -1,3 +1,5 @@
+"""The command `interpolate`."""
+
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,19 +32,19 @@ def interpolate(
         int | None, typer.Option("--count", "-n", min=1, help="This many frames, evenly spaced.")
     ] = None,
     factor: Annotated[
-        int | None, typer.Option(min=2, max=64, help="Of a clip: so many times slower.")
+        int | None, typer.Option(min=2, max=64, help="Of a clip: how many times slower.")
     ] = None,
     fps: Annotated[
         float | None,
         typer.Option(min=0.01, max=480, help="Of a clip: rate to write; default: its own."),
     ] = None,
     start: Annotated[str | None, typer.Option(help="Of a clip: first frame, 120 or 3.5s.")] = None,
-    end: Annotated[str | None, typer.Option(help="Of a clip: frame to end before.")] = None,
+    end: Annotated[str | None, typer.Option(help="Of a clip: frame to stop before.")] = None,
     on_error: Annotated[
         str | None, typer.Option(help="At a broken frame of a clip: stop (default), or skip it.")
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin a clip anew instead of going on.")
+        bool, typer.Option("--restart", help="Start a clip from scratch instead of resuming it.")
     ] = False,
     weights: options.Weights = None,
     device: options.Device = "auto",
@@ -56,9 +58,9 @@ def interpolate(
 ) -> None:
     """Make the frames between two frames, or slow motion of a whole clip.
 
-    The flow in both directions tells where things are in between. A clip is a video, a folder or
-    a 'glob' of frames; its cuts are not blended, the frame before is held. 16-bit images stay
-    16-bit. A clip that was stopped goes on when the same command is given again.
+    The flow in both directions shows where things are in between. A clip is a video, a folder or
+    a 'glob' of frames. Across a cut nothing is blended: the frame before it is held. 16-bit
+    images stay 16-bit. The same command resumes a clip that was stopped.
 
     Examples:
 
@@ -77,8 +79,8 @@ def interpolate(
     if len(inputs) == 1:
         if factor is None or time is not None or count is not None:
             raise InputError(
-                "one input is a clip, which takes --factor (slower by it); give a second frame for "
-                "what lies between two"
+                "one input is a clip, which needs --factor N (N times slower); give a second frame "
+                "for the frames between two"
             )
         part = (start, end, on_error or "stop")
         summary = slow_motion(
@@ -90,7 +92,7 @@ def interpolate(
         for name, given in of_clips.items():
             if given is not None:
                 raise InputError(
-                    f"--{name} is for a whole clip, here are two frames; give a folder or a quoted "
+                    f"--{name} is for a clip, and these are two frames; give a folder or a quoted "
                     "pattern, as 'frames/*.png'"
                 )
         summary = _between(inputs, output, time, count, network)
@@ -104,7 +106,7 @@ def _between(
     count: int | None,
     network: Network,
 ) -> dict[str, Any]:
-    """Write the frames between two; return the report."""
+    """Write the frames between two; return the summary."""
     from ..errors import InputError
     from ..files import encode_image, to_integers, write_files
     from ..weights import resolve
@@ -118,9 +120,7 @@ def _between(
     check_outputs(pictures=list(times), inputs=[*files_among(*paths), network.weights])
     frame1, frame2 = map(to_integers, read_frames(*paths))
     frames = frame1, frame2
-    resolve(
-        network.weights
-    )  # a missing file is named before torch is imported, which takes seconds
+    resolve(network.weights)  # a missing file is named before torch is imported
 
     from ..estimation.interpolation import interpolate
 
@@ -137,7 +137,7 @@ def _between(
 
 
 def _times(output: Path, time: float, count: int | None) -> dict[Path, float]:
-    """Each file to write and its moment."""
+    """Return each file to write, and its time."""
     if count is None:
         return {output: time}
     names = {n: output.with_name(f"{output.stem}_{n}{output.suffix}") for n in range(1, count + 1)}

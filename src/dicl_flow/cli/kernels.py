@@ -11,7 +11,7 @@ def kernels(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Draw the kernels of the DAP layers, and how displacements help or suppress each other.
+    """Draw the kernels of the DAP layers, and how displacements support or suppress each other.
 
     Printed for each level: the mean weight of a kernel's own displacement, of its neighbours
     (near) and of those more than 3 away (far), the share of near weights that are positive and

@@ -19,9 +19,10 @@ def layers(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """What a layer costs: a 4-D convolution, VCN's separable one, and the matching net's.
+    """Compare the cost of layers: a 4-D convolution, VCN's separable one, the matching net's.
 
-    The formulas of the paper's table 1, those of equal layers, and memory and time measured.
+    The formulas of the paper's table 1, those of layers of equal width, and the memory and time
+    that were measured.
 
     Examples:
 
@@ -38,7 +39,7 @@ def layers(
     from ..lab.layer_runs import Volume
 
     if channels % 2:
-        raise InputError(f"--channels are those of two frames, an even number; got {channels}")
+        raise InputError(f"--channels counts those of two frames, so it is even; got {channels}")
     check_findings(output, "layers", [])
     volume = Volume(channels, 2 * radius + 1, *options.parse_size("--size", size))
     costs = measure_layers(volume, choose_device(device))

@@ -17,7 +17,7 @@ def peaks(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """How clear the best match is: the distribution of d_peak, before and after DAP.
+    """Show how distinct the best match is: the distribution of d_peak, before and after DAP.
 
     d_peak is the highest minus the second highest of a pixel's 49 probabilities at the finest
     level. With truth also: the error of the flow before the context net, read off as the most

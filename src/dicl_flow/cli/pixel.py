@@ -26,8 +26,8 @@ def pixel(
     """Draw the probabilities of one pixel at each level; yellow lines cross at the truth.
 
     Printed for each level: the most probable displacement and its probability, the next best
-    probability, and the displacement that would be right, beyond what the coarser levels have
-    found, in pixels of that level (at stride 8 one is 8 pixels of the frame).
+    probability, and the displacement that would be correct given the coarser levels, in cells of
+    that level (at stride 8, a cell is 8 pixels of the frame).
 
     Examples:
 

@@ -29,8 +29,8 @@ def render(
 ) -> None:
     """Render pairs of frames with exact flow, and a sheet to look at them.
 
-    The folder can be trained on as it is: `--data pairs=DIR`. Each pair has NAME_img1.png,
-    NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where frame 2 does not show the pixel.
+    The folder is ready for training: `--data pairs=DIR`. Each pair has NAME_img1.png,
+    NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where a pixel is hidden in frame 2.
 
     Examples:
 

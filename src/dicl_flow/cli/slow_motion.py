@@ -1,4 +1,4 @@
-"""A whole clip for `interpolate`."""
+"""Slow motion of a whole clip: the part of `interpolate` that takes one input."""
 
 from functools import partial
 from pathlib import Path
@@ -36,17 +36,15 @@ def slow_motion(
     restart: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    """Write a clip `factor` times slower; return the report.
+    """Write a clip `factor` times slower; return the summary.
 
-    `part` is what --start, --end and --on-error say.
+    `part` has the values of --start, --end and --on-error.
     """
     from ..data.video_frames import check_source
     from ..weights import resolve
 
     check_source(clip)
-    resolve(
-        network.weights
-    )  # a missing file is named before torch is imported, which takes seconds
+    resolve(network.weights)  # a missing file is named before torch is imported
 
     from ..estimation.sequence import FlowSequence
     from ..video import (
@@ -102,7 +100,7 @@ def slow_motion(
 
 
 def _check(output: Path, clip: str, weights: str | None) -> bool:
-    """Refuse what could not be written; true where the output is a folder."""
+    """Refuse an output that cannot be written; return whether it is a folder."""
     from ..errors import InputError
     from ..video import output_kind
 
@@ -119,6 +117,8 @@ def _refuse(source: "Source") -> None:
     from ..errors import InputError
 
     if source.live:
-        raise InputError("a camera is no clip; record it first, then slow it down")
+        raise InputError("a camera is not a clip; record it first, then slow it down")
     if source.scenes:
-        raise InputError("KITTI's pairs are no clip: nothing leads from one pair to the next")
+        raise InputError(
+            "KITTI's pairs are not a clip: there is no motion from one pair to the next"
+        )

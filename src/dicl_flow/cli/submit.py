@@ -1,3 +1,5 @@
+"""The command `submit`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +25,8 @@ def submit(
 ) -> None:
     """Estimate the test frames of a benchmark and pack them for upload.
 
-    KITTI takes the archive as it is. Sintel takes what the bundler that comes with the data
-    set makes of the unpacked folders clean and final.
+    KITTI's server takes the archive as it is. For Sintel, unpack it and run the bundler that
+    comes with the data set on the folders clean and final.
 
     Example:
 

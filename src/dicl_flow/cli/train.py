@@ -46,7 +46,7 @@ def train(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train a network by a recipe: a stage of the paper, or your own.
+    """Train a network with a recipe: a stage of the paper, or your own.
 
     Examples:
 
@@ -76,12 +76,12 @@ def train(
         folder.check_resumable()
         initial = None
     elif fixed and init is None:
-        initial = None  # can the network learn these samples at all? any start will do
+        initial = None  # the question is whether the samples can be learned, from any start
     else:
         initial = find_start(config, folder.path, init)
     check_roots(config, roots)
 
-    # torch, which takes seconds: after all that is missing
+    # torch, which takes seconds: after all that may be missing
     from ..estimation.compute import choose_device
     from ..training import FixedSource, Limits, join, leave, open_source
     from ..training import train as run_training
@@ -109,7 +109,7 @@ def train(
 
 
 def _conclude(outcome: "Outcome", folder: "RunFolder", *, quiet: bool, as_json: bool) -> None:
-    """Say how the run ended."""
+    """Print how the run ended."""
     import math
 
     summary = {

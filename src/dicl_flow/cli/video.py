@@ -32,34 +32,36 @@ def video(
         str | None, typer.Option("--format", help="Files in a folder: flo (default), npz, png …")
     ] = None,
     backward: Annotated[
-        bool, typer.Option("--backward", help="Write the way back too: to a folder or an array.")
+        bool,
+        typer.Option("--backward", help="Write the backward flow too: to a folder or an array."),
     ] = False,
     occlusion: Annotated[
-        bool, typer.Option("--occlusion", help="Write masks of what is hidden, to a folder.")
+        bool, typer.Option("--occlusion", help="Write masks of hidden pixels, to a folder.")
     ] = False,
     min_confidence: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Flow of less confidence becomes unknown.")
+        float | None, typer.Option(min=0, max=1, help="Flow with less confidence becomes unknown.")
     ] = None,
     cuts: Annotated[
         str,
         typer.Option(
-            help="Flow where a new scene begins: estimate (as any other), blank (unknown), or "
+            help="Flow where a new scene starts: estimate (like any other), blank (unknown), or "
             "hold (that of the pair before)."
         ),
     ] = "estimate",
     stats: Annotated[
-        Path | None, typer.Option(metavar="CSV", help="Motion, confidence and cuts by frame.")
+        Path | None,
+        typer.Option(metavar="CSV", help="Write motion, confidence and cuts of each frame."),
     ] = None,
     start: Annotated[str | None, typer.Option(help="First frame: 120, or 3.5s.")] = None,
-    end: Annotated[str | None, typer.Option(help="Frame to end before: 120, or 3.5s.")] = None,
-    stride: Annotated[int, typer.Option(help="Take every N-th frame.")] = 1,
-    scale: Annotated[float, typer.Option(help="Resize the frames before all else.")] = 1.0,
+    end: Annotated[str | None, typer.Option(help="Frame to stop before: 120, or 3.5s.")] = None,
+    stride: Annotated[int, typer.Option(help="Use every N-th frame.")] = 1,
+    scale: Annotated[float, typer.Option(help="Scale the frames by this first.")] = 1.0,
     fps: Annotated[
         float | None, typer.Option(min=0.01, max=480, help="Rate of a written video.")
     ] = None,
     on_error: Annotated[str, typer.Option(help="At a broken frame: stop, or skip it.")] = "stop",
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew instead of going on.")
+        bool, typer.Option("--restart", help="Start from scratch instead of resuming.")
     ] = False,
     weights: options.Weights = None,
     device: options.Device = "auto",
@@ -75,8 +77,8 @@ def video(
 ) -> None:
     """Estimate the flow from each frame of INPUT to the next.
 
-    The output decides what is written; several can be given. A run that was stopped, by Ctrl-C
-    or a power cut, goes on when the same command is given again.
+    The name of the output decides what is written; several can be given. The same command
+    resumes a run that was stopped, by Ctrl-C or a power cut.
 
     Examples:
 
@@ -147,7 +149,7 @@ def video(
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
     if source.scenes and not quiet:
-        typer.echo("KITTI's pairs: flow from each _10 to its _11 only", err=True)
+        typer.echo("KITTI's pairs: flow is estimated from each _10 to its _11 only", err=True)
     used = partial(selection.used_frames, source)
     summary = run_watched(
         source,

@@ -16,7 +16,7 @@ class Check(NamedTuple):
     survey: Survey
     sheet: Array | None
     """A contact sheet, if any pair was to be drawn and could be read."""
-    broken: list[Exception]
+    broken: Sequence[Exception]
     """One for each pair that cannot be read."""
 
 
