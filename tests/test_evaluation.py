@@ -117,7 +117,7 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     code, out, err = run("eval", *data, "-w", small_weights, "--baseline", "dis", *outputs)
     assert (code, err) == (0, "")
     assert "KITTI-15 (noc), 2" in out
-    assert "not endpoint errors" in out
+    assert "not end-point errors" in out
 
     computed = json.loads(first.read_text())["computed"]
     assert set(computed.values()) == {"whole"}  # multiples of what the small network takes

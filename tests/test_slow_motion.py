@@ -142,8 +142,8 @@ def test_a_broken_frame_is_left_out_by_choice(slow, tmp_path):
         ("clip -o clip --factor 4", "clip is the input as well"),
         ("clip -o x.gif --factor 4 --fps 60", "a GIF shows 50"),
         ("clip -o x.mp4 --factor 4 --start 9", "the input has 3 frames"),
-        ("camera:0 -o x.mp4 --factor 4", "no clip"),
-        ("kitti -o x.mp4 --factor 4", "KITTI's pairs are no clip"),
+        ("camera:0 -o x.mp4 --factor 4", "not a clip"),
+        ("kitti -o x.mp4 --factor 4", "KITTI's pairs are not a clip"),
         ("mixed -o x --factor 4", "has 16 bits, but the frames before had 8"),
     ],
 )

@@ -79,8 +79,8 @@ def interpolate(
     if len(inputs) == 1:
         if factor is None or time is not None or count is not None:
             raise InputError(
-                "one input is a clip, which needs --factor N (N times slower); give a second frame "
-                "for the frames between two"
+                "one input is a clip, which takes --factor N (N times slower), not --time or -n; "
+                "give a second frame for the frames between two"
             )
         part = (start, end, on_error or "stop")
         summary = slow_motion(

@@ -1,4 +1,4 @@
-"""Evaluation: predict, then score, then print tables beside the published numbers."""
+"""Evaluation: estimate, then score, then print tables with the published numbers."""
 
 from .baseline import BASELINES, Method, dis
 from .calibrate import Calibrated, calibrate
