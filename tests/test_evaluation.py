@@ -194,6 +194,8 @@ def test_python_users_evaluate_functions_estimators_and_some_pairs(kitti, small_
     assert found.results[0].total.values == expected
     assert found.results[1].total.values["ause"] > 0
     assert found.computed == {"96x64": "whole"}
+    with pytest.raises(InputError, match="quality: for weights given by name"):
+        dicl_flow.evaluate({"kitti15": some}, {"still": still_method}, quality="best")
     with pytest.raises(InputError, match="two methods have the name 'small'"):
         dicl_flow.evaluate({"kitti15": some}, [small_weights, str(small_weights)])
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..config import NORMAL
+from ..config import NORMAL, find_quality
 from ..data import FlowPair
 from ..errors import InputError
 from ..files import Array
@@ -27,8 +27,13 @@ def open_methods(methods: Methods, computed: dict[str, str], **options: Any) -> 
     `computed` is filled in while networks estimate: for each size of frames, how they are seen.
     """
     if isinstance(methods, Mapping):
+        if options:
+            raise InputError(
+                f"{', '.join(options)}: for weights given by name; estimators and functions are "
+                f"used as they are"
+            )
         return {name: _callable(method, computed) for name, method in methods.items()}
-    quality = str(options.get("quality", NORMAL))
+    quality = find_quality(options.get("quality", NORMAL)).name
     names: dict[str, str | Path | None] = {}
     for entry in methods:
         name = _name(entry, quality)  # a missing file is named before torch is imported
