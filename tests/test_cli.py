@@ -43,7 +43,7 @@ def test_json_is_for_machines(run, frames, small_weights, checkpoint, tmp_path):
     assert json.loads(run("info", small_weights, "--json")[1])["parameters"] > 0
     assert "torch" in json.loads(run("info", "--json")[1])
     converted = tmp_path / "c.safetensors"
-    summary = json.loads(run("convert", checkpoint, converted, "--json")[1])
+    summary = json.loads(run("convert", checkpoint, "-o", converted, "--json")[1])
     assert (summary["tensors"], summary["written"]) == (522, [str(converted)])
 
 

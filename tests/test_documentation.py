@@ -25,8 +25,8 @@ from conftest import SMALL_LEVELS
 
 import dicl_flow
 from dicl_flow.cli import app, main
-from dicl_flow.cli.demo import demo_pairs
 from dicl_flow.config import CUES, Calibration
+from dicl_flow.data import demo_pairs
 from dicl_flow.files import read_image, write_flow
 from dicl_flow.weights import Weights, encode_weights, read_weights, store
 
@@ -89,6 +89,7 @@ SMALLER = [
 SMALLER_PYTHON = [
     (r'f"cuda:\{rank\}"|"cuda(:\d)?"', '"cpu"'),
     (r"flows\[1000\]", "flows[1]"),
+    (r"(calibrate\(.*)\)\.save", r"\1, scenes=3, size=(128, 128), threshold=8).save"),
     (r'"[\w-]+/dicl-flow", "(estimator|network)"', rf'"{REPOSITORY}", "\1", source="local"'),
     (r'from_pretrained\("[\w-]+/[\w-]+"\)', 'from_pretrained("hub")'),
     (r"^.*\.push_to_hub\(.*$", "pass  # needs an account"),

@@ -13,7 +13,7 @@ import dicl_flow
 from dicl_flow.accelerated.inference import AcceleratedDiclFlow, memory
 from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
 from dicl_flow.accelerated.inference.folded_layers import folded_block
-from dicl_flow.cli.demo import demo_pairs
+from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.tiling import in_tiles, smallest_tile, tile_size

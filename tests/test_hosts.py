@@ -252,7 +252,7 @@ def test_two_steps_of_a_recipe_from_the_command_line(run, host, tmp_path):
                 "steps=2", "save_every=2", f"optimizer.precision={precision}"]  # fmt: skip
     changes = [word for setting in settings for word in ("--set", setting)]
     data = ("--data", "rendered=procedural", "--device", "cpu", "--quiet")
-    code, _, err = run("train", "rendered-0", *changes, *data, "--out", tmp_path / "run")
+    code, _, err = run("train", "rendered-0", *changes, *data, "-o", tmp_path / "run")
     assert code == 0, err
     weights = tmp_path / "run" / "weights.safetensors"
     code, out, _ = run("info", weights, "--json")

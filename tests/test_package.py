@@ -15,7 +15,17 @@ import dicl_flow
 SHARED_STEMS = {
     "__init__": "every package has one",
     **dict.fromkeys(
-        ("compare", "export", "levels", "render", "slow_motion", "submit"),
+        (
+            "calibrate",
+            "compare",
+            "export",
+            "levels",
+            "peaks",
+            "pixel",
+            "render",
+            "slow_motion",
+            "submit",
+        ),
         "a command, and its work",
     ),
     **dict.fromkeys(("augment", "calibration", "loss"), "the settings, and what they set"),

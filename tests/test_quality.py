@@ -403,7 +403,7 @@ def test_eval_names_the_quality(run, small_weights, tmp_path):
     fake_trees.MAKERS["pairs"](tmp_path / "pairs")
     output = tmp_path / "scores.json"
     data = ("--data", f"pairs={tmp_path / 'pairs'}")
-    assert run("eval", *data, "-w", small_weights, "--quality", "best", "--save", output)[0] == 0
+    assert run("eval", *data, "-w", small_weights, "--quality", "best", "-o", output)[0] == 0
     assert "small-best" in output.read_text()
 
 

@@ -44,7 +44,7 @@ def words(recipe, data, out, *changes):
     """The words of a small training of one step."""
     small = ["steps=1", "batch=2", "workers=0", *small_changes(recipe), *changes]
     settings = [word for change in small for word in ("--set", change)]
-    return ["train", recipe, "--data", data, "--out", out, "--quiet", *settings]
+    return ["train", recipe, "--data", data, "-o", out, "--quiet", *settings]
 
 
 @pytest.fixture

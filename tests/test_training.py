@@ -293,7 +293,7 @@ def stages(tmp_path_factory):
     for name, make in makers.items():
         make(root / name, size=(60, 70))
     for name, sets in RECIPE_DATA.items():
-        arguments = ["train", name, "--out", str(root / "runs" / name), "--quiet"]
+        arguments = ["train", name, "-o", str(root / "runs" / name), "--quiet"]
         arguments += [word for key in sets for word in ("--data", f"{key}={places[key]}")]
         changes = ["steps=2", "batch=2", "workers=0", "log_every=1", "render.num_shapes=8"]
         for change in (*changes, *small_changes(name)):
@@ -349,7 +349,7 @@ def test_a_missing_stage_is_named(tmp_path, capsys):
     make_chairs(tmp_path / "chairs")
     arguments = ["train", "chairs-1", "--data", f"chairs={tmp_path / 'chairs'}"]
     with pytest.raises(SystemExit) as exit_info:
-        main([*arguments, "--out", str(tmp_path / "runs" / "chairs-1")])
+        main([*arguments, "-o", str(tmp_path / "runs" / "chairs-1")])
     assert exit_info.value.code == 2
     assert "starts from 'chairs-0', but there is no" in capsys.readouterr().err
 

@@ -1,3 +1,5 @@
+"""The command `data bench`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +24,7 @@ def bench(
     """Measure how many pairs per second can be fed to training, and what limits it.
 
     The loader is measured with its workers, then each stage alone on one core. Files that the
-    system has in memory are read faster than from the disk.
+    system has cached are read faster than from the disk.
 
     Example:
 

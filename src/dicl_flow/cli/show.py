@@ -1,3 +1,5 @@
+"""The command `show`."""
+
 from pathlib import Path
 from typing import Annotated
 

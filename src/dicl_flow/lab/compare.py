@@ -1,7 +1,7 @@
 """Compare methods on the same pairs: one sheet per pair with estimates and their errors."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,16 +28,14 @@ class Comparison(NamedTuple):
     """By method."""
 
 
-def open_methods(names: Sequence[str], device: str, precision: str) -> dict[str, FlowMethod]:
-    """Baselines by name, everything else as weights."""
+def open_methods(names: Sequence[str], **options: Any) -> dict[str, FlowMethod]:
+    """Open baselines by name, everything else as weights, with `options` of `load`."""
     methods: dict[str, FlowMethod] = {}
     for entry in names:
         name = entry if entry in BASELINES else weights_name(entry)
         if name in methods:
             raise InputError(f"two methods are called {name!r}; rename a weights file")
-        methods[name] = (
-            BASELINES[entry]() if entry in BASELINES else _network(entry, device, precision)
-        )
+        methods[name] = BASELINES[entry]() if entry in BASELINES else _network(entry, options)
     return methods
 
 
@@ -49,8 +47,8 @@ def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
     return Comparison(_draw(pair, frames, flows, scores), scores)
 
 
-def _network(weights: str, device: str, precision: str) -> FlowMethod:
-    estimator = load(weights, device, precision)
+def _network(weights: str, options: Mapping[str, Any]) -> FlowMethod:
+    estimator = load(weights, **options)
     return lambda *frames: estimator(*frames).flow
 
 

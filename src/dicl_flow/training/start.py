@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import ModelConfig
+from ..config import ModelConfig, TrainConfig
 from ..errors import InputError
 from ..weights import check_keys, packaged_names, read_weights, resolve
 
@@ -19,6 +19,31 @@ _LEVEL = [
     "features.up_again.{}.",
     "features.outputs.{}.",
 ]  # the parameters of one level
+
+
+def find_start(config: TrainConfig, folder: Path, initial: str | None = None) -> Path | None:
+    """Return the weights that a run in `folder` starts from; None: random ones.
+
+    They are `initial`, or those that the stage before has left in its own run folder.
+    """
+    if initial == RANDOM:
+        return None
+    if initial is not None:
+        return resolve(initial)
+    if config.needs_weights:
+        raise InputError(
+            f"{config.name!r} is meant to start from trained weights: give `initial=WEIGHTS` (the "
+            f"packaged ones: `initial='rendered'`), or `initial='random'` to start from none"
+        )
+    if not config.start:
+        return None
+    path = folder.parent / config.start / "weights.safetensors"
+    if not path.is_file():
+        raise InputError(
+            f"this stage starts from {config.start!r}, but there is no {path}; train that first, "
+            f"or give `initial=WEIGHTS` or `initial='random'`"
+        )
+    return path
 
 
 def start_from(model: "FlowNetwork", path: str | Path) -> ModelConfig:
