@@ -184,11 +184,11 @@ def test_near_and_far_are_told_apart():
 
 # --- layers ------------------------------------------------------------------------------------
 
-VOLUME = layer_runs.Volume(channels=4, side=5, height=6, width=8)
+VOLUME = layer_runs.VolumeShape(channels=4, side=5, height=6, width=8)
 
 
 def test_table_1_of_the_paper():
-    volume = layer_runs.Volume(64, 7, 109, 256)
+    volume = layer_runs.VolumeShape(64, 7, 109, 256)
     dense, separable, batched, single = layers.layer_costs(volume)
     ratios = [cost.paper_parameters / single.paper_parameters for cost in (dense, separable)]
     assert ratios == [9 * 64, 2 * 64]

@@ -36,12 +36,12 @@ def layers(
     from ..estimation.compute import choose_device
     from ..evaluation import grid_markdown, print_grid
     from ..lab.layer_costs import WHY, draw_layers, layer_grids, measure_layers
-    from ..lab.layer_runs import Volume
+    from ..lab.layer_runs import VolumeShape
 
     if channels % 2:
         raise InputError(f"--channels counts those of two frames, so it is even; got {channels}")
     check_findings(output, "layers", [])
-    volume = Volume(channels, 2 * radius + 1, *options.parse_size("--size", size))
+    volume = VolumeShape(channels, 2 * radius + 1, *options.parse_size("--size", size))
     costs = measure_layers(volume, choose_device(device))
     grids = layer_grids(volume, costs)
     document = {"volume": asdict(volume), "layers": [asdict(cost) for cost in costs], "why": WHY}

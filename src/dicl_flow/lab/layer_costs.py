@@ -14,7 +14,7 @@ import torch
 from ..evaluation import Grid
 from ..pictures.figures import draw_figure
 from .clock import median_seconds
-from .layer_runs import BATCHED, DENSE, ONE_BY_ONE, SEPARABLE, Volume, layer_runs, peak_bytes
+from .layer_runs import BATCHED, DENSE, ONE_BY_ONE, SEPARABLE, VolumeShape, layer_runs, peak_bytes
 
 WHY = (
     "The paper counts a layer of the matching net from K channels to 1 (9K weights), of the other "
@@ -43,7 +43,7 @@ class LayerCost:
     seconds: float = 0.0
 
 
-def layer_costs(volume: Volume) -> list[LayerCost]:
+def layer_costs(volume: VolumeShape) -> list[LayerCost]:
     """The formulas of table 1, and those for layers of equal width."""
     channels, displacements = volume.channels, volume.side**2
     whole = channels * displacements * volume.pixels
@@ -58,7 +58,7 @@ def layer_costs(volume: Volume) -> list[LayerCost]:
     ]
 
 
-def measure_layers(volume: Volume, device: torch.device) -> list[LayerCost]:
+def measure_layers(volume: VolumeShape, device: torch.device) -> list[LayerCost]:
     """Measure memory and time of a real layer of each kind, K to K, without gradients.
 
     The input is the features of both frames, K/2 channels each. The memory is what a layer needs in
@@ -76,7 +76,7 @@ def measure_layers(volume: Volume, device: torch.device) -> list[LayerCost]:
     return measured
 
 
-def layer_grids(volume: Volume, costs: Sequence[LayerCost]) -> list[Grid]:
+def layer_grids(volume: VolumeShape, costs: Sequence[LayerCost]) -> list[Grid]:
     """The paper's table 1, and the same for layers of equal width, measured."""
     last = costs[-1]
     paper = [
@@ -108,14 +108,14 @@ def layer_grids(volume: Volume, costs: Sequence[LayerCost]) -> list[Grid]:
     ]
 
 
-def _title(volume: Volume) -> str:
+def _title(volume: VolumeShape) -> str:
     return (
         f"K = {volume.channels}, {volume.side}x{volume.side} displacements, "
         f"{volume.width}x{volume.height} pixels"
     )
 
 
-def draw_layers(volume: Volume, costs: Sequence[LayerCost]) -> Any:
+def draw_layers(volume: VolumeShape, costs: Sequence[LayerCost]) -> Any:
     """Parameters, arithmetic and memory of each kind of layer, K to K; logarithmic bars."""
     figure = draw_figure(11, 3.2)
     panels = figure.subplots(1, 3, sharey=True)

@@ -16,8 +16,8 @@ BATCHED, ONE_BY_ONE = "matching net, batched", "matching net, one by one"
 
 
 @dataclass(frozen=True)
-class Volume:
-    """The 5-D feature volume that a layer processes."""
+class VolumeShape:
+    """The size of the 5-D feature volume that a layer processes."""
 
     channels: int
     side: int
@@ -31,7 +31,7 @@ class Volume:
         return self.height * self.width
 
 
-def layer_runs(volume: Volume, features: Tensor) -> dict[str, Callable[[], Tensor]]:
+def layer_runs(volume: VolumeShape, features: Tensor) -> dict[str, Callable[[], Tensor]]:
     """One real layer of each kind, from K to K channels, on the features of two frames."""
     k, device = volume.channels, features.device
     dense = torch.rand(3, k, k, 3, 3, 3, device=device)  # the first axis: u
@@ -44,7 +44,7 @@ def layer_runs(volume: Volume, features: Tensor) -> dict[str, Callable[[], Tenso
     }
 
 
-def _convolve_4d(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
+def _convolve_4d(volume: VolumeShape, features: Tensor, weight: Tensor) -> Tensor:
     """A (3, K, K, 3, 3, 3) kernel over (U, K, V, H, W), as sums of 3-D convolutions."""
     side = volume.side
     stacked = _build(volume, features, (0, 2, 1, 3, 4)).transpose(1, 2)
@@ -56,7 +56,9 @@ def _convolve_4d(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
     return result
 
 
-def _convolve_separably(volume: Volume, features: Tensor, across: Tensor, along: Tensor) -> Tensor:
+def _convolve_separably(
+    volume: VolumeShape, features: Tensor, across: Tensor, along: Tensor
+) -> Tensor:
     """3x3 over (u, v) at each pixel, then 3x3 over (h, w) at each displacement."""
     pixels = _build(volume, features, (3, 4, 2, 0, 1)).permute(3, 4, 2, 0, 1).flatten(0, 1)
     mixed = F.conv2d(pixels, across, padding=1)  # (H·W, K, U, V)
@@ -67,7 +69,7 @@ def _convolve_separably(volume: Volume, features: Tensor, across: Tensor, along:
     return F.conv2d(slices, along, padding=1)
 
 
-def _one_by_one(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
+def _one_by_one(volume: VolumeShape, features: Tensor, weight: Tensor) -> Tensor:
     """One displacement at a time, of which one score per pixel is kept."""
     scores = features.new_empty(volume.side**2, volume.height, volume.width)
     for index, (u, v) in enumerate(_displacements(volume)):
@@ -76,7 +78,9 @@ def _one_by_one(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
     return scores
 
 
-def _build(volume: Volume, features: Tensor, order: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Tensor:
+def _build(
+    volume: VolumeShape, features: Tensor, order: tuple[int, ...] = (0, 1, 2, 3, 4)
+) -> Tensor:
     """The whole volume, (U, V, K, H, W), with its axes in memory in the given `order`."""
     shape = (volume.side, volume.side, volume.channels, volume.height, volume.width)
     memory = features.new_empty([shape[axis] for axis in order])
@@ -87,12 +91,12 @@ def _build(volume: Volume, features: Tensor, order: tuple[int, ...] = (0, 1, 2, 
     return whole
 
 
-def _displacements(volume: Volume) -> list[tuple[int, int]]:
+def _displacements(volume: VolumeShape) -> list[tuple[int, int]]:
     places = range(-(volume.side // 2), volume.side // 2 + 1)
     return [(u, v) for u in places for v in places]
 
 
-def _slice(volume: Volume, features: Tensor, u: int, v: int) -> Tensor:
+def _slice(volume: VolumeShape, features: Tensor, u: int, v: int) -> Tensor:
     """[features 1, features 2 shifted by (u, v)]: (K, H, W), zero outside."""
     radius = volume.side // 2
     top, left = radius + v, radius + u
