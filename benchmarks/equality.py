@@ -1,9 +1,10 @@
-"""How far the fast path is from the plain one.
+"""How far the accelerated estimate is from the plain one.
 
     python benchmarks/equality.py DEVICE NAME=PATH …
 
-For each pair and precision: mean distance of the two flows in px, the share of pixels further
-apart than 0.02 px; for each data set: EPE of the plain path in float32, change by the fast one.
+For each pair and precision: the mean distance of the two flows in px, and the share of pixels that
+differ by more than 0.02 px. For each data set: the EPE of the plain backend in float32, and by how
+much the accelerated one changes it.
 """
 
 import sys
@@ -16,7 +17,7 @@ from dicl_flow.evaluation import Prediction, pool, score_predictions
 
 device, *arguments = sys.argv[1:]
 chosen = dicl_flow.load(None, device).precision
-precisions = tuple(dict.fromkeys(("fp32", chosen)))  # and what is chosen here, if that is another
+precisions = tuple(dict.fromkeys(("fp32", chosen)))  # and the default of this device, if it differs
 estimators = {"plain": dicl_flow.load(None, device, "fp32", "plain")}
 estimators |= {name: dicl_flow.load(None, device, name, "fast") for name in precisions}
 
@@ -32,7 +33,7 @@ for name, root in map(parse_data_argument, arguments):
             distance = np.linalg.norm(flows[way][index] - plain, axis=-1)
             print(
                 f"{name} {pair.name} {way}: {distance.mean():.5f} px, "
-                f"{(distance > 0.02).mean():.2e} further than 0.02 px"
+                f"{(distance > 0.02).mean():.2e} of the pixels differ by more than 0.02 px"
             )
     epe = {
         way: pool(score_predictions(map(Prediction, pairs, found)).values()).values["epe"]

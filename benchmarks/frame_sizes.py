@@ -1,8 +1,8 @@
-"""Does a network carry over to frames of other sizes? Its EPE on pairs resized to each of them.
+"""The EPE of networks on pairs that are resized to several sizes.
 
 python benchmarks/frame_sizes.py runs/ablation/*/weights.safetensors --data kitti15=KITTI2015
 
-First the error of the coarsest level, then, after the arrow, that of the answer.
+Prints the error of the coarsest level → the error of the final flow.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SIZES = ["256x256", "384x256", "512x256", "384x384", "256x128", "384x128", "512x
 
 @torch.no_grad()
 def errors(model: FlowNetwork, name: str, root: Path, size: tuple[int, int]) -> Iterator[Tensor]:
-    """Of no motion, of the coarsest level and of the answer, for each pair."""
+    """For each pair: the EPE of zero flow, of the coarsest level and of the final flow."""
     for pair in list_pairs(name, root, needs_truth=True):
         batch = collate([read_sample(pair)])
         frames = (resize_pixels(normalize(i), size) for i in (batch.image1, batch.image2))
@@ -39,11 +39,11 @@ def errors(model: FlowNetwork, name: str, root: Path, size: tuple[int, int]) -> 
 
 
 def main() -> None:
-    """Print a table in Markdown: a row for each network and size, a column for each data set."""
+    """Print a Markdown table: a row per network and size, a column per data set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("weights", nargs="+")
     parser.add_argument("--data", type=parse_data_argument, action="append", required=True)
-    parser.add_argument("--sizes", nargs="+", default=SIZES)
+    parser.add_argument("--sizes", nargs="+", default=SIZES, help="WIDTHxHEIGHT")
     arguments = parser.parse_args()
     print(f"| weights | fed as | {' | '.join(name for name, _ in arguments.data)} |")
     print("|---" * (2 + len(arguments.data)) + "|")
@@ -55,7 +55,7 @@ def main() -> None:
             for name, root in arguments.data:
                 found = torch.stack([*errors(model, name, root, (height, width))]).mean(0)
                 still, coarsest, finest = found.tolist()
-                cells.append(f"{coarsest:.1f} → {finest:.2f} (no motion {still:.1f})")
+                cells.append(f"{coarsest:.1f} → {finest:.2f} (zero flow {still:.1f})")
             print(f"| {weights_name(path)} | {size} | {' | '.join(cells)} |", flush=True)
 
 

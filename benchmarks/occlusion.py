@@ -1,4 +1,4 @@
-"""How well the way there and back finds what is occluded, on rendered scenes.
+"""Precision and recall of the estimated occlusion on rendered scenes, for several thresholds.
 
 python benchmarks/occlusion.py PHOTOS|procedural [-w WEIGHTS] [-n SCENES] [--seed SEED]
 """

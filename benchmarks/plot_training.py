@@ -1,6 +1,8 @@
-"""Plot the curve of a training: python benchmarks/plot_training.py OUT.svg RUN …, stages in order.
+"""Plot the training curve of several stages.
 
-A RUN is a folder, named like its recipe, that holds log.jsonl.
+    python benchmarks/plot_training.py OUT.svg RUN …
+
+A RUN is a folder that contains log.jsonl and is named after its recipe; give the stages in order.
 """
 
 import json

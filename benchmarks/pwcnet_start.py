@@ -1,15 +1,16 @@
-"""Does PWC-Net begin to match? The EPE of its levels while it trains, for any start.
+"""Does PWC-Net learn to match? The EPE of its levels during training, for several initial values.
 
-python benchmarks/pwcnet_start.py PHOTOS                      # its own start
+python benchmarks/pwcnet_start.py PHOTOS                            # the default start
 python benchmarks/pwcnet_start.py PHOTOS --spread 1
-python benchmarks/pwcnet_start.py PHOTOS --without vary hush  # Kaiming's rule alone
+python benchmarks/pwcnet_start.py PHOTOS --without scaling damping  # Kaiming's rule alone
 
-With the recipe of `dicl-flow ablate hosts` at a constant rate; without a CUDA GPU on few and
+Uses the recipe of `dicl-flow ablate hosts` at a constant learning rate; without a CUDA GPU, few and
 small pairs.
 """
 
 import argparse
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from dicl_flow.ops import upsample_flow
 from dicl_flow.render import load_textures
 from dicl_flow.training import Processes, SceneSource, Trainer, read_recipe
 
+STEPS = {"scaling": "_scale_features", "damping": "_scale_heads"}  # of the initial values
 SMALL = ["backend=plain", "batch=8", "render.motion=0.3"]
 SMALL += ["augment.crop=[128,128]", "model.multiple=128"]
 
@@ -32,7 +34,7 @@ def spreads(trainer: Trainer) -> list[float]:
 
 
 def errors(trainer: Trainer) -> list[float]:
-    """The EPE of no motion, and of each level."""
+    """The EPE of zero flow, and of each level."""
     truth = trainer.batch.flow
     size = truth.shape[-2:]
     flows = [upsample_flow(level.refined.detach().float(), size) for level in trainer.levels]
@@ -40,17 +42,17 @@ def errors(trainer: Trainer) -> list[float]:
 
 
 def main() -> None:
-    """Print the mean EPE of every fifth of the steps, and what became of the features."""
+    """Print the mean EPE of each fifth of the steps, and how far the features vary."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photos", type=Path)
-    parser.add_argument("--without", nargs="*", choices=("vary", "hush"), default=())
-    parser.add_argument("--spread", type=float, default=pwcnet.SPREAD)
+    parser.add_argument("--without", nargs="*", choices=STEPS, default=())
+    parser.add_argument("--spread", type=float, default=pwcnet.FEATURE_DEVIATION)
     parser.add_argument("--rate", type=float, default=4e-4)
     parser.add_argument("--steps", type=int, default=250)
     arguments = parser.parse_args()
-    pwcnet.SPREAD = arguments.spread
-    for change in arguments.without:
-        setattr(pwcnet, f"_{change}", lambda module: None)
+    pwcnet.FEATURE_DEVIATION = arguments.spread
+    for step in arguments.without:
+        patch.object(pwcnet, STEPS[step], lambda module: None).start()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     recipe = ["model.host=pwcnet", "schedule.kind=step", "schedule.warmup=100"]
     recipe += [f"optimizer.learning_rate={arguments.rate}", *SMALL * (device.type == "cpu")]
@@ -65,7 +67,7 @@ def main() -> None:
             still, *levels = np.mean(seen[-report:], 0)
             text = " ".join(f"{error:.2f}" for error in levels)
             spread = " ".join(f"{value:.3f}" for value in spreads(trainer))
-            print(f"step {step}: EPE of no motion {still:.2f}, of strides 64 to 4: {text}")
+            print(f"step {step}: EPE of zero flow {still:.2f}, of strides 64 to 4: {text}")
             print(f"          features vary over an image by {spread}", flush=True)
 
 

@@ -1,13 +1,12 @@
-"""What a quality costs and brings: settings of passes and scales, beside each other.
+"""Time and accuracy of estimates with several passes and scales.
 
-    python benchmarks/quality.py --data rendered=PHOTOS --size 384x640 -n 24 -o quality.json
+    python benchmarks/quality.py --data rendered=PHOTOS --size 640x384 -n 24 -o quality.json
 
 A candidate is SCALE[+SCALE …][@STRIDE]: 1 is the normal estimate, 0.7 a smaller one, 1+2@8 a
-normal one and a second pass at twice the size that starts at the level of stride 8. Each is
-tried with every `--max-pixels` (0: frames in full size) and `--padding`; the default is what the
-weights say. Rendered scenes are held-out ones: those of the default settings, or of `--recipe`.
-Other data sets (`--data sintel-clean=…`) are for looking at last: settings are chosen on
-rendered scenes only.
+normal one followed by a pass at twice the size that starts at the level of stride 8. Each is
+measured with every `--max-pixels` (0: full size) and `--padding`; the default is that of the
+weights. Rendered scenes are held out: with the default settings, or with those of `--recipe`.
+Look at other data sets (`--data sintel-clean=…`) last: settings are chosen on rendered scenes only.
 """
 
 import argparse
@@ -54,7 +53,7 @@ def parse_candidate(text: str) -> Quality:
 
 
 def sets(arguments: argparse.Namespace) -> Iterator[tuple[str, list[FlowSample]]]:
-    """Each data set: its name and its pairs; rendered scenes once for each size."""
+    """The name and the pairs of each data set; rendered scenes once per size."""
     for name, root in arguments.data:
         if name != "rendered":
             yield name, [read_sample(pair) for pair in list_pairs(name, root, needs_truth=True)]
@@ -62,7 +61,7 @@ def sets(arguments: argparse.Namespace) -> Iterator[tuple[str, list[FlowSample]]
         photos = None if str(root) == "procedural" else root
         config = read_recipe(arguments.recipe, []).render if arguments.recipe else None
         for size in arguments.size:
-            height, width = map(int, size.split("x"))
+            width, height = map(int, size.split("x"))
             renderer = held_out_renderer(photos, (height, width), arguments.device, config=config)
             numbers = range(arguments.scenes)
             scenes = [renderer.render(1, number).to_samples()[0] for number in numbers]
@@ -72,7 +71,7 @@ def sets(arguments: argparse.Namespace) -> Iterator[tuple[str, list[FlowSample]]
 def measure(
     estimator: FlowEstimator, samples: list[FlowSample], repeats: int
 ) -> tuple[Score, float | None]:
-    """The score of all pairs together, and the seconds that the first takes, if it is timed."""
+    """The score over all pairs, and the seconds that the first one takes, if timed."""
     scores = [
         score_flow(estimator(sample.image1, sample.image2).flow, sample) for sample in samples
     ]
@@ -86,7 +85,7 @@ def measure(
 def row(
     name: str, quality: Quality, fed: ModelConfig, values: dict[str, float], seconds: float | None
 ) -> dict[str, Any]:
-    """Print a line of the table in Markdown, and return it for machines."""
+    """Print a row of the table in Markdown, and return it for JSON."""
     feeding = {"padding": fed.padding, "max_pixels": fed.max_pixels}
     cells = [f"{values[metric]:.3f}" if metric in values else "" for metric in SHOWN]
     time = "" if seconds is None else f"{1000 * seconds:.4g}"
@@ -96,24 +95,24 @@ def row(
 
 
 def main() -> None:
-    """Print a table in Markdown: a row for each data set and candidate."""
+    """Print a Markdown table: a row per data set and candidate."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--data", type=partial(parse_data_argument, also="rendered"), action="append", required=True
     )
-    parser.add_argument("--size", action="append", help="HEIGHTxWIDTH of rendered scenes")
-    parser.add_argument("-n", "--scenes", type=int, default=24, help="rendered scenes of a size")
+    parser.add_argument("--size", action="append", help="WIDTHxHEIGHT of rendered scenes")
+    parser.add_argument("-n", "--scenes", type=int, default=24, help="rendered scenes per size")
     parser.add_argument("--candidate", type=parse_candidate, action="append")
-    parser.add_argument("--recipe", help="whose scenes; default: the default settings")
+    parser.add_argument("--recipe", help="the recipe whose scenes are rendered")
     parser.add_argument("--max-pixels", type=int, action="append", help="0: full size")
     parser.add_argument("--padding", choices=PADDINGS, action="append")
     parser.add_argument("-w", "--weights")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--repeats", type=int, default=5, help="timed calls; 0: none")
+    parser.add_argument("--repeats", type=int, default=5, help="timed calls; 0: no timing")
     parser.add_argument("-o", "--output", type=Path, help="JSON file")
     arguments = parser.parse_args()
-    arguments.size = arguments.size or ["384x640", "436x1024", "640x1024"]
+    arguments.size = arguments.size or ["640x384", "1024x436", "1024x640"]
     weights = read_weights(resolve(arguments.weights))
     print(f"| data | candidate | {' | '.join(SHOWN.values())} | ms |")
     print("|---" * (len(SHOWN) + 3) + "|")
@@ -133,7 +132,7 @@ def main() -> None:
             estimator = FlowEstimator(model, *how, quality=quality)
             score, seconds = measure(estimator, samples, arguments.repeats)
             rows.append(row(name, quality, fed, score.values, seconds))
-            if arguments.output is not None:  # after each: a run may be cut short
+            if arguments.output is not None:  # after each one: a run may be interrupted
                 report = {"weights": weights.sha256, "torch": torch.__version__, "rows": rows}
                 arguments.output.write_text(json.dumps(report, indent=1) + "\n")
 

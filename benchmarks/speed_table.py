@@ -1,4 +1,4 @@
-"""Write the stored results into the speed tables of the docs: python benchmarks/speed_table.py."""
+"""Write the speed tables of the documentation from benchmarks/results/*.json."""
 
 import json
 import re
@@ -31,14 +31,14 @@ def milliseconds(value: float) -> str:
 
 
 def reports() -> list[dict]:
-    """The stored results, their machines by short names."""
+    """The stored results, with short names of the machines."""
     paths = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
     found = [json.loads(path.read_text()) for path in paths]
     return [{**one, "device": re.sub(r"\(R\)| Processor", "", one["device"])} for one in found]
 
 
 def full_table() -> str:
-    """All rows, and a line for each file that says how it was measured."""
+    """All rows, and a line per file that says how it was measured."""
     rows = (row(one["device"], one["host"], each) for one in reports() for each in one["results"])
     lines = (
         f"- {one['device']}: `{one['command']}`, torch {one['torch']}, {one['date']}\n"
@@ -48,7 +48,7 @@ def full_table() -> str:
 
 
 def short_table() -> str:
-    """One pair of one size through the published network."""
+    """One size, one pair, the published network."""
     rows = (
         row(one["device"], "dicl", each)
         for one in reports()
@@ -63,7 +63,7 @@ TABLES = {"README.md": short_table, "docs/speed.md": full_table}
 
 
 def insert(text: str, table: str) -> str:
-    """Replace what stands between the marks."""
+    """Replace the text between the marks."""
     before, _, rest = text.partition(MARKS[0])
     return f"{before}{MARKS[0]}\n{table}{MARKS[1]}{rest.partition(MARKS[1])[2]}"
 

@@ -1,7 +1,9 @@
-"""Memory of one training step at batch 1: python benchmarks/training_memory.py [HEIGHT WIDTH].
+"""GPU memory of a training step of one pair, for each host and matcher.
 
-Prints what CUDA had allocated at most, weights and optimizer included, for every host with its own
-matcher and with the learned one; the paper gives 1.9 G for VCN and 1.1 G for DICL at 256x384.
+    python benchmarks/training_memory.py [WIDTHxHEIGHT]
+
+Prints the most memory that torch allocated, weights and optimizer included, for every host with its
+own matcher and with the learned one. The paper: 1.9 G for VCN, 1.1 G for DICL, at 384x256.
 """
 
 import sys
@@ -14,7 +16,7 @@ from dicl_flow.config import HOSTS, AugmentConfig, DataConfig, ModelConfig, Trai
 from dicl_flow.data import FlowBatch
 from dicl_flow.training import Processes, Trainer
 
-height, width = map(int, sys.argv[1:] or (256, 384))
+width, height = map(int, (sys.argv[1] if len(sys.argv) > 1 else "384x256").split("x"))
 device = torch.device("cuda")
 images = torch.rand(2, 1, 3, height, width, device=device)
 truth = torch.randn(1, 2, height, width, device=device)
@@ -23,11 +25,11 @@ stage = TrainConfig("memory", (DataConfig("rendered"),), batch=1)
 stage = replace(stage, augment=AugmentConfig.crop_only((height, width)))
 print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {width}x{height}, fp32")
 for host, matcher in product(HOSTS, (None, "dicl")):
-    if host == matcher:  # its own
+    if host == matcher:  # that is its own matcher
         continue
     config = replace(stage, model=ModelConfig(host=host, matcher=matcher))
     trainer = Trainer(config, Processes(device))
-    trainer.train_step(repeat(batch), 0.0)  # Adam makes its state
+    trainer.train_step(repeat(batch), 0.0)  # Adam allocates its state
     torch.cuda.reset_peak_memory_stats()
     at_rest = torch.cuda.memory_allocated()
     trainer.train_step(repeat(batch), 0.0)

@@ -1,7 +1,10 @@
-"""Where the time of a training step goes, plain and fused: python benchmarks/training_parts.py.
+"""The time of each part of a training step, plain and accelerated.
 
-Batch 32 at 256x384, bfloat16, channels last, on a CUDA device. `--rehearse` runs everything once
-on the CPU, tiny, with the kernels in Triton's interpreter: its times mean nothing.
+    python benchmarks/training_parts.py
+
+32 pairs of 384x256, bfloat16, channels last, on a CUDA device. `--rehearse` runs everything once on
+the CPU, with a tiny network in float32 and the kernels in Triton's interpreter: its times mean
+nothing.
 """
 
 import argparse
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from dicl_flow.accelerated.training.matching import fuse
+from dicl_flow.accelerated.training.matching import accelerate
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig, OptimizerConfig
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.training import pyramid_loss
@@ -46,16 +49,17 @@ class Bench:
         return torch.randn(shape, device=self.device)
 
     def autocast(self) -> torch.autocast:
-        """bfloat16 where training uses it."""
-        return torch.autocast(self.device.type, torch.bfloat16)
+        """bfloat16 on a GPU, where training uses it."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
     def features(self, stride: int) -> Tensor:
-        """Features as the pyramid gives them, asking for a gradient."""
-        maps = self.random(self.model.config.feature_channels, stride).relu().bfloat16()
+        """Features as the pyramid gives them, which require a gradient."""
+        maps = self.random(self.model.config.feature_channels, stride).relu()
+        maps = maps.bfloat16() if self.device.type == "cuda" else maps
         return maps.contiguous(memory_format=LAST).requires_grad_()
 
     def forward_backward(self, forward: Callable[[], list[Tensor]]) -> Work:
-        """Run `forward` and send gradients back through all its outputs."""
+        """Run `forward`, then backward from all its outputs."""
         with torch.no_grad(), self.autocast():
             gradients = [torch.randn_like(output) for output in forward()]
 
@@ -67,7 +71,7 @@ class Bench:
         return work
 
     def parts(self) -> Iterator[tuple[str, Callable[[], Work]]]:
-        """Names, and what prepares each part's work."""
+        """The name of each part, and a function that prepares it."""
         yield "features", self.features_part
         for stride in self.model.levels:
             yield f"matching, stride {stride}", lambda stride=stride: self.matching_part(stride)
@@ -82,7 +86,7 @@ class Bench:
         return self.forward_backward(lambda: [*net(self.images[0]), *net(self.images[1])])
 
     def matching_part(self, stride: str) -> Work:
-        """One level's matcher."""
+        """The matcher of one level."""
         matcher = self.model.levels[stride].matcher
         maps = [self.features(int(stride)) for _ in "12"]
         return self.forward_backward(lambda: [matcher(*maps)])
@@ -112,7 +116,7 @@ class Bench:
         return lambda: self.loss(flows).backward()
 
     def optimizer_part(self) -> Work:
-        """Clip and step with gradients that are there already."""
+        """Clip and step, with given gradients."""
         gradients = [torch.randn_like(parameter) for parameter in self.model.parameters()]
 
         def work() -> None:
@@ -123,7 +127,7 @@ class Bench:
         return work
 
     def update(self) -> None:
-        """Clip, step, forget the gradients."""
+        """Clip, step and reset the gradients."""
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -170,7 +174,7 @@ def milliseconds(work: Work, repeats: int) -> float:
 
 
 def measure(prepare: Callable[[], Work], repeats: int) -> float | str:
-    """Milliseconds, or what went wrong: one part that fails must not cost the other numbers."""
+    """Milliseconds, or the error: if one part fails, the others are still measured."""
     try:
         return milliseconds(prepare(), repeats)
     except Exception as error:
@@ -217,9 +221,9 @@ def report_graph(bench: Bench, repeats: int) -> None:
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rehearse", action="store_true", help="tiny, on the CPU")
+    parser.add_argument("--rehearse", action="store_true", help="a tiny run on the CPU")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--size", type=int, nargs=2, default=(256, 384), metavar=("H", "W"))
+    parser.add_argument("--size", default="384x256", help="WIDTHxHEIGHT of a crop")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--search", action="store_true", help="let cuDNN try its algorithms")
     return parser.parse_args()
@@ -230,15 +234,17 @@ def main() -> None:
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = arguments.search
     if arguments.rehearse:
-        os.environ["TRITON_INTERPRET"] = "1"  # the fused layers import Triton when first used
+        os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported, at the first use
         device, config, batch, size, repeats = "cpu", TINY, 1, (16, 16), 1
     else:
         device, config, batch = "cuda", ModelConfig(), arguments.batch
-        size, repeats = tuple(arguments.size), arguments.repeats
-        print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batch {batch}, {size}")
+        width, height = map(int, arguments.size.split("x"))
+        size, repeats = (height, width), arguments.repeats
+        name = torch.cuda.get_device_name()
+        print(f"{name}, torch {torch.__version__}, batch {batch}, {arguments.size}")
     plain = build(config).to(device).to(memory_format=LAST).train()
-    fused = fuse(copy.deepcopy(plain))
-    for title, model in (("plain", plain), ("fused", fused)):
+    accelerated = accelerate(copy.deepcopy(plain))
+    for title, model in (("plain", plain), ("accelerated", accelerated)):
         bench = Bench(model, batch, size)
         report(title, bench, repeats)
         if device == "cuda":

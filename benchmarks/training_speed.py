@@ -1,46 +1,83 @@
-"""Plain and fused training on the same rendered scenes: python benchmarks/training_speed.py PHOTOS.
+"""The speed and the loss of a recipe, with and without one change of it.
 
-Prints milliseconds per step without and with rendering, then the loss of both, ten steps a line.
+    python benchmarks/training_speed.py PHOTOS                  # accelerated and plain
+    python benchmarks/training_speed.py PHOTOS --recipe every-level --set render.sizes=[]
+        --change loss.matching=[]                               # what the matching loss adds
+
+Both are trained on the same rendered scenes. Then their steps are timed alternately, without
+rendering (one batch is repeated) and with it. Prints the median milliseconds per step and those of
+each turn, then the mean loss of every ten steps. "fused", the backend of the recipes, needs a GPU.
 """
 
-import sys
-from dataclasses import replace
+import argparse
+from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 import torch
 
+from dicl_flow.data import FlowBatch
 from dicl_flow.training import Processes, Trainer, open_source, read_recipe
 
-photos, *changes = sys.argv[1:]  # changes: key=value of the recipe
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-processes = Processes(device)
-config = replace(read_recipe("rendered-0", ["steps=120", *changes]), log_every=10)
-backends = ("fused", "plain") if device.type == "cuda" else ("plain",)
+TURNS = 5
 
 
-def milliseconds(trainer, batches, steps=20):
-    trainer.train_step(batches, 0.5)
-    start = perf_counter()
-    for _ in range(steps):
-        trainer.train_step(batches, 0.5)  # waits for the device to know the loss
-    return (perf_counter() - start) / steps * 1000
+class Run:
+    """A trainer, its batches and what was measured."""
+
+    def __init__(self, arguments: argparse.Namespace, changes: list[str], device: str) -> None:
+        changes = [f"steps={arguments.steps}", *arguments.set, *changes]
+        config, processes = read_recipe(arguments.recipe, changes), Processes(torch.device(device))
+        source = open_source(config, {"rendered": arguments.photos})
+        self.batches = source.batches(config.batch, 0, processes)
+        self.trainer, self.batch_size = Trainer(config, processes), config.batch
+        self.losses = [self._step(self.batches, s / config.steps) for s in range(config.steps)]
+        self.alone: list[float] = []
+        self.rendered: list[float] = []
+
+    def time(self, steps: int = 10) -> None:
+        """Time some steps of each kind."""
+        for times, batches in (
+            (self.alone, repeat(self.trainer.batch)),
+            (self.rendered, self.batches),
+        ):
+            start = perf_counter()
+            for _ in range(steps):
+                self._step(batches, 0.5)
+            times.append((perf_counter() - start) / steps * 1000)
+
+    def _step(self, batches: Iterator[FlowBatch], progress: float) -> float:
+        return self.trainer.train_step(batches, progress)["loss"]  # waits for the device
 
 
-losses = {}
-for backend in backends:
-    stage = replace(config, backend=backend)
-    source = open_source(stage, {"rendered": Path(photos)})
-    batches = source.batches(stage.batch, 0, processes)
-    trainer = Trainer(stage, processes)
-    steps = range(stage.steps)
-    losses[backend] = [trainer.train_step(batches, s / stage.steps)["loss"] for s in steps]
-    with_rendering = milliseconds(trainer, batches, min(20, stage.steps))
-    alone = milliseconds(trainer, repeat(trainer.batch), min(20, stage.steps))
-    rate = stage.batch * 1000 / with_rendering
-    print(f"{backend}: {alone:.1f} ms, {with_rendering:.1f} ms with rendering, {rate:.0f} pairs/s")
-for first in range(0, config.steps, config.log_every):
-    part = slice(first, first + config.log_every)
-    means = (f"{name} {sum(v[part]) / len(v[part]):.2f}" for name, v in losses.items())
-    print(f"steps {first:4d} on: {'  '.join(means)}")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("photos", type=Path)
+    parser.add_argument("--recipe", default="rendered-0")
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE for both")
+    parser.add_argument("--change", default="backend=plain", help="KEY=VALUE for the second")
+    parser.add_argument("--steps", type=int, default=120, help="steps before the timing")
+    arguments = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    names = {arguments.recipe: [], arguments.change: [arguments.change]}
+    runs = {name: Run(arguments, changes, device) for name, changes in names.items()}
+    for _ in range(TURNS):
+        for run in runs.values():
+            run.time()
+    for name, run in runs.items():
+        print(f"{name}: {run.batch_size * 1000 / median(run.rendered):.0f} pairs/s with rendering")
+        for kind, times in (("without rendering", run.alone), ("with rendering", run.rendered)):
+            turns = " ".join(f"{time:.1f}" for time in times)
+            print(f"  {kind}: {median(times):.1f} ms per step ({turns})")
+    first, second = (median(run.alone) for run in runs.values())
+    print(f"without rendering, the first takes {first / second:.3f} times as long")
+    for start in range(0, arguments.steps, 10):
+        parts = [run.losses[start : start + 10] for run in runs.values()]
+        means = "  ".join(f"{sum(part) / len(part):.2f}" for part in parts)
+        print(f"loss from step {start}: {means}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,10 @@
-"""Frames a second from video to video: python benchmarks/video_speed.py [1920x1080 [600 [fast]]].
+"""Frames per second from video to video.
 
-Decodes and encodes with OpenCV (MPEG-4), so that PyAV is not needed; since its encoder uses one
-core, segments of the video are encoded beside each other. Prints what decoding alone takes,
-decoding and estimating, and everything; the last line is the end-to-end speed.
+    python benchmarks/video_speed.py [1920x1080 [600 [fast]]]      # WIDTHxHEIGHT, flows, backend
+
+Decodes and encodes with OpenCV (MPEG-4), so PyAV is not needed. OpenCV's encoder uses one core, so
+segments of the video are encoded in parallel. Prints the speed of decoding alone, of decoding and
+estimating, and of everything; the last line is the end-to-end speed.
 """
 
 import sys
@@ -35,7 +37,7 @@ def encode(path, pictures, rate=30.0):
 
 
 class Segments:
-    """Collects pictures; every `LENGTH` of them become a file, several at a time."""
+    """Collects pictures and encodes every `LENGTH` of them as a file, several files in parallel."""
 
     LENGTH, AT_ONCE = 32, 4
 
@@ -50,10 +52,10 @@ class Segments:
             self.flush()
 
     def flush(self):
-        """Have what is there encoded; wait where too much is under way."""
+        """Encode the collected pictures; wait if too many segments are being encoded."""
         if len(self.tasks) >= self.AT_ONCE:
             self.tasks[-self.AT_ONCE].result()
-        number = len(self.tasks)  # the first has the name that is asked for
+        number = len(self.tasks)  # the first one has the given name
         path = self.path.with_stem(f"{self.path.stem}_{number}") if number else self.path
         self.tasks.append(self.pool.submit(encode, path, self.pictures))
         self.pictures = []
@@ -67,12 +69,12 @@ class Segments:
 
 
 class OneVideo(PictureVideo):
-    """A video whose segments are the encoder's own; nothing is joined here."""
+    """A video whose segments are files of the encoder; they are not joined."""
 
     piece = 1 << 40
 
     def finish(self):
-        """Leave the segments where they are, to be removed."""
+        """Leave the segments where they are; the temporary folder is removed."""
         return self.output
 
 

@@ -1,4 +1,4 @@
-"""Child processes of tests: a process group of their own, a deadline, and no survivors."""
+"""Child processes of tests, each in a separate process group with a deadline."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ DEADLINE = 200  # seconds; less than the time limit of a test
 
 @contextmanager
 def started(*arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Start Python with `arguments`; whatever is left of its group ends with the block."""
+    """Start Python with `arguments`; at the end of the block its whole group is killed."""
     path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
     process = subprocess.Popen(
         [sys.executable, *map(str, arguments)],
@@ -34,12 +34,12 @@ def started(*arguments: object, **environment: str) -> Iterator[subprocess.Popen
 
 
 def finished(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    """Wait for a child; return what it printed and how it ended."""
+    """Wait for a child; return its output and exit code."""
     out, err = process.communicate(timeout=DEADLINE)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def run_child(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with `arguments` to its end."""
+    """Run Python with `arguments` and wait for it."""
     with started(*arguments, **environment) as process:
         return finished(process)

@@ -1,4 +1,4 @@
-"""Clips to write and to read back, and a stand-in for the network that knows their motion."""
+"""Write and read clips; a stand-in for the network that returns their true motion."""
 
 import csv
 
@@ -72,7 +72,7 @@ class KnownMotion:
 
 
 def know_motion(monkeypatch, sequence=KnownMotion):
-    """Let commands estimate with a stand-in; the network, a small one, is never asked."""
+    """Let commands estimate with the stand-in; the network, a small one, is not used."""
     estimator = FlowEstimator(build(SMALL), "cpu", "fp32", "plain")
     monkeypatch.setattr("dicl_flow.estimation.estimator.load", lambda *choices, **more: estimator)
     monkeypatch.setattr("dicl_flow.estimation.sequence.FlowSequence", sequence)

@@ -1,3 +1,5 @@
+"""Fixtures of all tests: small networks and weights, frames, the command, real pairs."""
+
 import os
 from pathlib import Path
 
@@ -23,14 +25,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 DATASETS = Path(
     os.environ.get("DICL_FLOW_DATASETS") or Path(__file__).parents[2] / "shared" / "datasets"
 )
-"""A few real pairs in the layouts of the benchmarks; tests that need them are skipped without."""
+"""A few real pairs in the layouts of the benchmarks; without them, some tests are skipped."""
 NO_DATASETS = "no real pairs: DICL_FLOW_DATASETS names no folder"
 
 HAS_BF16 = has_bf16(torch.device("cpu"))
-"""Elsewhere bfloat16 is emulated, hundreds of times slower: there one small case will do."""
+"""If not, bfloat16 is emulated and hundreds of times slower: one small case is enough."""
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this CPU only emulates bfloat16")
 
-PEAK = "most GiB in one process"
+PEAK = "peak GiB of one process"
 _PROCESSES = () if resource is None else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 SMALL = ModelConfig(levels=(LevelConfig(8, 2, ((8, 1),)), LevelConfig(4, 1, ((8, 1), (8, 2)))))
@@ -44,7 +46,7 @@ SMALL_LEVELS = (
 
 @pytest.fixture(scope="session")
 def datasets() -> Path:
-    """A few real pairs, where they are there."""
+    """The folder of real pairs, if there is one."""
     if not DATASETS.is_dir():
         pytest.skip(NO_DATASETS)
     return DATASETS
@@ -52,7 +54,7 @@ def datasets() -> Path:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Note the most memory that this process, or a child of it, has held so far."""
+    """Record the peak memory of this process and its children so far."""
     report = yield
     if call.when == "teardown" and resource is not None:
         peaks = (resource.getrusage(who).ru_maxrss for who in _PROCESSES)
@@ -61,7 +63,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say what was left out for want of data, and how much memory the tests took."""
+    """Print how many tests were skipped for lack of data, and the peak memory."""
     reports = terminalreporter.stats
     without = sum(NO_DATASETS in str(report.longrepr) for report in reports.get("skipped", []))
     if without:
@@ -73,13 +75,13 @@ def pytest_terminal_summary(terminalreporter):
         if name == PEAK
     }
     if peaks:
-        first = max(peaks, key=peaks.__getitem__)  # of equal ones the first that reached it
+        first = max(peaks, key=peaks.__getitem__)  # the first of equal ones
         terminalreporter.write_line(f"{PEAK}: {peaks[first]:.2f}, reached in {first}")
 
 
 @pytest.fixture
 def one_thread():
-    """As many threads as the children have: other sums would round otherwise."""
+    """As many threads as the children have: otherwise sums are rounded differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -39,7 +39,7 @@ def take_step(host, processes):
     """Loss, gradients and statistics of one step of the small network of `host`."""
     config = replace(CONFIG, batch=BATCH, optimizer=OptimizerConfig())
     kind = {"dicl": "averaged", "pwcnet": "multi-scale", "vcn": "summed"}[host]
-    model, loss = replace(CONFIG.model, host=host), replace(CONFIG.loss, kind=kind)
+    model, loss = CONFIG.model.with_host(host), replace(CONFIG.loss, kind=kind)
     trainer = Trainer(replace(config, model=model, loss=loss), processes)
     gradients = {}
     trainer.optimizer.step = lambda: gradients.update(

@@ -49,7 +49,7 @@ def make_things_full(root, size=SIZE, num_frames=4):
             for render_pass in ("clean", "final"):
                 folder = root / f"frames_{render_pass}pass" / scene / view
                 write_image(folder / f"{number:04d}.png", frame)
-            # the publishers' files reach beyond the clip: the last into the future, the first back
+            # the published files reach beyond the clip at both ends
             future = f"into_future/{view}/OpticalFlowIntoFuture_{number:04d}_{letter}.pfm"
             past = f"into_past/{view}/OpticalFlowIntoPast_{number:04d}_{letter}.pfm"
             write_truth(root / "optical_flow" / scene / future, flow)

@@ -4,7 +4,7 @@ import torch
 
 
 def randomize_norms(module):
-    """Give every batch norm statistics that do something."""
+    """Give every batch norm statistics that change its output."""
     for norm in module.modules():
         if isinstance(norm, torch.nn.BatchNorm2d):
             norm.running_mean.normal_(0, 0.3)

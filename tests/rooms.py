@@ -28,11 +28,11 @@ ROOMS = {
     "__main__": room("python -m dicl_flow", "cli"),
     "__init__": room(
         "the public names, imported when first used",
-        "estimation pictures models files config lazy errors _version",
+        "evaluation estimation pictures models files config lazy errors _version",
     ),
     "cli": room(
         "one file per command: parses and prints",
-        "lab video evaluation training export estimation render weights models ops data pictures "
+        "lab video evaluation training export estimation render weights models data pictures "
         "files config errors _version",
     ),
     "lab": room(
@@ -46,7 +46,7 @@ ROOMS = {
     ),
     "evaluation": room(
         "metrics, predict then score, tables, submissions, calibration",
-        "estimation data pictures files config errors",
+        "estimation render weights data pictures files config errors",
     ),
     "training": room(
         "recipe, losses, loop, gauges of each level, run folder, several processes",

@@ -21,8 +21,8 @@ def send(name: str) -> None:
         os.killpg(0, number)
 
 
-def signal_after(name: str, number: int, place: str) -> None:
-    """Let the `number`-th call of the method at `place`, "module:Class.method", end so."""
+def signal_after(name: str, number: int, place: str, set_attribute=setattr) -> None:
+    """Send a signal after the `number`-th call of the method at `place`, "module:Class.method"."""
     module, _, path = place.partition(":")
     owner_name, method = path.split(".")
     owner = getattr(import_module(module), owner_name)
@@ -34,7 +34,7 @@ def signal_after(name: str, number: int, place: str) -> None:
             send(name)
         return result
 
-    setattr(owner, method, counted)
+    set_attribute(owner, method, counted)
 
 
 def main(name: str, number: str, place: str, *command: str) -> None:

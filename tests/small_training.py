@@ -42,7 +42,7 @@ def small_changes(name):
         changes.append("loss.refined=[0.5,1.0]")
     if name == "every-level":
         changes.append("loss.matching=[1.0,0.0]")
-    # reduced precision has tests of its own
+    # reduced precision has separate tests
     return [*changes, "render.sizes=[]", "optimizer.precision=fp32", "backend=plain"]
 
 

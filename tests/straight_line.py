@@ -1,4 +1,4 @@
-"""DICL-Flow once more, written straight down with the authors' key names and nothing of ours.
+"""DICL-Flow written straight down, with the authors' key names and without our code.
 
 Slow, explicit, for comparison only: one loop per displacement, bilinear weights by hand.
 """

@@ -184,11 +184,11 @@ def test_near_and_far_are_told_apart():
 
 # --- layers ------------------------------------------------------------------------------------
 
-VOLUME = layer_runs.Volume(channels=4, side=5, height=6, width=8)
+VOLUME = layer_runs.VolumeShape(channels=4, side=5, height=6, width=8)
 
 
 def test_table_1_of_the_paper():
-    volume = layer_runs.Volume(64, 7, 109, 256)
+    volume = layer_runs.VolumeShape(64, 7, 109, 256)
     dense, separable, batched, single = layers.layer_costs(volume)
     ratios = [cost.paper_parameters / single.paper_parameters for cost in (dense, separable)]
     assert ratios == [9 * 64, 2 * 64]
@@ -317,7 +317,7 @@ def test_pixel_command(run, tmp_path, arguments, weights):
 
 def test_layers_command(run, tmp_path):
     out = tmp_path / "out"
-    size = ["--channels", 4, "--size", "6x8", "--radius", 2, "--device", "cpu"]
+    size = ["--channels", 4, "--size", "8x6", "--radius", 2, "--device", "cpu"]
     found = json.loads(run("analyze", "layers", *size, "-o", out, "--json")[1])
     assert found["written"] == [str(out / f"layers.{kind}") for kind in ("json", "png", "md")]
     code, printed, _ = run("analyze", "layers", *size, "-o", out)

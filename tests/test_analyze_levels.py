@@ -78,11 +78,11 @@ def test_a_dead_level_shows(sample):
 def test_the_command(run, tmp_path):
     weights = tmp_path / "small.safetensors"
     weights.write_bytes(encode_weights(Weights(SMALL, network().state_dict(), {})))
-    scenes = ["--rendered", "procedural", "-n", "2", "--size", "64x96", "--device", "cpu"]
+    scenes = ["--rendered", "procedural", "-n", "2", "--size", "96x64", "--device", "cpu"]
     out = tmp_path / "out"
     code, printed, _ = run("analyze", "levels", "-w", weights, *scenes, "-o", out)
     assert code == 0
-    assert "What each level contributes: small" in printed
+    assert "Contribution of each level: small" in printed
     document = json.loads((out / "levels.json").read_text())
     assert document["scenes"] == 2
     assert list(document["found"]["small"]) == STEPS

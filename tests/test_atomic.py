@@ -1,4 +1,5 @@
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,25 @@ def test_an_interrupt_leaves_no_traces(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_files({tmp_path / "a.txt": b"new"})
     assert not list(tmp_path.iterdir())
+
+
+def test_durable_files_are_on_the_disk_before_they_get_their_names(tmp_path, monkeypatch):
+    path, events = tmp_path / "a.txt", []
+    sync, rename = os.fsync, Path.replace
+
+    def note_sync(handle):
+        events.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    def note_rename(self, target):
+        events.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", note_rename)
+    write_files({path: b"new"}, durable=True)
+    assert events == ["file", "rename", "folder"]
+    assert path.read_bytes() == b"new"
 
 
 def test_written_files_have_ordinary_permissions(tmp_path):

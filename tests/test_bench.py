@@ -5,10 +5,16 @@ import json
 import cv2
 import pytest
 import torch
+from conftest import SMALL
+from torch._dynamo.exc import BackendCompilerFailed
+from torch._inductor.exc import InvalidCxxCompiler
 
 from dicl_flow.config import ModelConfig
+from dicl_flow.errors import InputError
+from dicl_flow.lab import speed_cases, speed_compiled
 from dicl_flow.lab.speed_cases import Case, moving_pattern
 from dicl_flow.lab.speed_floor import count_work
+from dicl_flow.models import build
 
 pytestmark = pytest.mark.heavy
 
@@ -16,11 +22,14 @@ QUICK = ("bench", "--repeats", "1", "--device", "cpu")
 
 
 @pytest.mark.heavy
-def test_bench_compares_with_the_plain_path(run, small_weights, tmp_path):
+def test_bench_compares_with_the_plain_path(run, small_weights, tmp_path, monkeypatch):
+    monkeypatch.setattr(speed_compiled, "check_compiler", lambda device: None)
+    monkeypatch.setattr(speed_cases, "compile_network", lambda model, device: model)  # minutes
     files = tmp_path / "b.json", tmp_path / "b.png"
     options = ("--size", "64x48", "--batch", "1", "--batch", "2", "--path", "plain-fp32")
     outputs = ("-o", files[0], "--plot", files[1])
-    code, out, _ = run(*QUICK, "-w", small_weights, *options, "--path", "fast-fp32", *outputs)
+    paths = ("--path", "fast-fp32", "--path", "compiled-fp32")
+    code, out, _ = run(*QUICK, "-w", small_weights, *options, *paths, *outputs)
     assert code == 0
     assert "times plain" in out
     assert "of peak: share of the speed that this machine's" in out
@@ -30,10 +39,13 @@ def test_bench_compares_with_the_plain_path(run, small_weights, tmp_path):
     assert [(row["batch"], row["backend"]) for row in rows] == [
         (1, "plain"),
         (1, "fast"),
+        (1, "compiled"),
         (2, "plain"),
         (2, "fast"),
+        (2, "compiled"),
     ]
     for row in rows:
+        assert row["startup_seconds"] > 0
         assert row["max_difference"] < 1e-2
         assert row["pairs_per_second"] == pytest.approx(row["batch"] / row["seconds"])
         assert row["ratio"] > 0
@@ -62,6 +74,35 @@ def test_bench_refuses_what_it_cannot_read(run, small_weights, options, message)
     code, _, err = run(*QUICK, "-w", small_weights, *options)
     assert code == 2
     assert message in err
+
+
+def test_compiling_leaves_the_network_as_it_is():
+    model = build(SMALL)
+    compiled = speed_compiled.compile_network(model, torch.device("cpu"))
+    assert compiled._compiled_call_impl is not None
+    assert model._compiled_call_impl is None
+    torch.testing.assert_close(compiled.state_dict(), model.state_dict())
+
+
+def test_without_a_compiler_the_error_says_so(run, small_weights, monkeypatch):
+
+    def find_none():
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", find_none)
+    code, out, err = run(*QUICK, "-w", small_weights, "--compile")
+    assert code == 2
+    assert not out
+    assert "torch.compile needs a C++ compiler, which was not found" in err
+
+
+def test_a_compiler_that_fails_is_named():
+    failed = BackendCompilerFailed(print, OSError("no Python.h\nand much more"), None)
+    with (
+        pytest.raises(InputError, match=r"failed here \(no Python.h\); measure without"),
+        speed_compiled.explained(),
+    ):
+        raise failed
 
 
 def test_counted_work_grows_with_pixels_and_pairs():

@@ -93,12 +93,14 @@ def test_features_have_32_channels_at_strides_64_to_4(paper):
 
 def test_matching_net_has_the_layers_of_the_paper():
     net = build_matcher("dicl", 32, 3).net
-    layers = [(b.conv.in_channels, b.conv.out_channels, b.conv.kernel_size[0]) for b in net[:5]]
+    blocks, score = [net.first, net.down, *net.inner, net.up], net.score
+    assert [*net] == [*blocks, score]
+    layers = [(b.conv.in_channels, b.conv.out_channels, b.conv.kernel_size[0]) for b in blocks]
     assert layers == [(64, 96, 3), (96, 128, 3), (128, 128, 3), (128, 64, 3), (64, 32, 4)]
-    assert [block.conv.stride[0] for block in net[:5]] == [1, 2, 1, 1, 2]
-    assert all(block.conv.bias is None for block in net[:5])
-    assert (net[5].in_channels, net[5].out_channels, net[5].kernel_size) == (32, 1, (3, 3))
-    assert net[5].bias is not None
+    assert [block.conv.stride[0] for block in blocks] == [1, 2, 1, 1, 2]
+    assert all(block.conv.bias is None for block in blocks)
+    assert (score.in_channels, score.out_channels, score.kernel_size) == (32, 1, (3, 3))
+    assert score.bias is not None
 
 
 def test_every_level_has_its_own_matching_net(paper):

@@ -184,10 +184,10 @@ def test_an_array_of_pairs_has_one_size(video, tmp_path):
     assert np.load(tmp_path / "s.npy").shape == (3, *SIZE, 2)  # nothing between the pairs
     code, _, error = video(kitti_folder(tmp_path / "mixed"), "-o", tmp_path / "m.npy")
     assert code == 2
-    assert "an array has flows of one size; here is 80x48 after 64x48; write a folder" in error
+    assert "have one size; this is 80x48 after 64x48; write a folder" in error
     code, _, error = video(frames, "-o", tmp_path / "flows", "--stride", 2)
     assert code == 2
-    assert "no pair was chosen" in error
+    assert "no pair is selected" in error
 
 
 def test_other_names_are_one_scene(tmp_path):

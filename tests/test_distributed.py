@@ -80,7 +80,7 @@ def test_torchrun_as_a_user_types_it(tmp_path):
     process = run_child(
         *("-m", "torch.distributed.run", "--nproc-per-node", "2"),
         *("--standalone", "-m", "dicl_flow", "train", "chairs-0"),
-        *("--data", f"chairs={tmp_path / 'chairs'}", "--out", str(tmp_path / "run")),
+        *("--data", f"chairs={tmp_path / 'chairs'}", "-o", str(tmp_path / "run")),
         *("--device", "cpu", *(word for change in changes for word in ("--set", change))),
     )
     assert process.returncode == 0, process.stderr

@@ -25,14 +25,18 @@ from conftest import SMALL_LEVELS
 
 import dicl_flow
 from dicl_flow.cli import app, main
-from dicl_flow.cli.demo import demo_pairs
 from dicl_flow.config import CUES, Calibration
+from dicl_flow.data import demo_pairs
 from dicl_flow.files import read_image, write_flow
 from dicl_flow.weights import Weights, encode_weights, read_weights, store
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted(
-    [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")],
+    [
+        *REPOSITORY.glob("*.md"),
+        *REPOSITORY.glob("benchmarks/*.md"),
+        *REPOSITORY.glob("docs/**/*.md"),
+    ],
     key=lambda path: path.relative_to(REPOSITORY),
 )
 SHELL, PYTHON, TEXT = ("sh", "bash", "console"), ("python",), ("", "text", "toml", "json", "csv")
@@ -65,12 +69,13 @@ SMALLER = [
     (r"--overfit \d+", "--overfit 2"),
     (r"^(dicl-flow render .*?) -n \d+", r"\1 -n 1"),
     (r"^(dicl-flow render .*?) --size \S+", r"\1"),
-    (r"^(dicl-flow render .*)$", r"\1 --size 64x96"),
+    (r"^(dicl-flow render .*)$", r"\1 --size 96x64"),
     (r"^(dicl-flow data bench .*?) --workers \d+", r"\1 --workers 0 --seconds 0.1 --crop 64x64"),
-    (r"^(dicl-flow analyze layers .*)$", r"\1 --size 16x24"),
+    (r"^(dicl-flow analyze layers .*)$", r"\1 --size 24x16"),
     (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 3 --size 128x128 --threshold 8"),
-    (r"^(dicl-flow export .*?)--size \S+(.*)$", r"\1--size 96x128\2 -w tiny.safetensors"),
-    (r"^(dicl-flow export .*--dynamic.*)$", r"\1 -w tiny.safetensors"),
+    # any size takes a minute: `make slow` does it, in tests/test_export.py
+    (r"^(dicl-flow export .*?)--dynamic(.*)$", r"\1--size FIXED\2"),
+    (r"^(dicl-flow export .*?)--size \S+(.*)$", r"\1--size 128x96\2 -w tiny.safetensors"),
     (r"^(dicl-flow bench.*?)( --size \S+)?( --device \S+)?( .*)?$", r"\1 --quick --size 64x64\4"),
     (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
     (r"^(python benchmarks/quality\.py .*?)--size \S+ -n \d+(.*)$", r"\1-n 1 --size 32x32\2"),
@@ -84,14 +89,16 @@ SMALLER = [
 SMALLER_PYTHON = [
     (r'f"cuda:\{rank\}"|"cuda(:\d)?"', '"cpu"'),
     (r"flows\[1000\]", "flows[1]"),
+    (r"(calibrate\(.*)\)\.save", r"\1, scenes=3, size=(128, 128), threshold=8).save"),
     (r'"[\w-]+/dicl-flow", "(estimator|network)"', rf'"{REPOSITORY}", "\1", source="local"'),
     (r'from_pretrained\("[\w-]+/[\w-]+"\)', 'from_pretrained("hub")'),
     (r"^.*\.push_to_hub\(.*$", "pass  # needs an account"),
 ]
 """(pattern, replacement), applied to each line of Python."""
 
-FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
+FOREIGN_OPTIONS = {  # of torchrun, pytest, pip, git and benchmarks/
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
+    "--change",
 }
 
 
@@ -250,7 +257,7 @@ def run_command(command):
             main(arguments)
         assert exit_info.value.code in (0, None), f"exit code {exit_info.value.code}"
     else:
-        pytest.fail("cannot be run here: mend it, or list it in EXEMPT with a reason")
+        pytest.fail("cannot be run here: repair it, or list it in EXEMPT with a reason")
 
 
 def run_script(arguments):
@@ -382,6 +389,19 @@ def test_links_lead_somewhere(page):
         file = page.parent / path if path else page
         assert file.exists(), target
         assert not anchor or anchor in heading_names(file), target
+
+
+def test_every_benchmark_is_cited_by_the_pages_that_its_readme_names():
+    rows = re.findall(
+        r"^- `(\w+\.py)`.*\n(.*)$", read_prose(REPOSITORY / "benchmarks/README.md"), re.MULTILINE
+    )
+    scripts = [path.name for path in (REPOSITORY / "benchmarks").glob("*.py")]
+    assert [script for script, _ in rows] == sorted(scripts)
+    for script, row in rows:
+        pages = re.findall(r"\]\(([^)]+)\)", row)
+        assert pages, script
+        for page in pages:
+            assert script in (REPOSITORY / "benchmarks" / page).read_text(), (script, page)
 
 
 def test_the_index_lists_every_how_to():

@@ -237,8 +237,7 @@ def test_tensors_of_a_batch_have_its_axis(estimator):
 
 @pytest.mark.heavy
 def test_packaged_weights_beat_no_flow_on_the_demo():
-    from dicl_flow.cli.demo import demo_pairs
-    from dicl_flow.data import read_sample
+    from dicl_flow.data import demo_pairs, read_sample
 
     pair = next(pair for pair in demo_pairs() if pair.truth is not None)
     sample = read_sample(pair)

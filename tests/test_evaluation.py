@@ -113,16 +113,17 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     data = ["-d", f"sintel-clean={sintel}", "-d", f"kitti15:noc={kitti}", "-d", f"pairs={clip}"]
     first, again = tmp_path / "first.json", tmp_path / "again.json"
     markdown, pictures, kept = tmp_path / "t.md", tmp_path / "worst", tmp_path / "kept"
-    outputs = ["--save", first, "--markdown", markdown, "--worst", 2, pictures, "--keep", kept]
+    outputs = ["-o", first, "--markdown", markdown, "--worst", 2, pictures, "--keep", kept]
     code, out, err = run("eval", *data, "-w", small_weights, "--baseline", "dis", *outputs)
     assert (code, err) == (0, "")
     assert "KITTI-15 (noc), 2" in out
-    assert "not endpoint errors" in out
+    assert "not end-point errors" in out
 
     computed = json.loads(first.read_text())["computed"]
     assert set(computed.values()) == {"whole"}  # multiples of what the small network takes
     for size, how in computed.items():
-        assert f"frames of {size} are computed {how}\n" in out
+        width, height = size.split("x")
+        assert f"frames {width} wide, {height} high are computed {how}\n" in out
 
     results = json.loads(first.read_text())["results"]
     found = {(result["data"], result["method"]) for result in results}
@@ -139,7 +140,7 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     drawn = files_under(pictures)
     assert len(drawn) == 2 * 3 * 2
     assert any(name.startswith("dis/kitti15-noc/01-00000") for name in drawn)
-    assert run("eval", *data, "--predictions", kept, "--save", again, "--quiet") == (0, "", "")
+    assert run("eval", *data, "--predictions", kept, "-o", again, "--quiet") == (0, "", "")
     rescored = json.loads(again.read_text())["results"]
     assert sorted(rescored, key=str) == sorted(results, key=str)
 
@@ -151,9 +152,9 @@ def test_eval_at_full_size_is_not_scaled(run, kitti, tmp_path):
     weights.write_bytes(encode_weights(Weights(config, build(config).state_dict())))
     arguments = ("eval", "-d", f"kitti15={kitti}", "-w", weights, "--device", "cpu")
     scaled = run(*arguments, "--keep", tmp_path / "scaled")[1]
-    assert "frames of 96x64 are computed scaled down to 48x32, 0.50 of the size\n" in scaled
+    assert "frames 96 wide, 64 high are computed scaled down to 48x32, 0.50 of the size\n" in scaled
     whole = run(*arguments, "--keep", tmp_path / "whole", "--full-size")[1]
-    assert "frames of 96x64 are computed whole\n" in whole
+    assert "frames 96 wide, 64 high are computed whole\n" in whole
     flows = [read_flow(next((tmp_path / n).rglob("*.flo"))) for n in ("scaled", "whole")]
     assert not np.allclose(*flows)
 
@@ -161,7 +162,7 @@ def test_eval_at_full_size_is_not_scaled(run, kitti, tmp_path):
 def test_eval_prints_what_it_would_save(run, kitti, tmp_path):
     saved, kept = tmp_path / "a.json", tmp_path / "kept"
     arguments = ("eval", "-d", f"kitti15={kitti}", "--baseline", "dis")
-    outputs = ("--save", saved, "--keep", kept, "--json")
+    outputs = ("-o", saved, "--keep", kept, "--json")
     code, out, err = run(*arguments, *outputs)
     assert (code, err) == (0, "")
     printed = json.loads(out)
@@ -182,6 +183,21 @@ def test_masks_part_visible_and_hidden_pixels(run, tmp_path):
     assert found["matched"] == pytest.approx(error[~hidden].mean())
     assert found["unmatched"] == pytest.approx(error[hidden].mean())
     assert "unmatched" in run(*arguments)[1]
+
+
+def test_python_users_evaluate_functions_estimators_and_some_pairs(kitti, small_weights):
+    estimator = dicl_flow.load(small_weights, device="cpu")
+    some = list_pairs("kitti15", kitti)[:1]
+    found = dicl_flow.evaluate({"kitti15": some}, {"still": still_method, "mine": estimator})
+    assert [result.method for result in found.results] == ["still", "mine"]
+    expected = evaluated("kitti15", kitti).scores[some[0].name].values
+    assert found.results[0].total.values == expected
+    assert found.results[1].total.values["ause"] > 0
+    assert found.computed == {"96x64": "whole"}
+    with pytest.raises(InputError, match="quality: for weights given by name"):
+        dicl_flow.evaluate({"kitti15": some}, {"still": still_method}, quality="best")
+    with pytest.raises(InputError, match="two methods have the name 'small'"):
+        dicl_flow.evaluate({"kitti15": some}, [small_weights, str(small_weights)])
 
 
 def test_eval_takes_a_backend(run, kitti, small_weights):
@@ -369,10 +385,10 @@ BAD_EVALUATIONS = {
     "unknown baseline 'dsi'; did you mean 'dis'": ["-d", "kitti15={kitti}", "--baseline", "dsi"],
     "ships no weights": ["-d", "kitti15={kitti}"],
     "no weights file": ["-d", "kitti15={kitti}", "--weights", "{tmp}/no.safetensors"],
-    "no folder {tmp}/no": ["-d", "kitti15={kitti}", "--baseline", "dis", "--save", "{tmp}/no/a"],
+    "no folder {tmp}/no": ["-d", "kitti15={kitti}", "--baseline", "dis", "-o", "{tmp}/no/a"],
     "same name": [
         *("-d", "kitti15={kitti}", "--baseline", "dis"),
-        *("--save", "{tmp}/a", "--markdown", "{tmp}/a"),
+        *("-o", "{tmp}/a", "--markdown", "{tmp}/a"),
     ],
     "from 1 up": ["-d", "kitti15={kitti}", "--baseline", "dis", "--worst", "0", "{tmp}/w"],
     "{file} is not a folder": ["-d", "kitti15={kitti}", "--baseline", "dis", "--keep", "{file}/k"],

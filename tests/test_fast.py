@@ -10,10 +10,10 @@ from golden import formula
 from networks import randomize_norms
 
 import dicl_flow
-from dicl_flow.accelerated.inference import FastDiclFlow, memory
+from dicl_flow.accelerated.inference import AcceleratedDiclFlow, memory
 from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
 from dicl_flow.accelerated.inference.folded_layers import folded_block
-from dicl_flow.cli.demo import demo_pairs
+from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.tiling import in_tiles, smallest_tile, tile_size
@@ -81,6 +81,20 @@ def test_factored_first_layer_is_exact(scene, size):
     torch.testing.assert_close(result, expected, atol=1e-10, rtol=0)
 
 
+def test_another_matching_net_needs_no_other_code_on_a_cpu():
+    """A wider window, other widths and one layer more: all are read from the net."""
+    torch.manual_seed(0)
+    matcher = build_matcher("dicl", 6, 2)
+    net = matcher.net
+    net[0], net[1] = ConvBlock(12, 10, kernel=5), ConvBlock(10, 128, stride=2)
+    net.insert(2, ConvBlock(128, 128))
+    matcher = randomize_norms(matcher).double()
+    maps = torch.randn(2, 1, 6, 8, 10).double() * (torch.rand(2, 1, 1, 8, 10) > 0.2)
+    with torch.no_grad():
+        result = FactoredMatcher(matcher, torch.float64)(*maps)
+        torch.testing.assert_close(result, matcher(*maps), atol=1e-10, rtol=0)
+
+
 def test_chunks_do_not_change_the_scores(monkeypatch):
     torch.manual_seed(0)
     matcher = randomize_norms(build_matcher("dicl", 4, 2)).double()
@@ -99,7 +113,7 @@ def test_whole_network_equals_the_plain_one_in_float64(golden_model, golden_imag
     images = [image[..., :128, :256] for image in golden_images]
     with torch.no_grad():
         expected = golden_model.double()(*images)
-        result = FastDiclFlow(golden_model, torch.float64)(*images)
+        result = AcceleratedDiclFlow(golden_model, torch.float64)(*images)
     golden_model.float()
     for fast, plain in zip(result, expected, strict=True):
         for a, b in zip(fast, plain, strict=True):
@@ -142,7 +156,7 @@ def test_sizes_and_batches_may_change_call_by_call(small_model):
 
 
 def test_features_can_be_kept_for_the_next_pair(small_model):
-    fast = FastDiclFlow(small_model)
+    fast = AcceleratedDiclFlow(small_model)
     image1, image2 = 2 * torch.rand(2, 1, 3, 32, 48) - 1
     with torch.no_grad():
         expected = fast(image1, image2)[-1]
@@ -173,9 +187,9 @@ def test_two_estimators_in_two_threads(small_model):
 def test_without_onednn_the_answer_is_the_same(small_model, monkeypatch):
     images = 2 * torch.rand(2, 1, 3, 32, 48) - 1
     with torch.no_grad():
-        expected = FastDiclFlow(small_model)(*images)[-1].refined
+        expected = AcceleratedDiclFlow(small_model)(*images)[-1].refined
         monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-        found = FastDiclFlow(small_model)(*images)[-1].refined
+        found = AcceleratedDiclFlow(small_model)(*images)[-1].refined
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 

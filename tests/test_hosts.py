@@ -3,7 +3,7 @@
 import copy
 import json
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 from math import log
 
 import numpy as np
@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from conftest import HAS_BF16, SMALL
 
-from dicl_flow.accelerated.inference import is_supported
-from dicl_flow.accelerated.training.matching import fuse
+from dicl_flow.accelerated.inference import AcceleratedDiclFlow, is_supported
+from dicl_flow.accelerated.training.matching import accelerate
 from dicl_flow.config import (
-    HOST_LEVELS,
+    HOST_RECORDS,
     HOSTS,
     MATCHERS,
     DataConfig,
@@ -54,7 +54,7 @@ ALONE = Processes(torch.device("cpu"))
 
 
 def small(host, matcher=None, **changes):
-    return replace(SMALL, host=host, matcher=matcher, **changes)
+    return replace(SMALL.with_host(host), matcher=matcher, **changes)
 
 
 def stage(model):
@@ -162,17 +162,38 @@ def test_context_nets_can_join_later(tmp_path):
 # ---------------------------------------------------------------- config
 
 
-def test_levels_and_loss_are_the_hosts_own():
-    for host in HOSTS:
-        assert ModelConfig(host=host).levels == HOST_LEVELS[host]
-    other = replace(ModelConfig(host="pwcnet"), host="vcn")
-    assert other == ModelConfig(host="vcn")
-    assert ModelConfig.from_json(other.to_json()) == other
-    train = TrainConfig("t", (DataConfig("chairs"),))
-    pwc = replace(train, model=ModelConfig(host="pwcnet"))
-    assert pwc.loss == LossConfig((0.32, 0.08, 0.02, 0.01, 0.005), (), "multi-scale")
-    assert replace(pwc, model=other).loss == LossConfig((0.25, 0.25, 0.25, 0.5, 1), (), "summed")
-    assert replace(pwc, model=ModelConfig()).loss == LossConfig()
+def of_host(host, loss=None, **model):
+    data, model = (DataConfig("chairs"),), ModelConfig(host=host, **model)
+    return TrainConfig("t", data, model=model, loss=loss or LossConfig())
+
+
+def test_defaults_come_from_the_record_of_the_host():
+    for host, record in HOST_RECORDS.items():
+        config = of_host(host)
+        assert config.model.levels == record.levels
+        assert config.model.projection is (host == "dicl")
+        assert config.loss == record.loss
+        assert ModelConfig.from_json(config.model.to_json()) == config.model
+    assert of_host("pwcnet").loss == LossConfig((0.32, 0.08, 0.02, 0.01, 0.005), (), "multi-scale")
+
+
+def test_a_given_value_is_kept_also_where_it_is_the_default_of_another_host():
+    for host, other in permutations(HOSTS, 2):
+        given = HOST_RECORDS[other]
+        config = of_host(host, given.loss, levels=given.levels)
+        assert config.model.levels == given.levels
+        assert config.loss == given.loss
+        assert ModelConfig.from_json(config.model.to_json()) == config.model
+    averaged = replace(HOST_RECORDS["dicl"].loss, exponent=0.5)
+    assert of_host("pwcnet", averaged).loss == averaged
+
+
+def test_a_change_of_host_changes_its_defaults_and_nothing_else():
+    for host, other in permutations(HOSTS, 2):
+        assert of_host(host).with_host(other) == of_host(other)
+    train = of_host("dicl", LossConfig((1, 1), (0, 1)), levels=SMALL.levels)
+    moved = train.with_host("vcn")
+    assert (moved.model.levels, moved.loss) == (SMALL.levels, train.loss)
 
 
 def test_pad_multiples():
@@ -190,8 +211,9 @@ def test_pad_multiples():
     ("changes", "message"),
     [
         ({"host": "pwc-net"}, "did you mean 'pwcnet'"),
-        ({"host": "vcn", "feature_channels": 16}, "own widths"),
+        ({"host": "vcn", "feature_channels": 16}, "fixed widths"),
         ({"host": "vcn", "levels": (LevelConfig(4), LevelConfig(2))}, "no features at stride 2"),
+        ({"host": "vcn", "projection": True}, "no projection"),
     ],
 )
 def test_what_a_host_cannot_be_is_refused(changes, message):
@@ -204,12 +226,20 @@ def test_an_unknown_loss_is_refused():
         LossConfig(kind="sumed")
 
 
+def test_another_kind_of_loss_needs_its_weights():
+    with pytest.raises(InputError, match="is not the host's own"):
+        read_recipe("rendered-0", ["model.host=pwcnet", "loss.kind=averaged"])
+    weights = ["loss.refined=[1, 1, 1, 1, 1]", "loss.matched=[]"]
+    config = read_recipe("rendered-0", ["model.host=pwcnet", "loss.kind=averaged", *weights])
+    assert config.loss == LossConfig((1,) * 5, (), "averaged")
+
+
 @pytest.mark.parametrize(("host", "matcher"), list(product(BOTH, ("", "dicl"))))
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_every_recipe_takes_every_host(recipe, host, matcher):
     changes = [f"model.host={host}", *([f"model.matcher={matcher}"] if matcher else [])]
     config = read_recipe(recipe, changes)
-    assert config.model.levels == HOST_LEVELS[host]
+    assert config.model.levels == HOST_RECORDS[host].levels
     assert not config.model.projection
     assert config.loss.kind != "averaged" or recipe == "chairs-0"  # which gives its own weights
 
@@ -222,7 +252,7 @@ def test_two_steps_of_a_recipe_from_the_command_line(run, host, tmp_path):
                 "steps=2", "save_every=2", f"optimizer.precision={precision}"]  # fmt: skip
     changes = [word for setting in settings for word in ("--set", setting)]
     data = ("--data", "rendered=procedural", "--device", "cpu", "--quiet")
-    code, _, err = run("train", "rendered-0", *changes, *data, "--out", tmp_path / "run")
+    code, _, err = run("train", "rendered-0", *changes, *data, "-o", tmp_path / "run")
     assert code == 0, err
     weights = tmp_path / "run" / "weights.safetensors"
     code, out, _ = run("info", weights, "--json")
@@ -252,8 +282,19 @@ def test_the_fast_path_is_refused_not_faked(host):
     model = build(small(host))
     assert not is_supported(model.config)
     assert FlowEstimator(model, "cpu").backend == "plain"
-    with pytest.raises(InputError, match=f"no fast path for host '{host}'"):
+    with pytest.raises(InputError, match=f"'{host}' with matcher None has no accelerated version"):
         FlowEstimator(model, "cpu", backend="fast")
+
+
+@pytest.mark.parametrize("matcher", [None, *MATCHERS])
+def test_what_is_supported_is_what_can_be_built(matcher):
+    model = build(small("dicl", matcher))
+    assert is_supported(model.config) == (matcher in (None, "dicl"))
+    if is_supported(model.config):
+        AcceleratedDiclFlow(model)
+    else:
+        with pytest.raises(InputError, match=f"matcher '{matcher}' has no accelerated version"):
+            AcceleratedDiclFlow(model)
 
 
 def test_bench_times_a_host(run):
@@ -449,7 +490,7 @@ def test_fused_filters_keep_volumes_channels_last(channels, space):
     plain = torch.nn.Sequential(
         VolumeFilter(channels, 4, space=space), SeparableConv(4, norm=False)
     )
-    fused = fuse(copy.deepcopy(plain))
+    fused = accelerate(copy.deepcopy(plain))
     orders = []
     for module in fused.modules():
         if isinstance(module, torch.nn.BatchNorm2d):

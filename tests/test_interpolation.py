@@ -6,11 +6,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import dicl_flow
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.interpolation import splat
 from dicl_flow.files import read_image, write_flow
+from dicl_flow.ops import sample_clamped
 
 pytestmark = pytest.mark.heavy
 
@@ -79,6 +81,15 @@ def test_splat_conserves_what_stays_inside():
     torch.testing.assert_close(thrown.sum((2, 3)), (values * inner).sum((2, 3)))
     moved = splat(values, torch.tensor([2.0, -1.0])[None, :, None, None].expand(2, 2, 8, 9))
     torch.testing.assert_close(moved[..., :-1, 2:], values[..., 1:, :-2])
+
+
+def test_a_clamped_grid_samples_as_border_padding_does():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(2, 3, 7, 9, generator=generator)
+    grid = 1.5 * torch.randn(2, 20, 30, 2, generator=generator)
+    grid[:, 0] = grid[:, 0].sign()  # corners
+    expected = F.grid_sample(values, grid, padding_mode="border", align_corners=True)
+    torch.testing.assert_close(sample_clamped(values, grid), expected, rtol=0, atol=1e-6)
 
 
 def test_interpolation_refuses_what_it_cannot_do():

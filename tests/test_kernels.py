@@ -1,10 +1,9 @@
-"""The fast twins against the plain modules: on a CUDA device, or in Triton's interpreter."""
+"""Accelerated modules compared with plain ones: on a CUDA device, or in Triton's interpreter."""
 
 import copy
 import importlib
 import os
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -19,8 +18,8 @@ from dicl_flow.accelerated.kernels import norm_relu as norm_module
 from dicl_flow.accelerated.kernels.layout import in_rows
 from dicl_flow.accelerated.kernels.norm_relu import norm_relu
 from dicl_flow.accelerated.kernels.pair_windows import pair_windows
-from dicl_flow.accelerated.training.convolutions import FusedConvBlock
-from dicl_flow.accelerated.training.matching import FusedPairwiseMatcher, fuse
+from dicl_flow.accelerated.training.convolutions import AcceleratedConvBlock
+from dicl_flow.accelerated.training.matching import AcceleratedPairwiseMatcher, accelerate
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.matching import PairwiseMatcher, build_matcher
@@ -150,7 +149,7 @@ def test_pair_windows_equal_the_plain_matcher(shape, radius, dtype):
     features = [random_map(*shape, dtype=dtype), features_with_holes(*shape, dtype=dtype)]
     features[0][:, :, 0, 0] = 0  # a hole in frame 1 hides nothing
     pairs, gradients = [], []
-    for kind in (PairwiseMatcher, FusedPairwiseMatcher):
+    for kind in (PairwiseMatcher, AcceleratedPairwiseMatcher):
         matcher = kind(Keep(), radius)
         leaves = [f.clone().requires_grad_() for f in features]
         matcher(*leaves)
@@ -167,8 +166,8 @@ def test_pair_windows_equal_the_plain_matcher(shape, radius, dtype):
 
 def test_fused_block_keeps_the_contract_of_the_plain_one():
     plain = ConvBlock(3, 8, up=True).to(DEVICE)
-    block = fuse(copy.deepcopy(plain))
-    assert type(block) is FusedConvBlock
+    block = accelerate(copy.deepcopy(plain))
+    assert type(block) is AcceleratedConvBlock
     assert block.state_dict().keys() == plain.state_dict().keys()
     x = random_map(2, 3, 4, 6)
     torch.testing.assert_close(block(x), plain(x))
@@ -178,7 +177,7 @@ def test_fused_block_keeps_the_contract_of_the_plain_one():
 @pytest.mark.parametrize("norm", [True, False])
 def test_without_batch_statistics_the_twin_is_the_plain_block(norm):
     plain = ConvBlock(3, 8, norm=norm).to(DEVICE)
-    block = fuse(copy.deepcopy(plain)).train()
+    block = accelerate(copy.deepcopy(plain)).train()
     block.bn.eval()  # frozen statistics
     plain.bn.eval()
     x = random_map(2, 3, 4, 6)
@@ -217,14 +216,14 @@ LONE = ModelConfig(matcher="mlp", context=False, levels=(LevelConfig(4, 1),))
     ("config", "tolerance"),
     [
         (TINY, 2e-5),
-        (replace(LONE, host="pwcnet"), 2e-5),
-        (replace(LONE, host="vcn"), 1e-2),  # rounding tips ReLUs behind its sums over
+        (LONE.with_host("pwcnet"), 2e-5),
+        (LONE.with_host("vcn"), 1e-2),  # rounding tips ReLUs behind its sums over
     ],
     ids=["dicl", "pwcnet", "vcn"],
 )
 def test_whole_network_trains_as_the_plain_one(config, tolerance):
     plain = decided(build(config).to(DEVICE).train())
-    fused = fuse(copy.deepcopy(plain))
+    fused = accelerate(copy.deepcopy(plain))
     assert fused.state_dict().keys() == plain.state_dict().keys()
     images = [torch.randn(2, 3, 16, 16, device=DEVICE) for _ in range(2)]
     expected = training_step(plain.double(), [image.double() for image in images])
@@ -232,7 +231,7 @@ def test_whole_network_trains_as_the_plain_one(config, tolerance):
 
 
 def test_the_same_step_twice_gives_the_same_bits():
-    matcher = fuse(build_matcher("mlp", 4, 1)).to(DEVICE)
+    matcher = accelerate(build_matcher("mlp", 4, 1)).to(DEVICE)
     features = [random_map(1, 4, 4, 6, dtype=torch.float32) for _ in range(2)]
     first, second = copy.deepcopy(matcher), copy.deepcopy(matcher)
     for twin in (first, second):
@@ -260,5 +259,5 @@ def test_what_the_kernels_cannot_read_is_refused(monkeypatch):
 
 def test_without_triton_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    with pytest.raises(InputError, match=r"need Triton.*or train the plain network"):
+    with pytest.raises(InputError, match=r"need Triton.*or use the plain backend"):
         importlib.reload(dicl_flow.accelerated.kernels)

@@ -92,9 +92,9 @@ def test_a_level_that_adds_nothing_for_a_thousand_steps_is_named():
     watch = LevelWatch(STRIDES, 0)
     assert all(not watch.note(step, errors(10, 9.99, 2)) for step in range(50, 1000, 50))
     (sentence,) = watch.note(1000, errors(10, 9.99, 2))
-    assert "the level of stride 8 adds nothing" in sentence
-    assert "9.99 px, and 10.00 px before it" in sentence
-    assert not watch.note(1050, errors(10, 11, 2))  # counted anew
+    assert "the level of stride 8 contributes nothing" in sentence
+    assert "9.99 px after it and 10.00 px before it" in sentence
+    assert not watch.note(1050, errors(10, 11, 2))  # counted from 0 again
 
 
 def test_a_level_that_helps_most_of_the_time_is_not_named():
@@ -135,7 +135,7 @@ def run_with_dead_level(folder, stride, monkeypatch, capsys):
 @pytest.mark.heavy
 def test_a_run_names_its_dead_level(tmp_path, monkeypatch, capsys):
     lines, said = run_with_dead_level(tmp_path, 8, monkeypatch, capsys)
-    assert said.count("the level of stride 8 adds nothing") == 2  # in eight steps
+    assert said.count("the level of stride 8 contributes nothing") == 2  # in eight steps
     assert "stride 4 adds" not in said
     assert all(line[ZERO] == pytest.approx(5) for line in lines)
     assert lines[-1]["stride_8/refined_error"] == pytest.approx(5, rel=1e-3)

@@ -228,7 +228,7 @@ def test_the_bench_measures_loader_and_stages(pairs):
 @pytest.mark.heavy
 def test_the_bench_command_names_the_bottleneck(pairs, capsys):
     root = str(pairs[0].image1.parents[1])
-    options = ["--crop", "24x32", "--seconds", "0.1", "--workers", "0", "--json"]
+    options = ["--crop", "32x24", "--seconds", "0.1", "--workers", "0", "--json"]
     with pytest.raises(SystemExit) as end:
         main(["data", "bench", "chairs:all", root, *options])
     assert end.value.code == 0

@@ -1,14 +1,22 @@
 import pytest
 import torch
+from torch import nn
 
 from dicl_flow.config import MATCHERS
+from dicl_flow.config.model import STRIDED_MATCHERS
 from dicl_flow.errors import InputError
-from dicl_flow.matching import _BUILDERS as BUILDERS
-from dicl_flow.matching import build_matcher
+from dicl_flow.matching import _METRICS, PAIRWISE_NETS, build_matcher
 
 
 def test_config_knows_the_matchers_there_are():
-    assert tuple(BUILDERS) == MATCHERS
+    assert (*_METRICS, *PAIRWISE_NETS) == MATCHERS
+
+
+@pytest.mark.parametrize("name", MATCHERS)
+def test_config_knows_which_matchers_need_even_sides(name):
+    layers = build_matcher(name, channels=4, radius=1).modules()
+    strides = {layer.stride for layer in layers if isinstance(layer, nn.Conv2d)}
+    assert strides - {(1, 1)} == ({(2, 2)} if name in STRIDED_MATCHERS else set())
 
 
 @pytest.mark.parametrize("name", MATCHERS)

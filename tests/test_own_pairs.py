@@ -152,8 +152,11 @@ def test_manifest_without_a_flow_column(tmp_path):
         (b"image1,flow\n", "lacks the column 'image2'"),
         (b"image1,image2,flo\n", "unknown column 'flo'; did you mean 'flow'"),
         (b"image1,image2\n", "lists no pairs"),
-        (b"image1,image2\npair0_img1.png\n", "line 2: as many entries"),
-        (b"image1,image2\npair0_img1.png,pair0_img2.png,x\n", "line 2: as many entries"),
+        (b"image1,image2\npair0_img1.png\n", "line 2: the number of entries differs"),
+        (
+            b"image1,image2\npair0_img1.png,pair0_img2.png,x\n",
+            "line 2: the number of entries differs",
+        ),
         (b"image1,image2\n,pair0_img2.png\n", "line 2: image1 is empty"),
         (b"image1,image2\n\npair0_img1.png,no.png\n", r"line 3: no file .*no\.png"),
         (b"image1,image2\n\xff\xfe,x\n", "not a table in UTF-8"),

@@ -1,12 +1,13 @@
 """The shape of the package: what is public, what imports what, what it costs to import."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from children import run_child
-from rooms import MOST_ARROWS, MOST_ROOMS, ROOMS, SOURCE, shown, tree
+from rooms import MOST_ARROWS, MOST_ROOMS, PAGE, ROOMS, SOURCE, shown, tree
 
 import dicl_flow
 
@@ -14,10 +15,20 @@ import dicl_flow
 SHARED_STEMS = {
     "__init__": "every package has one",
     **dict.fromkeys(
-        ("compare", "export", "levels", "render", "slow_motion", "submit"),
+        (
+            "calibrate",
+            "compare",
+            "export",
+            "levels",
+            "peaks",
+            "pixel",
+            "render",
+            "slow_motion",
+            "submit",
+        ),
         "a command, and its work",
     ),
-    **dict.fromkeys(("augment", "calibration"), "the settings, and what they set"),
+    **dict.fromkeys(("augment", "calibration", "loss"), "the settings, and what they set"),
     "readout": "the operation, and its kernel",
     "warp": "the operation, its kernel, and the command",
 }
@@ -60,6 +71,15 @@ def test_imports_point_down_and_the_house_stays_small():
 
 def test_the_page_shows_the_rooms():
     assert shown() == tree(), "python tests/rooms.py rewrites it"
+
+
+def test_the_page_names_files_that_exist():
+    """As far as it speaks of today."""
+    today = PAGE.read_text(encoding="utf-8").partition("## Four walks")[0]
+    names = set(re.findall(r"\b\w+\.py\b", today))
+    folders = (SOURCE, PAGE.parents[1] / "benchmarks", Path(__file__).parent)
+    assert len(names) > 20
+    assert names <= {path.name for folder in folders for path in folder.rglob("*.py")}
 
 
 def test_files_of_one_name_are_about_one_thing():

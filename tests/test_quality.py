@@ -14,7 +14,7 @@ from conftest import SMALL
 from networks import randomize_norms
 
 import dicl_flow
-from dicl_flow.accelerated.inference import FastDiclFlow
+from dicl_flow.accelerated.inference import AcceleratedDiclFlow
 from dicl_flow.config import CUES, QUALITIES, Calibration, LevelConfig, ModelConfig, Quality
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.choices import explain_frame
@@ -84,7 +84,7 @@ def test_coarser_levels_are_skipped(network, images):
 def test_the_fast_twin_begins_alike(network, images, stride):
     flow = 5 * torch.randn(2, 2, 16, 32, dtype=torch.float64)  # leaves the frame here and there
     initial = [InitialFlow(flow, stride), InitialFlow(-flow, stride)]
-    fast = FastDiclFlow(network, torch.float64)
+    fast = AcceleratedDiclFlow(network, torch.float64)
     pairs = [(network(*images, initial[0]), fast(*images, initial[0]))]
     both = (twin.both_ways(*images, *initial) for twin in (network, fast))
     pairs += zip(*both, strict=True)
@@ -100,7 +100,7 @@ def test_what_cannot_be_begun_from_is_refused(network, images):
     with pytest.raises(ValueError, match=r"must be \(2, 2, 16, 32\), got \(2, 2, 4, 8\)"):
         network(*images, InitialFlow(constant(0, 0, (4, 8)), 4))
     other = build(ModelConfig(host="pwcnet", levels=SMALL.levels))
-    with pytest.raises(InputError, match="host 'pwcnet' cannot begin from a flow"):
+    with pytest.raises(InputError, match="host 'pwcnet' cannot start from a flow"):
         other(*(image.float() for image in images), InitialFlow(constant(0, 0), 4))
 
 
@@ -403,7 +403,7 @@ def test_eval_names_the_quality(run, small_weights, tmp_path):
     fake_trees.MAKERS["pairs"](tmp_path / "pairs")
     output = tmp_path / "scores.json"
     data = ("--data", f"pairs={tmp_path / 'pairs'}")
-    assert run("eval", *data, "-w", small_weights, "--quality", "best", "--save", output)[0] == 0
+    assert run("eval", *data, "-w", small_weights, "--quality", "best", "-o", output)[0] == 0
     assert "small-best" in output.read_text()
 
 
@@ -438,7 +438,7 @@ def test_an_export_for_any_size_has_the_normal_quality(run, tmp_path):
 def test_an_export_of_one_size_has_the_quality_asked_for(run, tmp_path, kind, suffix):
     """What is written was compared with the estimator, of the same quality."""
     weights, output = tiny_weights(tmp_path / "tiny.safetensors"), tmp_path / f"x.{suffix}"
-    common = ("--format", kind, "-w", weights, "-o", output, "--size", "20x28", "--json")
+    common = ("--format", kind, "-w", weights, "-o", output, "--size", "28x20", "--json")
     code, out, _ = run("export", *common, "--quality", "best")
     assert code == 0
     assert json.loads(out)["mean_difference_px"] < 1e-3

@@ -305,10 +305,10 @@ def test_photographs_that_cannot_be_used_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"motion": -1.0}, "motion must lie in"),
-        ({"fog": (2.0, 0.5)}, "fog must lie in"),
-        ({"object_shift": (1.0, 2.0)}, "six rising lengths"),
-        ({"background_shift": (5.0, 4.0, 6.0, 7.0, 8.0, 9.0)}, "six rising lengths"),
+        ({"motion": -1.0}, "motion must be in"),
+        ({"fog": (2.0, 0.5)}, "fog must be in"),
+        ({"object_shift": (1.0, 2.0)}, "six increasing lengths"),
+        ({"background_shift": (5.0, 4.0, 6.0, 7.0, 8.0, 9.0)}, "six increasing lengths"),
         ({"object_radius": (0.5, 0.1)}, "smallest, largest"),
         ({"objects": (0, 0)}, "at least one"),
     ],
@@ -343,7 +343,7 @@ def run(capsys, *arguments):
 def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
     folder, stats = tmp_path / "new" / "scenes", tmp_path / "stats.png"
     photos = write_photos(tmp_path / "photos")
-    options = ("-n", 2, "-o", folder, "--size", "64x96", "--stats", stats, "--json")
+    options = ("-n", 2, "-o", folder, "--size", "96x64", "--stats", stats, "--json")
     code, output, _ = run(capsys, photos, *options)
     assert code == 0
     summary = json.loads(output)
@@ -366,9 +366,9 @@ def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
     [
         (["nowhere", "-o", "out"], "no folder of photographs nowhere"),
         ([".", "-o", "out"], "no photographs"),
-        (["procedural", "-o", "out", "--size", "big"], "--size must be HEIGHTxWIDTH"),
+        (["procedural", "-o", "out", "--size", "big"], "--size must be WIDTHxHEIGHT"),
         (["procedural", "-o", "out", "--size", "8x300"], "at least 16 px"),
-        (["procedural", "-o", "out", "--motion", "-2"], "motion must lie in"),
+        (["procedural", "-o", "out", "--motion", "-2"], "motion must be in"),
         (["procedural", "-o", "out", "--stats", "stats.pdf"], "drawn as .png"),
         (["procedural", "-o", "file"], "not a folder"),
     ],

@@ -145,9 +145,9 @@ def test_what_is_hidden_can_be_left_out(textures):
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(InputError, match="depth_share must lie in"):
+    with pytest.raises(InputError, match="depth_share must be in"):
         RenderConfig(depth_share=1.5)
-    with pytest.raises(InputError, match="travel_sideways must be six rising lengths"):
+    with pytest.raises(InputError, match="travel_sideways must be six increasing lengths"):
         RenderConfig(travel_sideways=(3, 2, 1, 1, 1, 1))
 
 

@@ -44,7 +44,7 @@ def words(recipe, data, out, *changes):
     """The words of a small training of one step."""
     small = ["steps=1", "batch=2", "workers=0", *small_changes(recipe), *changes]
     settings = [word for change in small for word in ("--set", change)]
-    return ["train", recipe, "--data", data, "--out", out, "--quiet", *settings]
+    return ["train", recipe, "--data", data, "-o", out, "--quiet", *settings]
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ class Waiting(RandomSource):
 
 def test_a_step_longer_than_the_minutes_is_announced_and_is_the_last(tmp_path):
     with redirect_stderr(Errors()) as errors:
-        source = Waiting(errors, "a step takes longer than the 0.01 minutes asked for")
+        source = Waiting(errors, "a step takes longer than the limit of 0.01 minutes")
         limits = Limits(minutes=0.01)
         outcome = train(KILLED, source, RunFolder(tmp_path), CPU, limits=limits)
     assert source.found

@@ -174,7 +174,7 @@ def test_each_kind_of_step_has_all_sizes():
                 "second_pass.every=2",
                 *("model.levels=[{stride=8}]", "loss.refined=[1]", "loss.matched=[1]"),
             ],
-            "a level of stride 16 to begin at, got host 'dicl' with the strides 8",
+            "a level of stride 16 to start at, got host 'dicl' with the strides 8",
         ),
     ],
 )
@@ -203,6 +203,6 @@ def test_a_level_finer_than_those_of_the_start_begins_afresh(tmp_path, capsys):
         assert torch.equal(started[key], random[key]) == key.startswith(new), key
     train(CONFIG, NumberedSource(), RunFolder(tmp_path / "run"), CPU, initial=path)
     said = " ".join(capsys.readouterr().err.split())
-    assert "have no level of stride 8: it begins afresh" in said
+    assert "have no level of stride 8: it starts from random weights" in said
     with pytest.raises(InputError, match=r"missing: features\.down\.64"):
         Trainer(CONFIG, CPU, weights_at(tmp_path / "fine.safetensors", LEVELS[1:]))

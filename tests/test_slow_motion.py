@@ -136,14 +136,14 @@ def test_a_broken_frame_is_left_out_by_choice(slow, tmp_path):
         ("clip -o x.mp4", "takes --factor"),
         ("clip -o x.mp4 --factor 4 -n 3", "takes --factor"),
         ("clip/a.png clip/b.png -o x.mp4 --factor 4", "as 'frames/*.png'"),
-        ("clip/a.png clip/b.png -o x.png --restart", "--restart is for a whole clip"),
+        ("clip/a.png clip/b.png -o x.png --restart", "--restart is for a clip"),
         ("clip/a.png clip/b.png clip/c.png -o x --factor 4", "quote the pattern: 'clip/*.png'"),
         ("clip -o x.npy --factor 4", "written as a video or a folder"),
         ("clip -o clip --factor 4", "clip is the input as well"),
         ("clip -o x.gif --factor 4 --fps 60", "a GIF shows 50"),
         ("clip -o x.mp4 --factor 4 --start 9", "the input has 3 frames"),
-        ("camera:0 -o x.mp4 --factor 4", "no clip"),
-        ("kitti -o x.mp4 --factor 4", "KITTI's pairs are no clip"),
+        ("camera:0 -o x.mp4 --factor 4", "not a clip"),
+        ("kitti -o x.mp4 --factor 4", "KITTI's pairs are not a clip"),
         ("mixed -o x --factor 4", "has 16 bits, but the frames before had 8"),
     ],
 )
@@ -172,7 +172,7 @@ def open_camera():
 def test_a_video_has_one_size(tmp_path):
     movie = Movie(tmp_path / "x.mp4", tmp_path, Fraction(25))
     movie.add(FINE[0], 0)
-    with pytest.raises(ValueError, match="pictures of one size; these are 64x40 after 64x48"):
+    with pytest.raises(ValueError, match="have one size; this is 64x40 after 64x48"):
         movie.add(FINE[0][8:], 1)
     movie.commit()
 

@@ -52,7 +52,7 @@ def test_eval_reports_and_draws(run, small_weights, tmp_path):
     root = make_sintel(tmp_path / "Sintel")
     picture, numbers = tmp_path / "curves.png", tmp_path / "numbers.json"
     data = ["-d", f"sintel-clean={root}"]
-    outputs = ["--sparsification", picture, "--save", numbers]
+    outputs = ["--sparsification", picture, "-o", numbers]
     code, out, err = run("eval", *data, "-w", small_weights, "--baseline", "dis", *outputs)
     assert (code, err) == (0, "")
     assert "AUSE" in out

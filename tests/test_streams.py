@@ -40,7 +40,7 @@ def test_an_image_comes_in_and_the_flow_goes_out(pipe, frames, small_weights, tm
     words = ("flow", *names, "-o", "-", "--format", "npy", "-w", small_weights)
     code, out, err = pipe(*words, stdin=frames[place].read_bytes())
     assert (code, out) == (0, expected.read_bytes())
-    assert "51x37" in err  # the summary
+    assert "51 wide, 37 high" in err  # the summary
     assert pipe(*words, "-q", stdin=frames[place].read_bytes()) == (0, out, "")
 
 
@@ -98,9 +98,9 @@ def test_nothing_on_stdin_is_said(pipe, frames, tmp_path):
 
 def test_a_terminal_is_neither_read_nor_filled_with_bytes(pipe, frames, monkeypatch):
     monkeypatch.setattr(Stdin, "isatty", lambda stream: True)
-    assert "a terminal here" in pipe("flow", "-", frames[1], "--image", "x.png")[2]
+    assert "is a terminal here" in pipe("flow", "-", frames[1], "--image", "x.png")[2]
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert "not for a terminal" in pipe("flow", *frames, "-o", "-")[2]
+    assert "not text for a terminal" in pipe("flow", *frames, "-o", "-")[2]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

@@ -98,9 +98,8 @@ def test_a_power_of_the_error_can_be_trained():
     flow = LevelFlow(torch.zeros(1, 2, 2, 2), torch.zeros(1, 2, 2, 2), torch.zeros(1, 1, 2, 2))
     loss = pyramid_loss([flow], truth, valid, (99,), LossConfig((2.0,), (1.0,), exponent=0.5))
     assert loss.item() == pytest.approx(1.5 * (18**0.5 + 0.01) ** 0.5, rel=1e-5)
-    with pytest.raises(InputError, match=r"loss\.exponent must lie in"):
+    with pytest.raises(InputError, match=r"loss\.exponent must be in"):
         LossConfig(exponent=2)
-    assert LossConfig(exponent=0.5).of_host("dicl").exponent == 0.5
 
 
 def test_loss_is_at_full_size_in_pixels():
@@ -189,14 +188,14 @@ def test_recipes_have_the_papers_numbers():
     ]
     assert [stages[f"chairs-{n}"].model.context for n in range(3)] == [False, True, True]
     assert [stages[f"chairs-{n}"].model.projection for n in range(3)] == [False, False, True]
-    assert stages["chairs-0"].loss == LossConfig((), (0.25, 0.25, 0.5, 0.75, 1.0))
+    assert stages["chairs-0"].loss == LossConfig((), (0.25, 0.25, 0.5, 0.75, 1.0), "averaged")
     assert stages["chairs-0"].augment == AugmentConfig.crop_only((256, 384))
     assert stages["chairs-1"].augment == AugmentConfig()
     expected = {"chairs-2": (64, 1e-3), "things": (16, 2.5e-4), "sintel": (16, 2.5e-4)}
     for name, numbers in expected.items():
         assert (stages[name].batch, stages[name].optimizer.learning_rate) == numbers
         assert stages[name].loss == LossConfig(
-            (0.5, 0.5, 0.5, 0.75, 1.0), (0.4, 0.4, 0.4, 0.6, 0.8)
+            (0.5, 0.5, 0.5, 0.75, 1.0), (0.4, 0.4, 0.4, 0.6, 0.8), "averaged"
         )
     assert stages["chairs-2"].schedule.milestones == (20_000,)
     assert (stages["things"].steps, stages["things"].augment.crop) == (220_000, (384, 768))
@@ -208,6 +207,8 @@ def test_recipes_have_the_papers_numbers():
 def test_configs_survive_toml():
     for config in (CONFIG, *(read_recipe(name, []) for name in recipe_names())):
         assert structure(TrainConfig, tomllib.loads(to_toml(config))) == config
+    strange = replace(CONFIG, name='a "b"\n\\ \t\x7fä')
+    assert tomllib.loads(to_toml(strange))["name"] == strange.name
 
 
 @pytest.mark.parametrize(
@@ -221,15 +222,15 @@ def test_configs_survive_toml():
         ("optimizer.kind=sgd", "unknown optimizer.kind 'sgd'"),
         ("optimizer.average=1", r"optimizer.average must be in \[0, 1\)"),
         ("schedule.kind=cosin", "did you mean 'cosine'"),
-        ("schedule.milestones=[5, 2]", "must rise"),
+        ("schedule.milestones=[5, 2]", "must increase"),
         ("augment.crop=[100, 100]", "multiples of 128, got"),
         ("model.multiple=256", r"multiples of 256 \(model.multiple is 256\), got"),
-        ("augment.eraser=2", "eraser must lie in"),
+        ("augment.eraser=2", "eraser must be in"),
         ("loss.refined=[1]", "one weight per level"),
         ("model.context=true", None),
         ("data=[]", "data is empty"),
         ("name.x=1", "name is not a table"),
-        ("nonsense", "is key=value"),
+        ("nonsense", "must be key=value"),
     ],
 )
 def test_a_wrong_recipe_names_the_key(change, message):
@@ -292,7 +293,7 @@ def stages(tmp_path_factory):
     for name, make in makers.items():
         make(root / name, size=(60, 70))
     for name, sets in RECIPE_DATA.items():
-        arguments = ["train", name, "--out", str(root / "runs" / name), "--quiet"]
+        arguments = ["train", name, "-o", str(root / "runs" / name), "--quiet"]
         arguments += [word for key in sets for word in ("--data", f"{key}={places[key]}")]
         changes = ["steps=2", "batch=2", "workers=0", "log_every=1", "render.num_shapes=8"]
         for change in (*changes, *small_changes(name)):
@@ -348,7 +349,7 @@ def test_a_missing_stage_is_named(tmp_path, capsys):
     make_chairs(tmp_path / "chairs")
     arguments = ["train", "chairs-1", "--data", f"chairs={tmp_path / 'chairs'}"]
     with pytest.raises(SystemExit) as exit_info:
-        main([*arguments, "--out", str(tmp_path / "runs" / "chairs-1")])
+        main([*arguments, "-o", str(tmp_path / "runs" / "chairs-1")])
     assert exit_info.value.code == 2
     assert "starts from 'chairs-0', but there is no" in capsys.readouterr().err
 
@@ -440,7 +441,7 @@ def test_a_bad_batch_is_skipped_counted_and_leaves_no_trace(tmp_path):
 @pytest.mark.heavy
 def test_ten_bad_batches_in_a_row_stop_the_run_with_the_batch_saved(tmp_path):
     config = replace(CONFIG, steps=50, picture_every=0)
-    with pytest.raises(InputError, match="not finite 10 times in a row, last at step 13"):
+    with pytest.raises(InputError, match="not finite in 10 consecutive steps, the last of them 13"):
         train(config, RandomSource(poison=range(3, 50)), RunFolder(tmp_path), CPU, quiet=True)
     batch = torch.load(tmp_path / "bad_batch.pt", weights_only=True)
     assert batch["image1"].isnan().any()
@@ -452,7 +453,7 @@ def test_a_run_folder_is_not_overwritten(tmp_path):
     with pytest.raises(InputError, match="already holds a run"):
         train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
     changed = replace(CONFIG, batch=4, workers=3)
-    with pytest.raises(InputError, match="another batch; resume it as it was"):
+    with pytest.raises(InputError, match="another batch; resume it with the same"):
         train(changed, RandomSource(), RunFolder(tmp_path), CPU, resume=True, quiet=True)
 
 
@@ -506,7 +507,7 @@ def test_overfit_needs_as_many_pairs_and_batch_norm_two_pixels(tmp_path):
         FixedSource(CONFIG, {"chairs": tmp_path}, 99)
     smallest = (CONFIG.model.pad_multiple,) * 2
     config = replace(CONFIG, augment=AugmentConfig.crop_only(smallest))
-    with pytest.raises(InputError, match="take two pairs at a time"):
+    with pytest.raises(InputError, match="use at least two pairs at a time"):
         FixedSource(config, {"chairs": tmp_path}, 1)
 
 
@@ -533,7 +534,7 @@ def test_rendered_scenes_cannot_be_mixed_and_need_photographs(tmp_path):
 
 
 def test_data_must_be_located():
-    with pytest.raises(InputError, match=r"say where it lies with `roots=\{'chairs': PATH\}`"):
+    with pytest.raises(InputError, match=r"give its folder with `roots=\{'chairs': PATH\}`"):
         DataSource(CONFIG, {})
 
 
@@ -558,25 +559,26 @@ def undisturbed(tmp_path_factory):
     return state_of(folder)
 
 
-def moments(seed):
-    """Ten random moments to die at: inside a write, at a rename, between two steps."""
+def moments(count, seed):
+    """Random moments to die at, in turn: inside a write, at a rename, between two steps."""
     generator = np.random.default_rng(seed)
-    for number in range(10):
-        count = int(generator.integers(2, 5))
+    for number in range(count):
+        call = int(generator.integers(2, 5))
         if number % 3 == 0:
-            yield "in-write", count, int(generator.integers(1, 10**5))
+            yield "in-write", call, int(generator.integers(1, 10**5))
         elif number % 3 == 1:
-            yield "at-rename", count
+            yield "at-rename", call
         else:
-            yield "at-batch", count - 2
+            yield "at-batch", call - 2
 
 
 @pytest.mark.heavy
 @pytest.mark.xdist_group("killed")
-def test_killed_ten_times_and_resumed_the_run_ends_bit_identical(tmp_path, undisturbed):
-    codes = [run_child(CHILD, tmp_path, *moment).returncode for moment in moments(seed=3)]
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_and_resumed_the_run_ends_bit_identical(tmp_path, undisturbed, count):
+    codes = [run_child(CHILD, tmp_path, *moment).returncode for moment in moments(count, seed=3)]
     assert set(codes) <= {0, -signal.SIGKILL}
-    assert codes.count(-signal.SIGKILL) >= 5
+    assert codes.count(-signal.SIGKILL) >= count / 2
     assert run_child(CHILD, tmp_path).returncode == 0
     assert_same(state_of(tmp_path), undisturbed)
     steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]

@@ -228,7 +228,7 @@ def packaged(run):
     return lambda *arguments: run("video", *arguments, "--device", "cpu", "--precision", "fp32")
 
 
-def test_the_way_back_and_masks_lie_beside_the_flow(packaged, clip, tmp_path, both_ways):
+def test_backward_flow_and_masks_lie_next_to_the_flow(packaged, clip, tmp_path, both_ways):
     flows, stack = tmp_path / "flows", tmp_path / "stack.npy"
     code, _, _ = packaged(clip, "-o", flows, "-o", stack, "--backward", "--occlusion")
     assert code == 0
@@ -317,7 +317,7 @@ def test_frames_of_one_name_are_refused_in_a_folder_of_flows(video, tmp_path, na
     code, _, error = video(f"{frames}{given}", "-o", tmp_path / "flows")
     assert code == 2
     one, two = (frames / name for name in names[:2])
-    assert f"the flows of {one} and {two} would be one file, f0.flo; choose" in error
+    assert f"the flows of {one} and {two} would be one file, f0.flo; select" in error
     assert list(tmp_path.iterdir()) == [frames]
     assert video(f"{frames}{given}", "-o", tmp_path / "flows", "--start", 1)[0] == 0
     assert video(f"{frames}{given}", "-o", tmp_path / "s.npy")[0] == 0  # knows no names
@@ -426,28 +426,28 @@ def empty(path):
     [
         (lambda p: p / "no.mp4", [], "no video, folder or camera"),
         (lambda p: p / "no*.png", [], "no images in"),
-        (lambda p: sound(p / "sound.wav"), [], "holds no pictures"),
+        (lambda p: sound(p / "sound.wav"), [], "has no video stream"),
         (lambda p: empty(p / "empty"), [], "no images in"),
         (lambda p: Path(__file__), [], "cannot be decoded as a video"),
         (lambda p: "camera:99", [], "cannot open camera 99"),
         (lambda p: "camera:front", [], "a camera is camera:0"),
-        (lambda p: write_video(p / "one.mkv", FRAMES[:1]), [], "two frames at least"),
+        (lambda p: write_video(p / "one.mkv", FRAMES[:1]), [], "at least two frames"),
         (lambda p: write_images(p / "f", FRAMES), ["--start", "1s"], "images have no time"),
-        (None, ["--start", "soon"], "--start is a frame's number"),
-        (None, ["--end", "-3"], "--end is a frame's number"),
+        (None, ["--start", "soon"], "--start is a frame number"),
+        (None, ["--end", "-3"], "--end is a frame number"),
         (
             None,
             ["--start", "100"],
-            "start (frame 100) lies past the end: the input has 8 frames (0.80 s)",
+            "start (frame 100) is past the end: the input has 8 frames (0.80 s)",
         ),
-        (None, ["--start", "2s"], "start (2 s) lies past the end: the input has 8 frames (0.80 s)"),
-        (None, ["--start", "3", "--end", "3"], "the end (frame 3) must lie after the start"),
+        (None, ["--start", "2s"], "start (2 s) is past the end: the input has 8 frames (0.80 s)"),
+        (None, ["--start", "3", "--end", "3"], "the end (frame 3) must be after the start"),
         (lambda p: write_images(p / "f", FRAMES[:3]), ["--start", 3], "the input has 3 frames"),
         (None, ["--cuts", "blnk"], "did you mean 'blank'"),
-        (None, ["-o", "x.gif", "--fps", "60"], "a GIF shows 50 pictures a second at most"),
+        (None, ["-o", "x.gif", "--fps", "60"], "a GIF shows at most 50 frames per second"),
         (None, ["b.png", "c.png"], "got 3 inputs, one is taken; quote the pattern: '"),
         (None, ["--stride", "0"], "--stride is 1 or more"),
-        (None, ["--scale", "0"], "--scale lies between"),
+        (None, ["--scale", "0"], "--scale is above 0"),
         (None, ["--max", "0"], "--max must be positive"),
         (None, ["--on-error", "shout"], "unknown --on-error 'shout'"),
         (None, ["--show", "wheel"], "--show is for a video"),
@@ -536,7 +536,7 @@ def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(video, usual
     flows = tmp_path / "flows"
     child = run_child(CHILD, "SIGINT", 4, EACH_FLOW, "video", clip, "-o", flows, *usual)
     assert child.returncode == 128 + signal.SIGINT
-    assert "stopped; 4 flows are done, the same command goes on" in child.stderr
+    assert "stopped; 4 flows are done; the same command resumes it" in child.stderr
     code, _, error = video(clip, "-o", flows, "--stride", 2)
     assert code == 2
     assert "unfinished run with other settings: stride was 1 and is 2 now; use" in error
@@ -576,7 +576,7 @@ def test_a_run_does_not_go_on_with_other_frames(video, tmp_path, change, words, 
     change(frames)
     code, _, error = video(given, "-o", flows)
     assert code == 2
-    assert f"holds an unfinished run of other frames ({words} since); put them back" in error
+    assert f"holds an unfinished run of other frames ({words} since); restore them" in error
     assert video(given, "-o", flows, "--restart")[0] == 0
 
 
@@ -619,7 +619,7 @@ def test_two_runs_do_not_write_to_one_output(video, usual, clip, tmp_path, pairs
     monkeypatch.setattr(Watch, "__call__", watch)
     assert video(clip, "-o", output)[0] == 0
     assert others[0].returncode == 2
-    message = f"error: another run is writing to {output}.parts just now; wait for its end"
+    message = f"error: another run is writing to {output}.parts; wait until it ends"
     assert others[0].stderr.startswith(message)
     assert others[0].stderr.count("\n") == 1
     np.testing.assert_allclose(np.load(output), pairs, rtol=1e-4, atol=1e-4)
@@ -638,7 +638,7 @@ def test_what_changed_is_said_in_words(tmp_path):
     words = (
         "other settings: input was a.mp4 and is b.mp4 now, weights (w) changed since, show was not "
         "given and is frame now, backward was off and is on now, fps was 2 and is 2.5 now, output "
-        "was x.npy and is x.npy, y.csv now; use the same ones, or begin anew"
+        "was x.npy and is x.npy, y.csv now; use the same settings, or start again"
     )
     assert words in str(refused.value)
 

@@ -13,10 +13,12 @@ import typer
 
 import dicl_flow
 from dicl_flow.cli import app
-from dicl_flow.cli.demo import _rows, demo_pairs
 from dicl_flow.cli.flags import as_flags
+from dicl_flow.cli.options import parse_size
+from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.result import FlowResult
+from dicl_flow.evaluation.demo_sheet import demo_rows
 from dicl_flow.files import read_flow, write_flow
 from dicl_flow.lab.pixel import PixelMap
 
@@ -114,6 +116,36 @@ def test_every_command_speaks_to_machines(command):
     assert option.is_flag
 
 
+WRITING = sorted(COMMANDS.keys() - {"info", "data bench"})
+ESTIMATING = ["flow", "video", "eval", "submit", "interpolate", "demo", "calibrate"]
+ESTIMATING += ["analyze compare"]
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_every_command_that_writes_has_an_output_option(command):
+    assert any({"-o", "--output"} <= {*p.opts} for p in COMMANDS[command].params)
+
+
+@pytest.mark.parametrize("command", ESTIMATING)
+def test_every_estimate_can_be_told_where_and_how(command):
+    options = {option for p in COMMANDS[command].params for option in p.opts}
+    assert {"--device", "--precision", "--backend", "--memory-limit"} <= options
+
+
+def test_sizes_have_one_order():
+    texts = {p: f"{p.help} {p.metavar}" for c in COMMANDS.values() for p in c.params}
+    assert not [p.name for p, text in texts.items() if "HEIGHTxWIDTH" in text]
+    assert sum("WIDTHxHEIGHT" in text for text in texts.values()) > 5
+    size = parse_size("--size", "1024x436")
+    assert (size, size.in_words, str(size)) == ((436, 1024), "1024 wide, 436 high", "1024x436")
+
+
+def test_a_former_spelling_is_still_read(run, tmp_path):
+    words = ("train", "chairs-0", "--data", f"chairs={tmp_path}", "--resume")
+    for option in (("--out", tmp_path), (f"--out={tmp_path}",)):
+        assert f"no run to resume in {tmp_path}" in run(*words, *option)[2]
+
+
 # --- words that are too many or in the wrong place ---------------------------------------------
 
 
@@ -169,7 +201,7 @@ def test_other_surplus_words_are_no_pattern(run):
         ("bench -o --json", "-o needs a value, but the option --json follows"),
         ("eval -d pairs=. --worst 3 --quiet", "--worst needs a value, but the option --quiet"),
         ("eval -d pairs=. --json x.json", "--json takes no value, but 'x.json' follows; to write"),
-        ("eval -d pairs=. --json x.json", "a file: --save x.json"),
+        ("eval -d pairs=. --json x.json", "a file: -o x.json"),
         ("show a.flo --json x.json", "--json takes no value, but 'x.json' follows\n"),
     ],
 )
@@ -220,9 +252,9 @@ def test_a_pixel_is_described_in_words():
 def test_captions_stand_above_their_own_pictures(pair):
     shape = (384, 512)
     flow = np.full((*shape, 2), 3, np.float32)
-    rows = _rows(pair, FlowResult(flow, np.full(shape, 0.5, np.float32)))
+    rows = demo_rows(pair, FlowResult(flow, np.full(shape, 0.5, np.float32)))
     captions = {text: picture for pictures in rows.values() for text, picture in pictures.items()}
-    (grey,) = (picture for text, picture in captions.items() if "white is sure" in text)
+    (grey,) = (picture for text, picture in captions.items() if "white is confident" in text)
     assert (grey == 128).all()
     assert not any("white" in line for line in rows)
     assert sum("full colour is" in text for text in captions) == 1

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .estimation.result import FlowResult, FlowTensors
     from .estimation.sequence import FlowSequence
     from .estimation.warping import warp
+    from .evaluation import calibrate, evaluate
     from .files import read_flow, read_image, set_max_size, write_flow
     from .models import build
     from .pictures.visualize import flow_to_rgb
@@ -43,6 +44,8 @@ _HOME = {
     "flow_to_rgb": "pictures.visualize",
     "warp": "estimation.warping",
     "interpolate": "estimation.interpolation",
+    "evaluate": "evaluation",
+    "calibrate": "evaluation",
     "InputError": "errors",
 }
 
@@ -63,6 +66,8 @@ __all__ = [
     "flow_to_rgb",
     "warp",
     "interpolate",
+    "evaluate",
+    "calibrate",
     "InputError",
     "__version__",
 ]

@@ -1,4 +1,4 @@
-"""The one error a user can mend, and the one warning."""
+"""The error that a user can fix, `InputError`, its helpers, and our one warning."""
 
 import sys
 import warnings
@@ -7,18 +7,18 @@ from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """Something we were given cannot be used; the message says what to give instead.
+    """Something that was given cannot be used; the message says what to give instead.
 
     The command line prints the message (and that of an `OSError`) and exits with code 2;
     any other exception is a bug in this package and keeps its traceback.
 
-    A parameter that would help stands in backticks, as in Python: "use `device='cpu'`". The
-    command line, and nothing else, says that as an option: "use --device cpu" (cli/flags.py).
+    A message names parameters in backticks, as in Python: "use `device='cpu'`". Only the command
+    line turns that into an option: "use --device cpu" (cli/flags.py).
     """
 
 
 class SlowWarning(UserWarning):
-    """What was asked for is done, but takes many times longer than it need."""
+    """What was asked for is done, but takes many times longer than necessary."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
@@ -30,10 +30,10 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 
 def hide_library_warnings() -> None:
-    """Keep what libraries tell developers from users, who can do nothing about it.
+    """Hide the warnings of libraries, which are meant for developers, not for users.
 
-    `python -W default` or PYTHONWARNINGS=default brings it back.
+    `python -W default` or PYTHONWARNINGS=default shows them.
     """
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
-        warnings.simplefilter("default", SlowWarning)  # our own are meant for users
+        warnings.simplefilter("default", SlowWarning)  # ours are meant for users

@@ -1,6 +1,6 @@
-"""Names of a package that are imported when they are first used.
+"""Imports the names of a package when they are first used.
 
-Torch takes seconds to import: whoever mistypes a file's name should not wait for it.
+Torch takes seconds to import; an error about a mistyped file name should not wait for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a package's `__getattr__`; `homes` gives for each name the module it is in."""
+    """Return the `__getattr__` of a package; `homes` maps each name to its module."""
 
     def get(name: str) -> Any:
         if name not in homes:

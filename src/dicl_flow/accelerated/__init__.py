@@ -1,1 +1,1 @@
-"""The same computation, faster: Triton kernels, the twins that infer, the twins that train."""
+"""The same computation, faster: Triton kernels, inference (backend "fast"), training ("fused")."""

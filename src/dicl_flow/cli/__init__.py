@@ -21,8 +21,12 @@ from . import (
     flow,
     info,
     interpolate,
+    kernels,
+    layers,
     levels,
     options,
+    peaks,
+    pixel,
     render,
     show,
     submit,
@@ -62,6 +66,10 @@ app.command("submit")(submit.submit)
 app.command("ablate")(ablate.ablate)
 data.data_app.command("bench")(data_bench.bench)
 app.add_typer(data.data_app, name="data")
+analyze.analyze_app.command("peaks")(peaks.peaks)
+analyze.analyze_app.command("kernels")(kernels.kernels)
+analyze.analyze_app.command("pixel")(pixel.pixel)
+analyze.analyze_app.command("layers")(layers.layers)
 analyze.analyze_app.command("compare")(compare.compare)
 analyze.analyze_app.command("levels")(levels.levels)
 app.add_typer(analyze.analyze_app, name="analyze")
@@ -88,7 +96,7 @@ def _root(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; what a user can mend is one sentence and exit code 2."""
+    """Run the command line; what a user can fix is one sentence and exit code 2."""
     try:
         with warnings.catch_warnings(), hidden_messages():
             warnings.showwarning = options.print_warning
@@ -99,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def describe(error: Exception) -> str:
-    """One line: our own message in the words of this command line, or the system's and its file."""
+    """Return one line: our message with options for parameters, or the system's and its file."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return as_flags(" ".join(str(error).split()))

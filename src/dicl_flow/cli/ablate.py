@@ -1,3 +1,5 @@
+"""The command `ablate`."""
+
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..data import FlowPair
-    from ..lab.ablation import VariantResult
+    from ..lab.ablation_report import Report
     from ..lab.variants import Variant
 
 
@@ -60,25 +62,27 @@ def ablate(
     base = replace(base, steps=-(-pairs // base.batch))
     variants = list_variants(study, base, range(seed, seed + seeds))
     roots = dict(parse_data_argument(argument, also="rendered") for argument in data or [])
-    taught = {entry.name for entry in base.data}
-    others = {name: root for name, root in roots.items() if name not in taught}
-    if taught & roots.keys():
+    trained_on = {entry.name for entry in base.data}
+    others = {name: root for name, root in roots.items() if name not in trained_on}
+    if trained_on & roots.keys():
         check_roots(base, roots)
     sets = {name: list_pairs(name, root, needs_truth=True) for name, root in others.items()}
 
-    from ..estimation.compute import choose_device  # torch: after all that is missing
+    from ..estimation.compute import choose_device  # torch: after all that may be missing
+    from ..lab.ablation_report import finished_variants, report_study
     from ..pictures.figures import draw_figure
 
     place = choose_device(device)
-    draw_figure(1, 1)  # complain now, not after the training
+    draw_figure(1, 1)  # complain now if there is no matplotlib
     check_outputs(folders=[output])
-    if taught & roots.keys():
+    if trained_on & roots.keys():
         output.mkdir(parents=True, exist_ok=True)
         _train(variants, roots, output, scenes, place, quiet)
-    finished = _finished(variants, output)
+    finished = finished_variants(variants, output)
     for name, listed in sets.items():
         _evaluate(finished, name, listed, output, device, quiet)
-    _write_tables(study, _finished(variants, output), output, quiet=quiet, as_json=as_json)
+    report = report_study(study, finished_variants(variants, output), output)
+    _write_report(report, quiet=quiet, as_json=as_json)
 
 
 def _train(
@@ -89,7 +93,7 @@ def _train(
     device: "torch.device",
     quiet: bool,
 ) -> None:
-    """Train what is not finished yet; a signal ends the command with its code."""
+    """Train the variants that are not finished; a signal stops the command with its code."""
     from ..lab.ablation import VariantFolder, open_laboratory
 
     missing = [v for v in variants if VariantFolder(output, v).read() is None]
@@ -102,23 +106,8 @@ def _train(
             typer.echo(f"{variant.name}, seed {variant.config.seed}: {variant.folder}", err=True)
         outcome = laboratory.train(variant)
         if not outcome.finished:
-            typer.echo("stopped; the same command goes on", err=True)
+            typer.echo("stopped; the same command resumes it", err=True)
             raise typer.Exit(128 + (outcome.signal or 0))
-
-
-def _finished(variants: "list[Variant]", output: Path) -> "dict[Variant, VariantResult]":
-    """The results of the variants that are trained; none at all is an error."""
-    from ..errors import InputError
-    from ..lab.ablation import VariantFolder
-
-    read = {variant: VariantFolder(output, variant).read() for variant in variants}
-    finished = {variant: result for variant, result in read.items() if result is not None}
-    if not finished:
-        raise InputError(
-            f"{output} holds no finished variant of this study, recipe, seed and number of "
-            f"pairs; train them with --data rendered=PHOTOS"
-        )
-    return finished
 
 
 def _evaluate(
@@ -138,34 +127,15 @@ def _evaluate(
             typer.echo(f"{variant.name} is not scored on {data}: no weights in {place}", err=True)
 
 
-def _write_tables(
-    study: str,
-    finished: "dict[Variant, VariantResult]",
-    output: Path,
-    *,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+def _write_report(report: "Report", *, quiet: bool, as_json: bool) -> None:
     from rich.console import Console
 
-    from ..evaluation import grid_markdown, print_grid
+    from ..evaluation import print_grid
     from ..files import write_files
-    from ..lab.ablation_table import ablation_document, ablation_grid, ablation_json, ablation_plot
 
-    results: dict[str, list[VariantResult]] = {}
-    for variant, result in finished.items():
-        results.setdefault(variant.name, []).append(result)
-    grid = ablation_grid(study, results)
-    figure = f"![EPE on held-out scenes against the pairs seen]({study}.svg)"
-    contents = {
-        "md": f"{grid_markdown(grid)}\n\n{figure}\n".encode(),
-        "json": ablation_json(study, results).encode(),
-        **{kind: ablation_plot(study, results, kind) for kind in ("svg", "png")},
-    }
-    written = {output / f"{study}.{kind}": content for kind, content in contents.items()}
-    write_files(written)
+    write_files(report.contents)
     if as_json:
-        document = ablation_document(study, results)
-        options.report({**document, "written": [*written]}, quiet=quiet, as_json=True)
+        found = {**report.document, "written": [*report.contents]}
+        options.report(found, quiet=quiet, as_json=True)
     elif not quiet:
-        print_grid(grid, Console())
+        print_grid(report.grid, Console())

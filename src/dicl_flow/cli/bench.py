@@ -1,4 +1,5 @@
-import re
+"""`dicl-flow bench`: the speed of this machine."""
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,9 +29,17 @@ def bench(
         typer.Option(
             "--path",
             help="BACKEND-PRECISION; default: plain-fp32, fast-fp32, fast-auto; with --host "
-            "plain-fp32.",
+            "plain-fp32. Backends: plain, fast, compiled (torch.compile).",
         ),
     ] = None,
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Measure compiled-fp32 and compiled-auto as well: the plain network through "
+            "torch.compile, which takes minutes for each size.",
+        ),
+    ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls; the median counts.")] = 20,
     quick: Annotated[
         bool, typer.Option("--quick", help="One small size, batch 1, three timed calls.")
@@ -50,7 +59,7 @@ def bench(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Time the fast path beside the plain one on this machine.
+    """Time the plain and the accelerated network on this machine.
 
     Frames are computed at the size given, even where the weights would have them scaled down.
     Batches of several pairs are measured at the first size only.
@@ -91,7 +100,8 @@ def bench(
     place = choose_device(device)
     model, calibration = _model(weights, effort) if host is None else (_fresh_model(host), None)
     default = ["plain-fp32", "fast-fp32", "fast-auto"] if host is None else ["plain-fp32"]
-    ways = _ways(paths or default, model.config, place)
+    more = ["compiled-fp32", "compiled-auto"] if compiled else []
+    ways = _ways([*(paths or default), *more], model.config, place)
     results = []
     repeats = 3 if quick else repeats
     for result in measure(model, place, cases, ways, repeats, calibration, effort):
@@ -116,24 +126,25 @@ def bench(
 
 
 def _parse_size(text: str) -> tuple[int, int]:
-    from ..errors import InputError
-
-    found = re.fullmatch(r"(\d+)x(\d+)", text)
-    if not found or "0" in found.groups():
-        raise InputError(f"--size is WIDTHxHEIGHT, as 1024x436, got {text!r}")
-    return int(found[1]), int(found[2])
+    size = options.parse_size("--size", text)
+    return size.width, size.height
 
 
 def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:
-    """Read BACKEND-PRECISION, resolve "auto", drop what is there twice."""
+    """Read BACKEND-PRECISION, resolve "auto", drop duplicates."""
     from ..errors import InputError
     from ..estimation.compute import choose_backend, choose_precision
+    from ..lab.speed_compiled import COMPILED, check_compiler
 
     ways = []
     for path in paths:
         backend, dash, precision = path.partition("-")
         if not dash:
             raise InputError(f"--path is BACKEND-PRECISION, as fast-fp16, got {path!r}")
+        if backend == COMPILED:
+            check_compiler(device)
+            ways.append((backend, choose_precision(precision, device, "fast")))
+            continue
         backend = choose_backend(backend, config, device)
         ways.append((backend, choose_precision(precision, device, backend)))
     return list(dict.fromkeys(ways))
@@ -145,7 +156,7 @@ def _model(weights: str | None, quality: "Quality") -> "tuple[FlowNetwork, Calib
     from ..weights import load_model, read_weights, resolve
 
     found = read_weights(resolve(weights))
-    # frames at the size that was asked for, whatever the weights would have made of them
+    # the size asked for, even if the weights would scale frames down
     config = found.config.at_full_size()
     return load_model(replace(found, config=config)), found.calibration_for(quality)
 
@@ -181,7 +192,7 @@ def _machine(device: Any) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name where the system tells (Linux), else its kind; and its threads."""
+    """The name of the processor (Linux) or its kind, and its threads."""
     import platform
 
     import torch
@@ -195,6 +206,6 @@ def _processor() -> str:
 def _print_row(result: "Result", *, first: bool) -> None:
     from ..lab.speed_table import HEADINGS, as_rows
 
-    widths = (10, 6, 11, 8, 8, 6, 11, 8, 8, 7)
+    widths = (9, 5, 13, 7, 7, 5, 11, 7, 7, 7)
     for cells in [HEADINGS, *as_rows([result])] if first else as_rows([result]):
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))

@@ -1,4 +1,4 @@
-"""Commands that say what is wrong with their words, and whose help needs no Python."""
+"""Commands that explain wrong arguments, and whose help shows no types of Python."""
 
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,27 @@ _INSTEAD = {
     "render": "give the folder",
     "submit": "give the folder",
 }
-"""By command: what to do if the shell has expanded a pattern into many files."""
+"""By command: what to do if the shell has expanded a pattern to many files."""
 _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
-"""What the help says for the types of Python; a flag and an argument need no type."""
-_WRITES = {("eval", "--json"): "--save"}
-"""Where a file is written that one could expect behind a flag of a command."""
+"""How the help shows the types of Python; flags and arguments need no type."""
+_FORMER = {("train", "--out"): "--output"}
+"""By command: an option that is still read, and its name today."""
+_WRITES = {("eval", "--json"): "-o"}
+"""By command and flag: the option that writes the file one could expect after the flag."""
 
 
 class Command(TyperCommand):
-    """A command that refuses surplus words, and options in the place of values, helpfully."""
+    """A command that explains surplus arguments, and options where a value is missing."""
 
     allow_extra_args = True  # the parser's own refusal would say less than ours
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return arguments and options, their types in words."""
+        """Return arguments and options, with types in plain words."""
         return [_in_words(parameter, ctx) for parameter in super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of the command line."""
+        """Read the arguments of the command."""
+        args = [_today(ctx.info_name, word) for word in args]
         words, options = list(args), [p for p in self.get_params(ctx) if _is_option(p)]
         _refuse_missing_values(words, options)
         surplus = super().parse_args(ctx, args)
@@ -48,7 +51,7 @@ class Group(TyperGroup):
     """Commands under one name."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options, their types in words."""
+        """Return the options, with types in plain words."""
         return [_in_words(parameter, ctx) for parameter in super().get_params(ctx)]
 
 
@@ -62,6 +65,11 @@ def _in_words(parameter: Any, ctx: Any) -> Any:
         kind = parameter.display_type(ctx).strip("<>").removesuffix(" range")
         parameter.metavar = _TYPES.get(kind.removeprefix("list[").removesuffix("]").lower(), kind)
     return parameter
+
+
+def _today(command: str, word: str) -> str:
+    name, equals, value = word.partition("=")
+    return _FORMER.get((command, name), name) + equals + value
 
 
 def _is_option(parameter: Any) -> bool:

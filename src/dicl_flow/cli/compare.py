@@ -1,3 +1,5 @@
+"""The command `analyze compare`."""
+
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +21,8 @@ def compare(
     max_size: options.MaxSize = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
+    memory_limit: options.MemoryLimit = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -45,7 +49,7 @@ def compare(
     from ..lab.compare import compare as compare_pair
     from ..lab.compare import open_methods
 
-    opened = open_methods(methods, device, precision)
+    opened = open_methods(methods, **options.compute(device, precision, backend, memory_limit))
     output.mkdir(parents=True, exist_ok=True)
     scores: dict[str, dict[str, Any]] = {name: {} for name in opened}
     for item in options.track(pairs, "pairs", quiet=quiet):

@@ -1,3 +1,5 @@
+"""The command `convert`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,12 @@ def convert(
     checkpoint: Annotated[
         Path, typer.Argument(help="The authors' .pth.tar or its state dict, or our .safetensors.")
     ],
-    output: Annotated[Path, typer.Argument(help="The .safetensors file to write.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="OUTPUT", help="The same as --output.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The .safetensors file to write.")
+    ] = None,
     padding: Annotated[
         str, typer.Option(help="replicate, or white for the authors' KITTI weights.")
     ] = "replicate",
@@ -21,20 +28,24 @@ def convert(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Turn a checkpoint of the original code into a file that this package loads, or shrink one.
+    """Convert a checkpoint of the original code to weights of this package, or shrink weights.
 
     Nothing in the checkpoint is executed, and every tensor in it is accounted for.
 
     Examples:
 
-      dicl-flow convert ckpt_sintel.pth.tar sintel.safetensors
+      dicl-flow convert ckpt_sintel.pth.tar -o sintel.safetensors
 
-      dicl-flow convert runs/things/weights.safetensors things.safetensors --half
+      dicl-flow convert runs/things/weights.safetensors -o things.safetensors --half
     """
     from ..errors import InputError
     from ..files import write_files
     from ..weights import encode_weights, halve, import_legacy, read_weights
 
+    if (output is None) == (target is None):
+        raise InputError("give one output: -o OUTPUT.safetensors")
+    output = output or target
+    assert output is not None
     check_outputs([output], inputs=[checkpoint])
     if output.suffix != ".safetensors":
         raise InputError(f"{output}: the output ends in .safetensors")

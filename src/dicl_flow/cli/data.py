@@ -1,5 +1,7 @@
+"""The command `data check`, and the group of commands under `data`."""
+
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -7,11 +9,9 @@ from . import options
 from .command import Group
 from .outputs import check_outputs, files_of, refuse_inputs
 
-if TYPE_CHECKING:
-    from ..data import FlowPair, Survey
-    from ..files import Array
-
-data_app = typer.Typer(cls=Group, help="Look at data sets.", no_args_is_help=True)
+data_app = typer.Typer(
+    cls=Group, help="Check data sets, and measure how fast they load.", no_args_is_help=True
+)
 
 
 @data_app.command("check")
@@ -31,7 +31,7 @@ def check(
 ) -> None:
     """Count the pairs of a data set, open some, and draw them on one sheet.
 
-    A file that cannot be read is named, and the exit code is 2.
+    Files that cannot be read are listed, and the exit code is 2.
 
     Examples:
 
@@ -42,15 +42,19 @@ def check(
     from ..data import data_set, list_pairs
     from ..errors import InputError
     from ..files import encode_image, write_files
+    from ..lab.data_check import check_pairs, spread
+    from . import describe
 
     check_outputs([output])
     if output is not None and output.suffix.lower() not in (".png", ".jpg"):
         raise InputError(f"{output}: a contact sheet ends in .png or .jpg")
     pairs = list_pairs(name, root)
     refuse_inputs([output] if output else [], files_of(pairs))
-    drawn = _spread(pairs, samples)
+    drawn = spread(pairs, samples)
     opened = pairs if everything else drawn
-    survey, sheet, broken = _open(opened, set(drawn) if output else set(), not quiet)
+    watched = options.track(opened, "reading", quiet=quiet)
+    survey, sheet, errors = check_pairs(watched, set(drawn) if output else set())
+    broken = [*map(describe, errors)]
     if output is not None and sheet is not None:
         write_files({output: encode_image(output, sheet)})
     summary = {
@@ -66,34 +70,5 @@ def check(
     if broken:
         typer.echo("\n".join(f"broken: {message}" for message in broken), err=True)
         if output is not None and sheet is None:
-            typer.echo(f"no pair can be read: {output} is not written", err=True)
+            typer.echo(f"no pair can be read; {output} is not written", err=True)
         raise typer.Exit(2)
-
-
-def _spread(pairs: "list[FlowPair]", count: int) -> "list[FlowPair]":
-    """Return `count` pairs (or all, when there are fewer) at even distances."""
-    step = max(1.0, len(pairs) / count)
-    return [pairs[int(index * step)] for index in range(min(count, len(pairs)))]
-
-
-def _open(
-    pairs: "list[FlowPair]", drawn: "set[FlowPair]", show_progress: bool
-) -> "tuple[Survey, Array | None, list[str]]":
-    """Read pairs one by one: what they hold, a sheet of some, and what cannot be read."""
-    from ..data import Survey
-    from ..errors import InputError
-    from ..lab.sample_sheet import SAMPLE_COLUMNS, sample_label, sample_row
-    from ..pictures.sheets import contact_sheet, thumbnail
-    from . import describe
-
-    survey, broken, rows, labels = Survey(), [], [], []
-    for pair in options.track(pairs, "reading", quiet=not show_progress):
-        try:
-            sample = survey.add(pair)
-        except (InputError, OSError) as error:
-            broken.append(describe(error))
-            continue
-        if pair in drawn:
-            rows.append([thumbnail(picture) for picture in sample_row(sample)])
-            labels.append(sample_label(pair.name, sample))
-    return survey, contact_sheet(rows, labels, SAMPLE_COLUMNS) if rows else None, broken

@@ -1,3 +1,5 @@
+"""The command `data bench`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,7 @@ from . import options
 def bench(
     name: Annotated[str, typer.Argument(help="Data set: chairs, sintel-clean, kitti15, pairs …")],
     root: Annotated[Path, typer.Argument(help="Its folder.")],
-    crop: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a sample.")] = "256x384",
+    crop: Annotated[str, typer.Option(help="WIDTHxHEIGHT of a sample.")] = "384x256",
     batch: Annotated[int, typer.Option(min=1, help="Pairs in a batch.")] = 8,
     workers: Annotated[
         int, typer.Option(min=0, help="Loader processes, at most one per core; 0: none.")
@@ -22,7 +24,7 @@ def bench(
     """Measure how many pairs per second can be fed to training, and what limits it.
 
     The loader is measured with its workers, then each stage alone on one core. Files that the
-    system has in memory are read faster than from the disk.
+    system has cached are read faster than from the disk.
 
     Example:
 
@@ -31,7 +33,8 @@ def bench(
     from ..config import AugmentConfig
     from ..data import FlowDataset, list_pairs
 
-    config = AugmentConfig(options.parse_size("--crop", crop))
+    size = options.parse_size("--crop", crop)
+    config = AugmentConfig(size)
     pairs = list_pairs(name, root, needs_truth=True)  # before torch is imported
 
     from ..data.loader import usable_workers, use_one_core
@@ -44,7 +47,7 @@ def bench(
     slowest, total = max(stages, key=stages.__getitem__), sum(stages.values())
     summary = {
         "pairs": len(pairs),
-        "crop": crop,
+        "crop": size,
         "batch": batch,
         "workers": workers,
         "pairs_per_second": speed,

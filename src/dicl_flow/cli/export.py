@@ -1,3 +1,5 @@
+"""The command `export`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -14,24 +16,25 @@ def export(
         typer.Option("--format", help="onnx or torch-export; default: by the file's ending."),
     ] = None,
     size: Annotated[
-        str | None, typer.Option(metavar="HEIGHTxWIDTH", help="The only image size it will take.")
+        str | None,
+        typer.Option(metavar="WIDTHxHEIGHT", help="The only image size that the file will accept."),
     ] = None,
     dynamic: Annotated[
-        bool, typer.Option("--dynamic", help="It will take images of any size.")
+        bool, typer.Option("--dynamic", help="The file will accept images of any size.")
     ] = False,
     weights: options.Weights = None,
     quality: options.Quality = "normal",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Write the whole estimator, uint8 images in, flow and confidence out, as one file.
+    """Write the whole estimator, from uint8 images to flow and confidence, as one file.
 
-    The file is run and compared with the estimator first; a mean difference above 0.01 px is
-    an error. The number of pairs is always free.
+    Before it is written, the file is run and compared with the estimator; a mean difference
+    above 0.01 px is an error. The number of pairs is always free.
 
     Examples:
 
-      dicl-flow export --size 436x1024 -o flow.onnx
+      dicl-flow export --size 1024x436 -o flow.onnx
 
       dicl-flow export --dynamic -w my.safetensors -o flow.pt2
     """
@@ -40,10 +43,8 @@ def export(
     check_outputs([output], inputs=[weights])
     kind = _format(kind, output)
     if (size is not None) == dynamic:
-        raise InputError("give either --size HEIGHTxWIDTH or --dynamic")
+        raise InputError("give either --size WIDTHxHEIGHT or --dynamic")
     frame = options.parse_size("--size", size) if size is not None else None
-    if frame is not None and min(frame) < 1:
-        raise InputError(f"--size must be at least 1x1, got {size}")
 
     from ..files import write_files
     from ..weights import read_weights, resolve
@@ -61,7 +62,7 @@ def export(
     summary = {
         "written": [output],
         "megabytes": len(data) / 1e6,
-        "size": "any" if dynamic else f"{size}, height x width",
+        "size": frame or "any",
         "mean_difference_px": difference.mean,
         "max_difference_px": difference.maximum,
         "input": INPUT,
@@ -71,10 +72,13 @@ def export(
 
 
 def _format(asked: str | None, output: Path) -> str:
-    """Return the format of a file by its ending, which must fit one that was asked for."""
+    """Return the format of a file by its ending, which must fit --format if that is given."""
     from ..errors import InputError, unknown_name
 
-    suffixes = {"onnx": ".onnx", "torch-export": ".pt2"}  # here, where no torch is needed
+    suffixes = {
+        "onnx": ".onnx",
+        "torch-export": ".pt2",
+    }  # listed here too, so that torch is not imported
     if asked is not None and asked not in suffixes:
         raise unknown_name("format", asked, suffixes)
     for kind, suffix in suffixes.items():

@@ -1,4 +1,4 @@
-"""What the analyses write into their folder, and what they print of it."""
+"""Writes the results of analyses to their folder, and prints them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ KINDS = ("json", "npz", "png", "md")
 
 
 def check_findings(folder: Path, name: str, inputs: Iterable[Path | str | None]) -> None:
-    """Refuse, before the work, a folder that cannot be written to, or files that are read."""
+    """Refuse, before any work, a folder that cannot be written to, and outputs that are inputs."""
     check_outputs(folders=[folder])
     refuse_inputs([folder / f"{name}.{kind}" for kind in KINDS], inputs)
 

@@ -1,14 +1,14 @@
-"""The one place where a parameter of the library becomes an option of the command line."""
+"""Turns parameters in messages of the library into options of the command line."""
 
 import re
 
 _OPTIONS = {"changes": "set", "initial": "init", "num_samples": "overfit", "roots": "data"}
-"""Parameters that the command line has another word for."""
+"""Parameters that have another name on the command line."""
 _PARAMETER = re.compile(r"`([a-z_]\w*)(?:=([^`]*))?`")
 
 
 def as_flags(message: str) -> str:
-    """Say `device='cpu'` as --device cpu, `resume=True` as --resume, `size` as --size.
+    """Write `device='cpu'` as --device cpu, `resume=True` as --resume, `size` as --size.
 
     A list or a table becomes one value: `roots={'pairs': PATH}` is --data pairs=PATH.
     """

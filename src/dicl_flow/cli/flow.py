@@ -1,5 +1,7 @@
+"""The command `flow`."""
+
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,18 +26,18 @@ def flow(
     image: Annotated[Path | None, typer.Option(help="Colour wheel picture.")] = None,
     overlay: Annotated[Path | None, typer.Option(help="Frame 1 coloured by its flow.")] = None,
     arrows: Annotated[Path | None, typer.Option(help="Frame 1 with arrows.")] = None,
-    confidence: Annotated[Path | None, typer.Option(help="Confidence, white is sure.")] = None,
+    confidence: Annotated[Path | None, typer.Option(help="Confidence; white is confident.")] = None,
     backward: Annotated[
         Path | None, typer.Option(help="Flow file of the backward flow, frame 2 to frame 1.")
     ] = None,
     occlusion: Annotated[
-        Path | None, typer.Option(help="White where frame 2 does not show a pixel of frame 1.")
+        Path | None, typer.Option(help="White where a pixel of frame 1 is hidden in frame 2.")
     ] = None,
     initial: Annotated[
-        Path | None, typer.Option(help="Flow file to begin from; coarse levels are skipped.")
+        Path | None, typer.Option(help="Flow file to start from; coarse levels are skipped.")
     ] = None,
     min_confidence: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Flow of less confidence becomes unknown.")
+        float | None, typer.Option(min=0, max=1, help="Flow with less confidence becomes unknown.")
     ] = None,
     weights: options.Weights = None,
     device: options.Device = "auto",
@@ -61,24 +63,20 @@ def flow(
 
       dicl-flow flow a.png b.png -o flow.flo --quality best
 
-      dicl-flow flow a.png b.png -o there.flo --backward back.flo --occlusion hidden.png
+      dicl-flow flow a.png b.png -o flow.flo --backward backward.flo --occlusion hidden.png
 
-      cat now.jpg | dicl-flow flow before.jpg - -o - --format npy > flow.npy
+      cat frame2.jpg | dicl-flow flow frame1.jpg - -o - --format npy > flow.npy
     """
     from time import perf_counter
 
     from ..errors import InputError
     from ..files import encode_flow, read_flow, write_files
+    from ..pictures.drawings import DRAWINGS
     from ..pictures.visualize import flow_statistics
     from ..weights import resolve
 
-    pictures = {
-        "image": image,
-        "overlay": overlay,
-        "arrows": arrows,
-        "confidence": confidence,
-        "occlusion": occlusion,
-    }
+    given = (image, overlay, arrows, confidence, occlusion)
+    pictures = dict(zip(DRAWINGS, given, strict=True))
     piped = output == STANDARD
     ending = _stream_ending(output, file_format, as_json=as_json)
     wanted = check_outputs(
@@ -91,18 +89,18 @@ def flow(
     if verbose and quiet:
         raise InputError("--verbose and --quiet contradict each other; leave one out")
     frames = read_frames(image1, image2)
-    begin = None if initial is None else read_flow(initial)
+    start_flow = None if initial is None else read_flow(initial)
     resolve(weights)  # a missing file is named before torch is imported, which takes seconds
 
     from ..estimation.choices import computed
     from ..estimation.estimator import load
 
-    how = (device, precision, backend, options.in_bytes(memory_limit))
-    estimator = load(weights, *how, quality, full_size=full_size)
+    how = options.compute(device, precision, backend, memory_limit)
+    estimator = load(weights, quality=quality, full_size=full_size, **how)
     if verbose:
         _explain(estimator, how, frames[0])
     start = perf_counter()
-    result = estimator(*frames, backward=bool(backward or occlusion), initial=begin)
+    result = estimator(*frames, backward=bool(backward or occlusion), initial=start_flow)
     seconds = perf_counter() - start
     if min_confidence is not None:
         result = _masked(result, min_confidence)
@@ -112,13 +110,12 @@ def flow(
     if piped:
         write_standard_output(stream)
     height, width = result.flow.shape[:2]
+    statistics = flow_statistics(result.flow)
     summary = {
         "written": [*([output] if piped else []), *wanted],
-        "size": f"{width}x{height}",
+        "size": options.Size(height, width),
         **computed(estimator, (height, width)),
-        "known": flow_statistics(result.flow)["known"],
-        "mean_length": flow_statistics(result.flow)["mean_length"],
-        "max_length": flow_statistics(result.flow)["max_length"],
+        **{name: statistics[name] for name in ("known", "mean_length", "max_length")},
         "mean_confidence": float(result.confidence.mean()),
         "calibrated": estimator.calibration is not None,
         "quality": quality,
@@ -133,7 +130,7 @@ def flow(
 
 
 def _stream_ending(output: Path | None, file_format: str | None, *, as_json: bool) -> str:
-    """Return the extension of a flow that goes to the standard output; "" if none does."""
+    """Return the extension of a flow that is written to the standard output; "" if none is."""
     from ..errors import InputError
 
     if output == STANDARD:
@@ -143,14 +140,12 @@ def _stream_ending(output: Path | None, file_format: str | None, *, as_json: boo
     return ""
 
 
-def _explain(
-    estimator: "FlowEstimator", how: tuple[str, str, str, int | None], image1: "Array"
-) -> None:
+def _explain(estimator: "FlowEstimator", how: dict[str, Any], image1: "Array") -> None:
     """Print to stderr, so that --json stays one object."""
     from ..estimation.choices import explain, explain_frame
 
     height, width = image1.shape[:2]
-    choices = explain(estimator.model.config, *how)
+    choices = explain(estimator.model.config, **how)
     choices["frame"] = explain_frame(estimator, (height, width))
     for name, choice in choices.items():
         typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)
@@ -174,23 +169,16 @@ def _contents(
     pictures: dict[str, Path | None],
     maximum: float | None,
 ) -> dict[Path, bytes]:
-    """Bytes of every file that was asked for."""
-    import numpy as np
+    """Return the bytes of every file that was asked for."""
+    from ..files import encode_flow, encode_image
+    from ..pictures.drawings import draw_estimate
 
-    from ..files import encode_flow, encode_image, to_uint8
-    from ..pictures.visualize import confidence_to_grey, draw_arrows, overlay
-
-    draw = {
-        "image": lambda: result.to_rgb(maximum),
-        "overlay": lambda: overlay(to_uint8(image1), result.flow, maximum),
-        "arrows": lambda: draw_arrows(to_uint8(image1), result.flow, maximum=maximum),
-        "confidence": lambda: confidence_to_grey(result.confidence),
-        "occlusion": lambda: confidence_to_grey(np.asarray(result.occlusion)),
-    }
+    found = (image1, result.flow, result.confidence, result.occlusion, maximum)
     contents = {
-        path: encode_flow(path, way.flow) for path, way in flow_files.items() if path and way
+        path: encode_flow(path, estimate.flow)
+        for path, estimate in flow_files.items()
+        if path and estimate
     }
-    for kind, path in pictures.items():
-        if path is not None:
-            contents[path] = encode_image(path, draw[kind]())
-    return contents
+    drawn = {path: kind for kind, path in pictures.items() if path is not None}
+    images = {path: encode_image(path, draw_estimate(k, *found)) for path, k in drawn.items()}
+    return contents | images

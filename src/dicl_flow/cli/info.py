@@ -1,3 +1,5 @@
+"""The command `info`."""
+
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,7 +51,7 @@ def _installation() -> dict[str, Any]:
 
 
 def _calibrated(weights: "Weights") -> list[str]:
-    """Names of the qualities that have a calibration of their own."""
+    """Return the names of the qualities that the weights are calibrated for."""
     from ..config import NORMAL
 
     normal = [NORMAL] if weights.calibration else []

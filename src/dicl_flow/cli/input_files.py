@@ -1,4 +1,4 @@
-"""What is to be read: read or looked at before torch, which takes seconds, is imported."""
+"""Reads or checks inputs before torch is imported, which takes seconds."""
 
 import sys
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ STANDARD = Path("-")
 
 
 def read_frames(*paths: Path) -> "list[Array]":
-    """Read each image, (H, W, 3) RGB in the depth of the file, once, so that a pipe will do."""
+    """Read each image, (H, W, 3) RGB in the depth of the file, once, so that a pipe works too."""
     refuse_two_streams(paths)
     return [_read_frame(path) for path in paths]
 
@@ -26,13 +26,13 @@ def read_vectors(path: Path, file_format: str | None) -> "Array":
 
     if path != STANDARD:
         if file_format is not None:
-            raise InputError(f"--format is for - only; the extension of {path} tells its format")
+            raise InputError(f"--format is for - only; {path} has the format of its extension")
         return read_flow(path)
     return decode_flow(f"stdin{suffix_of(file_format)}", _standard_input())
 
 
 def suffix_of(file_format: str | None) -> str:
-    """Return the extension that files of a --format have; .flo without one."""
+    """Return the extension of a --format; .flo without one."""
     from ..files import FLOW_SUFFIXES
 
     suffix = f".{file_format or 'flo'}"
@@ -42,13 +42,13 @@ def suffix_of(file_format: str | None) -> str:
 
 
 def refuse_two_streams(paths: Iterable[Path]) -> None:
-    """Refuse two inputs that both are the standard one."""
+    """Refuse the standard input for two inputs."""
     if sum(path == STANDARD for path in paths) > 1:
         raise InputError("only one input can be -, the standard input; give the other as a file")
 
 
 def files_among(*paths: Path) -> list[Path]:
-    """Return the paths that name files, not the standard input."""
+    """Return the paths of files, without the standard input."""
     return [path for path in paths if path != STANDARD]
 
 
@@ -69,8 +69,18 @@ def _standard_input() -> bytes:
     from ..files import read_stream
 
     if sys.stdin.isatty():
-        raise InputError("- reads the standard input, a terminal here: pipe a file into it")
+        raise InputError(
+            "- reads the standard input, which is a terminal here: pipe a file into it"
+        )
     return read_stream(sys.stdin.buffer, "stdin")
+
+
+def parse_photos(data: str) -> Path | None:
+    """Read rendered=PHOTOS or rendered=procedural, and find the photographs."""
+    name, _, folder = data.partition("=")
+    if name != "rendered" or not folder:
+        raise InputError(f"--data is rendered=PHOTOS or rendered=procedural, got {data!r}")
+    return find_photos(folder)
 
 
 def find_photos(folder: str) -> Path | None:

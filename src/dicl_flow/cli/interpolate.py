@@ -1,3 +1,5 @@
+"""The command `interpolate`."""
+
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -6,6 +8,7 @@ import typer
 from . import options
 from .input_files import files_among, read_frames
 from .outputs import check_outputs, quote_pattern
+from .slow_motion import Network, slow_motion
 
 
 def interpolate(
@@ -29,23 +32,25 @@ def interpolate(
         int | None, typer.Option("--count", "-n", min=1, help="This many frames, evenly spaced.")
     ] = None,
     factor: Annotated[
-        int | None, typer.Option(min=2, max=64, help="Of a clip: so many times slower.")
+        int | None, typer.Option(min=2, max=64, help="Of a clip: how many times slower.")
     ] = None,
     fps: Annotated[
         float | None,
         typer.Option(min=0.01, max=480, help="Of a clip: rate to write; default: its own."),
     ] = None,
     start: Annotated[str | None, typer.Option(help="Of a clip: first frame, 120 or 3.5s.")] = None,
-    end: Annotated[str | None, typer.Option(help="Of a clip: frame to end before.")] = None,
+    end: Annotated[str | None, typer.Option(help="Of a clip: frame to stop before.")] = None,
     on_error: Annotated[
         str | None, typer.Option(help="At a broken frame of a clip: stop (default), or skip it.")
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin a clip anew instead of going on.")
+        bool, typer.Option("--restart", help="Start a clip from scratch instead of resuming it.")
     ] = False,
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
+    memory_limit: options.MemoryLimit = None,
     quality: options.Quality = "normal",
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
@@ -53,9 +58,9 @@ def interpolate(
 ) -> None:
     """Make the frames between two frames, or slow motion of a whole clip.
 
-    The flow in both directions tells where things are in between. A clip is a video, a folder or
-    a 'glob' of frames; its cuts are not blended, the frame before is held. 16-bit images stay
-    16-bit. A clip that was stopped goes on when the same command is given again.
+    The flow in both directions shows where things are in between. A clip is a video, a folder or
+    a 'glob' of frames. Across a cut nothing is blended: the frame before it is held. 16-bit
+    images stay 16-bit. The same command resumes a clip that was stopped.
 
     Examples:
 
@@ -66,16 +71,16 @@ def interpolate(
       dicl-flow interpolate clip.mp4 -o slow.mp4 --factor 4
     """
     from ..errors import InputError
-    from .slow_motion import slow_motion
 
     if len(inputs) > 2:
         raise quote_pattern(inputs, "two frames or one clip are taken")
-    network = (weights, device, precision, quality)
+    how = options.compute(device, precision, backend, memory_limit)
+    network = Network(weights, quality, how)
     if len(inputs) == 1:
         if factor is None or time is not None or count is not None:
             raise InputError(
-                "one input is a clip, which takes --factor (slower by it); give a second frame for "
-                "what lies between two"
+                "one input is a clip, which takes --factor N (N times slower), not --time or -n; "
+                "give a second frame for the frames between two"
             )
         part = (start, end, on_error or "stop")
         summary = slow_motion(
@@ -87,7 +92,7 @@ def interpolate(
         for name, given in of_clips.items():
             if given is not None:
                 raise InputError(
-                    f"--{name} is for a whole clip, here are two frames; give a folder or a quoted "
+                    f"--{name} is for a clip, and these are two frames; give a folder or a quoted "
                     "pattern, as 'frames/*.png'"
                 )
         summary = _between(inputs, output, time, count, network)
@@ -99,9 +104,9 @@ def _between(
     output: Path,
     time: float | None,
     count: int | None,
-    network: tuple[str | None, str, str, str],
+    network: Network,
 ) -> dict[str, Any]:
-    """Write the frames between two; return the report."""
+    """Write the frames between two; return the summary."""
     from ..errors import InputError
     from ..files import encode_image, to_integers, write_files
     from ..weights import resolve
@@ -112,15 +117,14 @@ def _between(
         raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {time:g}")
     times = _times(output, 0.5 if time is None else time, count)
     paths = [*map(Path, inputs)]
-    check_outputs(pictures=list(times), inputs=[*files_among(*paths), network[0]])
+    check_outputs(pictures=list(times), inputs=[*files_among(*paths), network.weights])
     frame1, frame2 = map(to_integers, read_frames(*paths))
     frames = frame1, frame2
-    resolve(network[0])  # a missing file is named before torch is imported, which takes seconds
+    resolve(network.weights)  # a missing file is named before torch is imported
 
-    from ..estimation.estimator import load
     from ..estimation.interpolation import interpolate
 
-    result = load(*network[:3], quality=network[3])(*frames, backward=True)
+    result = network.load()(*frames, backward=True)
     assert result.backward is not None
     flows = result.flow, result.backward.flow
     pictures = {path: interpolate(*frames, *flows, moment) for path, moment in times.items()}
@@ -128,12 +132,12 @@ def _between(
     return {
         "written": list(times),
         "times": ", ".join(f"{moment:.3g}" for moment in times.values()),
-        "size": f"{frames[0].shape[1]}x{frames[0].shape[0]}",
+        "size": options.Size(*frames[0].shape[:2]),
     }
 
 
 def _times(output: Path, time: float, count: int | None) -> dict[Path, float]:
-    """Each file to write and its moment."""
+    """Return each file to write, and its time."""
     if count is None:
         return {output: time}
     names = {n: output.with_name(f"{output.stem}_{n}{output.suffix}") for n in range(1, count + 1)}

@@ -1,3 +1,5 @@
+"""The command `analyze levels`."""
+
 from typing import Annotated, Any
 
 import typer
@@ -21,15 +23,15 @@ def levels(
             metavar="PHOTOS", help="Rendered scenes instead: photographs, or 'procedural'."
         ),
     ] = None,
-    scenes: Annotated[int, typer.Option("--scenes", "-n", min=1, help="So many of them.")] = 16,
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a scene.")] = "640x1024",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same scenes.")] = 1000,
+    scenes: Annotated[int, typer.Option("--scenes", "-n", min=1, help="How many scenes.")] = 16,
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT of a scene.")] = "1024x640",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same scenes.")] = 1000,
     max_size: options.MaxSize = None,
     device: options.Device = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """What each level contributes: its error, matched and refined, by how far the pixels move.
+    """Show what each level contributes: the error of its matched and refined flow, by motion.
 
     A level that does not lower the error of the one before it adds nothing; one that gives all
     its probability to "no displacement" has not learned to match.
@@ -49,7 +51,7 @@ def levels(
     if rendered and (pair or data):
         raise InputError("--rendered excludes --pair and --data")
     if not rendered and not pairs:
-        raise InputError("none of these pairs has a truth, which errors are measured against")
+        raise InputError("none of these pairs has a truth to measure errors against")
     analyze.find_weights(weights)
     check_findings(output, "levels", [*files_of(pairs), *(weights or [])])
     frame, photos = options.parse_size("--size", size), find_photos(rendered) if rendered else None

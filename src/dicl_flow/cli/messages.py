@@ -1,4 +1,4 @@
-"""What libraries tell developers is kept from users, who can do nothing about it."""
+"""Hides messages that libraries mean for developers: users can do nothing about them."""
 
 import faulthandler
 import logging
@@ -32,19 +32,19 @@ def hidden_messages() -> Iterator[None]:
 
 @contextmanager
 def _native_messages_hidden() -> Iterator[None]:
-    """Give `sys.stderr` a descriptor of its own; what libpng, libjpeg or FFmpeg write is lost.
+    """Give `sys.stderr` a separate descriptor; what libpng, libjpeg or FFmpeg write is lost.
 
     They write to descriptor 2, whatever Python does. Loader processes inherit it. A crash is
-    still told: Python's own handler of fatal signals writes to the new descriptor.
+    still reported: Python's handler of fatal signals writes to the new descriptor.
     """
-    if not _is_descriptor_2(sys.stderr):  # somebody else has it already, as a test does
+    if not _is_descriptor_2(sys.stderr):  # it is redirected already, as in a test
         yield
         return
     sys.stderr.flush()
     usual, kept = sys.stderr, os.dup(2)
     sys.stderr = os.fdopen(kept, "w", 1, usual.encoding, usual.errors)
     tell_crashes = not faulthandler.is_enabled()
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - it is no path on all systems
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - not a path on every system
         os.dup2(nowhere.fileno(), 2)
     if tell_crashes:
         faulthandler.enable(sys.stderr)

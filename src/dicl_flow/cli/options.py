@@ -1,11 +1,12 @@
-"""Options that several commands share."""
+"""Options that several commands share, and how results and progress are printed."""
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -28,7 +29,7 @@ def print_warning(
 
 
 def _be_quiet(quiet: bool) -> bool:
-    """Print no warnings either, until the command has ended."""
+    """Print no warnings either, until the command ends."""
     if quiet:
         warnings.showwarning = lambda *message, **options: None
     return quiet
@@ -56,7 +57,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")]
 Backend = Annotated[str, typer.Option(help="auto (fast where it exists), fast or plain.")]
 Quality = Annotated[
-    str, typer.Option(help="fast, normal, or best: finer, and several times slower.")
+    str, typer.Option(help="fast, normal, or best: finer, but several times slower.")
 ]
 MemoryLimit = Annotated[
     float | None,
@@ -65,11 +66,12 @@ MemoryLimit = Annotated[
 FullSize = Annotated[
     bool,
     typer.Option(
-        "--full-size", help="Compute frames at their own size, even if the weights scale them."
+        "--full-size",
+        help="Compute frames at full size, even if the weights would scale them down.",
     ),
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say what was chosen on this machine, and why.")
+    bool, typer.Option("--verbose", "-v", help="Print what was chosen on this machine, and why.")
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
@@ -100,10 +102,11 @@ Maximum = Annotated[
 def report(values: dict[str, Any], *, quiet: bool, as_json: bool, to_stderr: bool = False) -> None:
     """Print what a command found: aligned lines for people, or JSON for machines.
 
-    The files that it has written are the list `written`, in every command.
+    In every command, `written` is the list of files that it has written.
     """
     if as_json:
-        typer.echo(json.dumps(values, default=str))
+        plain = {key: str(v) if isinstance(v, Size) else v for key, v in values.items()}
+        typer.echo(json.dumps(plain, default=str))
     elif not quiet:
         told = {key: _text(value) for key, value in values.items() if value != []}
         width = max(map(len, told))
@@ -114,23 +117,40 @@ def report(values: dict[str, Any], *, quiet: bool, as_json: bool, to_stderr: boo
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Size):
+        return value.in_words
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def parse_size(option: str, text: str) -> tuple[int, int]:
-    """Read "256x384" as (height, width)."""
+class Size(NamedTuple):
+    """The size of an image: (height, width) for Python, WIDTHxHEIGHT on the command line."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+    @property
+    def in_words(self) -> str:
+        """Width and height, without the need to know their order."""
+        return f"{self.width} wide, {self.height} high"
+
+
+def parse_size(option: str, text: str) -> Size:
+    """Read WIDTHxHEIGHT, the order of every size on the command line."""
     from ..errors import InputError
 
-    height, _, width = text.partition("x")
-    if not (height.isdecimal() and width.isdecimal()):
-        raise InputError(f"{option} must be HEIGHTxWIDTH, as 256x384, got {text!r}")
-    return int(height), int(width)
+    found = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
+    if not found:
+        raise InputError(f"{option} must be WIDTHxHEIGHT, as 1024x436, got {text!r}")
+    return Size(int(found[2]), int(found[1]))
 
 
 def track(items: Collection[Item], description: str, *, quiet: bool) -> Iterable[Item]:
-    """Go through the items with a progress bar, or where nobody watches a line now and then."""
+    """Yield the items with a progress bar, or without a terminal with a line every half minute."""
     from rich.console import Console
     from rich.progress import track
 
@@ -157,6 +177,10 @@ def _told(
             done += 1
 
 
-def in_bytes(gibibytes: float | None) -> int | None:
-    """Turn a memory limit in GiB into bytes."""
-    return None if gibibytes is None else int(gibibytes * 2**30)
+def compute(
+    device: str, precision: str, backend: str, memory_limit: float | None
+) -> dict[str, Any]:
+    """Return where and how to compute, as `load` takes it; the memory limit is in GiB."""
+    limit = None if memory_limit is None else int(memory_limit * 2**30)
+    names = {"device": device, "precision": precision, "backend": backend}
+    return {**names, "memory_limit": limit}

@@ -1,4 +1,4 @@
-"""What is to be written, looked at before any work is done."""
+"""Checks outputs before any work is done."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,10 @@ def check_outputs(
     folders: Sequence[Path | None] = (),
     inputs: Iterable[Path | str | None] = (),
 ) -> list[Path]:
-    """Return the files that were asked for, refusing what could not or must not be written.
+    """Return the files that were asked for; refuse those that cannot or must not be written.
 
-    Flow files and pictures need an extension that is known, every file a folder that is there.
-    No output may be an input, nor two outputs the same file, links included.
+    Flow files and pictures need a known extension, and every file an existing folder. No output
+    may be an input, and no two outputs the same file, links included.
     """
     from ..files import check_folder, check_image_name, check_writable
 
@@ -36,32 +36,34 @@ def check_outputs(
         _check_flow_name(path)
     for path in filter(None, pictures):
         check_image_name(path)
-    refuse_twins([*wanted, *wanted_folders])
+    refuse_duplicates([*wanted, *wanted_folders])
     refuse_inputs([*wanted, *wanted_folders], inputs)
     return wanted
 
 
 def check_standard_output(file_format: str | None, *, as_json: bool) -> str:
-    """Return the extension of a flow that goes to the standard output, and refuse to mix it."""
+    """Return the extension of a flow on the standard output, which nothing else may use."""
     from .input_files import suffix_of
 
     if as_json:
         raise InputError("-o - and --json both need the standard output; leave one out")
     if sys.stdout.isatty():
-        raise InputError("-o - writes bytes, not for a terminal: send them to a file or program")
+        raise InputError(
+            "-o - writes bytes, not text for a terminal: redirect them to a file or a program"
+        )
     return suffix_of(file_format)
 
 
 def write_standard_output(data: bytes) -> None:
-    """Write bytes, and nothing but them, to the standard output."""
+    """Write bytes to the standard output."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Path | str | None]) -> None:
-    """Refuse to write over what is read; what does not exist yet is no input.
+    """Refuse to write over an input; a file that does not exist yet is none.
 
-    A string stands for weights: a file, or a packaged name that a folder may bear as well.
+    A string stands for weights: a file, or a packaged name, which a folder may have too.
     """
     given = [path for path in map(_existing, inputs) if path is not None]
     for output in filter(Path.exists, outputs):
@@ -72,8 +74,8 @@ def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Path | str | None]) 
                 raise InputError(f"{output} is the input as well{link}; write elsewhere")
 
 
-def refuse_twins(outputs: Sequence[Path]) -> None:
-    """Refuse two outputs of which one would replace the other."""
+def refuse_duplicates(outputs: Sequence[Path]) -> None:
+    """Refuse two outputs that are the same file."""
     for number, path in enumerate(outputs):
         for other in outputs[:number]:
             there = path.exists() and other.exists()
@@ -82,20 +84,20 @@ def refuse_twins(outputs: Sequence[Path]) -> None:
 
 
 def folders_of(frames: Iterable[Path]) -> set[Path]:
-    """Return where frames lie, and where links among them lead: all that may be replaced."""
+    """Return the folders of frames and of the files that they link to."""
     folders = {frame.parent for frame in frames}
     return folders | {frame.resolve().parent for frame in frames if frame.is_symlink()}
 
 
 def quote_pattern(inputs: Sequence[str], taken: str) -> InputError:
-    """Return the error for a pattern that the shell has replaced by the files it found."""
+    """Return the error for a pattern that the shell has expanded to many files."""
     first = Path(inputs[0])
     pattern = first.parent / f"*{first.suffix}"
     return InputError(f"got {len(inputs)} inputs, {taken}; quote the pattern: '{pattern}'")
 
 
 def files_of(pairs: "Iterable[FlowPair]") -> list[Path]:
-    """Return all that is read of some pairs."""
+    """Return all files of some pairs."""
     return [
         path
         for pair in pairs

@@ -1,18 +1,13 @@
-from collections.abc import Iterable
+"""The command `render`."""
+
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from . import options
+from .input_files import find_photos
 from .outputs import check_outputs
-
-if TYPE_CHECKING:
-    from ..data import FlowSample
-    from ..files import Array
-    from ..render import MotionStatistics, Renderer
-
-_ON_SHEET = 16  # pairs; more would not be looked at
 
 
 def render(
@@ -21,7 +16,7 @@ def render(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")],
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many pairs.")] = 16,
-    size: Annotated[str, typer.Option(help="HEIGHTxWIDTH of a frame.")] = "384x512",
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT of a frame.")] = "512x384",
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same pairs.")] = 0,
     motion: Annotated[float, typer.Option(help="Multiplies all motion.")] = 1.0,
     stats: Annotated[
@@ -34,8 +29,8 @@ def render(
 ) -> None:
     """Render pairs of frames with exact flow, and a sheet to look at them.
 
-    The folder can be trained on as it is: `--data pairs=DIR`. Each pair has NAME_img1.png,
-    NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where frame 2 does not show the pixel.
+    The folder is ready for training: `--data pairs=DIR`. Each pair has NAME_img1.png,
+    NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where a pixel is hidden in frame 2.
 
     Examples:
 
@@ -45,15 +40,14 @@ def render(
     """
     from ..config import RenderConfig
     from ..files import encode_image, write_files
-    from ..render import list_photos
 
-    folder = None if photos == "procedural" else Path(photos)
+    folder = find_photos(photos)
     _check_outputs(output, stats, folder)
     config, frame = RenderConfig(motion=motion), options.parse_size("--size", size)
-    if folder is not None:
-        list_photos(folder)  # complain before torch is imported, which takes seconds
 
+    # torch, which takes seconds: after all that may be missing
     from ..estimation.compute import choose_device
+    from ..lab.rendered_folder import write_pairs
     from ..render import Renderer, load_textures
 
     place = choose_device(device)
@@ -62,7 +56,7 @@ def render(
     renderer = Renderer(config, frame, textures, place, seed)
     output.mkdir(parents=True, exist_ok=True)
     numbers = options.track(range(count), "rendering", quiet=quiet)
-    statistics, sheet = _write_pairs(renderer, output, numbers)
+    statistics, sheet = write_pairs(renderer, output, numbers)
     pictures = {output / "sheet.png": encode_image("sheet.png", sheet)}
     if stats is not None:
         from ..pictures.motion import draw_motion
@@ -71,7 +65,7 @@ def render(
     write_files(pictures)
     summary = {
         "pairs": count,
-        "size": f"{frame[1]}x{frame[0]}",
+        "size": frame,
         "seed": seed,
         **statistics.summary(),
         "written": [output, *pictures],
@@ -89,38 +83,3 @@ def _check_outputs(output: Path, stats: Path | None, photos: Path | None) -> Non
         if stats.suffix.lower() != ".png":
             raise InputError(f"{stats}: the statistics are drawn as .png")
         draw_figure(1, 1)  # complain now if there is no matplotlib
-
-
-def _write_pairs(
-    renderer: "Renderer", output: Path, numbers: Iterable[int]
-) -> "tuple[MotionStatistics, Array]":
-    """Render one by one, so that a pair does not depend on how many there are."""
-    from ..files import write_files
-    from ..lab.sample_sheet import SAMPLE_COLUMNS, sample_label, sample_row
-    from ..pictures.sheets import contact_sheet, thumbnail
-    from ..render import MotionStatistics
-
-    statistics, rows, labels = MotionStatistics(), [], []
-    for number in numbers:
-        rendered, name = renderer.render(1, number), f"scene_{number:04d}"
-        statistics.add(rendered)
-        sample = rendered.to_samples()[0]
-        write_files(_files(output / name, sample, rendered.occluded[0].cpu().numpy()))
-        if number < _ON_SHEET:
-            rows.append([thumbnail(picture) for picture in sample_row(sample)])
-            labels.append(sample_label(name, sample))
-    return statistics, contact_sheet(rows, labels, SAMPLE_COLUMNS)
-
-
-def _files(name: Path, sample: "FlowSample", occluded: "Array") -> dict[Path, bytes]:
-    """All files of a pair, in the layout that the data set `pairs` reads."""
-    import numpy as np
-
-    from ..files import encode_flow, encode_image
-
-    mask = np.where(occluded, 255, 0).astype(np.uint8)
-    flow = np.where(sample.valid[..., None], sample.flow, np.float32(np.nan))
-    images = {"_img1.png": sample.image1, "_img2.png": sample.image2, "_occ.png": mask}
-    contents = {end: encode_image(end, image) for end, image in images.items()}
-    contents["_flow.flo"] = encode_flow("_flow.flo", flow)
-    return {name.with_name(name.name + end): data for end, data in contents.items()}

@@ -1,3 +1,5 @@
+"""The command `show`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +38,7 @@ def show(
     height, width = vectors.shape[:2]
     summary = {
         "file": str(flow),
-        "size": f"{width}x{height}",
+        "size": options.Size(height, width),
         **statistics,
         "written": [] if output is None else [output],
     }

@@ -1,14 +1,28 @@
-"""A whole clip for `interpolate`."""
+"""Slow motion of a whole clip: the part of `interpolate` that takes one input."""
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .outputs import check_outputs, folders_of, refuse_inputs
-from .video import output_kind
 
 if TYPE_CHECKING:
+    from ..estimation.estimator import FlowEstimator
     from ..video import Source, Writer
+
+
+class Network(NamedTuple):
+    """The options that choose a network, and where and how it is computed."""
+
+    weights: str | None
+    quality: str
+    compute: dict[str, Any]
+
+    def load(self) -> "FlowEstimator":
+        """Return the estimator that was asked for."""
+        from ..estimation.estimator import load
+
+        return load(self.weights, quality=self.quality, **self.compute)
 
 
 def slow_motion(
@@ -17,23 +31,21 @@ def slow_motion(
     factor: int,
     fps: float | None,
     part: tuple[str | None, str | None, str],
-    network: tuple[str | None, str, str, str],
+    network: Network,
     *,
     restart: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    """Write a clip `factor` times slower; return the report.
+    """Write a clip `factor` times slower; return the summary.
 
-    `part` is what --start, --end and --on-error say; `network` weights, device,
-    precision and quality.
+    `part` has the values of --start, --end and --on-error.
     """
     from ..data.video_frames import check_source
     from ..weights import resolve
 
     check_source(clip)
-    resolve(network[0])  # a missing file is named before torch is imported, which takes seconds
+    resolve(network.weights)  # a missing file is named before torch is imported
 
-    from ..estimation.estimator import load
     from ..estimation.sequence import FlowSequence
     from ..video import (
         STILL_RATE,
@@ -53,19 +65,18 @@ def slow_motion(
     selection = Selection(
         Moment.parse("--start", start), Moment.parse("--end", end), on_error=on_error
     )
-    folder = _check(output, clip, network[0])
+    folder = _check(output, clip, network.weights)
     source = open_source(clip, keep_depth=folder)
     _refuse(source)
     refuse_inputs([output], folders_of(source.files))
     rate = fps or source.rate or STILL_RATE
     check_rate(output, rate)
-    weights, device, precision, quality = network
-    estimator = load(weights, device, precision, quality=quality)
+    estimator = network.load()
     settings = {
         "input": source.stamp,
         "output": [output.resolve()],
-        **{"factor": factor, "fps": fps, "start": start, "end": end, "quality": quality},
-        "weights": stamp(resolve(weights)),
+        **{"factor": factor, "fps": fps, "start": start, "end": end, "quality": network.quality},
+        "weights": stamp(resolve(network.weights)),
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
     made: list[Writer] = []
@@ -89,8 +100,9 @@ def slow_motion(
 
 
 def _check(output: Path, clip: str, weights: str | None) -> bool:
-    """Refuse what could not be written; true where the output is a folder."""
+    """Refuse an output that cannot be written; return whether it is a folder."""
     from ..errors import InputError
+    from ..video import output_kind
 
     kind = output_kind(output)
     if kind == "array":
@@ -105,6 +117,8 @@ def _refuse(source: "Source") -> None:
     from ..errors import InputError
 
     if source.live:
-        raise InputError("a camera is no clip; record it first, then slow it down")
+        raise InputError("a camera is not a clip; record it first, then slow it down")
     if source.scenes:
-        raise InputError("KITTI's pairs are no clip: nothing leads from one pair to the next")
+        raise InputError(
+            "KITTI's pairs are not a clip: there is no motion from one pair to the next"
+        )

@@ -1,3 +1,5 @@
+"""The command `submit`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +16,8 @@ def submit(
     weights: options.Weights = None,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
+    memory_limit: options.MemoryLimit = None,
     quality: options.Quality = "normal",
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
@@ -21,8 +25,8 @@ def submit(
 ) -> None:
     """Estimate the test frames of a benchmark and pack them for upload.
 
-    KITTI takes the archive as it is. Sintel takes what the bundler that comes with the data
-    set makes of the unpacked folders clean and final.
+    KITTI's server takes the archive as it is. For Sintel, unpack it and run the bundler that
+    comes with the data set on the folders clean and final.
 
     Example:
 
@@ -40,7 +44,8 @@ def submit(
 
     from ..estimation.estimator import load
 
-    estimator = load(weights, device, precision, quality=quality)
+    how = options.compute(device, precision, backend, memory_limit)
+    estimator = load(weights, quality=quality, **how)
     pairs = options.track(entries.values(), benchmark, quiet=quiet)
     predictions = predict(pairs, lambda *frames: estimator(*frames).flow)
     write_submission(output, entries, predictions)

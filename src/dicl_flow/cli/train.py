@@ -1,3 +1,5 @@
+"""The command `train`."""
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,7 +8,6 @@ import typer
 from . import options
 
 if TYPE_CHECKING:
-    from ..config import TrainConfig
     from ..training import Outcome, RunFolder
 
 
@@ -17,8 +18,14 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Change a key of the recipe: optimizer.learning_rate=1e-4."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; default: runs/ and the recipe's name.")
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Run folder; default: runs/ and the recipe's name.",
+        ),
     ] = None,
     init: Annotated[
         str | None,
@@ -26,9 +33,10 @@ def train(
             help="Weights to start from, or 'random'; default: those of the stage the recipe names."
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --output.")] = False,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after this time, with a schedule made for it.")
+        float | None,
+        typer.Option(metavar="N", help="Stop after N minutes; the schedule is scaled to fit."),
     ] = None,
     overfit: Annotated[
         int | None, typer.Option(help="Train on N fixed samples until they fit.")
@@ -38,7 +46,7 @@ def train(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train a network by a recipe: a stage of the paper, or your own.
+    """Train a network with a recipe: a stage of the paper, or your own.
 
     Examples:
 
@@ -55,24 +63,25 @@ def train(
     from ..data import parse_data_argument
     from ..errors import InputError
     from ..training import RunFolder, check_roots, read_recipe
+    from ..training.start import find_start
 
     if minutes is not None and not minutes > 0:
         raise InputError(f"--minutes must be positive, got {minutes}")
     config = read_recipe(recipe, changes or [])
     roots = dict(parse_data_argument(argument, also="rendered") for argument in data or [])
     name = config.name if overfit is None else f"{config.name}-overfit"
-    folder = RunFolder(out or Path("runs") / name)
+    folder = RunFolder(output or Path("runs") / name)
     fixed = overfit is not None
     if resume:
         folder.check_resumable()
         initial = None
     elif fixed and init is None:
-        initial = None  # can the network learn these samples at all? any start will do
+        initial = None  # the question is whether the samples can be learned, from any start
     else:
-        initial = _initial_weights(init, config, folder.path)
+        initial = find_start(config, folder.path, init)
     check_roots(config, roots)
 
-    # torch, which takes seconds: after all that is missing
+    # torch, which takes seconds: after all that may be missing
     from ..estimation.compute import choose_device
     from ..training import FixedSource, Limits, join, leave, open_source
     from ..training import train as run_training
@@ -100,7 +109,7 @@ def train(
 
 
 def _conclude(outcome: "Outcome", folder: "RunFolder", *, quiet: bool, as_json: bool) -> None:
-    """Say how the run ended."""
+    """Print how the run ended."""
     import math
 
     summary = {
@@ -113,31 +122,5 @@ def _conclude(outcome: "Outcome", folder: "RunFolder", *, quiet: bool, as_json: 
     if as_json:
         options.report(summary, quiet=quiet, as_json=True)
     elif not quiet:
-        end = "finished" if outcome.finished else "stopped; go on with --resume"
+        end = "finished" if outcome.finished else "stopped; resume with --resume"
         typer.echo(f"{end}: step {outcome.step}, EPE {outcome.epe:.2f} px, in {folder.path}")
-
-
-def _initial_weights(init: str | None, config: "TrainConfig", out: Path) -> Path | None:
-    """--init, or the weights that the stage before this one left beside our run folder."""
-    from ..errors import InputError
-    from ..training.start import RANDOM
-    from ..weights import resolve
-
-    if init == RANDOM:
-        return None
-    if init is not None:
-        return resolve(init)
-    if config.needs_weights:
-        raise InputError(
-            f"{config.name!r} is meant to start from trained weights: give --init WEIGHTS (the "
-            f"packaged ones: --init rendered), or --init random to start from none"
-        )
-    if not config.start:
-        return None
-    path = out.parent / config.start / "weights.safetensors"
-    if not path.is_file():
-        raise InputError(
-            f"this stage starts from {config.start!r}, but there is no {path}; train that first, "
-            f"or give --init WEIGHTS or --init random"
-        )
-    return path

@@ -1,3 +1,5 @@
+"""The command `warp`."""
+
 from pathlib import Path
 from typing import Annotated
 
@@ -14,21 +16,24 @@ def warp(
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write.")],
     mask: Annotated[
         Path | None,
-        typer.Option(metavar="PNG", help="Black where the flow leads outside or is unknown."),
+        typer.Option(
+            metavar="PNG",
+            help="Mask to write: black where the flow leaves the frame or is unknown.",
+        ),
     ] = None,
     file_format: options.FlowFormat = None,
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Pull the second frame back along the flow, so that it looks like the first.
+    """Warp the second frame along the flow, so that it looks like the first.
 
-    Black where the flow leads out of the frame or is unknown. What frame 2 hides shows up
-    double: no flow can bring it back. 16 bits are kept in .png and .tif.
+    Pixels whose flow leaves the frame or is unknown are black. Where frame 2 hides a part of
+    frame 1, what hides it appears twice. 16 bits are kept in .png and .tif.
 
     Example:
 
-      dicl-flow warp frame2.png flow.flo -o frame1_again.png --mask inside.png
+      dicl-flow warp frame2.png flow.flo -o warped.png --mask inside.png
     """
     import numpy as np
 
@@ -38,7 +43,7 @@ def warp(
     check_outputs(pictures=[output, mask], inputs=files_among(image2, flow))
     image, vectors = to_integers(read_frames(image2)[0]), read_vectors(flow, file_format)
 
-    # torch, which takes seconds: not before the files are read
+    # torch, which takes seconds: after the files are read
     from ..estimation.warping import warp
 
     warped = warp(image, vectors)
@@ -50,7 +55,7 @@ def warp(
     height, width = inside.shape
     summary = {
         "written": list(contents),
-        "size": f"{width}x{height}",
+        "size": options.Size(height, width),
         "inside": float(inside.mean()),
     }
     options.report(summary, quiet=quiet, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Progress: a bar where someone watches, else a line every half minute."""
+"""Progress of a video: a bar in a terminal, elsewhere a line every half minute."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .options import Size
+
 if TYPE_CHECKING:
     from ..estimation.sequence import FlowSequence
     from ..video import Checkpoint, FrameFlow, Selection, Source, Writer
 
 
 class Watch:
-    """Tells of broken frames and of progress, and remembers what there is to report."""
+    """Reports broken frames and progress, and keeps the numbers for the summary."""
 
     def __init__(
         self,
@@ -28,10 +30,10 @@ class Watch:
         self._tell, self._show = tell, show
         self._start = perf_counter()
         self.frame_size: tuple[int, int] | None = None
-        """(height, width) of the frames, once there was a flow."""
+        """(height, width) of the frames, known after the first flow."""
 
     def __call__(self, flow: "FrameFlow") -> bool:
-        """Take note of a flow; true: go on."""
+        """Note a flow; True: continue."""
         first = self.done == self.before or flow.frame.scene
         for frame in (flow.following, flow.frame)[: 2 if first else 1]:
             if frame.problem:
@@ -42,17 +44,17 @@ class Watch:
         return True
 
     def progress(self, done: int, total: int | None) -> None:
-        """Take note of how many flows are done, and show it."""
+        """Note how many flows are done, and show it."""
         self.done, self.total = done, total
         self._show(self)
 
     @property
     def speed(self) -> float:
-        """Frames a second in this run."""
+        """Frames per second in this run."""
         return (self.done - self.before) / (perf_counter() - self._start)
 
     def line(self) -> str:
-        """How far it has come: "120 of 899 flows, 13 %, 2.1 frames/s, about 6 min left"."""
+        """The progress so far: "120 of 899 flows, 13 %, 2.1 frames/s, about 6 min left"."""
         if not self.total:
             return f"{self.done} flows, {self.speed:.2g} frames/s"
         text = f"{self.done} of {self.total} flows, {self.done / self.total:.0%}"
@@ -62,10 +64,9 @@ class Watch:
         return f"{text}, {self.speed:.2g} frames/s, about {minutes:.0f} min left"
 
     def summary(self, missing: int) -> dict[str, Any]:
-        """What there is to say at the end."""
-        height, width = self.frame_size or (0, 0)
+        """Return what to print at the end."""
         return {
-            "size": f"{width}x{height}" if self.frame_size else "",
+            "size": Size(*self.frame_size) if self.frame_size else "",
             "flows": self.done - missing,
             "missing_flows": missing,
             "flows_of_earlier_runs": self.before,
@@ -76,7 +77,7 @@ class Watch:
 
 @contextmanager
 def watched(done: int, total: int | None, *, quiet: bool) -> Iterator[Watch]:
-    """Show a bar with frames/s and the time left, or a line now and then."""
+    """Show a bar with frames/s and the time left, or a line every half minute."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -104,7 +105,7 @@ def watched(done: int, total: int | None, *, quiet: bool) -> Iterator[Watch]:
 
 @contextmanager
 def now_and_then(tell: Callable[[], None], *, wanted: bool) -> Iterator[None]:
-    """Call `tell` every half minute, from a thread of its own: a frame may take minutes."""
+    """Call `tell` every half minute, from another thread: a frame may take minutes."""
     from ..training import journal
 
     ended = Event()
@@ -132,9 +133,9 @@ def run_watched(
     cuts: str = "estimate",
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Run a video to its end and return the report; a signal ends it with exit code 130.
+    """Process a video and return the summary; a signal stops it with exit code 130.
 
-    `writers` makes them, given the folder of what is not finished.
+    `writers` makes the writers, given a folder for unfinished parts.
     """
     from ..estimation.choices import computed
     from ..training.stopping import StopSignal
@@ -151,7 +152,9 @@ def run_watched(
             on_progress=watch.progress,
         )
     if not written:
-        typer.echo(f"stopped; {checkpoint.done} flows are done, the same command goes on", err=True)
+        typer.echo(
+            f"stopped; {checkpoint.done} flows are done; the same command resumes it", err=True
+        )
         raise typer.Exit(130)
     size = watch.frame_size
     fed = computed(sequence.estimator, size) if size else {}

@@ -1,14 +1,16 @@
-"""Config is data: frozen, checked when it is made, read strictly from TOML or JSON."""
+"""Settings as data: frozen, checked when created, read strictly from TOML or JSON."""
 
 from .augment import AugmentConfig
 from .calibration import CUES, Calibration
-from .model import HOST_LEVELS, HOSTS, MATCHERS, PADDINGS, PAPER_LEVELS, LevelConfig, ModelConfig
+from .hosts import HOST_RECORDS, HOSTS, PAPER_LEVELS, HostRecord
+from .levels import LevelConfig
+from .loss import LossConfig
+from .model import MATCHERS, PADDINGS, ModelConfig
 from .quality import BEST, NORMAL, QUALITIES, Quality, find_quality
 from .render import RenderConfig
 from .strict import differences, read_toml_table, structure, to_toml
 from .training import (
     DataConfig,
-    LossConfig,
     OptimizerConfig,
     ScheduleConfig,
     SecondPassConfig,
@@ -18,7 +20,7 @@ from .training import (
 __all__ = [
     "BEST",
     "CUES",
-    "HOST_LEVELS",
+    "HOST_RECORDS",
     "HOSTS",
     "MATCHERS",
     "NORMAL",
@@ -28,6 +30,7 @@ __all__ = [
     "AugmentConfig",
     "Calibration",
     "DataConfig",
+    "HostRecord",
     "LevelConfig",
     "LossConfig",
     "ModelConfig",

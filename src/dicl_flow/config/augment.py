@@ -1,4 +1,4 @@
-"""How training pairs are varied."""
+"""The augmentation of training pairs."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,11 @@ from ..errors import InputError
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """How training pairs are varied: the default is the paper's for FlyingChairs.
+    """The augmentation of training pairs; the default is that of the paper for FlyingChairs.
 
-    The paper's first phase only crops: `AugmentConfig.crop_only`, or zero for each of
-    `color`, `eraser`, `spatial`, `horizontal_flip`, `vertical_flip`. Sparse truth is treated
-    with more care whatever is set here: one colour change for both frames, no stretch, no
-    vertical flip.
+    The first phase of the paper only crops: `AugmentConfig.crop_only`, or zero for each of
+    `color`, `eraser`, `spatial`, `horizontal_flip`, `vertical_flip`. Pairs with sparse ground
+    truth always have the same colour change in both frames, no stretch and no vertical flip.
     """
 
     crop: tuple[int, int] = (256, 384)
@@ -28,31 +27,31 @@ class AugmentConfig:
     asymmetric_color: float = 0.2
     """Probability that the two frames change differently."""
     noise: float = 0.0
-    """Largest standard deviation of pixel noise; 1 is the way from black to white."""
+    """Largest standard deviation of pixel noise; 1 is the distance from black to white."""
     eraser: float = 0.5
-    """Probability that parts of frame 2 are painted over with its mean colour."""
+    """Probability that rectangles of frame 2 are filled with its mean colour."""
     eraser_count: tuple[int, int] = (1, 2)
-    """Fewest and most rectangles."""
+    """Smallest and largest number of rectangles."""
     eraser_size: tuple[int, int] = (50, 100)
     """Shortest and longest side of a rectangle, in px before scaling."""
     spatial: float = 0.8
     """Probability of a change of size."""
     min_scale: float = -0.2
-    """Smallest and largest factor as powers of 2: -1 halves, 1 doubles."""
+    """Smallest scale factor, as a power of 2: -1 halves, 1 doubles; `max_scale` likewise."""
     max_scale: float = 1.0
     stretch: float = 0.2
-    """Largest further factor, for each axis on its own, as a power of 2."""
+    """Largest additional factor, drawn for each axis separately, as a power of 2."""
     stretch_probability: float = 0.8
     horizontal_flip: float = 0.5
-    """Probability that left and right are exchanged."""
+    """Probability that left and right are swapped."""
     vertical_flip: float = 0.1
-    """Probability that top and bottom are exchanged."""
+    """Probability that top and bottom are swapped."""
     motion_shift: float = 0.0
-    """Largest extra motion of frame 2 against frame 1, in px of the crop per axis."""
+    """Largest additional motion of frame 2 relative to frame 1, in px of the crop per axis."""
     motion_rotation: float = 0.0
-    """Largest extra rotation of frame 2 about the centre of the crop, in degrees."""
+    """Largest additional rotation of frame 2 about the centre of the crop, in degrees."""
     motion_scale: float = 0.0
-    """Largest extra scaling of frame 2 about the centre of the crop, as a power of 2."""
+    """Largest additional scaling of frame 2 about the centre of the crop, as a power of 2."""
 
     def __post_init__(self) -> None:
         if min(self.crop) < 1:
@@ -60,7 +59,7 @@ class AugmentConfig:
         for key, (low, high) in _AUGMENT_RANGES.items():
             value = getattr(self, key)
             if not low <= value <= high:
-                raise InputError(f"{key} must lie in [{low:g}, {high:g}], got {value:g}")
+                raise InputError(f"{key} must be in [{low:g}, {high:g}], got {value:g}")
         if self.min_scale > self.max_scale:
             raise InputError(
                 f"min_scale must not be above max_scale, got {self.min_scale} and {self.max_scale}"

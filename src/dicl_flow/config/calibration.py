@@ -1,4 +1,4 @@
-"""What turns the cues of a network into a probability."""
+"""The calibration that turns the cues of a network into a confidence."""
 
 import dataclasses
 import json
@@ -22,8 +22,9 @@ CUES = (
 class Calibration:
     """A logistic regression: sigmoid(bias + sum of weight x cue).
 
-    The answer is the probability that the flow is wrong by at most `threshold` px, of the
-    frame as the network sees it. Each cue's weight bears its name; see `estimation.confidence`.
+    The result is the probability that the error of the flow is at most `threshold` px, in pixels
+    of the frame that the network sees. There is one weight for each cue, under the name of the
+    cue; see `estimation.confidence`.
     """
 
     bias: float
@@ -36,7 +37,7 @@ class Calibration:
     outside: float
     threshold: float = 1.0
     scenes: int = 0
-    """How many rendered scenes it was fitted to."""
+    """Number of rendered scenes it was fitted to."""
 
     def __post_init__(self) -> None:
         if self.threshold <= 0:
@@ -49,16 +50,16 @@ class Calibration:
 
     @property
     def meaning(self) -> str:
-        """What a confidence of 0.9 says."""
+        """The meaning of a confidence, in words."""
         return f"probability of an error of at most {self.threshold:g} px"
 
     def to_json(self) -> str:
-        """One line of JSON that `Calibration.from_json` reads back to an equal one."""
+        """One line of JSON that `Calibration.from_json` reads back as an equal calibration."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Calibration":
-        """Read what `to_json` wrote; anything unknown or ill-typed is refused."""
+        """Read what `to_json` wrote; unknown keys and wrong types are refused."""
         try:
             return structure(cls, json.loads(text))
         except json.JSONDecodeError as error:

@@ -1,26 +1,27 @@
-"""How much work an estimate may take."""
+"""The qualities: how many passes an estimate takes, and at which scales."""
 
 from dataclasses import dataclass
 
 from ..errors import InputError, unknown_name
-from .model import STRIDES, ModelConfig
+from .levels import STRIDES
+from .model import ModelConfig
 
 NORMAL = "normal"
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Passes over a pair, each at a scale of its own; a later one begins from the flow found.
+    """Passes over a pair, each at its own scale; later ones start from the flow of the one before.
 
-    The first pass goes from the coarsest level to the finest. Each later one, and the only one
-    where a flow to begin from is given, skips the levels that are coarser than `start`.
+    The first pass runs all levels. A pass that starts from a flow, a later one or one with an
+    initial flow, skips the levels that are coarser than `start`.
     """
 
     name: str
     scales: tuple[float, ...] = (1.0,)
-    """How many times larger than normally the frames are fed, for each pass."""
+    """Scale of the frames in each pass, relative to quality "normal"."""
     start: int = 8
-    """The stride of the first level that runs in a pass that begins from a flow."""
+    """Stride of the first level that runs in a pass that starts from a flow."""
 
     def __post_init__(self) -> None:
         if not self.scales or any(not 0.1 <= scale <= 8 for scale in self.scales):
@@ -31,12 +32,12 @@ class Quality:
             raise InputError(f"the stride to start at must be one of {STRIDES}, got {self.start}")
 
     def check_for(self, config: ModelConfig) -> None:
-        """Refuse a network that cannot do it."""
+        """Refuse a network that does not support this quality."""
         if len(self.scales) == 1:
             return
         if not config.begins_from_flow:
             raise InputError(
-                f"quality {self.name!r} needs a network that can begin from a flow; host "
+                f"quality {self.name!r} needs a network that can start from a flow; host "
                 f"{config.host!r} cannot, use quality {NORMAL!r}"
             )
         if config.strides[-1] > self.start:
@@ -53,11 +54,11 @@ class Quality:
 
 BEST = Quality("best", (1.0, 2.0), start=16)
 QUALITIES = {quality.name: quality for quality in (Quality("fast", (0.7,)), Quality(NORMAL), BEST)}
-"""What users choose from; why these numbers: docs/decisions/0008-two-scales.md."""
+"""The qualities that users choose from; docs/decisions/0008-two-scales.md explains the numbers."""
 
 
 def find_quality(quality: "str | Quality") -> Quality:
-    """Return the quality of that name; one that is no name is taken as it is."""
+    """Return the quality of this name; a `Quality` is returned unchanged."""
     if isinstance(quality, Quality):
         return quality
     if quality not in QUALITIES:

@@ -1,4 +1,4 @@
-"""What rendered scenes look like and how they move."""
+"""The settings of rendered scenes: how they look and how they move."""
 
 from dataclasses import dataclass
 from math import prod, sqrt
@@ -21,38 +21,38 @@ EFFECTS = (
 class RenderConfig:
     """Distributions of the scenes; the default covers video, driving, stereo and tiny motion.
 
-    Lengths are in px of the frame, whatever its size but for `motion_reference`. A tuple of six
-    lengths is a distribution by its quantiles: half of all draws lie below the first, 75, 90, 95,
+    Lengths are in px of the frame, independent of its size unless `motion_reference` is set. Six
+    lengths are the quantiles of a distribution: half of all draws lie below the first, 75, 90, 95,
     99 and 100 % below the others. "Mostly small" means the cube of a uniform draw. An effect is
-    (the share of the scenes that have it, its largest strength).
+    (share of the scenes that have it, largest strength).
     """
 
     motion: float = 1.0
-    """Factor of all motion: begin a training below 1."""
+    """Factor of all motion; below 1 it is easier to learn from at first."""
     motion_reference: tuple[int, ...] = ()
-    """(height, width) of frames with that motion; larger frames have more, smaller ones less,
-    as the square root of their pixels. Empty: the same motion in px whatever the frame."""
+    """(height, width) of frames with this motion; in others it is scaled by the square root of the
+    number of pixels. Empty: the same motion in px in all frames."""
     tiny_share: float = 0.15
-    """Share of scenes with 0.03 to 0.3 of that motion: a still camera, a slow film."""
+    """Share of scenes with 0.03 to 0.3 times the motion: still cameras, slow video."""
     large_share: float = 0.2
-    """Share of scenes with 1 to `large_factor` times that motion."""
+    """Share of scenes with 1 to `large_factor` times the motion."""
     large_factor: float = 2.5
     still_scenes: float = 0.0
-    """Share of scenes in which nothing moves; noise, light and compression still differ."""
+    """Share of scenes without motion; noise, light and compression still change."""
     blank_scenes: float = 0.0
-    """Share of scenes of one colour, in which nothing moves: there is nothing to match."""
+    """Share of scenes of a single colour, without motion: there is nothing to match."""
     horizontal_share: float = 0.25
-    """Share of scenes in which everything moves sideways, as in stereo pairs and pans."""
+    """Share of scenes with horizontal motion only, as in stereo pairs and pans."""
     sizes: tuple[tuple[int, int], ...] = ()
-    """Training: (height, width) of the frames, a step each in turn, with as many pairs as come
-    nearest to the pixels of a batch of `augment.crop`. Empty: that size alone."""
+    """Training: (height, width) of the frames, one size per step, in turn. The number of pairs is
+    chosen so that a batch has about as many pixels as one of `augment.crop`. Empty: only that
+    size."""
     max_flow: float = 400.0
-    """Longer vectors are marked as not valid."""
+    """Longer vectors are marked as invalid."""
     visible_only: bool = False
-    """Pixels that are hidden in frame 2, or outside of it, are marked as not valid."""
+    """Mark occluded pixels, including those that leave the frame, as invalid."""
     augmented: bool = False
-    """Training: rendered pairs are varied as real ones are, by the colours, the eraser and the
-    flips of `augment`."""
+    """Training: rendered pairs get the colour changes, the eraser and the flips of `augment`."""
 
     background_shift: tuple[float, ...] = (2, 9, 20, 28, 37, 60)
     background_rotation: float = 10.0
@@ -62,34 +62,35 @@ class RenderConfig:
     perspective: float = 0.12
     """Largest change of scale from the centre to the edge of the frame, mostly small."""
     forward_share: float = 0.2
-    """Share of scenes in which the camera drives into the scene (one in five: out of it)."""
+    """Share of scenes in which the camera moves forward (in one of five: backward)."""
     forward_zoom: float = 0.3
-    """Logarithm of the largest factor there."""
+    """Logarithm of the largest zoom factor in such scenes."""
 
     depth_share: float = 0.0
-    """Share of scenes with depth: layers are flat and stand in space, ground and walls reach to
-    the horizon, the camera travels among them."""
+    """Share of scenes with depth: layers are planes in space, ground and walls reach to the
+    horizon, and the camera moves between them."""
     ground_share: tuple[float, float] = (0.6, 0.3)
-    """Share of those with a ground, and with a wall at the side."""
+    """Share of these scenes with a ground, and with a wall at the side."""
     travel_forward: float = 0.35
-    """Largest way forward between the frames, as a share of the distance of the nearest layer."""
+    """Largest forward motion between the frames, relative to the distance of the nearest layer."""
     travel_sideways: tuple[float, ...] = (12, 33, 65, 86, 113, 160)
-    """What a camera that travels sideways does to the nearest layer, in px."""
+    """Motion of the nearest layer, in px, when the camera moves sideways."""
 
     objects: tuple[int, int] = (5, 12)
-    """Fewest and most objects in a scene, some of them outside the frame."""
+    """Smallest and largest number of objects in a scene, some of them outside the frame."""
     objects_reference: tuple[int, ...] = ()
-    """(height, width) of frames with so many objects; the number grows with the square root of
-    the pixels. Empty: as many whatever the frame."""
+    """(height, width) of frames with this number of objects; in other frames it is scaled by the
+    square root of the number of pixels. Empty: the same number in all frames."""
     num_shapes: int = 480
-    """Different outlines to choose from, each kept as an image of `shape_side` px a side."""
+    """Number of different outlines, each stored as an image of `shape_side` x `shape_side` px."""
     shape_side: int = 192
     object_radius: tuple[float, float] = (0.12, 0.8)
-    """Smallest and largest, as a share of the frame's shorter side; small ones prevail."""
+    """Smallest and largest radius, as a share of the shorter side of the frame; uniform in the
+    logarithm."""
     object_stretch: float = 0.6
     """Logarithm of the largest ratio of width to height."""
     margin: float = 0.15
-    """How far beyond the frame the centres lie, as a share of its sides."""
+    """How far outside the frame centres of objects may lie, as a share of its sides."""
     object_shift: tuple[float, ...] = (12, 33, 65, 86, 113, 160)
     """Motion relative to the background."""
     object_rotation: float = 30.0
@@ -97,35 +98,35 @@ class RenderConfig:
     still_share: float = 0.2
     """Share of objects that move with the background."""
     group_share: float = 0.2
-    """Share of objects that move like the one behind them."""
+    """Share of objects that move like the object behind them."""
     parallax: float = 0.6
-    """How much more than the background the nearest layer follows the camera."""
+    """How much more than the background the nearest layer moves with the camera."""
     deform_share: float = 0.5
     """Share of layers that bend."""
     deform: float = 0.25
-    """Largest slope of the bending; at 1 it would fold."""
+    """Largest slope of the deformation; at 1 the layer would fold."""
 
     texture_scale: tuple[float, float] = (0.6, 1.25)
     """Texture pixels per pixel of the frame."""
     procedural_share: float = 0.1
-    """Share of layers with a computed texture although there are photographs."""
+    """Share of layers with a procedural texture where there are photographs as well."""
     layer_color: float = 0.25
     """Largest change of brightness and colour of a layer's texture."""
 
     motion_blur: tuple[float, float] = (0.3, 0.7)
     """Strength: the share of the time between the frames that the shutter is open."""
     defocus: tuple[float, float] = (0.2, 1.0)
-    """Strength: how much of the blurred picture shows at the depth farthest from the focus."""
+    """Strength: the share of the blurred picture at the depth farthest from the focus."""
     fog: tuple[float, float] = (0.12, 0.7)
     """Strength: the share of fog in front of the background."""
     shadow: tuple[float, float] = (0.3, 0.6)
-    """Strength: the share of light that a moving, soft shadow takes."""
+    """Strength: the share of light that a soft moving shadow removes."""
     vignette: tuple[float, float] = (0.2, 0.5)
     """Strength: the share of light lost in the corners."""
     color_change: tuple[float, float] = (0.4, 0.2)
     """Strength: the relative change of exposure, colours and gamma from frame 1 to frame 2."""
     noise: tuple[float, float] = (0.5, 0.05)
-    """Strength: the standard deviation; 1 is the way from black to white."""
+    """Strength: the standard deviation; 1 is the distance from black to white."""
     compression: tuple[float, float] = (0.25, 1.0)
     """Strength: how coarsely 8x8 blocks are quantised; at 1 about as JPEG of quality 20."""
 
@@ -134,7 +135,7 @@ class RenderConfig:
             values = getattr(self, key)
             for value in values if isinstance(values, tuple) else (values,):
                 if not low <= value <= high:
-                    raise InputError(f"{key} must lie in [{low:g}, {high:g}], got {value:g}")
+                    raise InputError(f"{key} must be in [{low:g}, {high:g}], got {value:g}")
         for key in ("motion_reference", "objects_reference"):
             reference = getattr(self, key)
             if reference and (len(reference) != 2 or min(reference) < 1):
@@ -142,9 +143,9 @@ class RenderConfig:
         for key in _LENGTHS:
             lengths = getattr(self, key)
             if len(lengths) != 6 or list(lengths) != sorted(lengths):
-                raise InputError(f"{key} must be six rising lengths, got {list(lengths)}")
+                raise InputError(f"{key} must be six increasing lengths, got {list(lengths)}")
         if self.objects[1] < 1:
-            raise InputError(f"objects must allow for at least one, got {list(self.objects)}")
+            raise InputError(f"objects must allow at least one, got {list(self.objects)}")
         for key in ("objects", "object_radius", "texture_scale"):
             low, high = getattr(self, key)
             if low > high:
@@ -155,14 +156,14 @@ class RenderConfig:
         return self.motion * _growth(size, self.motion_reference)
 
     def objects_in(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Fewest and most objects in frames of `size` (height, width)."""
+        """Smallest and largest number of objects in frames of `size` (height, width)."""
         growth = _growth(size, self.objects_reference)
         fewest, most = (round(growth * number) for number in self.objects)
         return fewest, max(1, most)
 
 
 def _growth(size: tuple[int, int], reference: tuple[int, ...]) -> float:
-    """How much longer the sides of a frame are than those of the reference, if there is one."""
+    """How much larger a frame is than the reference, if there is one, per side."""
     return sqrt(prod(size) / prod(reference)) if reference else 1.0
 
 

@@ -1,6 +1,10 @@
-"""Plain data into frozen configs and back, strictly: what is unknown or ill-typed is named."""
+"""Reads plain data strictly into frozen configs, and writes configs as TOML.
+
+Unknown keys and values of the wrong type are errors that name the key.
+"""
 
 import dataclasses
+import json
 import tomllib
 import types
 import typing
@@ -22,7 +26,11 @@ def read_toml_table(path: str | Path) -> dict[str, Any]:
 
 
 def to_toml(config: Any) -> str:
-    """Return TOML that `structure` reads back to an equal config."""
+    """Return TOML that `structure` reads back as an equal config.
+
+    tomli-w is not used: it would be one more requirement for training, and it puts every number of
+    an array on its own line. The folders of ablations are also named by a hash of this text.
+    """
     values = dataclasses.asdict(config)
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     lines = [
@@ -35,16 +43,16 @@ def to_toml(config: Any) -> str:
 
 
 def differences(toml1: str, toml2: str) -> list[str]:
-    """The dotted keys in which two configs, as TOML, differ."""
+    """Return the dotted keys in which two configs, as TOML, differ."""
     flat1, flat2 = _flatten(tomllib.loads(toml1)), _flatten(tomllib.loads(toml2))
     return sorted(key for key in flat1.keys() | flat2.keys() if flat1.get(key) != flat2.get(key))
 
 
 def structure(expected: Any, value: Any, where: str = "") -> Any:
-    """Turn plain data (of JSON or TOML) into `expected`, naming the key of the first misfit.
+    """Turn plain data (from JSON or TOML) into `expected`; an error names the first wrong key.
 
-    Knows what configs are made of: dataclasses, tuples, optionals, and the scalars
-    bool, int, float, str. An int may stand for a float; nothing else is converted.
+    Supports what configs consist of: dataclasses, tuples, optionals, and the scalars bool, int,
+    float, str. An int is accepted for a float; nothing else is converted.
     """
     if dataclasses.is_dataclass(expected):
         return _structure_dataclass(expected, value, where)
@@ -100,7 +108,7 @@ def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_literal, value)) + "]"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

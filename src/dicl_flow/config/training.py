@@ -1,10 +1,12 @@
-"""What a training stage is."""
+"""The settings of a training stage: data, loss, optimizer, schedule."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ..errors import InputError, unknown_name
 from .augment import AugmentConfig
+from .hosts import HOST_RECORDS
+from .loss import LossConfig
 from .model import ModelConfig
 from .quality import BEST
 from .render import RenderConfig
@@ -12,89 +14,39 @@ from .render import RenderConfig
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 BACKENDS = ("plain", "fused")
-LOSSES = ("averaged", "multi-scale", "summed")
 TRAINING_PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """One data set of the mixture."""
+    """One of the data sets that are trained on."""
 
     name: str
-    """As on the command line ("chairs", "kitti15:noc" …), or "rendered"."""
+    """The name on the command line ("chairs", "kitti15:noc" …), or "rendered"."""
     repeat: int = 1
-    """How often each pair occurs in an epoch."""
+    """How many times each pair occurs in an epoch."""
 
     def __post_init__(self) -> None:
         _at_least("data.repeat", self.repeat, 1)
 
 
 @dataclass(frozen=True)
-class LossConfig:
-    """Weights of the flows of all levels, coarsest first; empty: that kind is not trained."""
-
-    refined: tuple[float, ...] = (0.5, 0.5, 0.5, 0.75, 1.0)
-    """For the flow after the context net."""
-    matched: tuple[float, ...] = (0.4, 0.4, 0.4, 0.6, 0.8)
-    """For the flow read off the scores."""
-    kind: str = "averaged"
-    """averaged: DICL's, at full size, each level within its reach, all terms averaged;
-    multi-scale: PWC-Net's, at the size of each level, in units of 20 px, pixels summed up;
-    summed: VCN's, at full size, terms summed up."""
-    matching: tuple[float, ...] = ()
-    """For the cross-entropy of the scores, added to the rest; ours, not the paper's. The host
-    "dicl" only: others have no such scores and go without. A level of weight 0 costs nothing."""
-    matching_weight: tuple[float, float] = (0.3, 0.03)
-    """What that cross-entropy is multiplied by at the begin and at the end of the run, evenly
-    less in between."""
-    exponent: float = 1.0
-    """averaged: the power of an end-point error that counts; below 1, large errors count less."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in LOSSES:
-            raise unknown_name("loss.kind", self.kind, LOSSES)
-        if not 0.1 <= self.exponent <= 1:
-            raise InputError(f"loss.exponent must lie in [0.1, 1], got {self.exponent:g}")
-        for key in ("matching", "matching_weight"):
-            if any(weight < 0 for weight in getattr(self, key)):
-                raise InputError(f"loss.{key} must not be negative, got {getattr(self, key)}")
-        if not self.refined and not self.matched:
-            raise InputError("loss.refined and loss.matched are both empty; nothing would train")
-
-    def of_host(self, host: str) -> "LossConfig":
-        """What this loss is for `host`: the own loss of any host stands for that of this one."""
-        plain = LossConfig(self.refined, self.matched, self.kind)
-        own = HOST_LOSSES[host] if plain in HOST_LOSSES.values() else plain
-        if host != "dicl":
-            return own
-        ours = ("matching", "matching_weight", "exponent")
-        return replace(own, **{key: getattr(self, key) for key in ours})
-
-
-HOST_LOSSES = {
-    "dicl": LossConfig(),
-    "pwcnet": LossConfig((0.32, 0.08, 0.02, 0.01, 0.005), (), "multi-scale"),
-    "vcn": LossConfig((0.25, 0.25, 0.25, 0.5, 1.0), (), "summed"),
-}
-
-
-@dataclass(frozen=True)
 class OptimizerConfig:
-    """How gradients become steps."""
+    """The optimizer: kind, learning rate, precision and the average of the weights."""
 
     kind: str = "adam"
     learning_rate: float = 1e-3
     weight_decay: float = 0.0
     clip: float = 0.0
-    """Largest norm of all gradients together; 0: not clipped."""
+    """Largest norm of all gradients together; 0: no clipping."""
     accumulate: int = 1
-    """Parts a batch is computed in, one after the other."""
+    """Number of parts of a batch that are computed one after the other."""
     average: float = 0.0
-    """Decay of the exponential moving average of the weights; 0: none."""
+    """Decay of the exponential moving average of the weights; 0: no average."""
     precision: str = "fp32"
-    """fp32, or bf16 for the convolutions; softmax, flow and loss are float32 in any case."""
+    """fp32, or bf16 for the convolutions; softmax, flow and loss are always float32."""
     freeze_norm: bool = False
-    """Keep the statistics of batch norm as they are (small batches, fine-tuning)."""
+    """Keep the batch norm statistics fixed (small batches, fine-tuning)."""
 
     def __post_init__(self) -> None:
         if self.kind not in OPTIMIZERS:
@@ -116,14 +68,14 @@ class ScheduleConfig:
 
     kind: str = "step"
     warmup: int = 0
-    """Steps over which the rate rises from nothing."""
+    """Number of steps over which the rate rises from 0."""
     milestones: tuple[int, ...] = ()
-    """step: after how many steps the rate is multiplied by `factor`."""
+    """step: the steps after which the rate is multiplied by `factor`."""
     factor: float = 0.5
     final: float = 0.0
-    """cosine, one-cycle: what is left at the end."""
+    """cosine, one-cycle: the factor at the end."""
     hold: float = 0.0
-    """cosine: the share of the run over which the rate stays flat before it falls."""
+    """cosine: the share of the run with a constant rate before it falls."""
     peak: float = 0.05
     """one-cycle: the share of the run at which the rate is highest."""
 
@@ -132,7 +84,7 @@ class ScheduleConfig:
             raise unknown_name("schedule.kind", self.kind, SCHEDULES)
         _at_least("schedule.warmup", self.warmup, 0)
         if list(self.milestones) != sorted(self.milestones):
-            raise InputError(f"schedule.milestones must rise, got {self.milestones}")
+            raise InputError(f"schedule.milestones must increase, got {self.milestones}")
         if not 0 < self.peak < 1:
             raise InputError(f"schedule.peak must be in (0, 1), got {self.peak}")
         if not 0 <= self.hold < 1:
@@ -141,45 +93,45 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class SecondPassConfig:
-    """Steps that train the second pass of quality "best", which begins from a flow with errors."""
+    """Steps that train the second pass of quality "best", which starts from an estimated flow."""
 
     every: int = 0
-    """Every n-th round through `render.sizes` (where there are none: every n-th step) is of such
-    steps; 0: none is."""
+    """Every n-th round through `render.sizes` (without sizes: every n-th step) consists of such
+    steps; 0: none."""
     enlarged: bool = False
-    """That pass sees frames that were made small and enlarged again, as it does when small frames
-    are estimated; else the frames as they are."""
+    """The pass sees frames that were scaled down and up again, as when small frames are estimated;
+    otherwise the frames as they are."""
 
     def __post_init__(self) -> None:
         _at_least("second_pass.every", self.every, 0)
 
     def check_for(self, model: ModelConfig) -> None:
-        """Refuse a network that cannot do it."""
+        """Refuse a network without a second pass."""
         if self.every and not (model.begins_from_flow and BEST.start in model.strides):
             raise InputError(
-                f"second_pass.every needs host 'dicl' and a level of stride {BEST.start} to begin "
+                f"second_pass.every needs host 'dicl' and a level of stride {BEST.start} to start "
                 f"at, got host {model.host!r} with the strides {', '.join(map(str, model.strides))}"
             )
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """One stage of training."""
+    """All settings of one training stage, as a recipe gives them."""
 
     _POSITIVE: ClassVar[tuple[str, ...]] = ("steps", "batch", "save_every", "log_every")
 
     name: str
     data: tuple[DataConfig, ...]
     start: str = ""
-    """The stage whose weights it starts from; empty: from scratch."""
+    """The stage whose weights it starts from; empty: from random weights."""
     needs_weights: bool = False
-    """No stage is named in `start`, but it is not meant for random weights: --init says which."""
+    """There is no stage in `start`, but random weights are not intended: --init is required."""
     steps: int = 50_000
     batch: int = 64
     """Pairs per step, over all processes."""
     seed: int = 0
     backend: str = "plain"
-    """plain, or fused: the same computation with Triton kernels in a CUDA graph, on one GPU."""
+    """plain, or fused: accelerated with Triton kernels and CUDA graphs, on one GPU."""
     workers: int = 4
     """Loader processes per training process."""
     save_every: int = 1000
@@ -188,15 +140,25 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     render: RenderConfig = field(default_factory=RenderConfig)
-    """Scenes of the data set "rendered"."""
+    """The scenes of the data set "rendered"."""
     loss: LossConfig = field(default_factory=LossConfig)
-    """What is the own loss of any host stands for that of this host."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     second_pass: SecondPassConfig = field(default_factory=SecondPassConfig)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loss", self.loss.of_host(self.model.host))
+        host = HOST_RECORDS[self.model.host]
+        loss = self.loss.filled_in(host.loss)
+        loss = loss if host.has_scores else replace(loss, matching=())
+        object.__setattr__(self, "loss", loss)
+        self._check_settings()
+        self._check_loss()
+        self.second_pass.check_for(self.model)
+        sizes = [("render.sizes", size) for size in self.render.sizes]
+        for key, size in [("augment.crop", self.augment.crop), *sizes]:
+            self._check_size(key, size)
+
+    def _check_settings(self) -> None:
         for key in self._POSITIVE:
             _at_least(key, getattr(self, key), 1)
         for key in ("seed", "workers", "picture_every"):
@@ -209,6 +171,8 @@ class TrainConfig:
             )
         if not self.data:
             raise InputError("data is empty; name at least one data set: [[data]] name = …")
+
+    def _check_loss(self) -> None:
         if self.loss.refined and not self.model.context:
             raise InputError("loss.refined must be empty when model.context is false")
         for key in ("refined", "matched", "matching"):
@@ -218,21 +182,23 @@ class TrainConfig:
                     f"loss.{key} needs one weight per level ({len(self.model.levels)}), "
                     f"got {len(weights)}"
                 )
-        self.second_pass.check_for(self.model)
+
+    def _check_size(self, key: str, size: tuple[int, int]) -> None:
         multiple, deepest = self.model.pad_multiple, self.model.deepest_stride
+        if any(side % multiple for side in size):
+            why = f" (model.multiple is {self.model.multiple})" if multiple > deepest else ""
+            raise InputError(f"{key} must be multiples of {multiple}{why}, got {size}")
         alone = self.model.host == "dicl" and self.batch // self.optimizer.accumulate <= 1
-        for key, size in [
-            ("augment.crop", self.augment.crop),
-            *(("render.sizes", size) for size in self.render.sizes),
-        ]:
-            if any(side % multiple for side in size):
-                why = f" (model.multiple is {self.model.multiple})" if multiple > deepest else ""
-                raise InputError(f"{key} must be multiples of {multiple}{why}, got {size}")
-            if alone and size == (deepest, deepest) and not self.optimizer.freeze_norm:
-                raise InputError(
-                    f"one pair of {deepest}x{deepest} is one pixel at the coarsest map, and "
-                    f"batch norm needs two: take two pairs at a time, or {key} larger"
-                )
+        if alone and size == (deepest, deepest) and not self.optimizer.freeze_norm:
+            raise InputError(
+                f"one pair of {deepest}x{deepest} is a single pixel of the coarsest map, and batch "
+                f"norm needs two: use at least two pairs at a time, or a larger {key}"
+            )
+
+    def with_host(self, host: str) -> "TrainConfig":
+        """Return the same stage for another host; defaults of this one become those of that."""
+        loss = self.loss.without_defaults_of(HOST_RECORDS[self.model.host].loss)
+        return replace(self, model=self.model.with_host(host), loss=loss)
 
 
 def _at_least(key: str, value: float, least: float) -> None:

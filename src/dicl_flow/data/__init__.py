@@ -1,4 +1,4 @@
-"""Data sets: pairs on disk, samples in memory, batches for training. Never imports models."""
+"""Data sets: pairs on disk, samples in memory, batches for training. Does not import models."""
 
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from .hd1k import hd1k_pairs
 from .kitti import kitti_pairs, kitti_test_pairs
 from .middlebury import middlebury_pairs, stereo_pairs
 from .own import own_pairs
+from .packaged import demo_pairs
 from .registry import DATA_SETS, DataSet, data_set, list_pairs, parse_data_argument
 from .sample import FlowBatch, FlowPair, FlowSample, collate, read_frames, read_sample
 from .sintel import sintel_pairs, sintel_test_pairs
@@ -34,6 +35,7 @@ __all__ = [
     "chairs_pairs",
     "collate",
     "data_set",
+    "demo_pairs",
     "hd1k_pairs",
     "kitti_pairs",
     "kitti_test_pairs",

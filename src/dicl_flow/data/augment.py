@@ -1,4 +1,4 @@
-"""The paper's augmentation of a training pair."""
+"""The augmentation of training pairs, as in the paper."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from .sample import FlowSample
 def augment(
     sample: FlowSample, config: AugmentConfig, generator: np.random.Generator, *, sparse: bool
 ) -> FlowSample:
-    """Vary a pair at random; frames and truth come out in the size of `config.crop`.
+    """Augment a pair at random; the result has the size of `config.crop`.
 
     Truth that is `sparse` is never interpolated. The same generator state gives the same result.
     """
@@ -25,7 +25,7 @@ def augment(
 def augment_erase(
     sample: FlowSample, config: AugmentConfig, generator: np.random.Generator
 ) -> FlowSample:
-    """Hide parts of frame 2."""
+    """Fill parts of frame 2 with its mean colour, in some pairs."""
     if generator.random() >= config.eraser:
         return sample
     return replace(sample, image2=erase(sample.image2, config, generator))
@@ -43,7 +43,7 @@ def augment_geometry(
 def augment_color(
     sample: FlowSample, config: AugmentConfig, generator: np.random.Generator, *, sparse: bool
 ) -> FlowSample:
-    """Change the light; after the crop, when there are fewer pixels left to change."""
+    """Change the colours and add noise; after the crop, when there are fewer pixels."""
     image1, image2 = sample.image1, sample.image2
     if generator.random() < config.color:
         image1, image2 = color_jitter(image1, image2, config, generator, sparse=sparse)

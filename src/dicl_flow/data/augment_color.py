@@ -1,4 +1,4 @@
-"""What may happen to the colours of a pair: other light, noise, parts painted over."""
+"""Augmentation of colours: brightness, contrast, saturation, hue, noise, erased rectangles."""
 
 from statistics import NormalDist
 
@@ -9,7 +9,7 @@ from ..config import AugmentConfig
 from ..files import Array
 
 _LEVELS = np.arange(256)
-_LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look
+_LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue
 _NORMAL = np.array([NormalDist().inv_cdf((level + 0.5) / 256) for level in _LEVELS], np.float32)
 
 
@@ -21,7 +21,7 @@ def color_jitter(
     *,
     sparse: bool,
 ) -> tuple[Array, Array]:
-    """Change brightness, contrast, saturation and hue; of both frames alike when `sparse`."""
+    """Change brightness, contrast, saturation and hue; alike in both frames if `sparse`."""
     if generator.random() < config.asymmetric_color and not sparse:
         return _jitter(image1, config, generator), _jitter(image2, config, generator)
     both = _jitter(np.concatenate([image1, image2]), config, generator)
@@ -29,15 +29,15 @@ def color_jitter(
 
 
 def add_noise(image: Array, deviation: float, generator: np.random.Generator) -> Array:
-    """Add normal noise of this standard deviation (1 is white) to an (H, W, 3) uint8 image."""
-    # Quantiles looked up at random bytes: much faster than drawing normal numbers.
+    """Add Gaussian noise of this standard deviation (1 is white) to an (H, W, 3) uint8 image."""
+    # Random bytes select quantiles: much faster than drawing normal numbers.
     picks = np.asarray(generator.integers(0, 256, image.shape, dtype=np.uint8))
     noise = cv2.LUT(picks, _NORMAL * np.float32(255 * deviation))
     return cv2.add(image, noise, dtype=cv2.CV_8U)
 
 
 def erase(image: Array, config: AugmentConfig, generator: np.random.Generator) -> Array:
-    """Paint rectangles over an (H, W, 3) image with its mean colour."""
+    """Fill random rectangles of an (H, W, 3) image with its mean colour."""
     mean = np.rint(cv2.mean(image)[:3]).astype(np.uint8)
     erased = image.copy()
     for _ in range(generator.integers(*config.eraser_count, endpoint=True)):
@@ -48,7 +48,7 @@ def erase(image: Array, config: AugmentConfig, generator: np.random.Generator) -
 
 
 def _jitter(image: Array, config: AugmentConfig, generator: np.random.Generator) -> Array:
-    """Take the four steps in random order."""
+    """Apply the four changes in random order."""
     steps = (
         (change_brightness, 1, config.brightness),
         (change_contrast, 1, config.contrast),
@@ -78,10 +78,10 @@ def change_saturation(image: Array, factor: float) -> Array:
 
 
 def turn_hue(image: Array, turns: float) -> Array:
-    """Turn the colour wheel."""
+    """Rotate the hue."""
     shift = round(256 * turns) % 256
     if shift == 0:
-        return image  # the way to HSV and back is not free of loss
+        return image  # a conversion to HSV and back would lose precision
     hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
     hsv[..., 0] += np.uint8(shift)  # wraps around, as hues do
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)

@@ -1,7 +1,7 @@
-"""What may happen to the shape of a pair: one affine map for scale, stretch, flip and crop.
+"""Augmentation of geometry: one affine map for scale, stretch, flip and crop.
 
-Frame 2 may get a second map, an extra motion against frame 1. Each image is sampled once, and
-only where the crop lies. Matrices are 3x3 and act on (x, y, 1), in pixels.
+Frame 2 may have a second map, an additional motion relative to frame 1. Each image is sampled once,
+and only inside the crop. Matrices are 3x3 and act on (x, y, 1), in pixels.
 """
 
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from ..config import AugmentConfig
 from ..files import Array
 from .sample import FlowSample
 
-_WHOLE = 1 - 1e-6  # share of valid sources, up to rounding, that makes a pixel valid
+_WHOLE = 1 - 1e-6  # a pixel is valid if all its sources are, up to rounding
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a crop lies in its frames."""
+    """The position of a crop in its frames."""
 
     size: tuple[int, int]
     """(height, width) of the crop."""
     origin: Array
-    """Pixel of the crop -> place in frame 1 that it shows."""
+    """Pixel of the crop -> its position in frame 1."""
     motion: Array
-    """Where something in the crop of frame 1 is in that of frame 2, were the flow zero."""
+    """Position in the crop of frame 1 -> position in that of frame 2, if the flow is zero."""
 
 
 def draw_placement(
@@ -44,19 +44,19 @@ def draw_placement(
 def place(sample: FlowSample, placement: Placement, *, sparse: bool) -> FlowSample:
     """Cut out the crop, with the flow between its two frames.
 
-    Truth that is `sparse` is moved point by point; other truth is interpolated, and valid
-    where all the pixels it comes from are. What is occluded is not carried over.
+    Truth that is `sparse` is moved point by point; other truth is interpolated, and valid where
+    all source pixels are valid. The occlusion mask is dropped.
     """
     transfer = _scatter if sparse else _interpolate
     vectors, valid = transfer(sample.flow, sample.valid, placement)
-    flow = cv2.copyTo(move_vectors(vectors, placement), valid.astype(np.uint8))  # else zero
+    flow = cv2.copyTo(move_vectors(vectors, placement), valid.astype(np.uint8))  # zero elsewhere
     origin2 = placement.origin @ np.linalg.inv(placement.motion)
     image1 = _warp(sample.image1, placement.origin, placement.size)
     return FlowSample(image1, _warp(sample.image2, origin2, placement.size), flow, valid)
 
 
 def move_vectors(vectors: Array, placement: Placement) -> Array:
-    """(H, W, 2) flow in pixels of the frames, at the pixels of the crop -> in its own pixels.
+    """(H, W, 2) flow at the pixels of the crop: from pixels of the frames to those of the crop.
 
     A pixel p of the crop with the vector v goes to motion(p + inverse(origin) v).
     """
@@ -82,9 +82,9 @@ def _draw_scale(
     *,
     sparse: bool,
 ) -> Array:
-    """Factors of x and y, never so small that the crop would not fit."""
+    """Return the scale of x and y, large enough for the crop to fit."""
     margins = (crop + 1) / image, (crop - 1) / np.maximum(image - 1, 1)
-    least = np.max(margins)  # the second is larger for images under half the crop
+    least = np.max(margins)  # the second is larger for images of less than half the crop
     if generator.random() >= config.spatial:
         return np.full(2, 1.0 if np.all(image >= crop) else least)
     power = np.full(2, generator.uniform(config.min_scale, config.max_scale))
@@ -111,14 +111,14 @@ def _affine(
 
 
 def _interpolate(flow: Array, valid: Array, placement: Placement) -> tuple[Array, Array]:
-    """Vectors, not yet moved, and validity at the pixels of the crop."""
+    """Return vectors, in pixels of the frames, and validity at the pixels of the crop."""
     vectors = _warp(flow, placement.origin, placement.size)
     share = _warp(valid.astype(np.float32), placement.origin, placement.size)
     return vectors, share > _WHOLE
 
 
 def _scatter(flow: Array, valid: Array, placement: Placement) -> tuple[Array, Array]:
-    """The same for truth that must not be interpolated: each point goes to the nearest pixel."""
+    """The same for sparse truth: each point goes to the nearest pixel."""
     rows, columns = np.divmod(np.flatnonzero(valid), valid.shape[1])
     points = np.stack([columns, rows, np.ones_like(rows)])
     x, y = np.rint(np.linalg.inv(placement.origin)[:2] @ points).astype(int)

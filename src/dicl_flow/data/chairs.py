@@ -1,3 +1,5 @@
+"""FlyingChairs: training and validation pairs."""
+
 from pathlib import Path
 
 from ..errors import InputError, unknown_name
@@ -16,7 +18,7 @@ def chairs_pairs(root: Path, split: str = "train") -> list[FlowPair]:
     ::
 
         FlyingChairs_release/             <- root
-            FlyingChairs_train_val.txt    a separate download; "all" does without it
+            FlyingChairs_train_val.txt    a separate download; not needed for "all"
             data/
                 00001_img1.ppm  00001_img2.ppm  00001_flow.flo
                 …
@@ -36,17 +38,17 @@ def chairs_pairs(root: Path, split: str = "train") -> list[FlowPair]:
 
 
 def _of_split(pairs: list[FlowPair], path: Path, split: str) -> list[FlowPair]:
-    """Keep the pairs of a split: line N of the file belongs to pair number N."""
+    """Keep the pairs of a split; line N of the file is for pair N."""
     marks = dict(enumerate(_read_marks(path), start=1))
     unmarked = [pair.name for pair in pairs if int(pair.name) not in marks]
     if unmarked:
         raise InputError(
-            f"{path} has {len(marks)} lines and none for pair {unmarked[0]}; "
+            f"{path} has {len(marks)} lines, but none for pair {unmarked[0]}; "
             f"download it again, or use chairs:all for every pair"
         )
     chosen = [pair for pair in pairs if marks[int(pair.name)] == _SPLIT_MARKS[split]]
     if not chosen:
-        raise InputError(f"{path} puts none of the {len(pairs)} pairs on disk into '{split}'")
+        raise InputError(f"{path} assigns none of the {len(pairs)} pairs on disk to '{split}'")
     return chosen
 
 

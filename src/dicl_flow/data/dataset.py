@@ -1,3 +1,5 @@
+"""Pairs on disk as augmented samples, reproducible from a seed."""
+
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,10 +13,10 @@ from .sample import FlowPair, FlowSample, read_sample
 
 
 class FlowDataset:
-    """Pairs on disk as varied samples in memory, reproducible from (seed, epoch, index).
+    """Pairs on disk as augmented samples in memory, reproducible from (seed, epoch, index).
 
     To mix data sets, concatenate their lists: `FlowDataset(sintel + 5 * kitti, config, seed)`.
-    A pair that is listed twice is varied in two ways.
+    A pair that is listed twice is augmented in two ways.
     """
 
     def __init__(self, pairs: Sequence[FlowPair], augment: AugmentConfig | None, seed: int) -> None:
@@ -30,7 +32,7 @@ class FlowDataset:
         return len(self.pairs)
 
     def __getitem__(self, key: tuple[int, int]) -> FlowSample:
-        """Sample `index` as it is seen in `epoch`, for key = (epoch, index)."""
+        """Return sample `index` as augmented in `epoch`, for key = (epoch, index)."""
         epoch, index = key
         sample = self.read(index)
         if self.augment is None:
@@ -39,14 +41,14 @@ class FlowDataset:
         return augment(sample, self.augment, generator, sparse=self.pairs[index].sparse)
 
     def read(self, index: int) -> FlowSample:
-        """The sample before it is varied, without what augmentation would not carry over."""
+        """Return the sample before augmentation; what augmentation would drop is not read."""
         pair = self.pairs[index]
         if self.augment is not None:
             pair = replace(pair, occlusion=None, visible_truth=None)
         return read_sample(pair)
 
     def order(self, epoch: int) -> Array:
-        """The indices in the order in which they are seen in `epoch`."""
-        # The last number is no sample's index, so no sample shares this stream of numbers.
+        """Return the order of the indices in `epoch`."""
+        # len(self) is not the index of a sample, so no sample has these random numbers.
         generator = np.random.default_rng([self.seed, epoch, len(self)])
         return generator.permutation(len(self))

@@ -1,3 +1,5 @@
+"""HD1K: real driving scenes."""
+
 from pathlib import Path
 
 from .listing import complete_pairs, digits, neighbour, require_folder
@@ -7,7 +9,7 @@ _ADVICE = "point at the folder that holds 'hd1k_input' and 'hd1k_flow_gt' (both 
 
 
 def hd1k_pairs(root: Path) -> list[FlowPair]:
-    """List HD1K: real streets at 2560x1080; the truth is sparse.
+    """List HD1K: real driving scenes at 2560x1080; the truth is sparse.
 
     ::
 

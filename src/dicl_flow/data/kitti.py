@@ -1,3 +1,5 @@
+"""KITTI 2012 and 2015: driving scenes with sparse ground truth."""
+
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +17,8 @@ _DOWNLOADS = {2012: "data_stereo_flow.zip", 2015: "data_scene_flow.zip"}
 def kitti_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list[FlowPair]:
     """List the training pairs of KITTI 2012 (194) or 2015 (200); the truth is sparse.
 
-    `truth` is "occ", all pixels a laser has seen, or "noc", those visible in both frames.
-    With "occ", flow_noc (where it is there) tells which pixels are occluded. ::
+    `truth` is "occ", all pixels measured by the laser, or "noc", those visible in both frames.
+    With "occ", flow_noc (if present) tells which pixels are occluded. ::
 
         data_scene_flow/                  <- root, 2015
             training/
@@ -49,7 +51,7 @@ def kitti_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list[FlowPa
 
 
 def kitti_test_pairs(root: Path, year: int = 2015) -> list[FlowPair]:
-    """List the test pairs of KITTI, in `root`/testing: frames without truth."""
+    """List the test pairs of KITTI, in `root`/testing, which have no truth."""
     advice = _advice("testing", year)
     frames = _frames(root / "testing", year, advice)
     candidates = (
@@ -60,9 +62,9 @@ def kitti_test_pairs(root: Path, year: int = 2015) -> list[FlowPair]:
 
 
 def kitti_scenes(frames: Sequence[Path]) -> tuple[str, ...]:
-    """Return the scene of each frame where all have KITTI's names, NNNNNN_10 and NNNNNN_11.
+    """Return the scene of each frame if all are named as in KITTI, NNNNNN_10 and NNNNNN_11.
 
-    Nothing for other frames: they are one scene.
+    Empty for other frames, which form a single scene.
     """
     found = [_FRAME.fullmatch(frame.stem) for frame in frames]
     scenes = tuple(match[1] for match in found if match is not None)

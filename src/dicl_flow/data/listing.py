@@ -1,4 +1,4 @@
-"""What all listings share: order, neighbouring frames, and errors that name what is missing."""
+"""Helpers for listing pairs: natural order, next frames, errors that name what is missing."""
 
 import re
 from collections.abc import Iterable
@@ -12,33 +12,33 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".bmp", ".tif", ".tif
 
 
 def digits(count: int) -> str:
-    """Glob pattern of exactly `count` digits; copies and hidden files do not match it."""
+    """Return a glob pattern for exactly `count` digits; copies and hidden files do not match."""
     return "[0-9]" * count
 
 
 def natural_key(name: str) -> tuple[list[int | str], str]:
     """Sort key that puts frame_9 before frame_10."""
-    words = re.split("([0-9]+)", name)  # text and numbers by turns
+    words = re.split("([0-9]+)", name)  # text and numbers alternately
     return [int(word) if place % 2 else word for place, word in enumerate(words)], name
 
 
 def image_files(files: Iterable[Path]) -> list[Path]:
-    """Return those that are images, in natural order; hidden ones are left out.
+    """Return the images among `files`, without hidden ones, in natural order.
 
-    Frames of a folder or a pattern come in this order everywhere.
+    This is the order of the frames of a folder or a pattern everywhere.
     """
     return listed(files, IMAGE_SUFFIXES)
 
 
 def listed(files: Iterable[Path], suffixes: Iterable[str]) -> list[Path]:
-    """Return the files that end so, in natural order; hidden ones are left out."""
+    """Return the files with one of the suffixes, without hidden ones, in natural order."""
     seen = (file for file in files if not file.name.startswith("."))
     wanted = [file for file in seen if file.suffix.lower() in suffixes]
     return sorted(wanted, key=lambda file: natural_key(str(file)))
 
 
 def neighbour(frame: Path, step: int = 1) -> Path:
-    """frame_0007.png -> frame_0008.png: the number at the end of the name, `step` further."""
+    """frame_0007.png -> frame_0008.png: add `step` to the number at the end of the name."""
     stem = frame.stem
     head = stem.rstrip("0123456789")
     number = int(stem[len(head) :]) + step
@@ -46,19 +46,19 @@ def neighbour(frame: Path, step: int = 1) -> Path:
 
 
 def require_folder(folder: Path, advice: str) -> Path:
-    """Return `folder`, or say that it is missing and what to do."""
+    """Return `folder`; if it is missing, raise an error with `advice`."""
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {folder}; {advice}")
     return folder
 
 
 def complete_pairs(candidates: Iterable[FlowPair], place: Path, advice: str) -> list[FlowPair]:
-    """Keep the pairs whose frames and truth are on disk, in natural order; none is an error.
+    """Return the pairs whose frames and truth exist, in natural order; none at all is an error.
 
-    Masks and second truths are extras: a pair without them stays, with None in their place.
+    Masks and the truth of visible pixels are optional: they become None where they are missing.
     """
 
-    @cache  # one look into each folder: asking file by file takes minutes on a network disk
+    @cache  # each folder is listed once: checking single files takes minutes on a network disk
     def names(folder: Path) -> frozenset[str]:
         return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
 

@@ -1,4 +1,4 @@
-"""An endless stream of batches that a seed and a step number define."""
+"""An endless stream of training batches, reproducible from a seed and a step."""
 
 import os
 import signal
@@ -32,34 +32,34 @@ def stream_batches(
 ) -> Iterator[FlowBatch]:
     """Yield the batches of steps `start_step`, `start_step` + 1, and so on, without end.
 
-    They depend on the data set and its seed alone, not on the number of workers. The batches
-    of all ranks, joined in order, are the batch of one process with `world_size` times the
-    `batch_size`. With workers, a file that cannot be read raises the same error as without.
-    There are never more workers than cores.
+    They depend on the data set and its seed only, not on the number of workers. The batches of all
+    ranks, concatenated, are the batch of a single process with `world_size` times the
+    `batch_size`. A file that cannot be read raises the same error with and without workers. The
+    number of workers is limited to the number of cores.
     """
     lowest = {"batch_size": (batch_size, 1), "workers": (workers, 0), "start_step": (start_step, 0)}
     for name, (value, least) in lowest.items():
         if value < least:
             raise InputError(f"{name} must be at least {least}, got {value}")
     if not 0 <= rank < world_size:
-        raise InputError(f"rank must lie in [0, {world_size}), got {rank}")
+        raise InputError(f"rank must be in [0, {world_size}), got {rank}")
     workers = usable_workers(workers)
     loader = DataLoader(
         _Batches(dataset),
         batch_size=None,  # `_Batches` makes whole batches itself
         sampler=batch_keys(dataset, batch_size, start_step, rank, world_size),
         num_workers=workers,
-        # A forked worker inherits locks of threads that it does not have, and may wait for ever.
+        # A forked worker inherits locks held by threads that it does not have, and may deadlock.
         multiprocessing_context="spawn" if workers else None,
         worker_init_fn=start_worker,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # else starting it would draw from the global one
+        generator=torch.Generator(),  # otherwise the loader would draw from the global one
     )
     return _raise_or_yield(loader)
 
 
 def usable_workers(wanted: int) -> int:
-    """As many workers as asked for, but no more than there are cores for this process."""
+    """Return the number of workers, limited to the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return min(wanted, len(os.sched_getaffinity(0)))
     return min(wanted, os.cpu_count() or 1)
@@ -68,7 +68,7 @@ def usable_workers(wanted: int) -> int:
 def batch_keys(
     dataset: FlowDataset, batch_size: int, start_step: int = 0, rank: int = 0, world_size: int = 1
 ) -> Iterator[list[Key]]:
-    """The keys of each batch: epoch follows epoch, whether or not batches end with them."""
+    """Yield the keys of each batch; a batch may span two epochs."""
     order = lru_cache(maxsize=2)(dataset.order)
     for step in count(start_step):
         first = (step * world_size + rank) * batch_size
@@ -77,9 +77,9 @@ def batch_keys(
 
 
 class _Batches(Dataset[dict[str, Tensor] | Exception]):
-    """Batches as plain dicts, which torch can pin; errors a user can mend as values.
+    """Batches as plain dicts, which torch can pin; errors of the input are returned as values.
 
-    Were they raised in a worker, torch would bury their message in a traceback.
+    If they were raised in a worker, torch would hide their message in a traceback.
     """
 
     def __init__(self, dataset: FlowDataset) -> None:
@@ -103,22 +103,22 @@ def _raise_or_yield(loader: DataLoader[dict[str, Tensor] | Exception]) -> Iterat
                 raise batch
             yield FlowBatch(**batch)
     finally:
-        del batches  # ends the workers that listen
+        del batches  # ends the workers that respond
         for worker in workers:
-            worker.kill()  # they never see SIGTERM, and one that is stuck would keep us from ending
+            worker.kill()  # SIGTERM is blocked there; a stuck worker would keep this process alive
 
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Processes started in here never see Ctrl-C and SIGTERM; this one sees them afterwards.
+    """Block Ctrl-C and SIGTERM in processes started here; this process gets them afterwards.
 
-    A terminal or a scheduler sends these to the whole process group. The main process decides
-    what they mean; workers end when it does.
+    A terminal or a scheduler signals the whole process group. The main process reacts to the
+    signal; workers end with it.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    ensure_running()  # else it is started with the first worker, and lets the signals through
+    ensure_running()  # otherwise it would start with the first worker and unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield
@@ -127,12 +127,12 @@ def _signals_held() -> Iterator[None]:
 
 
 def start_worker(_worker: int) -> None:
-    """What a worker does first; each would repeat the warnings of the main process."""
+    """Set up a worker: one core, and no repetition of warnings of the main process."""
     use_one_core()
     hide_library_warnings()
 
 
 def use_one_core() -> None:
-    """Keep this process to one core: there are as many workers as cores to use."""
+    """Limit this process to one core, because there may be as many workers as cores."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

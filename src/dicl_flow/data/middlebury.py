@@ -1,3 +1,5 @@
+"""Middlebury: flow pairs, and stereo pairs as flow."""
+
 from pathlib import Path
 
 from .listing import complete_pairs, require_folder
@@ -11,7 +13,7 @@ _STEREO_ADVICE = (
 
 
 def middlebury_pairs(root: Path) -> list[FlowPair]:
-    """List the Middlebury flow pairs that have a public truth (8).
+    """List the Middlebury flow pairs with public ground truth (8).
 
     ::
 
@@ -36,10 +38,10 @@ def middlebury_pairs(root: Path) -> list[FlowPair]:
 def stereo_pairs(root: Path) -> list[FlowPair]:
     """List rectified stereo pairs as flow from left to right: (-disparity, 0).
 
-    The layout of Middlebury's stereo sets of 2014::
+    The layout of the Middlebury stereo data sets of 2014::
 
         MiddleburyStereo2014/             <- root
-            Motorcycle/im0.png  im1.png  disp0.pfm      (or disp0.npy: pixels, nan unknown)
+            Motorcycle/im0.png  im1.png  disp0.pfm      (or disp0.npy: pixels, NaN: unknown)
     """
     require_folder(root, _STEREO_ADVICE)
     suffixes = (".npy", ".pfm")  # a scene with both is one pair

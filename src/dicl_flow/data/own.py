@@ -13,14 +13,14 @@ from .video_frames import VIDEO_SUFFIXES, extract_frames, is_video
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _COLUMNS = ("image1", "image2", "flow", "occlusion")
-_MASK = "_occ"  # behind the name of a frame or a pair, as `dicl-flow render` writes it
+_MASK = "_occ"  # after the name of a frame or a pair, as `dicl-flow render` writes it
 
 
 def own_pairs(root: Path) -> list[FlowPair]:
     """List your own pairs; `root` is a folder, a manifest or a video.
 
-    A **folder** is one clip (its frames in natural order, each paired with the next), or
-    pairs of their own, named by _img1 and _img2::
+    A **folder** holds one clip (its frames in natural order, each paired with the next), or
+    separate pairs, named by _img1 and _img2::
 
         clip/                             pairs/
             frame_1.png                       chair_img1.png
@@ -28,16 +28,15 @@ def own_pairs(root: Path) -> list[FlowPair]:
             frame_2.png                       chair_flow.flo
 
     The flow from frame X is X.flo or X_flow.flo (also .pfm, .npz, .npy), that of X_img1 is
-    X_flow.flo; beside the frames or in a folder `flow`, where KITTI's .png (read as sparse)
-    does as well. With flow files, frames without one are left out; without any, all pairs are
-    listed without truth. Images named X_flow are taken for pictures of flow, not for frames.
-    An X_occ.png beside the frames is white where frame 2 does not show a pixel of frame 1.
+    X_flow.flo; next to the frames, or in a folder `flow`, which may also hold .png as in KITTI
+    (read as sparse). If there are flow files, frames without one are left out; if there are none,
+    all pairs are listed without truth. Images named X_flow are pictures of flow, not frames.
+    X_occ.png next to the frames is white where a pixel of frame 1 is hidden in frame 2.
 
     A **manifest** (.csv, or .tsv with tabs) has a header with the columns image1, image2 and,
-    where there are such files, flow and occlusion. Paths are relative to the manifest; every
-    file must exist.
+    optionally, flow and occlusion. Paths are relative to the manifest; every file must exist.
 
-    A **video** has no truth; its frames are unpacked into a temporary folder, one by one.
+    A **video** has no ground truth; its frames are extracted into a temporary folder.
     """
     if root.is_dir():
         return _folder_pairs(root)
@@ -48,8 +47,8 @@ def own_pairs(root: Path) -> list[FlowPair]:
     if is_video(root):
         return _folder_pairs(extract_frames(root), of=root)
     raise InputError(
-        f"{root} is no folder of frames, no manifest ({', '.join(_DELIMITERS)}) "
-        f"and no video ({', '.join(VIDEO_SUFFIXES)})"
+        f"{root} is neither a folder of frames nor a manifest ({', '.join(_DELIMITERS)}) "
+        f"nor a video ({', '.join(VIDEO_SUFFIXES)})"
     )
 
 
@@ -60,22 +59,21 @@ def _folder_pairs(folder: Path, of: Path | None = None) -> list[FlowPair]:
         for name, image1, image2 in _frame_pairs(frames)
         if name in truths or not truths
     ]
-    advice = "it takes two frames at least, and with flow files X.flo beside a frame X.png"
+    advice = "at least two frames are needed; the flow file of a frame X.png is X.flo"
     return complete_pairs(candidates, of or folder, advice)
 
 
 def _frames(folder: Path) -> dict[str, Path]:
-    """Frames by the name before the extension."""
+    """Return the frames by name, without the extension."""
     images = image_files(folder.iterdir())
     return _unique({f: f.stem for f in images if not f.stem.endswith(("_flow", _MASK))})
 
 
 def _truths(folder: Path) -> dict[str, Path]:
-    """Flow files by the name of the frame (or of the pair) they belong to."""
-    beside = [suffix for suffix in FLOW_SUFFIXES if suffix != ".png"]
-    within = folder / "flow"
-    files = listed(folder.iterdir(), beside)
-    files += listed(within.iterdir(), FLOW_SUFFIXES) if within.is_dir() else []
+    """Return the flow files by the name of their frame or pair."""
+    subfolder = folder / "flow"
+    files = listed(folder.iterdir(), [suffix for suffix in FLOW_SUFFIXES if suffix != ".png"])
+    files += listed(subfolder.iterdir(), FLOW_SUFFIXES) if subfolder.is_dir() else []
     return _unique({file: file.stem.removesuffix("_flow") for file in files})
 
 
@@ -89,7 +87,7 @@ def _unique(names: dict[Path, str]) -> dict[str, Path]:
 
 
 def _frame_pairs(frames: dict[str, Path]) -> list[tuple[str, Path, Path]]:
-    """(name, frame 1, frame 2): by _img1 and _img2 where such names occur, else neighbours."""
+    """Return (name, frame 1, frame 2): by _img1 and _img2 where there are such names."""
     named = [name.removesuffix("_img1") for name in frames if name.endswith("_img1")]
     if named:
         whole = (name for name in named if f"{name}_img2" in frames)
@@ -133,9 +131,9 @@ def _check_header(manifest: Path, columns: Sequence[str]) -> None:
 def _row_files(
     folder: Path, row: Mapping[str, str], where: str
 ) -> tuple[Path, Path, Path | None, Path | None]:
-    """Return the two frames, the truth and the mask of a row, all of them on disk."""
+    """Return the frames, the truth and the mask of a row; all files must exist."""
     if None in row or None in row.values():
-        raise InputError(f"{where}: as many entries are needed as the header has columns")
+        raise InputError(f"{where}: the number of entries differs from that of the columns")
     files = {column: folder / entry for column, entry in row.items() if entry}
     for column in _COLUMNS[:2]:
         if column not in files:

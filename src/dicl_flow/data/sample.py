@@ -1,4 +1,4 @@
-"""What a training or evaluation pair is, on disk, in memory, and in a batch."""
+"""A pair with its ground truth: on disk, in memory, and in a batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FlowPair:
-    """Where a pair lies on disk."""
+    """The files of a pair."""
 
     name: str
-    """Unique within its data set, as the benchmark's servers name it: "alley_1/frame_0001"."""
+    """Unique within its data set, as named by the benchmark: "alley_1/frame_0001"."""
     image1: Path
     image2: Path
     truth: Path | None = None
-    """Flow file, or a disparity file when `is_disparity`; None where there is no truth."""
+    """Flow file, or disparity file if `is_disparity`; None if there is no truth."""
     is_disparity: bool = False
     """The truth is the disparity of a rectified stereo pair: flow = (-disparity, 0)."""
     sparse: bool = False
-    """The truth is known at scattered pixels only, and must not be interpolated."""
+    """The truth is known at scattered pixels only and must not be interpolated."""
     occlusion: Path | None = None
-    """Image that is not black where frame 2 does not show a pixel of frame 1."""
+    """Image that is not black where a pixel of frame 1 is hidden in frame 2."""
     visible_truth: Path | None = None
     """The same truth without occluded pixels (KITTI flow_noc)."""
     invalid: Path | None = None
-    """Image that is not black where the truth is not to be trusted (Sintel)."""
+    """Image that is not black where the truth is unreliable (Sintel)."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class FlowSample:
     """(H, W, 3) uint8 RGB."""
     image2: Array
     flow: Array
-    """(H, W, 2) float32 pixels, zero where not valid."""
+    """(H, W, 2) float32 in pixels, zero where invalid."""
     valid: Array
     """(H, W) bool."""
     occluded: Array | None = None
-    """(H, W) bool; None where the data set does not tell."""
+    """(H, W) bool; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class FlowBatch:
 
 
 def read_frames(pair: FlowPair) -> tuple[Array, Array]:
-    """Read the two frames, (H, W, 3) uint8 RGB of one size; an error names the file."""
+    """Read the two frames, (H, W, 3) uint8 RGB of equal size; an error names the file."""
     image1, image2 = to_uint8(read_image(pair.image1)), to_uint8(read_image(pair.image2))
     if image1.shape != image2.shape:
         raise InputError(f"{pair.image1} and {pair.image2} differ in size")
@@ -94,12 +94,12 @@ def read_sample(pair: FlowPair) -> FlowSample:
 
 
 def collate(samples: Sequence[FlowSample]) -> FlowBatch:
-    """Stack samples of one size into a batch."""
+    """Stack samples of equal size into a batch."""
     import torch
 
     sizes = {sample.flow.shape[:2] for sample in samples}
     if len(sizes) > 1:
-        raise InputError(f"samples of a batch must have one size, got {sorted(sizes)}")
+        raise InputError(f"samples of a batch must have the same size, got {sorted(sizes)}")
     return FlowBatch(
         torch.stack([_image_tensor(sample.image1) for sample in samples]),
         torch.stack([_image_tensor(sample.image2) for sample in samples]),

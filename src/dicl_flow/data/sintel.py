@@ -1,3 +1,5 @@
+"""MPI-Sintel: training and test pairs."""
+
 from pathlib import Path
 
 from ..errors import unknown_name
@@ -21,7 +23,7 @@ def sintel_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
                 final/alley_1/frame_0001.png
                 flow/alley_1/frame_0001.flo
                 occlusions/alley_1/frame_0001.png     white where hidden in frame 2 (optional)
-                invalid/alley_1/frame_0001.png        white where the truth is bad (optional)
+                invalid/alley_1/frame_0001.png        white where the truth is unreliable (optional)
     """
     frames = _frames(root / "training", render_pass)
     flows = require_folder(root / "training" / "flow", _ADVICE)
@@ -34,7 +36,7 @@ def sintel_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
 
 
 def sintel_test_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
-    """List the test pairs of MPI-Sintel, in `root`/test/clean or final: frames without truth."""
+    """List the test pairs of MPI-Sintel, in `root`/test/clean or final, which have no truth."""
     frames = _frames(root / "test", render_pass)
     candidates = (
         FlowPair(_name(frame), frame, neighbour(frame))

@@ -1,3 +1,5 @@
+"""Statistics of a data set: sizes, motion, occlusion."""
+
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -7,30 +9,30 @@ from ..files import Array
 from .sample import FlowPair, FlowSample, read_frames, read_sample
 
 _BIN = 0.02  # px
-_NUM_BINS = 200_000  # up to 4000 px; no quantile of interest lies beyond
+_NUM_BINS = 200_000  # up to 4000 px, above all quantiles of interest
 
 
 @dataclass
 class Survey:
-    """What a data set holds, gathered pair by pair in constant memory."""
+    """Statistics of a data set, collected pair by pair in constant memory."""
 
     sizes: Counter[str] = field(default_factory=Counter)
-    """How many pairs have each WIDTHxHEIGHT."""
+    """Number of pairs by WIDTHxHEIGHT."""
     num_pixels: int = 0
-    """Pixels of frames that have a truth."""
+    """Number of pixels in pairs with truth."""
     longest: float = 0.0
-    """The longest valid vector, in pixels."""
+    """Length of the longest valid vector, in pixels."""
     with_masks: int = 0
-    """Pairs with a truth of which it is known what is occluded."""
+    """Number of pairs with truth and an occlusion mask."""
     num_masked: int = 0
-    """Valid pixels of these pairs."""
+    """Number of valid pixels in these pairs."""
     num_occluded: int = 0
-    """Those of them that frame 2 does not show."""
+    """Number of these pixels that are occluded."""
     histogram: Array = field(default_factory=lambda: np.zeros(_NUM_BINS, np.int64), repr=False)
-    """Valid pixels by the length of their flow."""
+    """Number of valid pixels by length of flow."""
 
     def add(self, pair: FlowPair) -> FlowSample:
-        """Read a pair and count it; where there is no truth, the sample is valid nowhere."""
+        """Read a pair and count it; without truth, no pixel of the sample is valid."""
         sample = read_sample(pair) if pair.truth else _without_truth(pair)
         height, width = sample.valid.shape
         self.sizes[f"{width}x{height}"] += 1
@@ -39,9 +41,9 @@ class Survey:
         return sample
 
     def summary(self) -> dict[str, str | float]:
-        """Return sizes, the shares of valid and occluded pixels, and how far they move, in px.
+        """Return sizes, the shares of valid and occluded pixels, and quantiles of motion in px.
 
-        `with_occlusion` counts the pairs that have a mask; `occluded` is a share of their pixels.
+        `with_occlusion` is the number of pairs with a mask; `occluded` is a share of their pixels.
         """
         sizes = (f"{size} ({count})" for size, count in self.sizes.most_common())
         values: dict[str, str | float] = {"sizes": ", ".join(sizes)}

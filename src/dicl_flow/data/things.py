@@ -1,3 +1,5 @@
+"""FlyingThings3D: training pairs of the subset or the full data set."""
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +11,11 @@ from .sample import FlowPair
 UNUSED_FILE = "all_unused_files.txt"
 _PASSES = ("clean", "final")
 _VIEWS = {"left": "L", "right": "R"}
-_DIRECTIONS = {"into_future": 1, "into_past": -1}  # frame 2 is the next or the previous one
+_DIRECTIONS = {"into_future": 1, "into_past": -1}  # frame 2 is the next or the previous frame
 
 
 def things_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
-    """List FlyingThings3D for training: left and right views, into the future and the past.
+    """List FlyingThings3D for training: left and right views, forward and backward in time.
 
     The subset (of the "DispNet/FlowNet2.0 dataset subsets"), or the full data set::
 
@@ -23,12 +25,12 @@ def things_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
                 flow/left/into_future/0000000.flo
 
         FlyingThings3D/                   <- root
-            all_unused_files.txt          frames the publishers drop; pairs with one are left out
+            all_unused_files.txt          frames that the authors exclude; their pairs are left out
             frames_cleanpass/TRAIN/A/0000/left/0006.png     (frames_finalpass for "final")
             optical_flow/TRAIN/A/0000/into_future/left/OpticalFlowIntoFuture_0006_L.pfm
 
-    The subset comes without the dropped frames and numbers its own anew: there the list of
-    unused files is not read. The full set without the list is listed whole.
+    The subset does not contain the excluded frames and has its own numbers, so the list of unused
+    files is not read there. Without the list, all pairs of the full data set are listed.
     """
     if render_pass not in _PASSES:
         raise unknown_name("pass of FlyingThings3D", render_pass, _PASSES)
@@ -70,7 +72,7 @@ def _full(root: Path, images: Path) -> Iterator[FlowPair]:
 
 
 def _read_unused(path: Path, images: Path) -> set[Path]:
-    """Return the frames to drop; the list names them like TRAIN/A/0003/left/0007.png."""
+    """Return the excluded frames; the list has lines such as TRAIN/A/0003/left/0007.png."""
     if not path.is_file():
         return set()
     return {images / line for line in read_bytes(path).decode("utf-8", "replace").split()}

@@ -1,4 +1,4 @@
-"""Frames of a video, one at a time: a long video never fits into memory."""
+"""Decodes the frames of a video one at a time, because a long video does not fit into memory."""
 
 import atexit
 import shutil
@@ -19,12 +19,12 @@ CAMERA = "camera:"
 
 
 def is_video(path: Path) -> bool:
-    """Whether the name is that of a video file."""
+    """Whether `path` has the suffix of a video file."""
     return path.suffix.lower() in VIDEO_SUFFIXES
 
 
 def check_source(text: str) -> None:
-    """Refuse, without opening it, what is no video, folder, pattern of frames or camera."""
+    """Refuse, without opening it, a source that is not a video, folder, pattern or camera."""
     pattern = any(sign in text for sign in "*?[")
     path = Path(text)
     if not (text.startswith(CAMERA) or pattern or path.is_dir() or path.is_file()):
@@ -32,7 +32,7 @@ def check_source(text: str) -> None:
 
 
 def pyav() -> Any:
-    """Return the module `av`, or name the extra it is in."""
+    """Return the module `av`; if it is missing, the error names the extra to install."""
     try:
         import av
     except ImportError:
@@ -42,12 +42,12 @@ def pyav() -> Any:
 
 @contextmanager
 def open_video(path: Path) -> Iterator[Any]:
-    """Open a video for reading; what goes wrong with it within is an error that names it."""
+    """Open a video for reading; errors of FFmpeg within the block name the file."""
     av = pyav()
     try:
         with av.open(str(path)) as container:
             if not container.streams.video:
-                raise InputError(f"{path} holds no pictures")
+                raise InputError(f"{path} has no video stream")
             stream = container.streams.video[0]
             _check_size(path, stream)
             stream.thread_type = "AUTO"
@@ -64,14 +64,14 @@ def _check_size(path: Path, stream: Any) -> None:
 
 
 def video_frames(path: Path) -> Iterator[Array]:
-    """Decode the frames of a video in turn: (H, W, 3) uint8 RGB."""
+    """Yield the frames of a video: (H, W, 3) uint8 RGB."""
     with open_video(path) as container:
         for frame in container.decode(video=0):
             yield to_array(frame)
 
 
 def to_array(frame: Any) -> Array:
-    """A decoded frame -> (H, W, 3) uint8 RGB, upright as the camera was held."""
+    """Turn a decoded frame into (H, W, 3) uint8 RGB, rotated as the file says."""
     image = frame.to_ndarray(format="rgb24")
     return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)))
 
@@ -79,7 +79,7 @@ def to_array(frame: Any) -> Array:
 def extract_frames(video: Path) -> Path:
     """Write the frames as frame_000001.png, … into a temporary folder, removed at exit.
 
-    It lies where TMPDIR says. Lossless frames take room: about 3 MB each at 1920x1080.
+    The folder is created below TMPDIR. A frame of 1920x1080 takes about 3 MB.
     """
     folder = Path(tempfile.mkdtemp(prefix="dicl-flow-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

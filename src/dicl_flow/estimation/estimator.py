@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..accelerated.inference import (
-    FastDiclFlow,
+    AcceleratedDiclFlow,
     Graphs,
     available_bytes,
     check_limit,
@@ -70,7 +70,7 @@ class FlowEstimator:
         self.model: FlowNetwork
         if self.backend == "fast":
             dtype, plain = PRECISIONS[self.precision], cast(DiclFlow, model)  # refuses other hosts
-            self.model = FastDiclFlow(plain.eval(), dtype, memory_limit, self.device)
+            self.model = AcceleratedDiclFlow(plain.eval(), dtype, memory_limit, self.device)
         else:
             self.model = model.to(self.device).eval()
         self._connect()

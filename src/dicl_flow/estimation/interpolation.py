@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import Array
-from ..ops.warp import sampling_grid
+from ..ops.warp import sample_clamped, sampling_grid
 from .occlusion import find_occlusion
 
 _HIDDEN = 1e-3  # weight of an occluded pixel: it shows where nothing else does
@@ -108,7 +108,7 @@ def _fetch(image: Tensor, visible: Tensor, way: Tensor) -> tuple[Tensor, Tensor,
     """Look up at p + way(p): colours, whether the other frame shows them, whether it is inside."""
     grid = sampling_grid(way)
     values = torch.cat([image, visible.to(image.dtype)], 1)
-    sampled = F.grid_sample(values, grid, padding_mode="border", align_corners=True)
+    sampled = sample_clamped(values, grid)
     inside = (grid.abs() <= 1).all(-1).unsqueeze(1)
     return sampled[:, :3], sampled[:, 3:], inside.to(image.dtype)
 

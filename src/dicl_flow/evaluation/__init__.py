@@ -1,7 +1,10 @@
-"""Evaluation: predict, then score, then print tables beside the published numbers."""
+"""Evaluation: estimate, then score, then print tables with the published numbers."""
 
 from .baseline import BASELINES, Method, dis
+from .calibrate import Calibrated, calibrate
 from .calibration import CALIBRATION_SCENES, Evidence, fit_calibration, judge, probability
+from .demo_sheet import draw_demo
+from .evaluate import Evaluation, evaluate, evaluate_predictions
 from .metrics import METRICS, Score, endpoint_error, pool, score_flow
 from .predict import Prediction, predict, read_predictions
 from .published import PUBLISHED, PUBLISHED_ABLATIONS, AblationRow, PublishedRow
@@ -25,6 +28,8 @@ __all__ = [
     "BASELINES",
     "BENCHMARKS",
     "CALIBRATION_SCENES",
+    "Calibrated",
+    "Evaluation",
     "Evidence",
     "Grid",
     "METRICS",
@@ -36,10 +41,14 @@ __all__ = [
     "Result",
     "Score",
     "as_document",
+    "calibrate",
     "dis",
+    "draw_demo",
     "draw_prediction",
     "draw_sparsification",
     "endpoint_error",
+    "evaluate",
+    "evaluate_predictions",
     "fit_calibration",
     "judge",
     "grid_markdown",

@@ -1,4 +1,4 @@
-"""Methods to compare with that need no weights."""
+"""Baselines: methods to compare with that need no weights."""
 
 from collections.abc import Callable
 from typing import TypeAlias

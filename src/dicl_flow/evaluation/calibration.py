@@ -1,4 +1,4 @@
-"""Fit what turns cues into a probability, and judge it on scenes it has not seen."""
+"""Fits the calibration, which turns cues into a confidence, and judges the result."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,15 @@ from .sparsification import score_confidence
 CALIBRATION_SCENES = RenderConfig(
     depth_share=0.35, still_scenes=0.02, objects=(6, 18), object_radius=(0.02, 0.8)
 )
-"""What confidence is fitted to: small objects and depth, where flow is most often wrong."""
-_RIDGE = 1e-4  # keeps a weight at zero whose cue never varies
+"""The scenes of a fit: small objects and depth, where flow is most often wrong."""
+_RIDGE = 1e-4  # keeps the weight of a constant cue at zero
 _MAX_STEPS = 50
-_DIGITS = 6  # so that the last bits of a sum do not change a file
+_DIGITS = 6  # so that rounding in a sum does not change the file
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Pixels of which the error is known."""
+    """Pixels with their cues and errors."""
 
     cues: Array
     """(N, 7) float64, in the order of `CUES`."""
@@ -29,18 +29,18 @@ class Evidence:
 
     @staticmethod
     def of(parts: "list[Evidence]") -> "Evidence":
-        """All pixels of several scenes."""
+        """Join the pixels of several scenes."""
         cues, errors = [part.cues for part in parts], [part.error for part in parts]
         return Evidence(np.concatenate(cues), np.concatenate(errors))
 
 
 def fit_calibration(evidence: Evidence, threshold: float, scenes: int) -> Calibration:
-    """Logistic regression by Newton's method, which has one answer whatever it starts from."""
+    """Fit a logistic regression by Newton's method; the solution does not depend on the start."""
     right = evidence.error <= threshold
     if right.all() or not right.any():
         raise InputError(
             f"the error is {'always' if right.all() else 'never'} within {threshold:g} px on these "
-            f"scenes; nothing can be learned from that. Choose another `threshold`"
+            f"scenes, so there is nothing to fit; choose another `threshold`"
         )
     mean, scale = evidence.cues.mean(0), evidence.cues.std(0)
     scale = np.where(scale > 0, scale, 1)
@@ -58,7 +58,7 @@ def probability(calibration: Calibration, cues: Array) -> Array:
 
 
 def judge(confidence: Array, error: Array, threshold: float) -> dict[str, float]:
-    """How good (N,) confidences are: AUSE, calibration error, and the mean error by deciles.
+    """Judge (N,) confidences: AUSE, calibration error, and the mean error by deciles.
 
     The calibration error is the mean distance, over ten groups of equal size, between the
     mean confidence and the share of pixels that are right.

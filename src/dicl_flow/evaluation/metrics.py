@@ -1,4 +1,4 @@
-"""How far estimates are from the truth, kept as sums so that pairs add up exactly."""
+"""Metrics of estimates against the truth, kept as sums so that pairs can be pooled exactly."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ..files import Array
 
 _WAUC_THRESHOLDS = np.arange(1, 101) / 20  # px
 _WAUC_WEIGHTS = 1 - np.arange(100) / 100
-# what a pixel adds when the i-th threshold is the first that its error does not exceed
+# what a pixel adds if the i-th threshold is the first that is not below its error
 _WAUC_GAIN = 100 * np.append(_WAUC_WEIGHTS[::-1].cumsum()[::-1], 0) / _WAUC_WEIGHTS.sum()
 
 
@@ -25,7 +25,7 @@ class Metric(NamedTuple):
 
 
 METRICS = {
-    "epe": Metric("EPE", 2, "mean endpoint error over all pixels of the data set, px"),
+    "epe": Metric("EPE", 2, "mean end-point error over all pixels of the data set, px"),
     "epe_images": Metric("EPE images", 2, "mean over the pairs of each pair's mean error, px"),
     "over_1px": Metric("1px", 1, "pixels with an error above 1 px, %"),
     "over_3px": Metric("3px", 1, "pixels with an error above 3 px, %"),
@@ -40,17 +40,17 @@ METRICS = {
     "ause": Metric(
         "AUSE",
         3,
-        "area between the sparsification curve (the mean error that is left when the least "
-        "confident pixels are taken away, as a share of the whole) and that of the best order",
+        "area between the sparsification curve (the mean error of the rest after the least "
+        "confident pixels are removed, relative to that of all) and that of the best ranking",
     ),
     "warping_error": Metric(
         "warping error",
         2,
-        "mean difference in grey levels between frame 1 and frame 2 warped onto it, where that "
-        "lies inside the frame; no ground truth, not an endpoint error",
+        "mean difference in grey levels between frame 1 and frame 2 warped onto it, where the "
+        "flow stays inside the frame; without ground truth, not an end-point error",
     ),
     "warping_error_still": Metric(
-        "without motion", 2, "the same difference at the same pixels when nothing is warped"
+        "without motion", 2, "the same difference at the same pixels without warping"
     ),
 }
 
@@ -60,7 +60,7 @@ class Score:
     """The metrics of one pair, or of many: `score + score` pools their pixels."""
 
     parts: Mapping[str, tuple[float, int]]
-    """By metric: a sum over pixels (over pairs for epe_images), and over how many."""
+    """By metric: a sum over pixels (over pairs for epe_images), and their number."""
 
     def __add__(self, other: "Score") -> "Score":
         parts = dict(self.parts)
@@ -71,7 +71,7 @@ class Score:
 
     @property
     def values(self) -> dict[str, float]:
-        """Each metric that any pixel counts for, in the order of `METRICS`."""
+        """Each metric that has any pixel, in the order of `METRICS`."""
         known = [(name, *self.parts[name]) for name in METRICS if name in self.parts]
         return {name: total / count for name, total, count in known if count}
 
@@ -82,7 +82,7 @@ def pool(scores: Iterable[Score]) -> Score:
 
 
 def score_of(by_pixel: Mapping[str, Array]) -> Score:
-    """Sum up the values that each metric averages."""
+    """Sum the values of each metric."""
     return Score({name: (float(v.sum()), v.size) for name, v in by_pixel.items()})
 
 
@@ -91,7 +91,7 @@ def check_estimate(estimate: Array, size: tuple[int, int]) -> None:
     if estimate.shape != (*size, 2):
         raise InputError(f"the estimate has the shape {estimate.shape}, expected {(*size, 2)}")
     if not np.isfinite(estimate).all():
-        raise InputError("the estimate is unknown at some pixels; it must be a number at each")
+        raise InputError("the estimate is unknown at some pixels; every pixel needs a number")
 
 
 def endpoint_error(estimate: Array, truth: Array) -> Array:

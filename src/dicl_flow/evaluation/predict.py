@@ -1,4 +1,4 @@
-"""Predict, apart from scoring: predictions can be kept on disk and scored again."""
+"""Estimates the flow of pairs, separately from scoring: flows can be kept and scored again."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from .metrics import check_estimate
 
 
 class Prediction(NamedTuple):
-    """What a method says of a pair."""
+    """The estimate of a method for a pair."""
 
     pair: FlowPair
     flow: Array
@@ -24,7 +24,7 @@ class Prediction(NamedTuple):
 def predict(
     pairs: Iterable[FlowPair], method: Method, folder: Path | None = None
 ) -> Iterator[Prediction]:
-    """Estimate the flow of each pair in turn, and keep it in `folder` when one is given."""
+    """Estimate the flow of each pair in turn, and keep it in `folder` if one is given."""
     for pair in pairs:
         frames = read_frames(pair)
         try:
@@ -40,7 +40,7 @@ def predict(
 
 
 def read_predictions(pairs: Iterable[FlowPair], folder: Path) -> Iterator[Prediction]:
-    """Read what `predict` kept in `folder`."""
+    """Read the estimates that `predict` kept in `folder`."""
     for pair in pairs:
         flow_file, confidence_file = _paths(folder, pair)
         known = confidence_file.exists()

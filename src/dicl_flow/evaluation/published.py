@@ -1,13 +1,13 @@
-"""Published results, to print beside ours: the paper's tables 2 to 4 and a few that came later."""
+"""Published results to compare with: the paper's tables 2 to 4, and some later methods."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 FULL_SIZE = {"kitti15": 200, "sintel-clean": 1041, "sintel-final": 1041}
-"""How many pairs the published numbers are measured on, by data set."""
+"""By data set: the number of pairs that the published numbers are measured on."""
 
 PUBLISHED_COLUMNS = {
-    ("kitti15", "epe_images"): "kitti15_epe",  # the field averages images there, not pixels
+    ("kitti15", "epe_images"): "kitti15_epe",  # KITTI's benchmark averages images, not pixels
     ("kitti15", "fl_all"): "kitti15_fl_all",
     ("sintel-clean", "epe"): "sintel_clean_epe",
     ("sintel-final", "epe"): "sintel_final_epe",
@@ -32,11 +32,11 @@ class PublishedRow(NamedTuple):
 
     @property
     def on_training_data(self) -> bool:
-        """The network has seen these very pairs; the paper sets such numbers in parentheses."""
+        """Whether the network was trained on these pairs; in brackets in the paper."""
         return self.training == FINE_TUNED
 
     def value(self, data: str, metric: str) -> float | None:
-        """The published number of a column of `PUBLISHED_COLUMNS`."""
+        """Return the published number of a column of `PUBLISHED_COLUMNS`."""
         return getattr(self, PUBLISHED_COLUMNS[data, metric])
 
 
@@ -69,7 +69,7 @@ PUBLISHED = (
 
 
 ABLATION_SIZE = {"chairs:val": 640, "chairs:all": 640, **FULL_SIZE}
-"""How many pairs the ablations' numbers are measured on; Chairs: its validation split."""
+"""The number of pairs that the ablations are measured on; of Chairs, its validation split."""
 
 ABLATION_COLUMNS = {
     ("chairs:val", "epe"): "chairs_epe",
@@ -82,7 +82,7 @@ ABLATION_COLUMNS = {
 class AblationRow(NamedTuple):
     """One variant of the paper's ablations, tables 2 (C+T), 3 and 4; None: not published.
 
-    Chairs: trained there, tested on its validation split. The others: then trained on Things.
+    Chairs: trained and tested on its splits. The others: trained on Chairs, then on Things.
     """
 
     study: str
@@ -94,7 +94,7 @@ class AblationRow(NamedTuple):
     sintel_final_epe: float | None = None
 
     def value(self, data: str, metric: str) -> float | None:
-        """The published number of a column, None where there is none."""
+        """Return the published number of a column; None: not published."""
         field = ABLATION_COLUMNS.get((data, metric))
         return None if field is None else getattr(self, field)
 
@@ -119,6 +119,6 @@ PUBLISHED_PEAKS = {"without DAP": 0.57, "with DAP": 0.63}
 
 
 def relevant_columns(data_sets: Iterable[str]) -> list[tuple[str, str]]:
-    """The columns of `PUBLISHED_COLUMNS` that belong to the given data sets."""
+    """Return the columns of `PUBLISHED_COLUMNS` that belong to the given data sets."""
     wanted = set(data_sets)
     return [column for column in PUBLISHED_COLUMNS if column[0] in wanted]

@@ -1,4 +1,4 @@
-"""Predictions in, scores out: against the truth, or by warping where there is none."""
+"""Scores estimates against the truth, or by warping where there is none."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from .sparsification import score_confidence
 
 @dataclass(frozen=True)
 class Result:
-    """What one method reached on one data set."""
+    """The scores of one method on one data set."""
 
     data: str
     """The data set's name on the command line."""
@@ -36,7 +36,7 @@ class Result:
 
 
 def badness(score: Score) -> float:
-    """The error that pairs are ordered by: to the truth, or without truth that of the warp."""
+    """Return the error by which pairs are sorted: EPE, or without truth the warping error."""
     values = score.values
     return values.get("epe", values.get("warping_error", 0.0))
 
@@ -62,14 +62,14 @@ def score_pair(pair: FlowPair, estimate: Array, confidence: Array | None = None)
 
 
 def score_by_warping(estimate: Array, image1: Array, image2: Array) -> Score:
-    """Judge an (H, W, 2) estimate without truth: how well it brings frame 2 onto frame 1."""
+    """Judge an (H, W, 2) estimate without truth: how well frame 2, warped, matches frame 1."""
     difference, inside = warping_difference(estimate, image1, image2)
     still = np.abs(image1.astype(np.float64) - image2).mean(2)
     return score_of({"warping_error": difference[inside], "warping_error_still": still[inside]})
 
 
 def warping_difference(estimate: Array, image1: Array, image2: Array) -> tuple[Array, Array]:
-    """Mean absolute difference over the colours (H, W), and where the flow stays inside (H, W)."""
+    """Return the mean difference of colours (H, W), and where the flow stays inside (H, W)."""
     from ..estimation.warping import warp
 
     check_estimate(estimate, (image1.shape[0], image1.shape[1]))

@@ -1,4 +1,4 @@
-"""Does the confidence know where the errors are? Take the least confident pixels away and see."""
+"""Sparsification: how the error falls when the least confident pixels are removed."""
 
 import numpy as np
 
@@ -10,17 +10,16 @@ _CURVES = ("error", "oracle")
 
 
 def sparsification(key: Array, error: Array) -> Array:
-    """Mean error of what is left when the first of `REMOVED` in the order of `key` are gone."""
+    """Return the mean error of the rest, for each share of `REMOVED` of the lowest `key`."""
     ordered = error[np.argsort(key, kind="stable")]
     left = len(error) - (REMOVED * len(error)).astype(int)
     return ordered[::-1].cumsum()[left - 1] / left
 
 
 def score_confidence(confidence: Array, error: Array) -> Score:
-    """Judge (N,) confidences by the (N,) errors of a pair; a pair without error says nothing.
+    """Judge (N,) confidences by the (N,) errors of a pair; a pair without errors has no score.
 
-    Curves are divided by the mean error of the pair, and pairs are averaged, so that each
-    counts alike.
+    Curves are divided by the mean error of the pair, so that all pairs have equal weight.
     """
     if not error.size or not error.any():
         return Score({})
@@ -32,7 +31,7 @@ def score_confidence(confidence: Array, error: Array) -> Score:
 
 
 def sparsification_curves(score: Score) -> dict[str, list[float]]:
-    """`removed`, `error` and `oracle` of a score, averaged over its pairs; empty without any."""
+    """Return `removed`, `error` and `oracle`, averaged over the pairs of a score; or nothing."""
     if "ause" not in score.parts:
         return {}
     means = {name: total / count for name, (total, count) in score.parts.items() if count}
@@ -41,5 +40,5 @@ def sparsification_curves(score: Score) -> dict[str, list[float]]:
 
 
 def _part(curve: str, index: int) -> str:
-    """Under this name a point of a curve lies among a score's parts, and is pooled like them."""
+    """Return the name of a point of a curve among the parts of a score, which are pooled."""
     return f"sparsification_{curve}_{index}"

@@ -1,4 +1,4 @@
-"""The curves of confidence against error, as a figure."""
+"""The figure of sparsification curves."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,19 +10,19 @@ from .sparsification import REMOVED, sparsification_curves
 
 
 def draw_sparsification(results: Sequence[Result]) -> bytes:
-    """Return a PNG: a panel for each data set, a curve for each method, dashed the best order."""
+    """Return a PNG: a panel for each data set, a curve for each method; dashed: best ranking."""
     panels: dict[str, list[Result]] = {}
     for result in results:
         if "ause" in result.total.parts:
             panels.setdefault(result.label, []).append(result)
     if not panels:
-        raise InputError("nothing to draw: no method here has a confidence and a truth to judge it")
+        raise InputError("nothing to draw: no method has a confidence, or no pair has a truth")
     figure = draw_figure(4.2 * len(panels), 3.6)
     for axes, (label, group) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
         _draw_panel(axes, group)
-        axes.set(title=label, xlabel="least confident pixels taken away (%)", ylim=(0, None))
+        axes.set(title=label, xlabel="least confident pixels removed (%)", ylim=(0, None))
     return encode_figure(figure)
 
 
@@ -32,6 +32,6 @@ def _draw_panel(axes: Any, results: Sequence[Result]) -> None:
         label = f"{result.method}, AUSE {result.total.values['ause']:.3f}"
         (line,) = axes.plot(100 * REMOVED, curves["error"], label=label)
         axes.plot(100 * REMOVED, curves["oracle"], "--", color=line.get_color())
-    axes.set_ylabel("error of the rest / of all")
+    axes.set_ylabel("error of the rest / error of all")
     axes.legend()
     axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""Archives for the benchmarks' servers."""
+"""Archives of estimates for the servers of the benchmarks."""
 
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
@@ -15,10 +15,10 @@ _KITTI_RANGE = (-512.0, 511.984375)  # what 16 bits at 1/64 px hold
 
 
 def submission_entries(benchmark: str, root: Path) -> dict[str, FlowPair]:
-    """List the files a server wants, by their names in the archive, with their test pairs.
+    """Return the test pairs of a benchmark, by the names of their files in the archive.
 
-    sintel: clean/SCENE/frame_NNNN.flo and final/SCENE/frame_NNNN.flo. The server takes the
-    output of the bundler that comes with the data set: run that on the two unpacked folders.
+    sintel: clean/SCENE/frame_NNNN.flo and final/SCENE/frame_NNNN.flo. Before the upload, run
+    the bundler that comes with the data set on the two unpacked folders.
     kitti15: flow/NNNNNN_10.png. kitti12: NNNNNN_10.png.
     """
     if benchmark not in BENCHMARKS:
@@ -27,7 +27,7 @@ def submission_entries(benchmark: str, root: Path) -> dict[str, FlowPair]:
 
 
 def write_submission(path: Path, names: Iterable[str], predictions: Iterable[Prediction]) -> None:
-    """Write the archive `path` whole or not at all; `predictions` come in the order of `names`."""
+    """Write the archive `path`, whole or not at all; `predictions` are in the order of `names`."""
     with (
         replacing(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,

@@ -1,4 +1,4 @@
-"""Results as tables: for the terminal, as Markdown, as JSON."""
+"""Writes results as tables for the terminal, as Markdown and as JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from .score import Result
 from .sparsification import sparsification_curves
 
 _GROUPS = {
-    "Endpoint errors": ("epe", "epe_images", "over_1px", "over_3px", "over_5px", "fl_all", "wauc"),
+    "End-point errors": ("epe", "epe_images", "over_1px", "over_3px", "over_5px", "fl_all", "wauc"),
     "By speed, visibility and confidence": (
         "s0_10",
         "s10_40",
@@ -22,10 +22,10 @@ _GROUPS = {
         "unmatched",
         "ause",
     ),
-    "No truth: grey levels, not endpoint errors": ("warping_error", "warping_error_still"),
+    "Without truth: grey levels, not end-point errors": ("warping_error", "warping_error_still"),
 }
 _NOT_IN_PAPER = "*"
-_TEXT_WIDTH = 13  # a longer word of a column of text, such as a path, may be folded
+_TEXT_WIDTH = 13  # a longer word in a column of text, such as a path, may be broken
 
 
 class Grid(NamedTuple):
@@ -47,7 +47,9 @@ def print_grid(grid: Grid, console: Console) -> None:
     """Print one table."""
     table = Table(title=grid.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     widths = _least_widths(grid, console.width)
-    if _total(widths) > console.width:  # better broken by the terminal than without a column
+    if (
+        _total(widths) > console.width
+    ):  # lines that the terminal breaks are better than a lost column
         table.width = _total(widths)
     for column, (heading, width) in enumerate(zip(grid.headings, widths, strict=True)):
         if column < 2:
@@ -61,7 +63,7 @@ def print_grid(grid: Grid, console: Console) -> None:
 
 
 def _least_widths(grid: Grid, room: int) -> list[int]:
-    """The width of each column when broken at spaces only; numbers stay whole if there is room."""
+    """Return the width of each column, broken at spaces only; numbers whole if there is room."""
     columns = list(zip(grid.headings, *grid.rows, strict=True))
     broken = [max(map(len, " ".join(column).split())) for column in columns]
     broken[:2] = [min(width, _TEXT_WIDTH) for width in broken[:2]]
@@ -90,9 +92,9 @@ def to_json(results: Sequence[Result], computed: Mapping[str, str] | None = None
 def as_document(
     results: Sequence[Result], computed: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return all numbers: each method's totals and pairs, and the published rows.
+    """Return all numbers: totals and pairs of each method, and the published rows.
 
-    `computed` says, by the size of the frames, how the network saw them.
+    `computed` describes, for each size of frames, how the network saw them.
     """
     columns = relevant_columns(result.data for result in results)
     return {
@@ -133,7 +135,7 @@ def _published_grid(results: Sequence[Result]) -> Grid:
     rows += [_published_cells(row, columns) for row in PUBLISHED]
     headings = [f"{labels[data]} {METRICS[metric].heading}" for data, metric in columns]
     return Grid(
-        "Beside the published results",
+        "Compared with published results",
         ["method", "trained on", *headings],
         rows if columns else [],
         _note(results),

@@ -1,4 +1,4 @@
-"""Pictures of the pairs that went wrong."""
+"""Draws estimates with their errors, for the worst pairs of an evaluation."""
 
 import numpy as np
 
@@ -13,9 +13,9 @@ _CELL = (512, 384)  # px
 
 
 def draw_prediction(pair: FlowPair, estimate: Array) -> Array:
-    """(H, W, 2) estimate -> one RGB picture: frames, truth, estimate, and where it is wrong.
+    """Draw frames, truth, (H, W, 2) estimate and its error as one RGB picture.
 
-    Without truth, what is wrong is what differs when frame 2 is warped onto frame 1.
+    Without truth, the error is the difference between frame 1 and the warped frame 2.
     """
     if pair.truth is None:
         return _draw_without_truth(pair, estimate)
@@ -43,7 +43,7 @@ def _draw_without_truth(pair: FlowPair, estimate: Array) -> Array:
 
 
 def _error_picture(error: Array, valid: Array) -> tuple[Array, str, float]:
-    """(H, W) error -> its picture, what its brightest colour means, and the mean."""
+    """Return the picture of an (H, W) error, its scale in words, and the mean."""
     known = error[valid] if valid.any() else np.zeros(1)
-    brightest = max(float(np.percentile(known, 99)), 1.0)  # a few wild pixels dim nothing
+    brightest = max(float(np.percentile(known, 99)), 1.0)  # outliers do not make the rest dark
     return error_to_rgb(error, valid, brightest), f"bright {brightest:.1f}", float(known.mean())

@@ -12,16 +12,22 @@ from ..errors import InputError
 _FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk, or what one user may have of it
 
 
-def write_files(contents: Mapping[Path, bytes]) -> None:
-    """Write all files or none: each under a temporary name first, then all are renamed."""
+def write_files(contents: Mapping[Path, bytes], *, durable: bool = False) -> None:
+    """Write all files or none: each under a temporary name first, then all are renamed.
+
+    `durable`: also a power cut leaves either the old contents or the new ones. That takes about
+    10 ms a file (ext4 on an SSD), more than a small file itself.
+    """
     for path in contents:
         check_writable(path)
     temporary: dict[Path, Path] = {}
     try:
         for path, data in contents.items():
-            temporary[path] = _write_temporary(path, data)
+            temporary[path] = _write_temporary(path, data, durable=durable)
         for path in contents:
             temporary[path].replace(path)
+        for folder in {path.parent for path in contents} if durable else ():
+            _sync_folder(folder)
     finally:
         for name in temporary.values():
             name.unlink(missing_ok=True)
@@ -71,7 +77,7 @@ def check_folder(folder: Path) -> None:
         raise PermissionError(f"cannot write into {folder}: {nearest} is not writable")
 
 
-def _write_temporary(path: Path, data: bytes) -> Path:
+def _write_temporary(path: Path, data: bytes, *, durable: bool = False) -> Path:
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
@@ -79,15 +85,26 @@ def _write_temporary(path: Path, data: bytes) -> Path:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        Path(name).chmod(
-            0o666 & ~_umask()
-        )  # mkstemp hides files from others; a result is no secret
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        Path(name).chmod(0o666 & ~_umask())  # mkstemp hides files from other users
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise OSError(f"cannot write {path}: {error.strerror}") from None
         raise
     return Path(name)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the system can (Windows cannot)."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _umask() -> int:

@@ -1,1 +1,1 @@
-"""What makes the method work and what it costs: analyses, ablations, speed of the machine."""
+"""Analyses of a network, ablations, and the speed of the machine."""

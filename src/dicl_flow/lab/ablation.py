@@ -1,4 +1,4 @@
-"""Ablations: each variant is trained alike and scored alike, once; a kill loses little."""
+"""Ablations: train and score each variant in the same way, once; a killed study resumes."""
 
 import gc
 import json
@@ -36,17 +36,17 @@ HELD_OUT = "held-out"  # the name of the held-out scenes among the data sets
 
 @dataclass(frozen=True)
 class DataScore:
-    """What a variant reached on one data set."""
+    """The score of a variant on one data set."""
 
     num_pairs: int
     metrics: Mapping[str, float]
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By the name of the pair; empty for the held-out scenes."""
+    """By name of the pair; empty for the held-out scenes."""
 
 
 @dataclass(frozen=True)
 class VariantResult:
-    """All that a table needs of a trained variant."""
+    """The results of a trained variant."""
 
     config: str
     seed: int
@@ -57,11 +57,11 @@ class VariantResult:
     curve: Mapping[str, float]
     """Held-out EPE by the number of pairs seen."""
     scores: Mapping[str, DataScore]
-    """By the name of the data set."""
+    """By name of the data set."""
 
 
 class VariantFolder:
-    """The files of one variant; its results tell that it is finished."""
+    """The files of one variant; it is finished when the results exist."""
 
     def __init__(self, root: Path, variant: Variant) -> None:
         self.run = RunFolder(root / variant.folder)
@@ -69,7 +69,7 @@ class VariantFolder:
         self.curve = self.run.path / "curve.json"
 
     def read(self) -> VariantResult | None:
-        """The results, if training has finished."""
+        """Return the results, if training has finished."""
         if not self.results.exists():
             return None
         try:
@@ -77,10 +77,12 @@ class VariantFolder:
             scores = {name: DataScore(**score) for name, score in values.pop("scores").items()}
             return VariantResult(**values, scores=scores)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(f"{self.results} is not what this version writes; remove it") from None
+            raise InputError(
+                f"{self.results} is damaged or of another version; remove it"
+            ) from None
 
     def write(self, result: VariantResult, weights: bytes | None = None) -> None:
-        """Keep results, and weights beside them; a checkpoint is then of no use any more."""
+        """Write the results and, if given, the weights; remove the checkpoint."""
         contents = {self.results: (json.dumps(asdict(result), indent=1) + "\n").encode()}
         if weights is not None:
             contents[self.run.weights] = weights
@@ -96,11 +98,11 @@ class Laboratory:
     device: torch.device
     source: Callable[[TrainConfig], BatchSource]
     scenes: Sequence[RenderedBatch]
-    """Held out."""
+    """The held-out scenes."""
     quiet: bool = False
 
     def train(self, variant: Variant) -> Outcome:
-        """Train a variant, from its checkpoint where there is one, and score it on the scenes."""
+        """Train a variant, from its checkpoint if there is one, and score it on the scenes."""
         folder, config = VariantFolder(self.folder, variant), variant.config
         curve = Curve(folder.curve, config, self.scenes)
         source, processes = self.source(config), Processes(self.device)
@@ -109,7 +111,7 @@ class Laboratory:
         )
         if outcome.finished:
             self._conclude(variant, folder, curve)
-        gc.collect()  # a recorded step keeps the memory of its graph until its cycle is found
+        gc.collect()  # a recorded step keeps GPU memory until its reference cycle is collected
         return outcome
 
     def _conclude(self, variant: Variant, folder: VariantFolder, curve: Curve) -> None:
@@ -138,7 +140,7 @@ def open_laboratory(
     *,
     quiet: bool = False,
 ) -> Laboratory:
-    """Set apart photographs, render the held-out scenes, and load the textures of all others."""
+    """Hold out photographs, render scenes from them, and load the other ones as textures."""
     photos, apart = split_photos(roots.get("rendered", Path(PROCEDURAL)))
     keep_to(folder / "data.json", [*photos, *apart], num_scenes)
     scenes = held_out_scenes(config, apart, num_scenes, device)
@@ -156,10 +158,10 @@ def evaluate_variant(
     device: str,
     watched: Iterable[FlowPair] | None = None,
 ) -> bool:
-    """Score a finished variant on a data set, unless that has been done with these pairs.
+    """Score a finished variant on a data set, unless it has been scored on these pairs.
 
-    Return whether it is scored; without weights it cannot be. `watched` are the same pairs,
-    with something that shows the progress.
+    Return whether there is a score; scoring needs the weights. `watched` are the same pairs, in an
+    iterable that shows the progress.
     """
     folder = VariantFolder(root, variant)
     result = folder.read()
@@ -180,7 +182,7 @@ def evaluate_variant(
 
 
 def _speed(log: Path) -> float:
-    """Pairs per second, the median over the entries of a training's log."""
+    """The median number of pairs per second in a training log."""
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     return median(line["pairs_per_second"] for line in lines) if lines else 0.0
 

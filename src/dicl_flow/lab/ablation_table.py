@@ -1,4 +1,4 @@
-"""The results of an ablation beside the paper's rows: a table, a plot, JSON."""
+"""The results of an ablation with the paper's rows: a table, a plot, JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,24 +12,24 @@ from ..evaluation.published import ABLATION_COLUMNS, ABLATION_SIZE
 from ..pictures.figures import draw_figure, encode_figure
 from .ablation import HELD_OUT, VariantResult
 
-_HEADINGS = {"epe": "EPE", "epe_images": "EPE", "fl_all": "Fl-all"}
+_HEADINGS = {"epe": "", "epe_images": "", "fl_all": " Fl-all"}  # after the data set's name
 
 Results = Mapping[str, Sequence[VariantResult]]
 """By variant: one result per seed."""
 
 
 def ablation_grid(study: str, results: Results) -> Grid:
-    """Our rows, then the paper's, under the same columns."""
+    """Our rows, then the paper's, in the same columns."""
     published = [row for row in PUBLISHED_ABLATIONS if row.study == study]
     columns = _columns(results, published)
-    headings = [f"{_label(data)} {_HEADINGS[metric]}" for data, metric in columns]
+    headings = [f"{_label(data)}{_HEADINGS[metric]}" for data, metric in columns]
     rows = [_our_row(name, runs, columns) for name, runs in results.items()]
     rows += [
         [row.variant, "paper", "", *(_number(row.value(*c), c[1]) for c in columns)]
         for row in published
     ]
     return Grid(
-        f"Ablation: {study}",
+        f"Ablation: {study} (EPE in px, Fl-all in %)",
         ["variant", "by", "size", *headings],
         rows,
         _note(results),
@@ -49,7 +49,7 @@ def ablation_document(study: str, results: Results) -> dict[str, Any]:
 
 
 def ablation_plot(study: str, results: Results, file_format: str) -> bytes:
-    """Held-out EPE against the pairs seen: the mean over seeds, and their range behind it."""
+    """Plot held-out EPE against pairs seen: the mean over seeds and their range."""
     figure = draw_figure(6.4, 4)
     axes = figure.subplots()
     for name, runs in results.items():
@@ -67,12 +67,12 @@ def ablation_plot(study: str, results: Results, file_format: str) -> bytes:
 
 
 def _columns(results: Results, published: Sequence[AblationRow]) -> list[tuple[str, str]]:
-    """(data set, metric) of everything that we or the paper scored."""
+    """(data set, metric) of every score of ours or the paper's."""
     data = dict.fromkeys(d for runs in results.values() for run in runs for d in run.scores)
     columns = [
         (name, metric)
         for name in data
-        for metric in (("epe_images", "fl_all") if name.startswith("kitti") else ("epe",))
+        for metric in (("epe",) if name == HELD_OUT else data_set(name).metrics)
     ]
     fields = {ABLATION_COLUMNS.get(column) for column in columns}
     for column, field in ABLATION_COLUMNS.items():
@@ -83,7 +83,7 @@ def _columns(results: Results, published: Sequence[AblationRow]) -> list[tuple[s
 
 
 def _label(data: str) -> str:
-    """The data set's name in headings, short: FlyingChairs (val) -> Chairs."""
+    """The short name of a data set in headings: FlyingChairs (val) -> Chairs."""
     return data if data == HELD_OUT else data_set(data).label.split(" (")[0].removeprefix("Flying")
 
 
@@ -111,9 +111,7 @@ def _note(results: Results) -> str:
     pairs = ", ".join(f"{n:,}" for n in sorted({run.trained_pairs for run in runs}))
     counts, devices = sorted({*map(len, results.values())}), sorted({run.device for run in runs})
     seeds = f"{' or '.join(map(str, counts))} seed{'s' * (counts[-1] > 1)}"
-    spread = (
-        "±: standard deviation over the seeds." if counts[-1] > 1 else "One seed tells no spread."
-    )
+    spread = "±: standard deviation over the seeds." if counts[-1] > 1 else "One seed: no spread."
     sizes = {name: score.num_pairs for run in runs for name, score in run.scores.items()}
     partial = [
         f"{_label(name)} {count} of {ABLATION_SIZE[name]}"
@@ -123,6 +121,10 @@ def _note(results: Results) -> str:
     parts = [
         f"Us: {pairs} pairs each, {seeds}, on {', '.join(devices)}. {spread}",
         "Paper: Chairs after training there, the others after Chairs and Things.",
-        *([f"Not comparable, pairs of the paper's: {', '.join(partial)}."] if partial else []),
+        *(
+            [f"Not comparable, fewer pairs than the paper's: {', '.join(partial)}."]
+            if partial
+            else []
+        ),
     ]
     return " ".join(parts)

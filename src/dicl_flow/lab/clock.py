@@ -1,4 +1,4 @@
-"""Clocks: of the device where it has one, and of its memory."""
+"""Measures time, by the clock of the device where it has one, and peak memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,10 +35,10 @@ def _host_seconds(call: Callable[[], object]) -> float:
 
 
 class PeakMemory:
-    """Bytes that were taken at most while it was open, beyond what was taken before.
+    """Peak memory while it is open, in bytes, minus what was in use before.
 
-    On CUDA, what the allocator held, graphs included; elsewhere the growth of the process,
-    None where the system does not tell.
+    On CUDA, the memory of the allocator, graphs included; elsewhere that of the process, None
+    where the system does not report it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -51,7 +51,7 @@ class PeakMemory:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
         elif self._process.is_dir():
-            (self._process / "clear_refs").write_text("5")  # the peak starts again from here
+            (self._process / "clear_refs").write_text("5")  # resets the peak
         self._before = self._peak()
         return self
 

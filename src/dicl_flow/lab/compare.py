@@ -1,7 +1,7 @@
-"""Several methods on the same pairs, one sheet a pair: estimates and where they are wrong."""
+"""Compare methods on the same pairs: one sheet per pair with estimates and their errors."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,23 +21,21 @@ _CELL = (448, 336)  # px
 
 
 class Comparison(NamedTuple):
-    """One pair, all methods."""
+    """The estimates of all methods for one pair."""
 
     sheet: Array
     scores: dict[str, Score]
     """By method."""
 
 
-def open_methods(names: Sequence[str], device: str, precision: str) -> dict[str, FlowMethod]:
-    """Baselines by name, everything else as weights."""
+def open_methods(names: Sequence[str], **options: Any) -> dict[str, FlowMethod]:
+    """Open baselines by name, everything else as weights, with `options` of `load`."""
     methods: dict[str, FlowMethod] = {}
     for entry in names:
         name = entry if entry in BASELINES else weights_name(entry)
         if name in methods:
             raise InputError(f"two methods are called {name!r}; rename a weights file")
-        methods[name] = (
-            BASELINES[entry]() if entry in BASELINES else _network(entry, device, precision)
-        )
+        methods[name] = BASELINES[entry]() if entry in BASELINES else _network(entry, options)
     return methods
 
 
@@ -49,8 +47,8 @@ def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
     return Comparison(_draw(pair, frames, flows, scores), scores)
 
 
-def _network(weights: str, device: str, precision: str) -> FlowMethod:
-    estimator = load(weights, device, precision)
+def _network(weights: str, options: Mapping[str, Any]) -> FlowMethod:
+    estimator = load(weights, **options)
     return lambda *frames: estimator(*frames).flow
 
 
@@ -60,7 +58,7 @@ def _draw(
     flows: Mapping[str, Array],
     scores: Mapping[str, Score],
 ) -> Array:
-    """Frames and truth above, then a row for each method: estimate and error."""
+    """Frames and ground truth first, then a row per method: estimate and error."""
     first = list(frames)
     reference = flows[next(iter(flows))]
     if pair.truth is not None:

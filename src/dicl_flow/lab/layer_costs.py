@@ -1,8 +1,8 @@
-"""What one layer costs that processes all displacements: the paper's table 1, and measured.
+"""The cost of one layer over all displacements: the paper's table 1, and measurements.
 
-A volume has K channels, U x V displacements and h x w pixels. A 4-D convolution mixes all of
-it; VCN's separable one mixes (u, v), then (h, w); the matching net looks at one displacement
-at a time, with the same 2-D convolution.
+A volume has K channels, U x V displacements and h x w pixels. A 4-D convolution mixes all of them;
+VCN's separable one mixes (u, v), then (h, w); the matching net applies the same 2-D convolution to
+one displacement at a time.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import torch
 from ..evaluation import Grid
 from ..pictures.figures import draw_figure
 from .clock import median_seconds
-from .layer_runs import BATCHED, DENSE, ONE_BY_ONE, SEPARABLE, Volume, layer_runs, peak_bytes
+from .layer_runs import BATCHED, DENSE, ONE_BY_ONE, SEPARABLE, VolumeShape, layer_runs, peak_bytes
 
 WHY = (
     "The paper counts a layer of the matching net from K channels to 1 (9K weights), of the other "
@@ -30,21 +30,21 @@ class LayerCost:
     kernel: str
     """The shape of its weights in the paper's table."""
     paper_parameters: int
-    """As the paper counts them: ours to one channel."""
+    """As the paper counts them: the matching net's with one output channel."""
     parameters: int
     """Of a layer from K to K channels."""
     multiply_adds: int
     """Of that layer, over all displacements."""
     paper_memory: int
-    """Numbers that the paper says must be held at a time."""
+    """Numbers held at the same time, according to the paper."""
     measured_bytes: int = 0
-    """Peak of a real layer, its input and output included: on CUDA what torch's allocator held,
-    elsewhere the tensors, without the workspace of a convolution."""
+    """Peak memory of a real layer, with input and output: on CUDA measured by torch's allocator,
+    elsewhere the sum of the tensors, without the workspace of a convolution."""
     seconds: float = 0.0
 
 
-def layer_costs(volume: Volume) -> list[LayerCost]:
-    """The formulas of table 1, and those of equal layers."""
+def layer_costs(volume: VolumeShape) -> list[LayerCost]:
+    """The formulas of table 1, and those for layers of equal width."""
     channels, displacements = volume.channels, volume.side**2
     whole = channels * displacements * volume.pixels
     square = channels**2
@@ -58,11 +58,11 @@ def layer_costs(volume: Volume) -> list[LayerCost]:
     ]
 
 
-def measure_layers(volume: Volume, device: torch.device) -> list[LayerCost]:
-    """Run a real layer of each kind, K to K, without gradients, and note memory and time.
+def measure_layers(volume: VolumeShape, device: torch.device) -> list[LayerCost]:
+    """Measure memory and time of a real layer of each kind, K to K, without gradients.
 
-    Input: the features of both frames, K/2 channels each; what a layer needs besides is what
-    is measured: the volume where it needs one, and its output.
+    The input is the features of both frames, K/2 channels each. The memory is what a layer needs in
+    addition: its output and, if it needs one, the volume.
     """
     half = volume.channels // 2
     features = torch.rand(2, half, volume.height, volume.width, device=device)
@@ -76,7 +76,7 @@ def measure_layers(volume: Volume, device: torch.device) -> list[LayerCost]:
     return measured
 
 
-def layer_grids(volume: Volume, costs: Sequence[LayerCost]) -> list[Grid]:
+def layer_grids(volume: VolumeShape, costs: Sequence[LayerCost]) -> list[Grid]:
     """The paper's table 1, and the same for layers of equal width, measured."""
     last = costs[-1]
     paper = [
@@ -108,14 +108,14 @@ def layer_grids(volume: Volume, costs: Sequence[LayerCost]) -> list[Grid]:
     ]
 
 
-def _title(volume: Volume) -> str:
+def _title(volume: VolumeShape) -> str:
     return (
         f"K = {volume.channels}, {volume.side}x{volume.side} displacements, "
         f"{volume.width}x{volume.height} pixels"
     )
 
 
-def draw_layers(volume: Volume, costs: Sequence[LayerCost]) -> Any:
+def draw_layers(volume: VolumeShape, costs: Sequence[LayerCost]) -> Any:
     """Parameters, arithmetic and memory of each kind of layer, K to K; logarithmic bars."""
     figure = draw_figure(11, 3.2)
     panels = figure.subplots(1, 3, sharey=True)

@@ -1,4 +1,4 @@
-"""Real layers of each kind over all displacements, and the memory they hold."""
+"""Real layers of each kind over all displacements, and the memory that they use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ BATCHED, ONE_BY_ONE = "matching net, batched", "matching net, one by one"
 
 
 @dataclass(frozen=True)
-class Volume:
-    """The 5-D feature volume that a layer processes."""
+class VolumeShape:
+    """The size of the 5-D feature volume that a layer processes."""
 
     channels: int
     side: int
@@ -31,7 +31,7 @@ class Volume:
         return self.height * self.width
 
 
-def layer_runs(volume: Volume, features: Tensor) -> dict[str, Callable[[], Tensor]]:
+def layer_runs(volume: VolumeShape, features: Tensor) -> dict[str, Callable[[], Tensor]]:
     """One real layer of each kind, from K to K channels, on the features of two frames."""
     k, device = volume.channels, features.device
     dense = torch.rand(3, k, k, 3, 3, 3, device=device)  # the first axis: u
@@ -44,7 +44,7 @@ def layer_runs(volume: Volume, features: Tensor) -> dict[str, Callable[[], Tenso
     }
 
 
-def _convolve_4d(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
+def _convolve_4d(volume: VolumeShape, features: Tensor, weight: Tensor) -> Tensor:
     """A (3, K, K, 3, 3, 3) kernel over (U, K, V, H, W), as sums of 3-D convolutions."""
     side = volume.side
     stacked = _build(volume, features, (0, 2, 1, 3, 4)).transpose(1, 2)
@@ -56,19 +56,21 @@ def _convolve_4d(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
     return result
 
 
-def _convolve_separably(volume: Volume, features: Tensor, across: Tensor, along: Tensor) -> Tensor:
+def _convolve_separably(
+    volume: VolumeShape, features: Tensor, across: Tensor, along: Tensor
+) -> Tensor:
     """3x3 over (u, v) at each pixel, then 3x3 over (h, w) at each displacement."""
     pixels = _build(volume, features, (3, 4, 2, 0, 1)).permute(3, 4, 2, 0, 1).flatten(0, 1)
     mixed = F.conv2d(pixels, across, padding=1)  # (H·W, K, U, V)
-    del pixels  # no layer keeps more than its input and its output
+    del pixels  # free it: a layer keeps its input and output only
     mixed = mixed.unflatten(0, (volume.height, volume.width))
     slices = mixed.permute(3, 4, 2, 0, 1).flatten(0, 1)  # (U·V, K, H, W)
     del mixed
     return F.conv2d(slices, along, padding=1)
 
 
-def _one_by_one(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
-    """Each displacement on its own; what is kept of it is one score a pixel."""
+def _one_by_one(volume: VolumeShape, features: Tensor, weight: Tensor) -> Tensor:
+    """One displacement at a time, of which one score per pixel is kept."""
     scores = features.new_empty(volume.side**2, volume.height, volume.width)
     for index, (u, v) in enumerate(_displacements(volume)):
         layer = F.conv2d(_slice(volume, features, u, v)[None], weight, padding=1)
@@ -76,8 +78,10 @@ def _one_by_one(volume: Volume, features: Tensor, weight: Tensor) -> Tensor:
     return scores
 
 
-def _build(volume: Volume, features: Tensor, order: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Tensor:
-    """The whole volume, (U, V, K, H, W), its axes in memory in this `order`."""
+def _build(
+    volume: VolumeShape, features: Tensor, order: tuple[int, ...] = (0, 1, 2, 3, 4)
+) -> Tensor:
+    """The whole volume, (U, V, K, H, W), with its axes in memory in the given `order`."""
     shape = (volume.side, volume.side, volume.channels, volume.height, volume.width)
     memory = features.new_empty([shape[axis] for axis in order])
     whole = memory.permute([order.index(axis) for axis in range(5)])
@@ -87,13 +91,13 @@ def _build(volume: Volume, features: Tensor, order: tuple[int, ...] = (0, 1, 2, 
     return whole
 
 
-def _displacements(volume: Volume) -> list[tuple[int, int]]:
+def _displacements(volume: VolumeShape) -> list[tuple[int, int]]:
     places = range(-(volume.side // 2), volume.side // 2 + 1)
     return [(u, v) for u in places for v in places]
 
 
-def _slice(volume: Volume, features: Tensor, u: int, v: int) -> Tensor:
-    """[features 1, features 2 moved by (u, v)]: (K, H, W), zero outside."""
+def _slice(volume: VolumeShape, features: Tensor, u: int, v: int) -> Tensor:
+    """[features 1, features 2 shifted by (u, v)]: (K, H, W), zero outside."""
     radius = volume.side // 2
     top, left = radius + v, radius + u
     padded = F.pad(features[1], [radius] * 4)
@@ -102,7 +106,7 @@ def _slice(volume: Volume, features: Tensor, u: int, v: int) -> Tensor:
 
 
 def peak_bytes(call: Callable[[], Tensor], device: torch.device) -> int:
-    """What a call holds at most: on CUDA by torch's allocator, elsewhere its tensors."""
+    """The peak memory of a call: on CUDA by torch's allocator, elsewhere the sum of its tensors."""
     if device.type != "cuda":
         with LiveBytes() as live:
             call()
@@ -114,7 +118,7 @@ def peak_bytes(call: Callable[[], Tensor], device: torch.device) -> int:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors made inside of it that are alive at a time."""
+    """Counts the bytes of the tensors created inside of it that exist at the same time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +126,7 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[StorageWeakRef, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and look at what is alive after it."""
+        """Run an operation and count the tensors that exist after it."""
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):

@@ -1,4 +1,4 @@
-"""What each level contributes: the error of its flow, by how far the pixels move."""
+"""The contribution of each level: the error of its flow, by length of the motion."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ class LevelErrors:
     """The errors of one network's levels over many pairs."""
 
     scores: dict[str, Score] = field(default_factory=dict)
-    """Of zero flow, then of each level's flow, matched and refined, coarsest first."""
+    """Of zero flow, then of the matched and refined flow of each level, coarsest first."""
     no_displacement: dict[int, list[float]] = field(default_factory=dict)
     """By stride, for each pair: the mean probability of the displacement (0, 0)."""
 
     def add(self, volumes: Volumes, sample: FlowSample) -> None:
-        """Count a pair."""
+        """Add the errors of a pair."""
         self._score(ZERO, np.zeros_like(sample.flow), sample)
         for stride, level in volumes.levels.items():
             self._score(f"stride {stride} matched", volumes.to_frame(level.matched), sample)
@@ -40,7 +40,7 @@ class LevelErrors:
         self.scores[step] = self.scores.get(step, Score({})) + score_flow(flow, sample)
 
     def errors(self, band: str) -> list[float]:
-        """The mean error after each step, NaN where no pixel moves that far."""
+        """The mean error after each step; NaN if no pixel moves that far."""
         return [score.values.get(band, float("nan")) for score in self.scores.values()]
 
     def summary(self) -> dict[str, dict[str, float]]:
@@ -57,7 +57,7 @@ class LevelErrors:
 def find_level_errors(
     estimators: Mapping[str, FlowEstimator], samples: Iterable[FlowSample]
 ) -> dict[str, LevelErrors]:
-    """Score what every level of every network makes of each pair."""
+    """Score every level of every network on each pair."""
     found = {name: LevelErrors() for name in estimators}
     for sample in samples:
         for name, estimator in estimators.items():
@@ -66,7 +66,7 @@ def find_level_errors(
 
 
 def level_grid(name: str, found: LevelErrors) -> Grid:
-    """Return a network's table: what is left of the error after each step."""
+    """Return the table of a network: the error after each step."""
     headings = ["step", "", *(METRICS[band].heading for band in BANDS), "no displacement"]
     rows = []
     for step, values in found.summary().items():
@@ -75,11 +75,11 @@ def level_grid(name: str, found: LevelErrors) -> Grid:
         still = f"{values['no_displacement']:.3f}" if "no_displacement" in values else ""
         rows.append([stage, kind, *numbers, still])
     note = "Mean end-point errors in px. No displacement: the probability a level gives to (0, 0)."
-    return Grid(f"What each level contributes: {name}", headings, rows, note)
+    return Grid(f"Contribution of each level: {name}", headings, rows, note)
 
 
 def draw_levels(found: Mapping[str, LevelErrors]) -> Any:
-    """One panel a network: the error after each step, a line for each range of speeds."""
+    """One panel per network: the error after each step, a line per range of motion."""
     figure = draw_figure(5.2 * len(found), 4)
     panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
     for axes, (name, errors) in zip(panels, found.items(), strict=True):

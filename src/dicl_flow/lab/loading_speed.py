@@ -1,4 +1,4 @@
-"""How fast pairs become batches, and what holds them up."""
+"""The speed of data loading: pairs per second, and the time of each stage."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ from ..data.sample import FlowPair, FlowSample, collate
 
 
 def measure_loader(dataset: FlowDataset, batch_size: int, workers: int, seconds: float) -> float:
-    """Pairs per second of the loader, over `seconds` after it has started."""
+    """Pairs per second of the loader, measured over `seconds` after its start."""
     batches = stream_batches(dataset, batch_size, workers=workers)
-    for _ in range(1 + 2 * workers):  # also skip what was prepared during the start
+    for _ in range(1 + 2 * workers):  # skip what was prepared during the start, too
         next(batches)
     pairs, start = 0, perf_counter()
     while perf_counter() < start + seconds:
@@ -28,7 +28,7 @@ def measure_loader(dataset: FlowDataset, batch_size: int, workers: int, seconds:
 def measure_stages(
     pairs: Sequence[FlowPair], config: AugmentConfig, batch_size: int, seconds: float
 ) -> dict[str, float]:
-    """Milliseconds per pair that each stage takes in one process, over `seconds`."""
+    """Milliseconds per pair of each stage in one process, measured over `seconds`."""
     totals = dict.fromkeys(("reading", "geometry", "colour", "collating"), 0.0)
     dataset = FlowDataset(pairs, config, seed=0)
     end = perf_counter() + seconds
@@ -46,7 +46,7 @@ def measure_stages(
 def _timed_sample(
     dataset: FlowDataset, index: int, config: AugmentConfig, totals: dict[str, float]
 ) -> FlowSample:
-    """Do what `FlowDataset` does, with a clock in hand."""
+    """Do what `FlowDataset` does, and time each stage."""
     with _timed(totals, "reading"):
         sample = dataset.read(index)
     sparse, generator = dataset.pairs[index].sparse, np.random.default_rng()

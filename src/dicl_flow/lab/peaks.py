@@ -1,4 +1,4 @@
-"""How decided the match is: the paper's d_peak, with and without DAP, and what it is worth."""
+"""How distinct the best match is: the paper's d_peak before and after DAP, and the errors."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,20 +28,20 @@ _READINGS = {"winner_takes_all": winner, "soft_argmin": soft_argmax}
 
 @dataclass
 class Peaks:
-    """The finest level's d_peak over many pixels, and the errors of two ways to read a flow."""
+    """d_peak of the finest level over many pixels, and the errors of two ways to read a flow."""
 
     histogram: Array = field(default_factory=lambda: np.zeros(_BINS, np.int64))
     scores: dict[str, Score] = field(default_factory=dict)
-    """Of the flow before the context net, by the way it is read off; empty without truth."""
+    """Of the flow before the context net, by readout; empty without ground truth."""
 
     @property
     def median(self) -> float:
-        """Of d_peak, to half a bin."""
+        """The median of d_peak, to half a bin."""
         below = np.cumsum(self.histogram)
         return (int(np.searchsorted(below, below[-1] / 2)) + 0.5) / _BINS
 
     def add(self, volumes: Volumes, stage: str, sample: FlowSample | None) -> None:
-        """Count a pair, `stage` before or after the projection."""
+        """Add a pair; `stage` is "before" or "after" the projection."""
         finest: LevelVolume = next(reversed(volumes.levels.values()))
         probability = getattr(finest, stage)
         peaks = volumes.seen(peak_distance(probability)).flatten()
@@ -64,7 +64,7 @@ class Peaks:
 def find_peaks(
     estimators: Mapping[str, FlowEstimator], pairs: Iterable[FlowPair]
 ) -> dict[str, Peaks]:
-    """Count d_peak over all pairs: before and after DAP, or once for a network without."""
+    """Collect d_peak over all pairs: before and after DAP, or once for a network without DAP."""
     found: dict[str, Peaks] = {}
     for pair in pairs:
         frames = read_frames(pair)
@@ -77,7 +77,7 @@ def find_peaks(
 
 
 def draw_peaks(found: Mapping[str, Peaks]) -> Any:
-    """The paper's histogram: how many pixels have which d_peak, the medians as lines."""
+    """The paper's histogram of d_peak over pixels, with the medians as lines."""
     figure = draw_figure(6.4, 4)
     axes = figure.subplots()
     places = (np.arange(_BINS) + 0.5) / _BINS
@@ -99,5 +99,5 @@ def _stages(name: str, estimator: FlowEstimator) -> list[tuple[str, str]]:
 
 
 def _high(peaks: Peaks) -> float:
-    """The height of the histogram but for its few highest bins, which would hide the rest."""
+    """The height of the histogram without its few highest bins, which would hide the rest."""
     return float(np.percentile(100 * peaks.histogram / max(peaks.histogram.sum(), 1), 99.5))

@@ -1,4 +1,4 @@
-"""One pixel: the probability of each displacement at each level, and where the truth lies."""
+"""One pixel: the probability of each displacement at each level, and the true displacement."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ..files import Array
 from ..pictures.figures import draw_figure
 from .volumes import LevelVolume, Volumes, has_projection, read_volumes
 
-_PATCH = 48  # px around the pixel that are shown
+_PATCH = 48  # px shown around the pixel
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class PixelMap:
     probability: Array
     """(U, V)."""
     truth: tuple[float, float] | None
-    """The displacement (u, v) that would be right here, given the coarser flow."""
+    """The true displacement (u, v) at this level, given the coarser flow."""
 
     @property
     def displacement(self) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def read_pixel(
     frames = read_frames(pair)
     height, width = frames[0].shape[:2]
     if not (0 <= x < width and 0 <= y < height):
-        raise InputError(f"the pixel {x} {y} lies outside of the {width}x{height} frame")
+        raise InputError(f"the pixel {x} {y} is outside the {width}x{height} frame")
     truth = None
     if pair.truth is not None:
         sample = read_sample(pair)
@@ -95,12 +95,12 @@ def _pixel_map(
 
 
 def _place(volumes: Volumes, volume: LevelVolume, pixel: tuple[int, int]) -> tuple[int, int]:
-    """The pixel of a level that answers for a pixel of the frame, (column, row)."""
+    """The cell of a level, (column, row), that contains a pixel of the frame."""
     network, frame = volumes.network_size, volumes.frame_size
     if volumes.model.config.padding != "resize":
         frame = network
     row, column = (
-        # pixels are areas on the way into the network; inside, corners stay corners
+        # the frame is resized with pixels as areas; inside the network, corners are aligned
         round(((place + 0.5) * large / side - 0.5) * (small - 1) / (large - 1))
         for place, side, large, small in zip(
             reversed(pixel), frame, network, volume.start.shape[-2:], strict=True
@@ -110,14 +110,14 @@ def _place(volumes: Volumes, volume: LevelVolume, pixel: tuple[int, int]) -> tup
 
 
 def _frame_pixels(volumes: Volumes, level_size: tuple[int, int]) -> Array:
-    """How many pixels of the frame a pixel of the level is wide and high."""
+    """The width and height of a cell of the level, in pixels of the frame."""
     resized = volumes.model.config.padding == "resize"
     height, width = volumes.frame_size if resized else volumes.network_size
     return np.array([width / level_size[1], height / level_size[0]])
 
 
 def draw_pixel(found: Mapping[str, list[PixelMap]], pair: FlowPair, x: int, y: int) -> Any:
-    """A row per network and stage, a column per level; yellow lines cross at the truth."""
+    """A row per network and stage, a column per level; yellow lines mark the truth."""
     levels = max(map(len, found.values()))
     figure = draw_figure(2.1 * (levels + 1), 2.3 * len(found))
     axes = figure.subplots(len(found), levels + 1, squeeze=False)
@@ -144,7 +144,7 @@ def _draw_patch(panel: Any, pair: FlowPair, x: int, y: int) -> None:
 def _draw_map(panel: Any, pixel_map: PixelMap) -> None:
     radius = len(pixel_map.probability) // 2
     extent = (-radius - 0.5, radius + 0.5, radius + 0.5, -radius - 0.5)
-    brightest = max(0.2, pixel_map.probability.max())  # no idea looks dark, not bright
+    brightest = max(0.2, pixel_map.probability.max())  # even probabilities look dark, not bright
     picture = pixel_map.probability.T  # v down
     panel.imshow(picture, cmap="gray", vmin=0, vmax=brightest, extent=extent)
     title = f"stride {pixel_map.stride}: max {pixel_map.probability.max():.2f}"

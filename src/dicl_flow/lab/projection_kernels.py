@@ -1,4 +1,4 @@
-"""The kernels of the displacement-aware projection: who helps whom."""
+"""The kernels of the displacement-aware projection: which displacements support each other."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from ..models.dicl import DiclLevel
 from ..pictures.figures import draw_figure
 from .volumes import has_projection
 
-_NEAR, _FAR = 1.5, 3.0  # displacements: the eight neighbours; beyond the reach of half a window
+_NEAR, _FAR = 1.5, 3.0  # in displacements: the eight neighbours; farther than half a window
 
 
 def projection_kernels(name: str, estimator: FlowEstimator) -> dict[int, Array]:
-    """By stride: (U, V, U, V), the weight of each input displacement in each output one."""
+    """By stride: (U, V, U, V), the weight of each input displacement for each output one."""
     if not has_projection(estimator):
         raise InputError(f"{name} has no DAP layer; there are no kernels to show")
     kernels = {}
@@ -39,7 +39,7 @@ def weight_by_distance(kernel: Array) -> dict[float, float]:
 def summarize_kernel(kernel: Array) -> dict[str, float]:
     """The paper's claim as numbers: positive near a kernel's own displacement, negative far.
 
-    A small window has nothing far.
+    A small window has no far displacements.
     """
     distance = _distances(kernel)
     groups = {
@@ -56,7 +56,7 @@ def summarize_kernel(kernel: Array) -> dict[str, float]:
 
 
 def draw_kernels(name: str, kernels: Mapping[int, Array]) -> Any:
-    """All kernels of each level, each at the place of its own displacement; white is high."""
+    """All kernels of each level, each at the position of its displacement; white is high."""
     columns = 3
     rows = -(-(len(kernels) + 1) // columns)
     figure = draw_figure(4 * columns, 3.9 * rows)
@@ -78,7 +78,9 @@ def _draw_level(figure: Any, panel: Any, stride: int, kernel: Array) -> None:
             top, left = v * (side + 1), u * (side + 1)
             sheet[top : top + side, left : left + side] = kernel[u, v].T  # v down, u right
     others = kernel[_distances(kernel) > 0]
-    extent = float(np.percentile(np.abs(others), 99)) or 1.0  # the own weight would dim the rest
+    extent = (
+        float(np.percentile(np.abs(others), 99)) or 1.0
+    )  # without its own weight, which would dim the rest
     picture = panel.imshow(sheet, cmap="gray", vmin=-extent, vmax=extent)
     middle = np.arange(side) * (side + 1) + side // 2
     labels = np.arange(side) - side // 2

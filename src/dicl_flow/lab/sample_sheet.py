@@ -1,4 +1,4 @@
-"""Rows of a contact sheet that show samples of a data set or of rendered scenes."""
+"""Rows of a contact sheet for samples of a data set or rendered scenes."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _OCCLUDED = (220, 40, 40)
 
 
 def sample_row(sample: FlowSample) -> list[Array]:
-    """Return the pictures of a sample, in the order of `SAMPLE_COLUMNS`; no truth, no flow."""
+    """Return the pictures of a sample as in `SAMPLE_COLUMNS`; only frames without ground truth."""
     if not sample.valid.any():
         return [sample.image1, sample.image2]
     flow = np.where(sample.valid[..., None], sample.flow, np.float32(np.nan))
@@ -22,7 +22,7 @@ def sample_row(sample: FlowSample) -> list[Array]:
 
 
 def sample_label(name: str, sample: FlowSample) -> str:
-    """One line about a sample: its name, size and, where there is a truth, its motion."""
+    """One line about a sample: name, size and, if there is ground truth, motion."""
     height, width = sample.valid.shape
     label = f"{name}   {width}x{height}"
     if not sample.valid.any():

@@ -1,6 +1,10 @@
+"""What `dicl-flow bench` measures: every path on every case, compared with the plain path."""
+
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -10,6 +14,7 @@ from ..estimation.compute import PRECISIONS
 from ..estimation.estimator import FlowEstimator
 from ..models import FlowNetwork
 from .clock import PeakMemory, median_seconds
+from .speed_compiled import COMPILED, compile_network, explained
 from .speed_floor import count_work, floor_seconds, machine_rates
 
 
@@ -24,21 +29,23 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """One way to compute a case, beside the plain path in float32."""
+    """One way to compute a case, compared with the plain path in float32."""
 
     case: Case
     backend: str
     precision: str
     seconds: float
     """For the whole batch."""
+    startup_seconds: float
+    """From a loaded network to the first result: folding, compiling, recording, first call."""
     peak_bytes: int | None
     ratio: float | None
     """How many times faster than the plain path; None where that was not measured."""
     mean_difference: float | None
-    """Mean distance from the plain path's flow, in pixels."""
+    """Mean distance from the flow of the plain path, in pixels."""
     max_difference: float | None
     floor_share: float
-    """The least possible time over the time: 1 is as fast as the machine could be."""
+    """The least possible time divided by the time: 1 is as fast as the machine could be."""
 
 
 def measure(
@@ -52,8 +59,9 @@ def measure(
 ) -> Iterator[Result]:
     """Measure every way (backend, precision) to compute every case, one after the other.
 
-    The way ("plain", "fp32") should come first: the others are compared with it. A way that
-    has not the memory to compute a case in one piece is left out.
+    A backend is one of an estimator, or "compiled". The way ("plain", "fp32") should come first:
+    the others are compared with it. A way that lacks the memory to compute a case in one piece is
+    left out.
     """
     rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
     for case in cases:
@@ -61,23 +69,23 @@ def measure(
         work = count_work(model.config, case.batch, (case.height, case.width), quality)
         plain = None
         for backend, precision in ways:
-            way = (model, str(device), precision, backend)
-            make = partial(FlowEstimator, *way, calibration=calibration, quality=quality)
-            run = _run(make, device, images, repeats)
+            make = partial(_estimator, model, device, backend, precision, calibration, quality)
+            with explained() if backend == COMPILED else nullcontext():
+                run = _run(make, device, images, repeats)
             if run is None:
                 continue
             if (backend, precision) == ("plain", "fp32"):
                 plain = run
             least = floor_seconds(work, rates(precision), PRECISIONS[precision])
             share = least / run.seconds
-            ratio, mean, maximum = run.compared_to(plain)
-            memory = run.peak_bytes
-            yield Result(case, backend, precision, run.seconds, memory, ratio, mean, maximum, share)
+            measured = (run.seconds, run.startup_seconds, run.peak_bytes)
+            yield Result(case, backend, precision, *measured, *run.compared_to(plain), share)
 
 
 @dataclass
 class _Run:
     seconds: float
+    startup_seconds: float
     peak_bytes: int | None
     flow: Tensor
 
@@ -89,6 +97,20 @@ class _Run:
         return plain.seconds / self.seconds, distance.mean().item(), distance.max().item()
 
 
+def _estimator(
+    model: FlowNetwork,
+    device: torch.device,
+    backend: str,
+    precision: str,
+    calibration: Calibration | None,
+    quality: Quality,
+) -> FlowEstimator:
+    if backend == COMPILED:
+        model, backend = compile_network(model, device), "plain"
+    how = (str(device), precision, backend)
+    return FlowEstimator(model, *how, calibration=calibration, quality=quality)
+
+
 def _run(
     make: Callable[[], FlowEstimator],
     device: torch.device,
@@ -96,16 +118,18 @@ def _run(
     repeats: int,
 ) -> _Run | None:
     with PeakMemory(device) as memory:
+        start = perf_counter()
         estimator = make()
         if not estimator.fits(images[0]):
             return None
         flow = estimator.estimate(*images)[0].cpu()
+        startup = perf_counter() - start
         seconds = median_seconds(lambda: estimator.estimate(*images), device, repeats)
-    return _Run(seconds, memory.bytes, flow)
+    return _Run(seconds, startup, memory.bytes, flow)
 
 
 def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
-    """Two (B, 3, H, W) images in [0, 1]: smooth random patterns and the same a few pixels on.
+    """Two (B, 3, H, W) images in [0, 1]: smooth random patterns, and the same moved by 6 px.
 
     Fine and coarse ones, as in photographs: to a coarse level, fine ones look alike everywhere.
     """

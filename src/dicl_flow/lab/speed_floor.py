@@ -1,4 +1,4 @@
-"""The least time that the network's arithmetic and its traffic can take on a machine."""
+"""The least time that the arithmetic and memory traffic of a network can take on a machine."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..config import NORMAL, QUALITIES, ModelConfig, Quality
 from ..estimation.feeding import Feeding
+from ..matching import MatchingNet, PairwiseMatcher
 from ..models import InitialFlow, build
 from .clock import median_seconds
 
@@ -28,19 +29,21 @@ def count_work(
     size: tuple[int, int],
     quality: Quality = QUALITIES[NORMAL],
 ) -> Work:
-    """Count the convolutions of `batch` pairs of (height, width), first layer factored.
+    """Count the convolutions of `batch` pairs of (height, width), with the first layer factored.
 
-    In each pass both images go through the feature net, and once through each level that runs.
+    In each pass both images go through the feature net, and the pair through each level that runs.
     """
     work = Work()
     with torch.device("meta"):
         model = build(config).eval()
-    repeats = {  # how often the layers that the fast path factors would run otherwise
-        f"levels.{level.stride}.matcher.net.0.conv": level.num_hypotheses for level in config.levels
+    repeats = {  # factored, these layers run once instead of once for each displacement
+        matcher.net.first.conv: (2 * matcher.radius + 1) ** 2
+        for matcher in model.modules()
+        if isinstance(matcher, PairwiseMatcher) and isinstance(matcher.net, MatchingNet)
     }
-    for name, layer in model.named_modules():
+    for layer in model.modules():
         if isinstance(layer, _CONVOLUTIONS):
-            layer.register_forward_hook(partial(_count, work, repeats.get(name, 1)))
+            layer.register_forward_hook(partial(_count, work, repeats.get(layer, 1)))
     for number, scale in enumerate(quality.scales):
         sides = Feeding(config, scale).seen(size)
         with torch.no_grad(), torch.device("meta"):
@@ -50,7 +53,7 @@ def count_work(
 
 
 def floor_seconds(work: Work, rates: tuple[float, float], dtype: torch.dtype) -> float:
-    """Time at the machine's best: all operations, or all traffic, whichever takes longer."""
+    """Time at the peak rates of the machine: all operations or all traffic, whichever is longer."""
     return max(work.operations / rates[0], work.numbers * dtype.itemsize / rates[1])
 
 

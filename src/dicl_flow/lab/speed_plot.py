@@ -9,7 +9,7 @@ from .speed_cases import Result
 
 
 def encode_plot(results: Sequence[Result]) -> bytes:
-    """Draw time and memory against pixels, as a PNG; what is linear is a straight line."""
+    """Draw time and memory against pixels, as a PNG, on linear axes."""
     figure = draw_figure(10, 4)
     time_axes, memory_axes = figure.subplots(1, 2)
     for label, chosen in sorted(_by_path(results).items()):

@@ -1,3 +1,5 @@
+"""Results of `dicl-flow bench` as rows of a table and as records."""
+
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -5,10 +7,11 @@ from typing import Any
 from .speed_cases import Result
 
 HEADINGS = (
-    *("size", "batch", "path", "ms", "pairs/s", "GiB"),
+    *("size", "batch", "path", "start s", "ms", "GiB"),
     *("times plain", "mean px", "max px", "of peak"),
 )
 LEGEND = """\
+start s: seconds from the loaded network to the first result
 times plain: how many times as fast as plain fp32
 mean px, max px: distance of the flow from that of plain fp32
 of peak: share of the speed that this machine's arithmetic and memory would allow"""
@@ -21,8 +24,8 @@ def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
             f"{result.case.width}x{result.case.height}",
             str(result.case.batch),
             f"{result.backend} {result.precision}",
+            f"{result.startup_seconds:.1f}",
             f"{1000 * result.seconds:.4g}",
-            f"{result.case.batch / result.seconds:.4g}",
             _cell(None if result.peak_bytes is None else result.peak_bytes / 2**30, ".2f"),
             _cell(result.ratio, ".2f"),
             _cell(result.mean_difference, ".2g"),
@@ -34,7 +37,7 @@ def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
 
 
 def as_record(result: Result) -> dict[str, Any]:
-    """One result for machines: flat, with the derived numbers."""
+    """One result as a flat record, with derived numbers."""
     values = asdict(result)
     case = values.pop("case")
     return {**case, **values, "pairs_per_second": result.case.batch / result.seconds}

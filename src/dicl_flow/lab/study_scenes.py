@@ -1,4 +1,4 @@
-"""Scenes that no training sees: photographs set apart, a seed of their own."""
+"""Held-out scenes of a study: rendered from held-out photographs with a separate seed."""
 
 import hashlib
 import json
@@ -17,28 +17,28 @@ from ..render import RenderedBatch, Renderer, TextureAtlas, list_photos, load_te
 from ..training import PROCEDURAL, Trainer
 from ..weights import Weights, load_model
 
-SEED = 2**20  # of the held-out scenes; trainings may not use it
-_SHARE = 10  # one photograph in so many is held out
+SEED = 2**20  # of the held-out scenes; not for training
+_SHARE = 10  # one photograph in ten is held out
 _BATCH = 16
-_POINTS = 10  # of a curve
+_POINTS = 10  # of a training curve
 
 
 def split_photos(place: Path) -> tuple[list[Path], list[Path]]:
-    """Photographs to train on and held-out ones, by a hash of their names."""
+    """Split photographs into those to train on and held-out ones, by a hash of their names."""
     if str(place) == PROCEDURAL:
         return [], []
     photos = list_photos(place)
     apart = {photo for photo in photos if _hash(photo.name) % _SHARE == 0}
     if not apart or len(apart) == len(photos):
         raise InputError(
-            f"{place}: a tenth of the photographs, chosen by their names, is held out; "
+            f"{place}: a tenth of the photographs, chosen by name, is held out; "
             f"{len(photos)} are too few for that, give 50 or more"
         )
     return [photo for photo in photos if photo not in apart], sorted(apart)
 
 
 def keep_to(path: Path, photos: Sequence[Path], num_scenes: int) -> None:
-    """Note in a file what all variants see, or refuse what differs from the note."""
+    """Record in a file which photographs and scenes a study uses; refuse others later."""
     names = "\n".join(sorted(photo.name for photo in photos))
     seen = {
         "photographs": len(photos),
@@ -49,15 +49,15 @@ def keep_to(path: Path, photos: Sequence[Path], num_scenes: int) -> None:
         write_files({path: (json.dumps(seen, indent=1) + "\n").encode()})
     elif json.loads(path.read_text()) != seen:
         raise InputError(
-            f"{path.parent} was begun with other photographs or another number of held-out "
-            f"scenes, see {path}; go on with those, or choose another folder"
+            f"{path.parent} was started with other photographs or another number of held-out "
+            f"scenes, see {path}; use those, or choose another folder"
         )
 
 
 def held_out_scenes(
     config: TrainConfig, photos: Sequence[Path], count: int, device: torch.device
 ) -> list[RenderedBatch]:
-    """Render `count` scenes as the recipe's, of photographs and dice it never sees."""
+    """Render `count` scenes as in the recipe, with photographs and a seed that it does not use."""
     textures: TextureAtlas = load_textures(photos, device, SEED)
     renderer = Renderer(config.render, config.augment.crop, textures, device, SEED)
     starts = range(0, count, _BATCH)
@@ -65,7 +65,7 @@ def held_out_scenes(
 
 
 def score_scenes(weights: Weights, scenes: Sequence[RenderedBatch]) -> Score:
-    """All metrics of the weights, in float32."""
+    """All metrics of the weights on the scenes, in float32."""
     scores: list[Score] = []
     for flow, scene in zip(_estimate(weights, scenes), scenes, strict=True):
         estimates = flow.permute(0, 2, 3, 1).cpu().numpy()
@@ -74,7 +74,7 @@ def score_scenes(weights: Weights, scenes: Sequence[RenderedBatch]) -> Score:
 
 
 def scene_error(weights: Weights, scenes: Sequence[RenderedBatch]) -> float:
-    """The EPE alone, on the device: cheap enough to look at while training."""
+    """The EPE only, computed on the device: cheap enough during training."""
     total = count = 0.0
     for flow, scene in zip(_estimate(weights, scenes), scenes, strict=True):
         total += (flow - scene.flow).norm(dim=1)[scene.valid].sum().item()
@@ -83,7 +83,7 @@ def scene_error(weights: Weights, scenes: Sequence[RenderedBatch]) -> float:
 
 
 class Curve:
-    """The held-out EPE against the pairs seen, measured while training and kept in a file."""
+    """The held-out EPE by pairs seen, measured during training and stored in a file."""
 
     def __init__(self, path: Path, config: TrainConfig, scenes: Sequence[RenderedBatch]) -> None:
         self.path, self.batch, self.scenes = path, config.batch, scenes
@@ -91,9 +91,9 @@ class Curve:
         self.points: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
 
     def __call__(self, trainer: Trainer) -> None:
-        """Measure where it is due."""
+        """Measure if this step is one of those of the curve."""
         seen = trainer.step * self.batch
-        # a resumed run takes steps again: what was measured after them is measured again
+        # a resumed run repeats steps: later points are measured again
         self.points = {pairs: epe for pairs, epe in self.points.items() if int(pairs) <= seen}
         if trainer.step in self.steps and str(seen) not in self.points:
             self.points[str(seen)] = scene_error(trainer.weights(), self.scenes)
@@ -101,7 +101,7 @@ class Curve:
 
 
 def _estimate(weights: Weights, scenes: Sequence[RenderedBatch]) -> Iterator[Tensor]:
-    with torch.random.fork_rng(devices=[]):  # building a network draws from the global dice
+    with torch.random.fork_rng(devices=[]):  # building a network uses the global random generator
         model = load_model(weights)
     estimator = FlowEstimator(model, str(scenes[0].flow.device), "fp32", "plain")
     return (estimator.estimate(scene.image1, scene.image2)[0] for scene in scenes)

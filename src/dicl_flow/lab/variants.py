@@ -1,4 +1,4 @@
-"""The networks that an ablation compares: one recipe, a few words of the model changed."""
+"""The variants of an ablation: one recipe with a few changed settings of the model."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -27,9 +27,9 @@ STUDIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "VCN + DICL": {"host": "vcn", "matcher": "dicl"},
     },
 }
-"""By study and variant: what it changes in the model."""
+"""By study and variant: the changed settings of the model."""
 
-_NO_MATTER: Mapping[str, Any] = {
+_IRRELEVANT: Mapping[str, Any] = {
     "name": "",
     "workers": 0,
     "save_every": 1,
@@ -47,24 +47,29 @@ class Variant:
 
     @property
     def folder(self) -> str:
-        """A name that two variants share only if they are the same training."""
+        """A folder name that two variants share only if their training is the same."""
         model = self.config.model
         words = [model.host, model.matcher or "own", *["dap"] * model.projection]
-        digest = hashlib.sha256(to_toml(replace(self.config, **_NO_MATTER)).encode()).hexdigest()
+        digest = hashlib.sha256(to_toml(replace(self.config, **_IRRELEVANT)).encode()).hexdigest()
         return f"{'-'.join(words)}-seed{self.config.seed}-{digest[:8]}"
 
     @property
     def pairs(self) -> int:
-        """How many pairs it is trained on."""
+        """The number of training pairs."""
         return self.config.steps * self.config.batch
 
 
 def list_variants(study: str, base: TrainConfig, seeds: Iterable[int]) -> list[Variant]:
-    """All networks of a study, seed by seed."""
+    """All variants of a study, seed by seed."""
     if study not in STUDIES:
         raise unknown_name("study", study, STUDIES)
     return [
-        Variant(name, replace(base, seed=seed, model=replace(base.model, **changes)))
+        Variant(name, replace(_with_model(base, changes), seed=seed))
         for seed in seeds
         for name, changes in STUDIES[study].items()
     ]
+
+
+def _with_model(base: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    moved = base.with_host(changes["host"])
+    return replace(moved, model=replace(moved.model, **changes))

@@ -1,4 +1,4 @@
-"""What the levels of a network compared: the probabilities before and after the projection."""
+"""The matching probabilities of the levels of a network, before and after the projection."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -22,27 +22,27 @@ from ..ops import (
 )
 from ..weights import resolve
 
-_NO_TILES = 2**60  # bytes: a level must see its whole frame
+_NO_TILES = 2**60  # bytes: a level must see the whole frame
 
 
 class LevelVolume(NamedTuple):
-    """One level of one pair."""
+    """The probabilities and flows of one level for one pair."""
 
     before: Tensor
-    """(U, V, H, W) probability of each displacement as the matcher scores it."""
+    """(U, V, H, W): the probability of each displacement according to the matcher."""
     after: Tensor
-    """The same after the projection; without one, the same."""
+    """The same after the projection; equal if there is none."""
     start: Tensor
     """(2, H, W): the coarser flow that the displacements are added to."""
     matched: Tensor
     """(2, H, W): the flow read off the scores."""
     refined: Tensor
-    """(2, H, W): that flow corrected by the context net."""
+    """(2, H, W): the matched flow after correction by the context net."""
 
 
 @dataclass(frozen=True)
 class Volumes:
-    """All levels of one pair."""
+    """All levels for one pair."""
 
     model: DiclFlow
     levels: dict[int, LevelVolume]
@@ -69,7 +69,7 @@ class Volumes:
 
 
 def open_networks(weights: Sequence[str | None], device: str) -> dict[str, FlowEstimator]:
-    """Load networks, exact and readable, by the names that figures call them."""
+    """Load networks for the plain backend in float32, by the names used in figures."""
     estimators: dict[str, FlowEstimator] = {}
     for entry in weights or [None]:
         name = weights_name(entry)
@@ -85,7 +85,7 @@ def open_networks(weights: Sequence[str | None], device: str) -> dict[str, FlowE
 
 
 def weights_name(weights: str | None) -> str:
-    """A file's name without its ending, or that of its folder where the file is a run's."""
+    """The name of a file without its suffix, or that of its folder for weights of a run."""
     path = resolve(weights)
     return path.resolve().parent.name if path.stem == "weights" else path.stem
 
@@ -96,7 +96,7 @@ def has_projection(estimator: FlowEstimator) -> bool:
 
 
 def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volumes:
-    """Run the network on two (H, W, 3) frames and note what its levels compare."""
+    """Run the network on two (H, W, 3) frames and record the volumes of its levels."""
     kept: dict[tuple[str, str], Any] = {}
 
     def keep(stride: str, what: str) -> Callable[..., None]:

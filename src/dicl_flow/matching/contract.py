@@ -1,10 +1,12 @@
+"""The contract of a matcher."""
+
 from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
 
 class Matcher(nn.Module, ABC):
-    """Scores every displacement hypothesis of every pixel."""
+    """Scores every displacement of every pixel."""
 
     radius: int
     out_channels: int = 1

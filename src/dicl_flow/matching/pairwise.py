@@ -1,4 +1,4 @@
-"""Learned matching costs: one small net looks at each concatenated pair of feature maps."""
+"""Learned matching: one small net scores each pair of concatenated feature maps."""
 
 from itertools import pairwise
 
@@ -13,8 +13,8 @@ from .contract import Matcher
 class PairwiseMatcher(Matcher):
     """Run the same `net` on every displacement: [features1, shifted features2] -> score.
 
-    Where the shifted features are all zero (outside the image, or a hole left by the warp)
-    there is nothing to compare, and both halves of the pair are zeroed.
+    Where the shifted features are all zero (outside the image, or in a hole left by the warp),
+    there is nothing to compare: both halves of the pair are set to zero.
     """
 
     def __init__(self, net: nn.Module, radius: int) -> None:
@@ -31,32 +31,20 @@ class PairwiseMatcher(Matcher):
         return score.unflatten(0, (-1, side, side)).permute(0, 3, 1, 2, 4, 5)
 
     def pairs(self, features1: Tensor, features2: Tensor) -> Tensor:
-        """Two (B, C, H, W) maps -> what the net compares: (B·U·V, 2C, H, W)."""
+        """Two (B, C, H, W) maps -> the input of the net: (B·U·V, 2C, H, W)."""
         moved = displacement_windows(features2, self.radius)
         visible = (moved != 0).any(1, keepdim=True)
         pairs = torch.cat([features1[:, :, None, None] * visible, moved], 1)
         return pairs.permute(0, 2, 3, 1, 4, 5).flatten(0, 2)
 
 
-def matching_net(in_channels: int) -> nn.Sequential:
-    """Return the paper's matching net: six layers, once down and up again."""
-    return nn.Sequential(
-        ConvBlock(in_channels, 96),
-        ConvBlock(96, 128, stride=2),
-        ConvBlock(128, 128),
-        ConvBlock(128, 64),
-        ConvBlock(64, 32, up=True),
-        nn.Conv2d(32, 1, 3, padding=1),
-    )
-
-
 def reduced_net(in_channels: int) -> nn.Sequential:
-    """Return the same six widths with 1x1 kernels: learned, but blind to the neighbourhood."""
+    """Return a net with the six widths of the matching net and 1x1 kernels: no neighbourhood."""
     return _pixelwise_net(in_channels, 96, 128, 128, 64, 32)
 
 
 def mlp_net(in_channels: int) -> nn.Sequential:
-    """Return a three-layer perceptron on each pair of pixels."""
+    """Return a three-layer perceptron for each pair of pixels."""
     return _pixelwise_net(in_channels, 96, 64)
 
 

@@ -1,13 +1,15 @@
+"""The displacement-aware projection (DAP)."""
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
 class DisplacementProjection(nn.Module):
-    """Displacement-aware projection (DAP): each score becomes a mix of all scores of its pixel.
+    """Replaces each score by a weighted sum of all scores of its pixel.
 
     A 1x1 convolution over the flattened displacements, without bias, that starts as the
-    identity. Its weight is not an `nn.Conv2d`'s, so that no general initialisation finds it.
+    identity. Its weight does not belong to an `nn.Conv2d`, so that `nn.initialize` leaves it alone.
     """
 
     def __init__(self, radius: int) -> None:

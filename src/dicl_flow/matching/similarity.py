@@ -1,4 +1,4 @@
-"""Metrics that are not learned, but for one scale where a softmax over them has to decide."""
+"""Metrics without learned parameters, except for a scale where a softmax follows."""
 
 from math import sqrt
 
@@ -11,7 +11,7 @@ from .contract import Matcher
 
 
 class CorrelationMatcher(Matcher):
-    """The mean over channels of the product, as PWC-Net has it: nothing is learned."""
+    """The mean over channels of the product, as in PWC-Net: nothing is learned."""
 
     def __init__(self, channels: int, radius: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class CorrelationMatcher(Matcher):
 
 
 class ChannelwiseMatcher(Matcher):
-    """The product of each channel on its own, as VCN has it: K = C, nothing is learned."""
+    """The product of each channel separately, as in VCN: K = C, nothing is learned."""
 
     def __init__(self, channels: int, radius: int) -> None:
         super().__init__()
@@ -54,7 +54,8 @@ class CosineMatcher(Matcher):
     def __init__(self, channels: int, radius: int) -> None:
         super().__init__()
         self.radius = radius
-        self.scale = nn.Parameter(torch.tensor(10.0))  # e^10 : 1 between a match and a right angle
+        # after a softmax, a match has e^10 times the weight of orthogonal features
+        self.scale = nn.Parameter(torch.tensor(10.0))
 
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""

@@ -1,4 +1,4 @@
-"""The hosts: networks around a matcher. Each takes finished modules; `build` knows the numbers."""
+"""The hosts: networks around a matcher, built from a `ModelConfig`."""
 
 from collections.abc import Callable
 
@@ -7,24 +7,29 @@ from torch import nn
 from ..config import ModelConfig
 from .dicl import DiclFlow, build_dicl
 from .network import FlowNetwork, InitialFlow, LevelFlow
-from .pwcnet import build_pwcnet
-from .vcn import build_vcn
+from .pwcnet import PwcNet, build_pwcnet
+from .vcn import Vcn, build_vcn
 
-_BUILDERS: dict[str, Callable[[ModelConfig], FlowNetwork]] = {
-    "dicl": build_dicl,
-    "pwcnet": build_pwcnet,
-    "vcn": build_vcn,
+_HOSTS: dict[str, tuple[type[FlowNetwork], Callable[[ModelConfig], FlowNetwork]]] = {
+    "dicl": (DiclFlow, build_dicl),
+    "pwcnet": (PwcNet, build_pwcnet),
+    "vcn": (Vcn, build_vcn),
 }
 
 
 def build(config: ModelConfig | None = None) -> FlowNetwork:
-    """Return a freshly initialised network; without a config, the paper's."""
+    """Return a network with random weights; without a config, the paper's."""
     config = config or ModelConfig()
-    return _BUILDERS[config.host](config)
+    return _HOSTS[config.host][1](config)
+
+
+def network_type(config: ModelConfig) -> type[FlowNetwork]:
+    """What `build` makes of `config`, without making it."""
+    return _HOSTS[config.host][0]
 
 
 def count_parameters(model: nn.Module, *, inference: bool = False) -> int:
-    """How many numbers training can change; with `inference`, those that an answer needs."""
+    """The number of trainable parameters; with `inference`, without those only training needs."""
     left_out = getattr(model, "training_only", None) if inference else None
     return sum(
         parameter.numel()
@@ -33,4 +38,12 @@ def count_parameters(model: nn.Module, *, inference: bool = False) -> int:
     )
 
 
-__all__ = ["DiclFlow", "FlowNetwork", "InitialFlow", "LevelFlow", "build", "count_parameters"]
+__all__ = [
+    "DiclFlow",
+    "FlowNetwork",
+    "InitialFlow",
+    "LevelFlow",
+    "build",
+    "count_parameters",
+    "network_type",
+]

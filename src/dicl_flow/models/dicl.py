@@ -1,4 +1,4 @@
-"""DICL-Flow: coarse to fine, match, project, read off, refine."""
+"""DICL-Flow: coarse to fine; match, project, read the flow off, refine."""
 
 from collections.abc import Iterable
 
@@ -17,9 +17,11 @@ from ..ops import (
 )
 from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
 
+OWN_MATCHER = "dicl"
+
 
 class DiclLevel(nn.Module):
-    """One level of the pyramid: warp, match, project, read off, refine."""
+    """One level of the pyramid: warp, match, project, read the flow off, refine."""
 
     def __init__(
         self, matcher: Matcher, projection: nn.Module | None, context: ContextNet | None
@@ -81,7 +83,7 @@ def build_dicl(config: ModelConfig) -> DiclFlow:
 
 def _build_level(config: ModelConfig, level: LevelConfig) -> DiclLevel:
     return DiclLevel(
-        build_matcher(config.matcher or "dicl", config.feature_channels, level.radius),
+        build_matcher(config.matcher or OWN_MATCHER, config.feature_channels, level.radius),
         DisplacementProjection(level.radius) if config.projection else None,
         ContextNet(config.feature_channels, level.context, level.context_scale)
         if config.context

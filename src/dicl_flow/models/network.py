@@ -1,4 +1,4 @@
-"""What all hosts have in common: what goes in, what comes out."""
+"""What all hosts have in common: their inputs and outputs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ Pair: TypeAlias = tuple[Tensor, Tensor]
 
 
 class LevelFlow(NamedTuple):
-    """What one level found, in pixels of that level, never below float32."""
+    """The result of one level, in pixels of that level, never below float32."""
 
     matched: Tensor
     """(B, 2, H, W): read off the scores."""
@@ -25,37 +25,37 @@ class LevelFlow(NamedTuple):
     entropy: Tensor
     """(B, 1, H, W): ambiguity of the match, 0 … 1."""
     out_of_range: Tensor | None = None
-    """(B, 1, H, W): logits that the motion left lies beyond the radius; VCN's, in training."""
+    """(B, 1, H, W): logits that the remaining motion exceeds the radius; VCN in training."""
     scores: Tensor | None = None
-    """(B, U, V, H, W): what the matched flow is read off; DICL-Flow's, in training."""
+    """(B, U, V, H, W): the scores of the matched flow; DICL-Flow in training."""
     start: Tensor | None = None
-    """(B, 2, H, W): the coarser level's flow, which the scores are about; None: no motion."""
+    """(B, 2, H, W): the coarser flow to which the scores are relative; None: no motion."""
 
     def detach(self) -> "LevelFlow":
-        """Return the same values, cut off from autograd."""
+        """Return the same values without gradients."""
         parts = {name: value for name, value in self._asdict().items() if value is not None}
         return LevelFlow(**{name: value.detach() for name, value in parts.items()})
 
 
 class InitialFlow(NamedTuple):
-    """A flow to begin from, instead of from no motion at the coarsest level."""
+    """A flow to start from, instead of no motion at the coarsest level."""
 
     flow: Tensor
     """(B, 2, H, W) in pixels of the images that the network sees, and of their size."""
     stride: int
-    """Coarser levels than that of this stride are skipped."""
+    """Levels coarser than this stride are skipped."""
 
 
 class FlowNetwork(nn.Module, ABC):
     """A host. Images come normalised to [-1, 1], sides multiples of `config.deepest_stride`."""
 
     training_only: str | None = None
-    """What the names of parameters contain that only training needs."""
+    """A part of the names of parameters that only training needs."""
 
     def __init__(
         self, config: ModelConfig, features: nn.Module, levels: Iterable[nn.Module]
     ) -> None:
-        """`features` makes a pyramid of an image, coarsest first, for a level each."""
+        """`features` makes a pyramid of an image: one map for each level, coarsest first."""
         super().__init__()
         self.config = config
         self.features = features
@@ -78,7 +78,7 @@ class FlowNetwork(nn.Module, ABC):
         initial: InitialFlow | None = None,
         initial_back: InitialFlow | None = None,
     ) -> tuple[list[LevelFlow], list[LevelFlow]]:
-        """The flow from 1 to 2 and that from 2 to 1; features are computed once for both."""
+        """The flow and the backward flow; features are computed once for both."""
         self._check(image1, image2)
         pairs = list(self._halves(self.features(torch.cat([image1, image2]))))
         there = self.flow_from_pairs(pairs, image1, initial)
@@ -98,13 +98,13 @@ class FlowNetwork(nn.Module, ABC):
     def flow_from_pairs(
         self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
     ) -> list[LevelFlow]:
-        """Do the same with the features of both images level by level, as they come.
+        """Do the same with an iterator over the features of both images, level by level.
 
-        They come for all levels, also for those that an initial flow makes it skip.
+        It gives those of all levels, even of levels that an initial flow makes it skip.
         """
 
     def runs(self, stride: int, initial: InitialFlow | None) -> bool:
-        """Whether the level of `stride` has anything to do."""
+        """Whether the level of `stride` is computed."""
         return initial is None or stride <= initial.stride
 
     @staticmethod
@@ -115,7 +115,7 @@ class FlowNetwork(nn.Module, ABC):
             yield features[:count], features[count:]
 
     def upsample(self, flow: Tensor, size: tuple[int, int]) -> Tensor:
-        """Bring the flow of a level to `size`, its vectors with it, as this host does."""
+        """Resize the flow of a level to `size` and scale its vectors, as this host does."""
         return upsample_flow(flow, size)
 
     def _check_initial(self, image1: Tensor, initial: InitialFlow | None) -> None:
@@ -123,8 +123,8 @@ class FlowNetwork(nn.Module, ABC):
             return
         if not self.config.begins_from_flow:
             raise InputError(
-                f"host {self.config.host!r} cannot begin from a flow: its levels need more of the "
-                f"coarser ones than that; use host 'dicl'"
+                f"host {self.config.host!r} cannot start from a flow: its levels need more than "
+                f"that from the coarser ones; use host 'dicl'"
             )
         if initial.stride < self.config.strides[-1]:
             raise InputError(

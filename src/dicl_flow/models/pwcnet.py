@@ -17,8 +17,9 @@ from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
 DENSE_WIDTHS = (128, 128, 96, 64, 32)
 UNIT = 20  # input pixels that a predicted 1 stands for
-SPREAD, HUSH = 3, 0.01  # at the start: how far features vary, how little levels say
-_CARRIED = 2  # channels of features that a level passes on, beside its flow
+FEATURE_DEVIATION = 3  # standard deviation of each feature at the start
+HEAD_GAIN = 0.01  # of the layers that predict flow, at the start
+_CARRIED = 2  # channels of features that a level passes on, in addition to its flow
 
 
 class StridedPyramid(nn.Module):
@@ -66,7 +67,7 @@ class Carried(NamedTuple):
 
 
 class PwcLevel(nn.Module):
-    """One level: warp, match, decode, refine; `is_finest` has no one to pass anything on to."""
+    """One level: warp, match, decode, refine; the finest passes nothing on."""
 
     def __init__(
         self,
@@ -128,42 +129,42 @@ def build_pwcnet(config: ModelConfig) -> PwcNet:
     levels = [_build_level(config, level) for level in config.levels]
     model = PwcNet(config, pyramid, levels)
     initialize(model, "fan_in")  # a flow of two channels from hundreds would be huge otherwise
-    # norms in a matcher bring its scores to scale
+    # with norms in the matcher, the scale of its scores does not depend on the features
     if not any(isinstance(module, nn.BatchNorm2d) for module in levels[0].matcher.modules()):
-        _vary(pyramid)
+        _scale_features(pyramid)
         for level in levels:
-            _hush(level)
+            _scale_heads(level)
     return model
 
 
 @torch.no_grad()
-def _vary(pyramid: StridedPyramid) -> None:
-    """Let every feature start around zero and vary by `SPREAD`, at every stride.
+def _scale_features(pyramid: StridedPyramid) -> None:
+    """Make every feature start with mean zero and `FEATURE_DEVIATION`, at every stride.
 
-    By Kaiming's rule alone they start small, and training shrinks them to nothing before it
+    With Kaiming's rule alone they start small, and training shrinks them to nothing before it
     finds a match (docs/decisions/0006).
     """
     x = _clouds()
     for layer in (module for module in pyramid.modules() if isinstance(module, LeakyBlock)):
         weight, bias = layer.parameters()
-        spread, mean = torch.std_mean(layer[0](x), (0, 2, 3))
-        gain = SPREAD / spread
+        deviation, mean = torch.std_mean(layer[0](x), (0, 2, 3))
+        gain = FEATURE_DEVIATION / deviation
         weight.mul_(gain[:, None, None, None])
         bias.copy_(-gain * mean)
         x = layer(x)
 
 
 @torch.no_grad()
-def _hush(level: PwcLevel) -> None:
-    """Let a level begin near "no motion": quieting random flows would quiet its features, too."""
+def _scale_heads(level: PwcLevel) -> None:
+    """Make a level start near "no motion": unlearning random flows would shrink its features."""
     refining = None if level.context is None else level.context[-1]
     for head in (level.flow, refining, level.up_features):
         if head is not None:
-            next(head.parameters()).mul_(HUSH)  # the weight
+            next(head.parameters()).mul_(HEAD_GAIN)  # the weight
 
 
 def _clouds(count: int = 8, side: int = 256) -> Tensor:
-    """(N, 3, S, S) in [-1, 1]: noise with as much in each octave, as photographs have."""
+    """(N, 3, S, S) in [-1, 1]: noise of equal strength in each octave, as in photographs."""
     clouds = torch.zeros(count, 3, side, side)
     for cells in (1, 2, 4, 8, 16, 32, 64):
         octave = torch.randn(count, 3, cells, cells)

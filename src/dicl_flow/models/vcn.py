@@ -23,13 +23,13 @@ from ..ops import (
 )
 from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
 
-NUM_HYPOTHESES = {64: 16, 32: 16, 16: 16, 8: 16, 4: 12}  # of a level at each stride
+NUM_HYPOTHESES = {64: 16, 32: 16, 16: 16, 8: 16, 4: 12}  # of the level at each stride
 WINDOW_RADIUS = 3  # around the peak: 7x7 displacements
 _FINEST = 4  # the stride at which volumes are filtered at lower resolutions of the image, too
 
 
 class Hypotheses(NamedTuple):
-    """N answers for each pixel: those of a level, then those of all coarser ones."""
+    """N candidate flows for each pixel: those of a level, then those of all coarser ones."""
 
     flows: Tensor
     """(B, N, 2, H, W) in pixels of the level."""
@@ -37,7 +37,7 @@ class Hypotheses(NamedTuple):
     """(B, N, 2, H, W): around the peak, and of all displacements, 0 … 1."""
 
     def upsample(self, size: tuple[int, int]) -> "Hypotheses":
-        """Bring them to the size of a finer level; no gradient flows back."""
+        """Bring them to the size of a finer level; without gradients."""
         batch = len(self.flows)
         flows = resize_flow_pixels(self.flows.detach().flatten(0, 1), size)
         entropies = upsample_pixels(self.entropies.detach().flatten(0, 1), size)
@@ -45,7 +45,7 @@ class Hypotheses(NamedTuple):
 
 
 class VcnLevel(nn.Module):
-    """One level: warp, match, filter, read off hypotheses, weigh them."""
+    """One level: warp, match, filter, read hypotheses off, weigh them."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class VcnLevel(nn.Module):
         return LevelFlow(matched, refined, found.entropies.mean((1, 2))[:, None], logits), found
 
     def _known(self, hypotheses: Hypotheses, features: Tensor) -> Tensor:
-        """What the context net sees (B, 4N + C, H, W); hypotheses come in as facts."""
+        """The input of the context net (B, 4N + C, H, W); hypotheses are without gradients."""
         parts = [x.detach().flatten(1, 2).to(features.dtype) for x in hypotheses]
         return torch.cat([*parts, features], 1)
 
@@ -139,7 +139,7 @@ def read_hypotheses(scores: Tensor) -> Hypotheses:
 
 
 def weigh(flows: Tensor, votes: Tensor) -> Tensor:
-    """Mean of (B, N, 2, H, W) flows by a softmax of (B, 2N, H, W) votes, x and y on their own."""
+    """Mean of (B, N, 2, H, W) flows by a softmax of (B, 2N, H, W) votes, x and y separately."""
     weights = at_least_float32(votes).unflatten(1, flows.shape[1:3]).softmax(1)
     return (flows * weights).sum(1)
 

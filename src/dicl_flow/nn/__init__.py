@@ -1,4 +1,4 @@
-"""The parts every host is built from."""
+"""The parts that hosts are built from."""
 
 from .blocks import SLOPE, ConvBlock, LeakyBlock, apply_in_float32, dilated_net, initialize
 from .context import ContextNet

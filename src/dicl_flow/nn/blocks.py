@@ -1,3 +1,5 @@
+"""Convolution blocks, and how their weights start."""
+
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Literal
@@ -7,11 +9,11 @@ from torch import Tensor, nn
 
 from ..ops import at_least_float32
 
-SLOPE = 0.1  # of LeakyReLU, in both hosts that use it
+SLOPE = 0.1  # of LeakyReLU, in PWC-Net and VCN
 
 
 class ConvBlock(nn.Module):
-    """Convolution without bias, batch normalisation (unless told not to), ReLU.
+    """Convolution without bias, batch norm unless `norm=False`, ReLU.
 
     `up=True` makes it a 4x4 transposed convolution that doubles the size.
     """
@@ -44,7 +46,7 @@ class ConvBlock(nn.Module):
 
 
 class LeakyBlock(nn.Sequential):
-    """Convolution, batch normalisation where wanted, LeakyReLU: what PWC-Net and VCN use."""
+    """Convolution, batch norm unless `norm=False`, LeakyReLU: the block of PWC-Net and VCN."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ def dilated_net(
 
 
 def apply_in_float32(layer: nn.Conv2d | nn.ConvTranspose2d, x: Tensor) -> Tensor:
-    """Run a layer whose output is a flow: autocast would leave it three digits."""
+    """Run a layer whose output is a flow without autocast, which would leave it three digits."""
     kind = x.device.type
     known = torch.amp.is_autocast_available(kind)
     with torch.autocast(kind, enabled=False) if known else nullcontext():

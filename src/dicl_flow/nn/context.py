@@ -1,14 +1,16 @@
+"""The context net."""
+
 import torch
 from torch import Tensor, nn
 
 from ..ops import resize
 from .blocks import ConvBlock
 
-_FLOW, _ENTROPY, _IMAGE = 2, 1, 3  # input channels beside the features
+_FLOW, _ENTROPY, _IMAGE = 2, 1, 3  # input channels in addition to the features
 
 
 class ContextNet(nn.Module):
-    """Correct a matched flow from what surrounds it: dilated convolutions over all we know."""
+    """Corrects a matched flow from its surroundings, with dilated convolutions."""
 
     def __init__(
         self, feature_channels: int, layers: tuple[tuple[int, int], ...], scale: float
@@ -25,7 +27,7 @@ class ContextNet(nn.Module):
     def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
         """Return the correction (B, 2, H, W) to add to `flow`, in its precision.
 
-        Flow and entropy come in as facts: no gradient flows back through them.
+        Flow and entropy are inputs without gradients.
         """
         size = (features.shape[-2], features.shape[-1])
         parts = [flow.detach(), entropy.detach(), features, resize(image, size)]

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from ..ops import upsample_pixels
 from .blocks import SLOPE, LeakyBlock
 
-_DOWN = {4: 32, 8: 64, 16: 128, 32: 128, 64: 128}  # channels on the way down, at each stride
-_UP = {4: 64, 8: 64, 16: 128, 32: 128}  # and on the way up
-_CARRIED = {4: 32, 8: 64, 16: 64, 32: 64}  # of them, brought from the coarser map
+_DOWN = {4: 32, 8: 64, 16: 128, 32: 128, 64: 128}  # channels at each stride, going down
+_UP = {4: 64, 8: 64, 16: 128, 32: 128}  # and going up
+_CARRIED = {4: 32, 8: 64, 16: 64, 32: 64}  # of these, from the coarser map
 
 
 class PspPyramid(nn.Module):
-    """Features at each of `strides`, coarsest first; `widths` says how many channels they have."""
+    """Features at each of `strides`, coarsest first; `widths` are their channels."""
 
     def __init__(self, strides: tuple[int, ...]) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class PspPyramid(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions beside a 1x1 shortcut; the size is halved."""
+    """Two convolutions with a 1x1 shortcut; the size is halved."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class PyramidPooling(nn.Module):
 
 
 class SkipMerge(nn.Module):
-    """Bring the coarser map to the size of `skip` and fuse the two."""
+    """Bring the coarser map to the size of `skip` and merge the two."""
 
     def __init__(self, coarse: int, carried: int, skip: int, channels: int) -> None:
         super().__init__()

@@ -1,3 +1,5 @@
+"""The features of DICL-Flow."""
+
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -10,10 +12,10 @@ WIDTHS = {2: 32, 4: 48, 8: 64, 16: 96, 32: 128, 64: 160, 128: 192}  # channels a
 
 
 class FeaturePyramid(nn.Module):
-    """A double hourglass: down, up, down, up, each sweep merging into the maps of the last.
+    """A double hourglass: down, up, down, up; each sweep merges with the maps of the one before.
 
-    The second way up delivers `channels` features at each of `strides` (coarsest first).
-    The bottleneck lies one octave below the coarsest of them.
+    The second sweep up gives features of `channels` at each of `strides`, coarsest first. The
+    bottleneck has twice the coarsest stride.
     """
 
     def __init__(self, strides: tuple[int, ...], channels: int = 32) -> None:
@@ -40,7 +42,7 @@ class FeaturePyramid(nn.Module):
         return list(self.ascend(self.descend(image)))
 
     def descend(self, image: Tensor) -> dict[int, Tensor]:
-        """(B, 3, H, W) -> maps by stride: all but the last way up."""
+        """(B, 3, H, W) -> maps by stride: all sweeps but the last."""
         maps = {2: self.stem(image)}
         for stride, layer in self.down.items():
             maps[int(stride)] = layer(maps[int(stride) // 2])
@@ -49,14 +51,14 @@ class FeaturePyramid(nn.Module):
         return maps
 
     def ascend(self, maps: dict[int, Tensor]) -> Iterator[Tensor]:
-        """Yield the features of each level as soon as they are there."""
+        """Yield the features of each level as soon as they are computed."""
         for stride, features in self.up_again(maps):
             if stride in self.strides:  # not the bottleneck
                 yield self.outputs[str(stride)](features)
 
 
 class Merge(nn.Module):
-    """Bring the neighbouring map to the size of `skip` and fuse the two."""
+    """Bring the neighbouring map to the size of `skip` and merge the two."""
 
     def __init__(self, in_channels: int, channels: int, *, up: bool) -> None:
         super().__init__()
@@ -81,7 +83,7 @@ class Sweep(nn.ModuleDict):
         )
 
     def forward(self, maps: dict[int, Tensor]) -> Iterator[tuple[int, Tensor]]:
-        """Yield each stride with its map, the first of them as it came."""
+        """Yield each stride with its map; the first map is unchanged."""
         stride = self.path[0][0]
         x = maps[stride]
         yield stride, x

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 
 class SeparableConv(nn.Module):
-    """A 4-D convolution in two halves with a ReLU between them; each half normed, or with a bias.
+    """A 4-D convolution as two 2-D ones with a ReLU between; each has a norm or a bias.
 
-    `stride` is that of the displacements, `space_stride` that of the pixels.
+    `stride` is for the displacements, `space_stride` for the pixels.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SeparableConv(nn.Module):
 
 
 class PointwiseConv(nn.Module):
-    """Mix the channels of each cell, normed; a stride leaves displacements out."""
+    """Mixes the channels of each cell, then a norm; a stride leaves displacements out."""
 
     def __init__(self, in_channels: int, channels: int, stride: int = 1) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class PointwiseConv(nn.Module):
 
 
 class VolumeBlock(nn.Module):
-    """Two separable convolutions beside a shortcut; a stride of 2 halves the displacements.
+    """Two separable convolutions with a shortcut; a stride of 2 halves the displacements.
 
     With `space`, it halves the pixels as well.
     """
@@ -115,5 +115,5 @@ def resize_volume(volume: Tensor, size: torch.Size) -> Tensor:
 
 
 def _normed(x: Tensor, norm: nn.Module) -> Tensor:
-    """Norm a 5-D tensor by a 2-D batch norm: the statistics are the same, and one kind suffices."""
+    """Apply a 2-D batch norm to a 5-D tensor: the statistics are the same as those of a 3-D one."""
     return norm(x.flatten(3)).unflatten(-1, x.shape[3:])

@@ -1,4 +1,4 @@
-"""Pure tensor functions; no parameters, no devices."""
+"""Pure tensor functions, without parameters."""
 
 from .pad import (
     crop,
@@ -16,7 +16,7 @@ from .readout import (
     truncate_scores,
 )
 from .resize import resize, resize_by_matrices, upsample_flow
-from .warp import warp, warp_strictly_inside, warp_with_mask
+from .warp import sample_clamped, warp, warp_strictly_inside, warp_with_mask
 from .windows import displacement_windows
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "resize_pixels",
     "size_in_multiples",
     "resize_by_matrices",
+    "sample_clamped",
     "truncate_scores",
     "upsample_flow",
     "upsample_pixels",

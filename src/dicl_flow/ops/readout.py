@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Widen half precision; leave float32 and float64 alone."""
+    """Convert half precision to float32; leave float32 and float64 as they are."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def displacement_probability(scores: Tensor) -> Tensor:
-    """Softmax of (B, U, V, H, W) scores over the U·V displacements; higher scores win."""
+    """Softmax of (B, U, V, H, W) scores over the U·V displacements."""
     flat = at_least_float32(scores).flatten(1, 2)
     return flat.softmax(1).unflatten(1, scores.shape[1:3])
 
@@ -28,7 +28,7 @@ def expected_displacement(probability: Tensor) -> Tensor:
 
 
 def normalized_entropy(probability: Tensor) -> Tensor:
-    """Ambiguity of (B, U, V, H, W): (B, 1, H, W), 0 for one certain peak, 1 for no idea."""
+    """Ambiguity of (B, U, V, H, W): (B, 1, H, W), 0 for a single peak, 1 if all are equal."""
     smallest = torch.finfo(probability.dtype).tiny  # 0 · log 0 is 0
     entropy = -(probability * probability.clamp_min(smallest).log()).sum((1, 2))
     num_hypotheses = probability.shape[1] * probability.shape[2]
@@ -38,7 +38,7 @@ def normalized_entropy(probability: Tensor) -> Tensor:
 def truncate_scores(scores: Tensor, radius: int) -> Tensor:
     """Make (B, U, V, H, W) scores -inf farther than `radius` from the best one, on either axis.
 
-    A softmax over the rest is that of one peak: a second one far away does not pull at its mean.
+    A softmax over the rest describes one peak: a second one far away does not shift its mean.
     """
     num_u, num_v = scores.shape[1:3]
     peak = scores.flatten(1, 2).argmax(1)[:, None, None]  # (B, 1, 1, H, W)

@@ -1,14 +1,14 @@
-"""Backward warping: look up, at each pixel of frame 1, where the flow says it went."""
+"""Warping: sample frame 2 at the positions that a flow gives for the pixels of frame 1."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-INSIDE = 0.9999  # bilinear weight below which a sample counts as touching the outside
+INSIDE = 0.9999  # bilinear weight below which a sample counts as partly outside
 
 
 def warp(features: Tensor, flow: Tensor) -> Tensor:
-    """Sample (B, C, H, W) at p + flow(p); zero where the sample touches the outside.
+    """Sample (B, C, H, W) at p + flow(p); zero where the sample is partly outside.
 
     `flow` is (B, 2, H, W), x first, in pixels. Coordinates and weights are computed in
     the flow's precision, the result has the precision of `features`.
@@ -18,7 +18,7 @@ def warp(features: Tensor, flow: Tensor) -> Tensor:
 
 
 def warp_with_mask(features: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
-    """Sample like `warp`, unmasked, and the (B, 1, H, W) bool mask of samples wholly inside."""
+    """Sample like `warp`, unmasked; also the (B, 1, H, W) bool mask of samples fully inside."""
     grid = sampling_grid(flow)
     dtype = torch.promote_types(features.dtype, flow.dtype)
     warped = _sample(features.to(dtype), grid.to(dtype)).to(features.dtype)
@@ -27,7 +27,7 @@ def warp_with_mask(features: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def warp_strictly_inside(features: Tensor, flow: Tensor) -> Tensor:
-    """Sample like `warp`; zero where the sample lies on the border of the image or beyond."""
+    """Sample like `warp`; zero where the sample is on the border of the image or outside."""
     grid = sampling_grid(flow)
     dtype = torch.promote_types(features.dtype, flow.dtype)
     warped = _sample(features.to(dtype), grid.to(dtype)).to(features.dtype)
@@ -42,6 +42,14 @@ def sampling_grid(flow: Tensor) -> Tensor:
     grid_x = 2 * (x + flow[:, 0]) / max(width - 1, 1) - 1
     grid_y = 2 * (y + flow[:, 1]) / max(height - 1, 1) - 1
     return torch.stack([grid_x, grid_y], -1)
+
+
+def sample_clamped(values: Tensor, grid: Tensor) -> Tensor:
+    """Sample (B, C, H, W) at a (B, h, w, 2) grid of `sampling_grid`; outside, at the nearest edge.
+
+    `padding_mode="border"` does the same, but not on MPS, which lacks it.
+    """
+    return _sample(values, grid.clamp(-1, 1))
 
 
 def _sample(values: Tensor, grid: Tensor) -> Tensor:

@@ -1,3 +1,5 @@
+"""Feature maps shifted by every displacement."""
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -6,13 +8,12 @@ from torch import Tensor
 def displacement_windows(features: Tensor, radius: int) -> Tensor:
     """View (B, C, H, W) as (B, C, U, V, H, W): entry [u, v] is `features` moved by (u-r, v-r).
 
-    U is horizontal, V vertical; moved by d means that pixel p shows p + d. Zero outside
-    the image, however small it is. Shares memory with one padded copy: the shifts cost
-    nothing until somebody writes them out.
+    U is horizontal, V vertical; moved by d means that pixel p shows p + d. Zero outside the image,
+    even if it is smaller than the window. The result is a view of one padded copy.
     """
     height, width = features.shape[-2:]
     padded = F.pad(features, [radius] * 4)
-    if torch.compiler.is_exporting():  # unfold would write this height and width into the file
+    if torch.compiler.is_exporting():  # unfold would fix this height and width in the file
         shifts = range(2 * radius + 1)
         rows = torch.stack([padded[..., v : v + height, :] for v in shifts], 2)
         return torch.stack([rows[..., u : u + width] for u in shifts], 2)

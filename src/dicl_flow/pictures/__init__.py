@@ -1,1 +1,1 @@
-"""Arrays as pictures: colours of flow, arrows, sheets, and figures by matplotlib."""
+"""Arrays as pictures: flow colours, arrows, contact sheets, and matplotlib figures."""

@@ -1,4 +1,4 @@
-"""The one gateway to matplotlib, which an extra brings: an empty figure, and its bytes."""
+"""The only gateway to matplotlib, an optional dependency: an empty figure, and its bytes."""
 
 from io import BytesIO
 from typing import Any
@@ -7,7 +7,7 @@ from ..errors import InputError
 
 
 def draw_figure(width: float, height: float) -> Any:
-    """Return an empty matplotlib figure of so many inches."""
+    """Return an empty matplotlib figure; width and height are in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -1,4 +1,4 @@
-"""How long motion is and where it goes, as a figure."""
+"""Figure of the lengths and directions of motion."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from .figures import draw_figure, encode_figure
 
 
 def draw_motion(vectors: Mapping[str, Array]) -> bytes:
-    """Return a PNG: lengths, their quantiles, and where "all" move to; vectors are (N, 2)."""
+    """Return a PNG: lengths, their quantiles, and the directions of "all"; vectors are (N, 2)."""
     figure = draw_figure(13, 4)
     left, middle, right = figure.subplots(1, 3)
     lengths = {name: np.linalg.norm(v, axis=1) for name, v in vectors.items()}
@@ -42,4 +42,4 @@ def _draw_directions(axes: Any, vectors: Array) -> None:
     limits = [[-extent, extent]] * 2
     counts, *_ = np.histogram2d(vectors[:, 1], vectors[:, 0], 80, limits)
     axes.imshow(np.log1p(counts), extent=(-extent, extent, extent, -extent), cmap="magma")
-    axes.set(xlabel="to the right (px)", ylabel="down (px)", title="where pixels go (log)")
+    axes.set(xlabel="to the right (px)", ylabel="down (px)", title="motion of the pixels (log)")

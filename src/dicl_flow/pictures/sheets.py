@@ -1,4 +1,4 @@
-"""Contact sheets: rows of small pictures with labels, many pairs at a glance."""
+"""Contact sheets: rows of small labelled pictures."""
 
 from collections.abc import Sequence
 
@@ -22,8 +22,8 @@ def contact_sheet(
 ) -> Array:
     """Lay out (H, W, 3) uint8 RGB pictures of any sizes on one (H, W, 3) sheet.
 
-    Each picture is scaled to fit into a cell; a row's label stands above it. Rows may be
-    shorter than `column_labels`.
+    Each picture is scaled to fit into a cell. The label of a row is above it. Rows may be shorter
+    than `column_labels`.
     """
     width = len(column_labels) * (cell_width + _GAP) + _GAP
     strips = [_text_strip(column_labels, width, cell_width)]
@@ -34,7 +34,7 @@ def contact_sheet(
 
 
 def thumbnail(picture: Array, cell_width: int = 320, cell_height: int = 240) -> Array:
-    """Scale a picture to fit into a cell; done early, it saves memory and changes no sheet."""
+    """Scale a picture to fit into a cell; calling it early saves memory and changes no sheet."""
     height, width = picture.shape[:2]
     scale = min(cell_width / width, cell_height / height)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -44,7 +44,7 @@ def thumbnail(picture: Array, cell_width: int = 320, cell_height: int = 240) -> 
 
 
 def write_on(picture: Array, text: str) -> Array:
-    """Return the picture with a line of text in its top left corner, on a ground of its own."""
+    """Return the picture with a line of text on a dark background in its top left corner."""
     picture = picture.copy()
     (width, _), _ = cv2.getTextSize(text, _FONT, 0.45, 1)
     picture[:_LINE, : width + 2 * _GAP] = _PAPER

@@ -1,4 +1,4 @@
-"""Pictures of flow."""
+"""Pictures of flow, confidence and errors."""
 
 import cv2
 import numpy as np
@@ -6,12 +6,15 @@ import numpy as np
 from ..errors import InputError
 from ..files import Array
 
-# The Middlebury wheel: colours between its six corners, and how many steps each side takes.
+# The Middlebury wheel: six corner colours, and the number of steps from each to the next.
 _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255))
 _STEPS = (15, 6, 4, 11, 13, 6)
 OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
-CALMEST = 1.0  # px: shorter vectors never get full colour, unless a maximum is given
-_SHORTEST, _STRETCH = 7.0, 7.0  # px of an arrow that one can see; how far it is lengthened for it
+CALMEST = 1.0  # px: shorter vectors do not get full colour, unless a maximum is given
+_SHORTEST, _STRETCH = (
+    7.0,
+    7.0,
+)  # px of the shortest visible arrow; by how much arrows are lengthened
 
 
 def color_wheel() -> Array:
@@ -27,8 +30,8 @@ def color_wheel() -> Array:
 def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
     """(H, W, 2) flow -> (H, W, 3) uint8 RGB: hue is direction, saturation is speed.
 
-    `maximum` px has full saturation (when not given the flow's own longest vector, and 1 px at
-    least); longer ones are darker. Unknown flow (NaN, or beyond 1e9) is black.
+    A vector of `maximum` px has full saturation (default: the longest vector, at least 1 px);
+    longer ones are darker. Unknown flow (NaN, or beyond 1e9) is black.
     """
     flow = np.asarray(flow, np.float64)
     if flow.ndim != 3 or flow.shape[2] != 2:
@@ -46,18 +49,18 @@ def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
 
 def known_flow(flow: Array) -> Array:
     """(H, W) bool: where the flow is finite and not the .flo format's sign for unknown."""
-    small = np.abs(flow) < 1e9  # false for NaN as well
+    small = np.abs(flow) < 1e9  # also false for NaN
     return np.asarray(small[..., 0] & small[..., 1])
 
 
 def full_color(flow: Array) -> float:
-    """Px that get full colour: the longest known vector of (H, W, 2), and 1 px at least."""
+    """The length in px with full colour: the longest known vector of (H, W, 2), at least 1."""
     flow = np.where(known_flow(flow)[..., None], np.asarray(flow, np.float64), 0)
     return max(float(np.hypot(flow[..., 0], flow[..., 1]).max(initial=0)), CALMEST)
 
 
 def overlay(image: Array, flow: Array, maximum: float | None = None) -> Array:
-    """Colour the frame by its flow: the picture gives the brightness, the flow the colour."""
+    """Colour the frame by its flow: brightness from the frame, colour from the flow."""
     return tint(image, flow_to_rgb(flow, maximum))
 
 
@@ -73,15 +76,17 @@ def draw_arrows(
 ) -> Array:
     """Draw the flow on the frame as arrows, one every `spacing` pixels.
 
-    Their colours are those of `flow_to_rgb`. Vectors of 7 px and more have their true length; of
-    shorter ones the colour tells it: 1 px is drawn as 7, so that one sees where it points.
+    Their colours are those of `flow_to_rgb`. Vectors of 7 px and more have their true length.
+    Shorter ones are lengthened so that their direction is visible: 1 px is drawn as 7.
     """
     height, width = flow.shape[:2]
     spacing = spacing or max(8, round(max(height, width) / 48))
     known = known_flow(flow)
     grid = (slice(spacing // 2, None, spacing),) * 2
     colors = flow_to_rgb(flow[grid], maximum or full_color(flow))
-    canvas = np.ascontiguousarray(image // 2 + 32)  # mute the frame, so that arrows stand out
+    canvas = np.ascontiguousarray(
+        image // 2 + 32
+    )  # reduce the contrast of the frame, so that arrows stand out
     for row, y in enumerate(range(spacing // 2, height, spacing)):
         for column, x in enumerate(range(spacing // 2, width, spacing)):
             if known[y, x]:
@@ -90,12 +95,12 @@ def draw_arrows(
 
 
 def confidence_to_grey(confidence: Array) -> Array:
-    """(H, W) in [0, 1] -> (H, W) uint8, white is sure."""
+    """(H, W) in [0, 1] -> (H, W) uint8, white is confident."""
     return np.rint(np.clip(confidence, 0, 1) * 255).astype(np.uint8)
 
 
 def error_to_rgb(error: Array, valid: Array, maximum: float) -> Array:
-    """(H, W) error -> (H, W, 3) uint8 RGB: black is none, bright is `maximum`, grey not known."""
+    """(H, W) error -> (H, W, 3) uint8 RGB: black is none, bright is `maximum`, grey is unknown."""
     level = np.rint(255 * np.clip(np.where(valid, error, 0) / maximum, 0, 1)).astype(np.uint8)
     color = cv2.applyColorMap(level, cv2.COLORMAP_INFERNO)[..., ::-1]
     return np.where(valid[..., None], color, np.uint8(90))
@@ -135,7 +140,7 @@ def _hue(flow: Array) -> Array:
 
 
 def _visible(vector: Array) -> Array:
-    """Lengthen a short vector until its arrow can be seen; no motion stays a dot."""
+    """Lengthen a short vector until its arrow is visible; no motion stays a dot."""
     length = float(np.hypot(*vector))
     return vector * max(1.0, min(_STRETCH, _SHORTEST / max(length, 1e-12)))
 
@@ -143,7 +148,7 @@ def _visible(vector: Array) -> Array:
 def _draw_arrow(canvas: Array, x: int, y: int, vector: Array, color: Array) -> None:
     bits = 4  # sub-pixel positions for OpenCV
     start = (x << bits, y << bits)
-    limit = 1 << 14  # longer arrows leave any picture; OpenCV's integers must not overflow
+    limit = 1 << 14  # longer arrows leave every picture and would overflow OpenCV's integers
     dx, dy = _visible(np.clip(vector, -limit, limit))
     end = (round((x + float(dx)) * (1 << bits)), round((y + float(dy)) * (1 << bits)))
     rgb = tuple(int(channel) for channel in color)

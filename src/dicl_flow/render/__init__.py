@@ -1,4 +1,4 @@
-"""Training scenes made on the device: layers of photographs that move, with exact flow."""
+"""Renders training scenes on the device: moving layers of photographs, with exact flow."""
 
 from typing import TYPE_CHECKING
 

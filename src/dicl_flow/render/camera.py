@@ -1,7 +1,7 @@
-"""What a real camera adds: fog and blur, light that changes, noise, compression.
+"""The effects of a real camera: fog, blur, changing light, noise, compression.
 
-Frames come stacked, frame 1 of all scenes first. A scene's two frames share an effect and, but
-for what is meant to change between them, its strength.
+Frames are stacked, frame 1 of all scenes first. The two frames of a scene have the same effects,
+with the same strength except for what changes between them.
 """
 
 import math
@@ -12,18 +12,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import RenderConfig
-from ..ops.warp import sampling_grid
+from ..ops.warp import sample_clamped, sampling_grid
 from .compositing import Frames
 from .dice import Dice
 from .scene import upsample
 
 _NUM_TAPS = 11
-_LONGEST_BLUR = 32.0  # px: more would show the taps one by one
+_LONGEST_BLUR = 32.0  # px: in longer blur the single taps would be visible
 _BLOCK = 8
 
 
 def photograph(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
-    """Return both frames as a camera takes them, (2B, 3, H, W) in [0, 1]."""
+    """Return both frames with the effects of a camera, (2B, 3, H, W) in [0, 1]."""
     color = _add_fog(frames, config, dice)
     color = _on_some(color, config.motion_blur, dice, _motion_blur(frames.flow))
     color = _on_some(color, config.defocus, dice, _defocus(frames.depth, dice))
@@ -37,14 +37,14 @@ Effect = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _on_some(frames: Tensor, setting: tuple[float, float], dice: Dice, effect: Effect) -> Tensor:
-    """Give an effect to a fixed number of scenes, drawn anew each time: no work for the others."""
+    """Apply an effect to a fixed number of scenes, drawn at random; the others cost nothing."""
     share, largest = setting
     batch = len(frames) // 2
     count = math.ceil(share * batch)
     if not count:
         return frames
     chosen = dice.uniform(batch).argsort()[:count]
-    # as many as that are worked on; the share is right on average also where it is no whole number
+    # `count` is rounded up; the share is right on average because some strengths are 0
     strength = largest * dice.uniform(count) * dice.happens(count, share=share * batch / count)
     numbers = torch.cat([chosen, chosen + batch])
     changed = effect(frames[numbers], numbers, _twice(strength))
@@ -52,7 +52,7 @@ def _on_some(frames: Tensor, setting: tuple[float, float], dice: Dice, effect: E
 
 
 def _strength(setting: tuple[float, float], dice: Dice, batch: int) -> Tensor:
-    """(B,) strength of an effect that all scenes pass through: 0 for those without it."""
+    """(B,) strength of an effect that is computed for all scenes; 0 for those without it."""
     share, largest = setting
     return largest * dice.uniform(batch) * dice.happens(batch, share=share)
 
@@ -63,7 +63,7 @@ def _twice(values: Tensor) -> Tensor:
 
 
 def _add_fog(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
-    """The farther, the more of one colour."""
+    """Mix in a single colour, more of it with depth."""
     batch = len(frames.color) // 2
     density = _twice(_strength(config.fog, dice, batch))
     fog = _twice(dice.uniform(batch, 1, low=0.5) + dice.uniform(batch, 3, low=-0.1, high=0.1))
@@ -71,7 +71,7 @@ def _add_fog(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
 
 
 def _motion_blur(flow: Tensor) -> Effect:
-    """Average along the motion, half of it before and half after the moment."""
+    """Average along the motion, half of it before and half after the time of the frame."""
 
     def blur(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
         path = flow[numbers] * strength
@@ -81,14 +81,14 @@ def _motion_blur(flow: Tensor) -> Effect:
         total = torch.zeros_like(frames)
         for tap in range(_NUM_TAPS):
             grid = torch.add(here, step, alpha=tap - (_NUM_TAPS - 1) / 2)
-            total += F.grid_sample(frames, grid, padding_mode="border", align_corners=True)
+            total += sample_clamped(frames, grid)
         return total.div_(_NUM_TAPS)
 
     return blur
 
 
 def _defocus(depth: Tensor, dice: Dice) -> Effect:
-    """Blur what is far from the focus."""
+    """Blur layers far from the focus."""
 
     def blur(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
         focus = _twice(dice.uniform(len(numbers) // 2))
@@ -101,7 +101,7 @@ def _defocus(depth: Tensor, dice: Dice) -> Effect:
 
 
 def _expose(frames: Tensor, config: RenderConfig, dice: Dice) -> Tensor:
-    """Light on the scene, then the camera's colours: a matrix, an offset and a gamma."""
+    """Apply light to the scene, then the colours of the camera: matrix, offset and gamma."""
     batch, size = len(frames) // 2, tuple(frames.shape[-2:])
     changes = _strength(config.color_change, dice, batch)[:, None] * dice.uniform(
         batch, 6, low=-1.0
@@ -117,7 +117,7 @@ def _expose(frames: Tensor, config: RenderConfig, dice: Dice) -> Tensor:
 
 
 def _light(config: RenderConfig, dice: Dice, batch: int, frames: Tensor) -> Tensor:
-    """(2B, 1, h, w) shadows that drift, and dark corners, on a coarse grid."""
+    """(2B, 1, h, w) drifting shadows and a vignette, on a coarse grid."""
     height, width = (max(2, side // 16) for side in frames.shape[-2:])
     y, x = (torch.linspace(-1, 1, side, device=dice.device) for side in (height, width))
     y = y[:, None]
@@ -142,7 +142,7 @@ def _add_noise(frames: Tensor, setting: tuple[float, float], dice: Dice) -> Tens
 
 
 def _compress(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
-    """Round the cosine transform of 8x8 blocks, the finer the detail the coarser the steps."""
+    """Quantise the cosine transform of 8x8 blocks, with larger steps for finer detail."""
     height, width = frames.shape[-2:]
     padded = F.pad(frames, (0, -width % _BLOCK, 0, -height % _BLOCK), mode="replicate")
     rows, columns = (side // _BLOCK for side in padded.shape[-2:])
@@ -156,13 +156,13 @@ def _compress(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
 
 
 def _cosines(like: Tensor) -> Tensor:
-    """(8, 8) orthonormal: row k is the k-th cosine."""
+    """(8, 8) orthonormal matrix: row k is the k-th cosine."""
     number = torch.arange(_BLOCK, device=like.device, dtype=like.dtype)
     table = (math.pi / _BLOCK * number[:, None] * (number + 0.5)).cos() * math.sqrt(2 / _BLOCK)
     return table * torch.where(number == 0, math.sqrt(0.5), 1.0)[:, None]
 
 
 def _steps(like: Tensor) -> Tensor:
-    """(8, 8) steps of the rounding at full strength."""
+    """(8, 8) quantisation steps at full strength."""
     number = torch.arange(_BLOCK, device=like.device, dtype=like.dtype)
     return 0.1 + 0.06 * (number + number[:, None])

@@ -1,4 +1,4 @@
-"""Layers to frames: who is on top, what it looks like, where it goes."""
+"""Composes layers into frames: which layer is visible, with its colour, flow and depth."""
 
 from dataclasses import dataclass
 
@@ -6,27 +6,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.warp import sampling_grid
+from ..ops.warp import sample_clamped, sampling_grid
 from .scene import Scene, upsample
 from .textures import TextureAtlas
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Both frames stacked, frame 1 first: N = 2B."""
+    """Both frames of B scenes, stacked, frame 1 first: N = 2B."""
 
     color: Tensor
     """(N, 3, H, W) about [0, 1]."""
     flow: Tensor
-    """(N, 2, H, W): in frame 1 the truth, in frame 2 the motion the layer has at that place."""
+    """(N, 2, H, W): in frame 1 the true flow, in frame 2 the motion of the layer at that pixel."""
     depth: Tensor
     """(N, 1, H, W) in [0, 1]."""
     layer: Tensor
-    """(N, H, W) uint8, the layer seen there; 0 is the background."""
+    """(N, H, W) uint8: the visible layer; 0 is the background."""
 
 
 def compose(scene: Scene, textures: TextureAtlas, size: tuple[int, int]) -> Frames:
-    """Look from above: colour is mixed at antialiased edges, flow belongs to the upper half."""
+    """Compose the layers; at antialiased edges colours are mixed, flow is that of the larger part."""
     front, behind, cover = _visible_layers(scene, size)
     seen = _look_up(scene, torch.stack([front, behind], 1))  # (N, C, 2, H, W)
     flow, place, gain, offset, depth = seen.split([2, 3, 3, 1, 1], 1)
@@ -42,10 +42,10 @@ def compose(scene: Scene, textures: TextureAtlas, size: tuple[int, int]) -> Fram
 
 
 def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
-    """(B, H, W) bool: a nearer layer covers the place where the pixel went, or it left the frame.
+    """(B, H, W) bool: the flow ends under a nearer layer or outside the frame.
 
-    Nearer only: that a farther one shows there means that the pixel hit its own layer's edge.
-    `flow` is (B, 2, H, W); `layer` that of both frames, (2B, H, W).
+    Only nearer layers count: where a farther one is visible, the flow ends at the edge of its own
+    layer. `flow` is (B, 2, H, W); `layer` is that of both frames, (2B, H, W).
     """
     layer1, layer2 = (layer + 1).float().chunk(2)
     grid = sampling_grid(flow)
@@ -54,11 +54,11 @@ def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
 
 
 def _visible_layers(scene: Scene, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """The uppermost layer, the first opaque one behind it, (N, H, W) uint8, and its cover."""
+    """Return the nearest layer, the first opaque one behind it, and the coverage, (N, H, W)."""
     frames, objects = scene.place.shape[:2]
     grid = upsample(scene.place.flatten(0, 1).permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
     outline = scene.outline.repeat(2, 1, 1, 1).flatten(0, 1)[:, None]
-    edge = F.grid_sample(outline, grid, padding_mode="border", align_corners=True)
+    edge = sample_clamped(outline, grid)
     edge = edge.view(frames, objects, *size)  # at least 1: inside, at most 0: outside
     numbers = torch.arange(1, objects + 1, device=edge.device, dtype=torch.uint8).view(1, -1, 1, 1)
     front = (numbers * (edge > 0)).amax(1)
@@ -69,12 +69,12 @@ def _visible_layers(scene: Scene, size: tuple[int, int]) -> tuple[Tensor, Tensor
 
 
 def _look_up(scene: Scene, layer: Tensor) -> Tensor:
-    """Everything known of the layers (N, K, H, W) that a pixel names: (N, C, K, H, W)."""
+    """Return flow, texture position, colour and depth, (N, C, K, H, W), of layers (N, K, H, W)."""
     constants = torch.cat([scene.gain, scene.offset, scene.depth], -1).repeat(2, 1, 1)
     grid = scene.flow.shape[2:4]
     constants = constants[:, :, None, None].expand(-1, -1, *grid, -1)
     volume = torch.cat([scene.flow, scene.texture, constants], -1).permute(0, 4, 1, 2, 3)
-    # 1 + a power of two layers: then a layer's number survives the scaling to [-1, 1] exactly
+    # 1 + a power of two layers: then scaling the index to [-1, 1] is exact
     power = 1 << (volume.shape[2] - 2).bit_length()
     volume = F.pad(volume, (0, 0, 0, 0, 0, power + 1 - volume.shape[2]))
     z = layer.float().mul_(2 / power).sub_(1)

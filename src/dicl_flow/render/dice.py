@@ -1,4 +1,4 @@
-"""All chance of the renderer: one generator, a few distributions, no wait for the device."""
+"""The random draws of the renderer: one generator, a few distributions, no synchronisation."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 _QUANTILES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-# CPU generators know 32 bits of a seed; this factor puts the steps of small seeds far apart
+# CPU generators use 32 bits of a seed; the factor keeps the steps of different seeds apart
 _SEED_FACTOR, _SEED_BITS = 2_654_435_761, 0xFFFF_FFFF
 
 
 class Dice:
-    """Draws that depend on a seed and a step alone (on one kind of device)."""
+    """Random draws that depend on a seed and a step only (on one kind of device)."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
         self.device = device
@@ -20,7 +20,7 @@ class Dice:
         self.restart(seed, 0)
 
     def restart(self, seed: int, step: int) -> None:
-        """Begin the draws of a step."""
+        """Start the draws of a step."""
         self.generator.manual_seed((seed * _SEED_FACTOR + step) & _SEED_BITS)
 
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -32,11 +32,11 @@ class Dice:
         return torch.randn(shape, generator=self.generator, device=self.device)
 
     def log_uniform(self, *shape: int, low: float, high: float) -> Tensor:
-        """Every doubling between low and high is equally likely."""
+        """Log-uniform in [low, high)."""
         return self.uniform(*shape, low=math.log(low), high=math.log(high)).exp()
 
     def mostly_small(self, *shape: int, extent: float) -> Tensor:
-        """In [-extent, extent], half of it within an eighth of that."""
+        """In [-extent, extent], half of the draws within an eighth of it."""
         return extent * self.uniform(*shape, low=-1.0) ** 3
 
     def happens(self, *shape: int, share: float) -> Tensor:
@@ -44,11 +44,11 @@ class Dice:
         return (self.uniform(*shape) < share).float()
 
     def integers(self, *shape: int, high: int) -> Tensor:
-        """Whole numbers in [0, high)."""
+        """Integers in [0, high)."""
         return torch.randint(high, shape, generator=self.generator, device=self.device)
 
     def directions(self, *shape: int) -> Tensor:
-        """Unit vectors (..., 2), all directions alike."""
+        """Unit vectors (..., 2), uniform in direction."""
         angle = self.uniform(*shape, high=2 * math.pi)
         return torch.stack([angle.cos(), angle.sin()], -1)
 

@@ -1,4 +1,4 @@
-"""Scenes to measure on: settings, photographs and a seed that no recipe trains with."""
+"""Held-out scenes for measuring: with a seed that no recipe trains with."""
 
 from pathlib import Path
 
@@ -19,10 +19,10 @@ def held_out_renderer(
     config: RenderConfig | None = None,
     seed: int = HELD_OUT_SEED,
 ) -> Renderer:
-    """Return what renders held-out scenes of `size` (height, width), by their numbers.
+    """Return a renderer of held-out scenes of `size` (height, width).
 
-    Without a folder of photographs the textures are computed; without a config the scenes are
-    those of the default settings.
+    Without a folder of photographs the textures are procedural; without a config the scenes have
+    the default settings.
     """
     textures = load_textures(photos, torch.device(device), seed)
     return Renderer(config or RenderConfig(), size, textures, device, seed)

@@ -1,4 +1,4 @@
-"""How rendered scenes move, in numbers."""
+"""Statistics of the motion in rendered scenes."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,10 +17,10 @@ _SPACING = 4  # px between the pixels that are counted
 
 @dataclass
 class MotionStatistics:
-    """Motion of the pixels of many scenes, background and objects apart."""
+    """Motion of the pixels of many scenes, separately for background and objects."""
 
     background: list[Array] = field(default_factory=list)
-    """Vectors (N, 2), scene by scene."""
+    """Vectors (N, 2), batch by batch."""
     objects: list[Array] = field(default_factory=list)
     occluded: list[float] = field(default_factory=list)
     """The share of occluded pixels in each batch."""
@@ -34,13 +34,13 @@ class MotionStatistics:
         self.occluded.append(float(rendered.occluded.float().mean()))
 
     def vectors(self) -> dict[str, Array]:
-        """Return all vectors by what they belong to."""
+        """Return the vectors of everything, of the background and of objects."""
         background, objects = np.concatenate(self.background), np.concatenate(self.objects)
         everything = np.concatenate([background, objects])
         return {"all": everything, "background": background, "objects": objects}
 
     def summary(self) -> dict[str, float]:
-        """Quantiles of the length in px, the longest, and the share that is occluded."""
+        """Return quantiles and maximum of the length in px, and the share of occluded pixels."""
         values: dict[str, float] = {}
         for name, vectors in self.vectors().items():
             length = np.linalg.norm(vectors, axis=1) if len(vectors) else np.zeros(1)

@@ -1,4 +1,4 @@
-"""How things move: positions in frame 1 to displacements, smooth everywhere."""
+"""The motion of camera and layers: smooth functions from positions in frame 1 to displacements."""
 
 import math
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ _NUM_WAVES = 2
 
 @dataclass(frozen=True)
 class Camera:
-    """What a moving camera does to the background: a homography about the frame's centre."""
+    """The motion of the background under a moving camera: a homography about the frame centre."""
 
     pivot: Tensor
     """(2,) the centre of the frame."""
@@ -31,7 +31,7 @@ class Camera:
         offset = points - self.pivot
         moved = transform(self.linear, offset) + self.shift
         depth = 1 + (offset * self.perspective).sum(-1, keepdim=True)
-        if space is not None:  # x + t / Z: what is near moves more
+        if space is not None:  # x + t / Z: near layers move more
             sideways, forward = (space.inverse_depth(offset) * space.travel).split([2, 1], -1)
             moved, depth = moved + sideways, depth - forward
         return moved / depth.clamp_min(0.2) - offset
@@ -39,16 +39,16 @@ class Camera:
 
 @dataclass(frozen=True)
 class OwnMotion:
-    """What D layers do beside following the camera."""
+    """The motion of D layers in addition to that of the camera."""
 
     center: Tensor
-    """(B, D, 2) about which they turn, in frame 1."""
+    """(B, D, 2) centre of rotation, in frame 1."""
     linear: Tensor
     """(B, D, 2, 2) rotation and zoom."""
     shift: Tensor
     """(B, D, 2)."""
     wave_number: Tensor
-    """(B, D, N, 2) of the waves that bend the layer, in radians per pixel."""
+    """(B, D, N, 2) of the waves that deform the layer, in radians per pixel."""
     wave_phase: Tensor
     """(B, D, 1, N)."""
     wave_height: Tensor
@@ -62,7 +62,7 @@ class OwnMotion:
         return rigid + transform(self.wave_height.mT, waves)
 
     def of_some(self, moving: Tensor) -> "OwnMotion":
-        """Return this motion for layers where (B, D) `moving` is 1.0, none where it is 0.0."""
+        """Return the motion with layers at rest where (B, D) `moving` is 0.0 instead of 1.0."""
         moving = moving[..., None]
         still = torch.eye(2, device=moving.device)
         return replace(
@@ -74,7 +74,7 @@ class OwnMotion:
 
 
 def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int]) -> Tensor:
-    """(B,) factor of all motion of a scene: most at 1, some tiny, some large, some 0."""
+    """(B,) factor of all motion of a scene: mostly 1, sometimes small, large or 0."""
     kind = dice.uniform(batch)
     tiny = dice.log_uniform(batch, low=0.03, high=0.3)
     large = dice.uniform(batch, low=1.0, high=config.large_factor)
@@ -88,7 +88,7 @@ def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int
 def draw_camera(
     config: RenderConfig, dice: Dice, pace: Tensor, flat: Tensor, size: tuple[int, int]
 ) -> Camera:
-    """Draw the camera's motion for each scene; `flat` (B, 2) damps what is not sideways."""
+    """Draw the motion of the camera; `flat` (B, 2) damps motion that is not horizontal."""
     batch, half = len(pace), max(size) / 2
     turn_pace = pace.clamp(max=2) * flat[:, 1]
     length = dice.lengths(batch, quantiles=config.background_shift)
@@ -96,7 +96,7 @@ def draw_camera(
     angle = dice.mostly_small(batch, extent=math.radians(config.background_rotation))
     zoom = dice.mostly_small(batch, extent=config.background_zoom)
     forward = dice.happens(batch, share=config.forward_share)
-    inwards = dice.uniform(batch, low=-0.25).sign()  # one in five drives backwards
+    inwards = dice.uniform(batch, low=-0.25).sign()  # one of five moves backward
     zoom = zoom + forward * inwards * dice.uniform(batch, high=config.forward_zoom)
     tilt = dice.mostly_small(batch, 2, extent=config.perspective / half)
     return Camera(
@@ -110,7 +110,7 @@ def draw_camera(
 def draw_own_motion(
     config: RenderConfig, dice: Dice, pace: Tensor, flat: Tensor, layers: int
 ) -> OwnMotion:
-    """Draw what each layer does on its own, centres left at zero; the background only bends."""
+    """Draw the motion of each layer, with centres at zero; the background is only deformed."""
     batch = len(pace)
     length = dice.lengths(batch, layers, quantiles=config.object_shift) * pace[:, None]
     shift = dice.directions(batch, layers) * length[..., None] * flat[:, None]
@@ -127,13 +127,13 @@ def draw_own_motion(
 
 
 def _shared(config: RenderConfig, dice: Dice, rigid: Tensor) -> Tensor:
-    """Let some objects stand still on the background, and some move like the one behind."""
+    """Let some objects rest on the background, and some move like the object behind them."""
     batch, layers = rigid.shape[:2]
     moving = 1 - dice.happens(batch, layers, 1, share=config.still_share)
     moving[:, 0] = 0  # the background
     rigid = rigid * moving
     together = dice.happens(batch, layers, 1, share=config.group_share)
-    together[:, :2] = 0  # behind the first object is only the background
+    together[:, :2] = 0  # there is no object behind the first
     return torch.lerp(rigid, rigid.roll(1, dims=1), together)
 
 
@@ -142,7 +142,7 @@ def _draw_waves(
 ) -> dict[str, Tensor]:
     shape = (len(pace), layers, _NUM_WAVES)
     length = dice.log_uniform(*shape, 1, low=50, high=400)
-    length[:, 0] *= 3  # the background bends like a landscape, not like cloth
+    length[:, 0] *= 3  # the background has longer waves than objects
     number = dice.directions(*shape) * (2 * math.pi / length)
     slope = dice.uniform(*shape, 1, high=config.deform / _NUM_WAVES)
     bends = dice.happens(len(pace), layers, 1, 1, share=config.deform_share)

@@ -18,7 +18,7 @@ def smooth_noise(
 
 
 def octaves(dice: Dice, count: int, size: tuple[int, int], cells: int, channels: int = 1) -> Tensor:
-    """(N, C, H, W): smooth noise with ever finer, ever weaker detail, down to about two pixels."""
+    """(N, C, H, W): sum of smooth noise from `cells` to about two pixels, finer detail weaker."""
     field = smooth_noise(dice, count, size, cells, channels)
     height = 1.0
     while cells * 4 < max(size):

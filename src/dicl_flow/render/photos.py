@@ -1,3 +1,5 @@
+"""Lists the photographs that rendered scenes are made of."""
+
 from pathlib import Path
 
 from ..errors import InputError
@@ -6,9 +8,11 @@ PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".p
 
 
 def list_photos(folder: Path) -> list[Path]:
-    """All photographs of a folder and the folders in it, in order."""
+    """Return all photographs in a folder and its subfolders, sorted."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"no folder of photographs {folder}; or say 'procedural'")
+        raise FileNotFoundError(
+            f"no folder of photographs {folder}; without photographs, use 'procedural'"
+        )
     files = (f for f in sorted(folder.rglob("*")) if f.suffix.lower() in PHOTO_SUFFIXES)
     photos = [file for file in files if not file.name.startswith(".")]
     if not photos:

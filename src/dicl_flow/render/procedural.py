@@ -1,4 +1,4 @@
-"""Computed textures: noise, repeated patterns, and areas with next to nothing on them."""
+"""Procedural textures: noise, repeated patterns, and areas with little or no texture."""
 
 import math
 
@@ -56,7 +56,7 @@ def _dots(dice: Dice, count: int, size: Size) -> Tensor:
 
 
 def _tiles(dice: Dice, count: int, size: Size) -> Tensor:
-    """One small piece of noise, repeated."""
+    """One small tile of noise, repeated."""
     tile = octaves(dice, count, (32, 32), 4) / 3 + 0.5
     piece = F.interpolate(tile, scale_factor=1.5, mode="bicubic")
     repeats = [math.ceil(side / 48) for side in size]
@@ -73,7 +73,7 @@ def _flat(dice: Dice, count: int, size: Size) -> Tensor:
 
 
 def _turned(dice: Dice, count: int, size: Size) -> tuple[Tensor, Tensor]:
-    """(N, 1, H, W) coordinates x and y in pixels, positive, in axes turned at random."""
+    """(N, 1, H, W) coordinates x and y in pixels, positive, with randomly rotated axes."""
     y = torch.arange(size[0], device=dice.device, dtype=torch.float32)[:, None]
     x = torch.arange(size[1], device=dice.device, dtype=torch.float32)
     direction = dice.directions(count, 1, 1, 1)
@@ -82,7 +82,7 @@ def _turned(dice: Dice, count: int, size: Size) -> tuple[Tensor, Tensor]:
 
 
 def _wave(dice: Dice, count: int, x: Tensor) -> Tensor:
-    """Stripes of all widths, from soft to hard."""
+    """Stripes of random width, with soft to hard edges."""
     period = dice.log_uniform(count, 1, 1, 1, low=6, high=80)
     hardness = dice.uniform(count, 1, 1, 1, low=0.3, high=1) * period / 4
     return _edge((2 * math.pi * x / period).sin() * hardness)

@@ -1,4 +1,4 @@
-"""Pairs of frames with exact flow, rendered on the device, as many as training asks for."""
+"""Renders batches of pairs with exact flow on the device."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ _SMALLEST_SIDE = 16
 
 @dataclass(frozen=True)
 class RenderedBatch:
-    """Rendered pairs with all that is known of them."""
+    """Rendered pairs with flow, validity and layers."""
 
     image1: Tensor
     """(B, 3, H, W) float32 in [0, 1]."""
@@ -30,26 +30,26 @@ class RenderedBatch:
     flow: Tensor
     """(B, 2, H, W) float32."""
     valid: Tensor
-    """(B, H, W) bool: what counts by the config's `max_flow` and `visible_only`."""
+    """(B, H, W) bool: as the settings `max_flow` and `visible_only` say."""
     layers: Tensor
-    """(2B, H, W) uint8: which layer of the scene is seen, in frame 1, then in frame 2."""
+    """(2B, H, W) uint8: the visible layer of the scene, in frame 1, then in frame 2."""
 
     @property
     def layer(self) -> Tensor:
-        """(B, H, W) uint8: which layer is seen in frame 1; 0 is the background."""
+        """(B, H, W) uint8: the visible layer in frame 1; 0 is the background."""
         return self.layers[: len(self.flow)]
 
     @cached_property
     def occluded(self) -> Tensor:
-        """(B, H, W) bool: hidden in frame 2, or outside of it. Training does not ask for it."""
+        """(B, H, W) bool: hidden in frame 2, or outside it. Computed on first use."""
         return find_occluded(self.flow, self.layers)
 
     def to_batch(self) -> FlowBatch:
-        """Return what training reads."""
+        """Return the batch for training."""
         return FlowBatch(self.image1, self.image2, self.flow, self.valid)
 
     def to_samples(self) -> list[FlowSample]:
-        """Return the pairs one by one, as if read from files."""
+        """Return the pairs as samples, as if read from files."""
         image1, image2, flow = (
             tensor.permute(0, 2, 3, 1).cpu().numpy()
             for tensor in (self.image1, self.image2, self.flow)
@@ -83,7 +83,7 @@ class Renderer:
 
     @torch.no_grad()
     def render(self, batch: int, step: int) -> RenderedBatch:
-        """Render `batch` scenes; nothing waits for the device."""
+        """Render `batch` scenes, without synchronising with the device."""
         self.dice.restart(self.seed, step)
         with torch.autocast(self.device.type, enabled=False):
             scene = draw_scene(self.config, self.dice, batch, self.size, self.textures, self.shapes)

@@ -1,8 +1,8 @@
-"""Scenes as layers: what covers them, where they lie, how they move.
+"""Scenes as layers, each with texture, outline and motion.
 
-The trick that makes the flow exact: a layer's texture and outline are fixed in frame 2, and
-frame 1 looks them up at x + f(x). So the flow at x is f(x), for any smooth f, with nothing to
-invert. All smooth maps are computed on nodes a few pixels apart; between them they are linear.
+The flow is exact because texture and outline of a layer are defined in frame 2, and frame 1 looks
+them up at x + f(x). So the flow at x is f(x), for any smooth f, and nothing has to be inverted. All
+smooth maps are computed on nodes a few pixels apart, and are linear in between.
 """
 
 import math
@@ -27,43 +27,43 @@ from .space import Space, draw_space
 from .textures import TextureAtlas
 
 _NODE_SPACING = 8  # px
-_FLAT = 0.03  # what is left of vertical motion in a scene that moves sideways
-_NOWHERE = 1e4  # px outside: the distance of an object that is not there
+_FLAT = 0.03  # remaining vertical motion in a scene with horizontal motion
+_NOWHERE = 1e4  # px: the distance to the edge of an object that is absent
 
 
 @dataclass(frozen=True)
 class Scene:
-    """D layers, 0 the background, the last the nearest; both frames stacked, frame 1 first."""
+    """D layers, from 0, the background, to the nearest; both frames are stacked, frame 1 first."""
 
     flow: Tensor
     """(2B, D, h, w, 2) displacements on the nodes."""
     texture: Tensor
-    """(2B, D, h, w, 3) where to look in the atlas, each axis in [-1, 1]."""
+    """(2B, D, h, w, 3) positions in the texture atlas, each axis in [-1, 1]."""
     place: Tensor
-    """(2B, D-1, h, w, 2) where to look in an object's outline, each axis in [-1, 1]."""
+    """(2B, D-1, h, w, 2) positions in the outline of an object, each axis in [-1, 1]."""
     outline: Tensor
-    """(B, D-1, S, S) signed distance to the object's edge in px, plus 1/2: above 0 it shows."""
+    """(B, D-1, S, S) signed distance to the edge of the object in px, plus 1/2; visible above 0."""
     gain: Tensor
-    """(B, D, 3) of the texture's colours."""
+    """(B, D, 3) factor of the colours of the texture."""
     offset: Tensor
-    """(B, D, 1) added to them."""
+    """(B, D, 1) added to the colours."""
     depth: Tensor
-    """(B, D, 1) from near 0 to 1, the background."""
+    """(B, D, 1) in [0, 1]; the background has 1."""
 
 
 @dataclass(frozen=True)
 class _Layers:
-    """How the layers of a scene move."""
+    """The motion of the layers of a scene."""
 
     camera: Camera
     own: OwnMotion
     follow: Tensor
-    """(B, D, 1, 1) how much of the camera's motion a layer sees."""
+    """(B, D, 1, 1) factor of the motion of the camera."""
     space: Space | None
-    """Where the layers stand, if any scene has depth."""
+    """The position of the layers in space, if any scene has depth."""
 
     def seen_flow(self, points: Tensor) -> Tensor:
-        """(B, D, P, 2) positions -> (B, D, P, 2) displacements, were all layers at rest."""
+        """(B, D, P, 2) positions -> (B, D, P, 2) displacements by the camera alone."""
         return self.follow * self.camera.flow(points, self.space)
 
     def flow(self, points: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ def draw_scene(
     nodes = _nodes(size, dice.device)  # (h, w, 2)
     points = nodes.view(1, 1, -1, 2).expand(batch, num_layers, -1, -1)
     flow = layers.flow(points)
-    # where each node of frame 1, then of frame 2, lies in frame 2
+    # the position in frame 2 of each node of frame 1, then of frame 2
     target = torch.cat([points + flow, points])
     center1 = layers.own.center[:, :, None]
     center = center1 + layers.flow(center1)  # (B, D, 1, 2) in frame 2
@@ -129,7 +129,7 @@ def _draw_motion(
         own = own.of_some(space.moving)
         follow = torch.lerp(follow, torch.ones_like(follow), space.deep[..., None, None])
     layers = _Layers(camera, own, follow, space)
-    # objects are near their place half-way between the frames, so that fast ones are seen too
+    # positions are drawn for the time half-way between the frames, so that fast objects are seen
     spread = dice.uniform(batch, num_layers, 1, 2, low=-0.5, high=0.5) * (1 + 2 * config.margin)
     middle = camera.pivot + 2 * camera.pivot * spread
     moved = layers.seen_flow(middle) + own.shift[:, :, None]
@@ -142,13 +142,13 @@ def _draw_motion(
 def _spread_grounds(
     space: Space, position: Tensor, place: Tensor, outline: Tensor, reach: int
 ) -> tuple[Tensor, Tensor]:
-    """Give grounds and walls their outline: all that lies on the near side of their horizon.
+    """Set the outline of ground and walls: everything on the near side of their horizon.
 
-    Their signed distance is linear, so a ramp as wide as the frame shows it exactly.
+    Their signed distance is linear, so a ramp as wide as the frame represents it exactly.
     """
     ground = space.ground[:, 1:]
     facing = space.facing[:, 1:, None].repeat(2, 1, 1, 1)
-    distance = (position[:, 1:] * facing).sum(-1, keepdim=True) / reach  # beyond 1: the ramp ends
+    distance = (position[:, 1:] * facing).sum(-1, keepdim=True) / reach  # the ramp ends at 1
     ramp = torch.linspace(-1, 1, outline.shape[-1], device=outline.device) * reach + 0.5
     here = torch.cat([distance, torch.zeros_like(distance)], -1)
     return (
@@ -160,7 +160,7 @@ def _spread_grounds(
 def _draw_outlines(
     config: RenderConfig, dice: Dice, position: Tensor, size: tuple[int, int], shapes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(2B, D, P, 2) positions relative to the centres -> where to look, and in what."""
+    """(2B, D, P, 2) positions relative to the centres -> positions in outlines, and outlines."""
     batch, objects = len(position) // 2, position.shape[1] - 1
     low, high = (min(size) * radius for radius in config.object_radius)
     radius = dice.log_uniform(batch, objects, low=low, high=high)
@@ -180,19 +180,19 @@ def _draw_outlines(
 def _draw_textures(
     config: RenderConfig, dice: Dice, position: Tensor, textures: TextureAtlas
 ) -> Tensor:
-    """(2B, D, P, 2) positions relative to the centres -> (2B, D, P, 3) where in the atlas."""
+    """(2B, D, P, 2) positions relative to the centres -> (2B, D, P, 3) positions in the atlas."""
     batch, layers = len(position) // 2, position.shape[1]
     low, high = config.texture_scale
     scale = dice.log_uniform(batch, layers, low=low, high=high).log()
     turn = dice.mostly_small(batch, layers, extent=math.pi)
-    turn[:, 0] /= 6  # the background stands nearly upright
+    turn[:, 0] /= 6  # the background is nearly upright
     matrix = rotation_and_zoom(turn, scale)
     matrix[..., 0] *= dice.uniform(batch, layers, 1, low=-1.0).sign()  # some are mirrored
     height, width = textures.size
     half = torch.stack([matrix.new_full((), side / 2) for side in (width, height)])
     matrix = (matrix / half[:, None]).repeat(2, 1, 1, 1)
     origin = dice.uniform(batch, layers, 1, 2, low=-1.0)
-    origin[:, 0] *= 0.3  # and shows the middle of its picture, not the seam of the mirror
+    origin[:, 0] *= 0.3  # and shows the middle of its texture, not the mirrored border
     place = transform(matrix, position) + origin.repeat(2, 1, 1, 1)
     number = _draw_numbers(config, dice, batch, layers, textures)
     slot = ((2 * number + 1) / len(textures) - 1)[..., None, None].repeat(2, 1, 1, 1)
@@ -202,7 +202,7 @@ def _draw_textures(
 def _draw_numbers(
     config: RenderConfig, dice: Dice, batch: int, layers: int, textures: TextureAtlas
 ) -> Tensor:
-    """(B, D) which texture of the atlas."""
+    """(B, D) index of the texture in the atlas."""
     photos, computed = textures.num_photos, len(textures) - textures.num_photos
     share = 1.0 if not photos else config.procedural_share if computed else 0.0
     photo = dice.integers(batch, layers, high=max(photos, 1))
@@ -211,7 +211,7 @@ def _draw_numbers(
 
 
 def _nodes(size: tuple[int, int], device: torch.device) -> Tensor:
-    """(h, w, 2) positions in px: the corners of the frame and evenly between."""
+    """(h, w, 2) positions in px, evenly spaced from corner to corner of the frame."""
     y, x = (
         torch.linspace(0, side - 1, math.ceil((side - 1) / _NODE_SPACING) + 1, device=device)
         for side in size

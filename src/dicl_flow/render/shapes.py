@@ -1,8 +1,7 @@
-"""A bank of outlines, each a signed distance: sharp at any scale, positive inside.
+"""A bank of outlines as signed distances: sharp at any scale, positive inside.
 
-Shapes live in the square [-1, 1]², and every one leaves its border free. A shape is first any
-function that is positive inside; dividing it by its slope makes it a distance near its edge,
-which is all that antialiasing asks for.
+Shapes lie in the square [-1, 1]² and do not touch its border. A shape is first any function that is
+positive inside; divided by its slope, it is a distance near its edge, as antialiasing needs it.
 """
 
 import math
@@ -17,7 +16,7 @@ _MARGIN = 0.96
 
 
 def shape_bank(dice: Dice, count: int, side: int) -> Tensor:
-    """(N, 1, S, S) signed distances in units of half the square, all kinds in turn."""
+    """(N, 1, S, S) signed distances in units of half the square, of all kinds in turn."""
     axis = torch.linspace(-1, 1, side, device=dice.device)
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     plane = Plane(dice, x, y)
@@ -41,13 +40,13 @@ class Plane:
         return self.dice.uniform(count, 1, 1, low=low, high=high)
 
     def turned(self, count: int) -> tuple[Tensor, Tensor]:
-        """(N, S, S) coordinates x and y in axes turned at random."""
+        """(N, S, S) coordinates x and y with randomly rotated axes."""
         angle = self.draw(count, 0, 2 * math.pi)
         cos, sin = angle.cos(), angle.sin()
         return cos * self.x + sin * self.y, cos * self.y - sin * self.x
 
     def moved(self, count: int) -> "Plane":
-        """Return the plane of N shapes whose centres lie a little off the middle."""
+        """Return the plane of N shapes with centres slightly off the middle."""
         x, y = self.draw(count, -0.35, 0.35), self.draw(count, -0.35, 0.35)
         return Plane(self.dice, self.x - x, self.y - y)
 
@@ -59,7 +58,7 @@ def _distance(values: Tensor, side: int) -> Tensor:
 
 
 def _blobs(plane: Plane, count: int) -> Tensor:
-    """From ellipses to amoebas."""
+    """Ellipses and irregular round shapes."""
     radius = plane.draw(count, 0.5, 0.8)
     amount = plane.draw(count, 0, 0.35)
     for frequency in range(2, 7):
@@ -70,7 +69,7 @@ def _blobs(plane: Plane, count: int) -> Tensor:
 
 
 def _polygons(plane: Plane, count: int) -> Tensor:
-    """Convex, of three to seven sides."""
+    """Convex polygons with three to seven sides."""
     sides, start = 7, plane.draw(count, 0, 2 * math.pi)
     value = torch.full_like(plane.x, 2.0).expand(count, -1, -1)
     number = 3 + plane.dice.integers(count, 1, 1, high=sides - 2)
@@ -86,7 +85,7 @@ def _solids(plane: Plane, count: int) -> Tensor:
 
 
 def _either(plane: Plane, one: Tensor, other: Tensor) -> Tensor:
-    """For each shape one of two, at random."""
+    """Choose one of two at random for each shape."""
     return torch.where(plane.draw(len(one), -1, 1) > 0, one, other)
 
 
@@ -99,7 +98,7 @@ def _curves(plane: Plane, count: int) -> Tensor:
 
 
 def _branches(plane: Plane, count: int) -> Tensor:
-    """Several bars that meet, like twigs or the legs of a stand."""
+    """Several bars that meet, like twigs."""
     fork = plane.moved(count)
     value = plane.draw(count, 0.02, 0.25) - fork.radius
     for _ in range(5):
@@ -137,7 +136,7 @@ def _fences(plane: Plane, count: int) -> Tensor:
 
 
 def _foliage(plane: Plane, count: int) -> Tensor:
-    """Scattered leaves: what noise leaves over inside a blob."""
+    """Scattered leaves: thresholded noise inside a blob."""
     leaves = smooth_noise(plane.dice, count, plane.size, 14)[:, 0]
     return torch.minimum(0.1 * (leaves - plane.draw(count, -0.5, 0.4)), _blobs(plane, count))
 
@@ -154,7 +153,7 @@ def _composites(plane: Plane, count: int) -> Tensor:
     return _either(plane, torch.maximum(one, other), torch.minimum(one, 0.2 - other))
 
 
-# in the bank each kind occurs as often as here: about a quarter is thin
+# kinds are as frequent in the bank as here: about a quarter is thin
 _KINDS = (
     _blobs,
     _curves,

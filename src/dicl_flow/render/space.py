@@ -1,7 +1,7 @@
-"""Scenes with depth: flat layers that stand in space, and a camera that travels among them.
+"""Scenes with depth: layers are planes in space, and the camera moves between them.
 
-A plane's inverse depth is linear in the picture, so the flow of its points has a closed form,
-which is all that the renderer asks of a motion.
+The inverse depth of a plane is linear in the picture, so the flow of its points has a closed form,
+as the renderer needs it.
 """
 
 import math
@@ -14,35 +14,35 @@ from ..config import RenderConfig
 from .dice import Dice
 
 _FARTHEST = (0.02, 0.35)  # inverse depth of the background
-_TILT = 0.8  # largest relative change of a layer's inverse depth from its middle to the edge
-_ROLL = 0.06  # rad: how far the ground is from level
-_NEAREST = 1.5  # inverse depth of what the camera nearly touches
-_MOVING_SHARE = 0.3  # of the layers: the others stand still in space
+_TILT = 0.8  # largest relative change of the inverse depth from the middle of a layer to its edge
+_ROLL = 0.06  # rad: standard deviation of the roll of the ground
+_NEAREST = 1.5  # largest inverse depth
+_MOVING_SHARE = 0.3  # share of layers with their own motion; the others rest in space
 
 
 @dataclass(frozen=True)
 class Space:
-    """Where the D layers of a scene stand; inverse depth 1 is near, 0 infinitely far.
+    """The position of the D layers of a scene in space; inverse depth 1 is near, 0 infinitely far.
 
-    Scenes without depth have no inverse depth and no travel.
+    In scenes without depth, inverse depth and travel are 0.
     """
 
     deep: Tensor
-    """(B, 1) 1.0 for scenes with depth, else 0.0."""
+    """(B, 1): 1.0 for scenes with depth, else 0.0."""
     middle: Tensor
     """(B, D, 1, 1) inverse depth at the centre of the frame."""
     slope: Tensor
     """(B, D, 1, 2) its change per pixel."""
     travel: Tensor
-    """(B, 1, 1, 3) how the camera moves: px sideways and down, share of the depth forward."""
+    """(B, 1, 1, 3) motion of the camera: px to the side and down, share of the depth forward."""
     ground: Tensor
-    """(B, D) 1.0 for layers that reach from their horizon to the frame's edge, else 0.0."""
+    """(B, D): 1.0 for layers that reach from their horizon to the edge of the frame, else 0.0."""
     facing: Tensor
-    """(B, D, 2) for those, the unit vector from the horizon towards the camera."""
+    """(B, D, 2) for these layers, the unit vector from the horizon towards the camera."""
     horizon: Tensor
-    """(B, D, 2) for those, a point of the horizon, relative to the centre of the frame."""
+    """(B, D, 2) for these layers, a point of the horizon, relative to the centre of the frame."""
     moving: Tensor
-    """(B, D) 1.0 for layers with a motion of their own, else 0.0."""
+    """(B, D): 1.0 for layers with their own motion, else 0.0."""
 
     def inverse_depth(self, offset: Tensor) -> Tensor:
         """(B, D, P, 2) positions relative to the centre of the frame -> (B, D, P, 1)."""
@@ -53,7 +53,7 @@ class Space:
 def draw_space(
     config: RenderConfig, dice: Dice, pace: Tensor, size: tuple[int, int], layers: int
 ) -> Space:
-    """Draw where the layers of each scene stand, and how the camera travels."""
+    """Draw the positions of the layers of each scene, and the motion of the camera."""
     batch = len(pace)
     half = torch.stack([pace.new_full((), side / 2) for side in (size[1], size[0])])
     deep = dice.happens(batch, 1, share=config.depth_share)
@@ -64,7 +64,7 @@ def draw_space(
     tilt = dice.directions(batch, layers) * dice.mostly_small(batch, layers, 1, extent=_TILT)
     slope = tilt * middle[..., None] / half.max()
     ground, facing, horizon = _draw_grounds(config, dice, batch, layers, half)
-    # from the background's depth at the horizon to a near one at the edge of the frame
+    # from the depth of the background at the horizon to a near one at the edge of the frame
     rise = dice.uniform(batch, layers, low=0.5, high=1.2) / (facing.abs() * half).sum(-1)
     rising = rise[..., None] * facing
     slope = torch.lerp(slope, rising, ground[..., None])
@@ -85,9 +85,9 @@ def draw_space(
 def _draw_grounds(
     config: RenderConfig, dice: Dice, batch: int, layers: int, half: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Which layers are ground or wall (B, D), where they face and their horizon (B, D, 2).
+    """Return which layers are ground or wall (B, D), their facing and their horizon (B, D, 2).
 
-    The first layer before the background may be the ground, the second a wall.
+    The first layer in front of the background may be the ground, the second a wall.
     """
     kinds = min(2, layers - 1)
     there = [dice.happens(batch, share=share) for share in config.ground_share[:kinds]]
@@ -98,15 +98,17 @@ def _draw_grounds(
     angle = torch.where(torch.arange(layers, device=dice.device) == 1, down, side)
     angle = angle + _ROLL * dice.normal(batch, layers)
     facing = torch.stack([angle.cos(), angle.sin()], -1)
-    away = dice.uniform(batch, layers, 1, low=-0.3, high=0.3)  # of the horizon from the centre
+    away = dice.uniform(
+        batch, layers, 1, low=-0.3, high=0.3
+    )  # distance of the horizon from the centre
     return ground, facing, facing * away * half
 
 
 def _draw_travel(config: RenderConfig, dice: Dice, pace: Tensor) -> Tensor:
-    """(B, 3): half of the cameras drive, mostly forward, the others move sideways."""
+    """(B, 3): half of the cameras move mostly forward, the others mostly sideways."""
     batch = len(pace)
     drives = dice.happens(batch, share=0.5)
-    ahead = dice.uniform(batch, low=-0.25).sign()  # one in five drives backwards
+    ahead = dice.uniform(batch, low=-0.25).sign()  # one of five moves backward
     forward = ahead * dice.uniform(batch, high=config.travel_forward) * pace.clamp(max=1.5)
     length = dice.lengths(batch, quantiles=config.travel_sideways) * pace
     sideways = dice.directions(batch) * (length * (1 - 0.8 * drives))[:, None]

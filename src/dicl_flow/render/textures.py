@@ -1,4 +1,4 @@
-"""What layers are covered with: photographs of a folder and computed textures, in one tensor."""
+"""The textures of layers: photographs and procedural textures in one tensor."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ class TextureAtlas:
         """Take two stacks (N, 3, H, W) with values in [0, 1] or uint8; one may be empty."""
         self.num_photos = len(photos)
         stack = torch.cat([_as_float(photos), _as_float(procedural)])
-        # (1, 3, P, H, W) in memory as (P, H, W, 3): one look-up finds its colours side by side
+        # (1, 3, P, H, W), in memory (P, H, W, 3): the colours of a pixel are adjacent
         self.images = stack.permute(0, 2, 3, 1).contiguous().permute(3, 0, 1, 2)[None]
 
     def __len__(self) -> int:
@@ -44,9 +44,9 @@ def load_textures(
     limit: int | None = None,
     size: tuple[int, int] = TEXTURE_SIZE,
 ) -> TextureAtlas:
-    """Load photographs, a folder or a list, beside computed textures; None: only computed ones.
+    """Load photographs, from a folder or a list, and procedural textures; None: only the latter.
 
-    `limit` takes that many photographs, spread evenly over the folder.
+    `limit` is the largest number of photographs, taken evenly from the folder.
     """
     paths = list_photos(Path(photos)) if isinstance(photos, str | Path) else photos or []
     if limit is not None and limit < len(paths):
@@ -65,7 +65,7 @@ def _read_photos(paths: Sequence[Path], size: tuple[int, int]) -> Tensor:
 
 
 def _fill(photo: Array, size: tuple[int, int]) -> Array:
-    """Scale a photo until it fills `size`, and cut off what is over, half at each end."""
+    """Scale a photo to fill `size` and crop the rest, half at each end."""
     sides = list(zip(size, photo.shape[:2], strict=True))
     scale = max(side / length for side, length in sides)
     height, width = (max(side, round(length * scale)) for side, length in sides)

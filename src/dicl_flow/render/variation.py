@@ -1,4 +1,4 @@
-"""Rendered pairs varied as real ones are: colours, parts of frame 2 hidden, flips."""
+"""Augmentation of rendered pairs on the device: colours, erased rectangles, flips."""
 
 import math
 
@@ -9,11 +9,11 @@ from ..config import AugmentConfig
 from ..data import FlowBatch
 from .dice import Dice
 
-_LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look
+_LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue
 
 
 def augment_batch(batch: FlowBatch, config: AugmentConfig, dice: Dice) -> FlowBatch:
-    """Vary every pair of a batch on its device; sizes stay, scenes have any scale as it is."""
+    """Augment every pair of a batch, without a change of scale: rendered scenes vary in scale."""
     image1, image2 = _change_colors(batch.image1, batch.image2, config, dice)
     flipped = FlowBatch(image1, _erase(image2, config, dice), batch.flow, batch.valid)
     for axis, share in ((0, config.horizontal_flip), (1, config.vertical_flip)):
@@ -24,7 +24,7 @@ def augment_batch(batch: FlowBatch, config: AugmentConfig, dice: Dice) -> FlowBa
 def _change_colors(
     image1: Tensor, image2: Tensor, config: AugmentConfig, dice: Dice
 ) -> tuple[Tensor, Tensor]:
-    """Brightness, contrast, saturation and hue; of some pairs each frame on its own."""
+    """Change brightness, contrast, saturation and hue; in some pairs, each frame separately."""
     batch = len(image1)
     draws = dice.uniform(2, 4, batch, low=-1.0)
     apart = dice.happens(batch, share=config.asymmetric_color)
@@ -34,14 +34,14 @@ def _change_colors(
 
 
 def _jitter(image: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
-    """Give each (3, H, W) one affine change of its colours; `draws` (4, B) lie in [-1, 1]."""
+    """Apply an affine change of colours to each (3, H, W); `draws` (4, B) are in [-1, 1]."""
     reach = (config.brightness, config.contrast, config.saturation, 2 * math.pi * config.hue)
     brightness, contrast, saturation, hue = (
         (extent * draw)[:, None, None] for extent, draw in zip(reach, draws, strict=True)
     )
     mean = image.mean((2, 3))[:, None]  # (B, 1, 3)
     gray = sum(weight * mean[..., i : i + 1] for i, weight in enumerate(_LUMA))
-    # about the grey of the frame: what contrast leaves where it is
+    # contrast is about the mean grey of the frame
     matrix = (1 + contrast) * _saturate(saturation) @ _turn(hue)
     offset = gray * -contrast
     mixed = torch.baddbmm((1 + brightness) * offset, (1 + brightness) * matrix, image.flatten(2))
@@ -49,21 +49,21 @@ def _jitter(image: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
 
 
 def _saturate(change: Tensor) -> Tensor:
-    """(B, 1, 1) -> (B, 3, 3): moves colours away from their own grey."""
+    """(B, 1, 1) -> (B, 3, 3): moves colours away from grey."""
     identity = torch.eye(3, device=change.device)
     gray = torch.cat([torch.full_like(identity[:, :1], weight) for weight in _LUMA], 1)
     return (1 + change) * identity - change * gray
 
 
 def _turn(angle: Tensor) -> Tensor:
-    """(B, 1, 1) radians -> (B, 3, 3): turns colours about the grey axis."""
+    """(B, 1, 1) radians -> (B, 3, 3): rotates colours about the grey axis."""
     identity = torch.eye(3, device=angle.device)
     across = (identity.roll(1, 0) - identity.roll(1, 1)) / math.sqrt(3)
     return angle.cos() * identity + (1 - angle.cos()) / 3 + angle.sin() * across
 
 
 def _erase(image: Tensor, config: AugmentConfig, dice: Dice) -> Tensor:
-    """Paint rectangles over the frames with their mean colour."""
+    """Fill random rectangles of the frames with their mean colour."""
     batch, _, height, width = image.shape
     mean = image.mean((2, 3), keepdim=True)
     row = torch.arange(height, device=image.device)[:, None]
@@ -93,5 +93,5 @@ def _flip(batch: FlowBatch, axis: int, chosen: Tensor) -> FlowBatch:
         return torch.where(which, values.flip(-1 - axis), values)
 
     flow = torch.where(chosen[:, None], batch.flow.flip(-1 - axis) * sign, batch.flow)
-    images = (mirrored(image, chosen[:, None]) for image in (batch.image1, batch.image2))
-    return FlowBatch(*images, flow, mirrored(batch.valid, chosen))
+    image1, image2 = (mirrored(image, chosen[:, None]) for image in (batch.image1, batch.image2))
+    return FlowBatch(image1, image2, flow, mirrored(batch.valid, chosen))

@@ -1,4 +1,4 @@
-"""Training: recipe -> batches -> loss -> step -> checkpoint."""
+"""Training: recipe, batches, loss, step, checkpoint."""
 
 from typing import TYPE_CHECKING
 

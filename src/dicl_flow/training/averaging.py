@@ -1,3 +1,5 @@
+"""An exponential moving average of the weights that are trained."""
+
 import copy
 
 import torch
@@ -5,18 +7,22 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """An exponential moving average of a model's parameters and of its norms' statistics.
+    """An exponential moving average of a model's parameters and of its batch norm statistics.
 
-    In training a norm divides a rare scene by the variance of a batch with that scene in it,
-    later by these statistics; the last few batches may have seen no such scene.
+    In training, batch norm divides a rare scene by the variance of a batch that contains it, at
+    inference by these statistics; the last few batches may not have contained such a scene.
     """
+
+    # Not torch.optim.swa_utils.AveragedModel: its decay is a number, fixed when it is made, and
+    # each update asks the device how many there were. A recorded step reads the rate on the device,
+    # where it rises during warm-up and is 0 after a step that is not finite.
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
 
     def rate(self, step: int) -> float:
-        """How far to follow at a step; young averages follow faster, to forget the start."""
+        """How far to follow at a step; at first faster, to forget the initial weights."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
@@ -29,7 +35,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def state_dict(self, model: nn.Module) -> dict[str, Tensor]:
-        """The averages; what is counted in whole numbers is taken from `model`."""
+        """The averages; integer buffers are copied from `model`."""
         for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
             if not mine.is_floating_point():
                 mine.copy_(theirs)

@@ -1,4 +1,4 @@
-"""Where training batches come from."""
+"""Sources of training batches: data sets on disk, rendered scenes, a few fixed samples."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ class BatchSource(Protocol):
     """An endless, resumable stream of batches: step n is always the same batch."""
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
-        """Yield this process's share of each step's batch, from `start_step` on."""
+        """Yield the share of this process in the batch of each step, starting at `start_step`."""
 
 
 class DataSource:
@@ -44,7 +44,7 @@ class DataSource:
 
 
 class RenderSource:
-    """Rendered scenes: as many as training asks for, from nothing but photographs."""
+    """Rendered scenes, as many as training needs, from photographs alone."""
 
     def __init__(self, config: TrainConfig, roots: Mapping[str, Path]) -> None:
         if len(config.data) > 1:
@@ -52,7 +52,7 @@ class RenderSource:
         self.config = config
         self.photos = find_root("rendered", roots)
         if str(self.photos) != PROCEDURAL:
-            list_photos(self.photos)  # complain now, not when the first batch is due
+            list_photos(self.photos)  # an error now, not at the first batch
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
         """See `BatchSource`."""
@@ -62,7 +62,7 @@ class RenderSource:
 
 
 class SceneSource:
-    """Rendered scenes of textures that are on the device already."""
+    """Rendered scenes with textures that are already on the device."""
 
     def __init__(self, config: TrainConfig, textures: TextureAtlas) -> None:
         self.config, self.textures = config, textures
@@ -89,11 +89,11 @@ class SceneSource:
 
 
 class FixedSource:
-    """The same few samples again and again, to see whether the network can learn them at all."""
+    """The same few samples in every step: a check whether the network can learn them at all."""
 
     def __init__(self, config: TrainConfig, roots: Mapping[str, Path], num_samples: int) -> None:
         if num_samples < 1:
-            raise InputError(f"`num_samples` is 1 or more, got {num_samples}")
+            raise InputError(f"`num_samples` must be at least 1, got {num_samples}")
         here = Processes(torch.device("cpu"))
         alike = AugmentConfig.crop_only(config.augment.crop)
         at_once = num_samples * config.optimizer.accumulate  # each part sees all samples
@@ -110,20 +110,20 @@ class FixedSource:
 
 
 def open_source(config: TrainConfig, roots: Mapping[str, Path]) -> BatchSource:
-    """Return what the recipe trains on."""
+    """Return the source of the data that the recipe names."""
     if any(entry.name == "rendered" for entry in config.data):
         return RenderSource(config, roots)
     return DataSource(config, roots)
 
 
 def on_own_stream(batches: Iterator[FlowBatch]) -> Iterator[FlowBatch]:
-    """Make each batch on a CUDA stream of its own, beside what the device is doing."""
+    """Make each batch on a separate CUDA stream, at the same time as the training step."""
     stream = torch.cuda.Stream()
     while True:
         with torch.cuda.stream(stream):
             batch = next(batches)
         current = torch.cuda.current_stream()
-        current.wait_stream(stream)  # whatever comes after uses the batch
+        current.wait_stream(stream)  # later work uses the batch
         for tensor in vars(batch).values():
             tensor.record_stream(current)
         yield batch

@@ -1,4 +1,4 @@
-"""Several processes, one batch: gradients and batch statistics are those of a single process."""
+"""Training with several processes: gradients and batch statistics are those of one process."""
 
 import os
 from dataclasses import dataclass
@@ -40,13 +40,13 @@ class Processes:
         return self.sum(value) / self.world_size
 
     def any(self, wish: bool) -> bool:
-        """Whether any process wishes so; also the place where all wait for each other."""
+        """Whether `wish` is true in any process; all processes wait for each other here."""
         if self.world_size == 1:
             return wish
         return bool(self.sum(torch.tensor(float(wish), device=self.device)).item())
 
     def share(self, batch: int, parts: int) -> int:
-        """How many of `batch` pairs this process takes at a time, in `parts` steps."""
+        """Number of pairs that this process takes at a time; a batch is computed in `parts`."""
         share, rest = divmod(batch, self.world_size * parts)
         if rest or not share:
             raise InputError(
@@ -57,7 +57,7 @@ class Processes:
 
 
 def join(device: torch.device) -> Processes:
-    """Join the group that torchrun describes in the environment; alone when there is none."""
+    """Join the group of processes that torchrun has set up; without torchrun, a group of one."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
         return Processes(device)
@@ -75,14 +75,14 @@ def leave(processes: Processes) -> None:
 
 
 def distribute(model: nn.Module, processes: Processes) -> nn.Module:
-    """Wrap a model so that its gradients are averaged; its norms must be shared already."""
+    """Wrap a model so that gradients are averaged; apply `share_norms` first."""
     if processes.world_size == 1:
         return model
     return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def share_norms(model: Model, processes: Processes) -> Model:
-    """Let batch norms see the batch of all processes; state-dict keys stay the same."""
+    """Compute batch norm over all processes; state-dict keys stay the same."""
     if processes.world_size == 1:
         return model
     if processes.device.type == "cuda":
@@ -95,11 +95,11 @@ def share_norms(model: Model, processes: Processes) -> Model:
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm over all processes, where SyncBatchNorm refuses to run (on CPUs)."""
+    """Batch norm over all processes on CPUs, which SyncBatchNorm does not support."""
 
     @classmethod
     def of(cls, norm: nn.BatchNorm2d) -> "SharedBatchNorm2d":
-        """Turn a plain norm into a shared one, parameters and statistics included."""
+        """Turn a plain norm into a shared one with the same parameters and statistics."""
         shared = cls(norm.num_features, norm.eps, norm.momentum)
         shared.load_state_dict(norm.state_dict(), strict=True)
         return shared
@@ -118,7 +118,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None  # we always track statistics
+        assert self.running_mean is not None  # statistics are always tracked
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         assert self.momentum is not None
@@ -128,7 +128,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
 
 class _Sum(torch.autograd.Function):
-    """all_reduce with a gradient: what each process owes every other."""
+    """all_reduce with a gradient: the sum of the gradients of all processes."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:

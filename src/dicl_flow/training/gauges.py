@@ -1,4 +1,4 @@
-"""What each level contributes while a network is trained: a level can die without a trace."""
+"""Gauges of each level during training; the loss does not show a level that learns nothing."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,9 +11,9 @@ from ..data import FlowBatch
 from ..models import LevelFlow
 from ..ops import at_least_float32
 
-ZERO = "zero_flow_error"  # px: what a network that says "nothing moves" would have
-_WINDOW = 1000  # steps that a level is given before it is said to add nothing
-_LEAST_GAIN = 0.01  # a smaller share of the error is chance
+ZERO = "zero_flow_error"  # px: the error of zero flow
+_WINDOW = 1000  # steps without a gain before a level is reported
+_LEAST_GAIN = 0.01  # share of the error; less may be chance
 
 Gauges = dict[str, float]
 
@@ -25,9 +25,9 @@ def level_gauges(
     strides: Sequence[int],
     upsample: Callable[[Tensor, tuple[int, int]], Tensor],
 ) -> Gauges:
-    """Mean errors in px, entropy and the probability of "no displacement", by stride.
+    """Return mean errors in px, the entropy and the probability of zero displacement, by stride.
 
-    `upsample` brings a level's flow to full size, as `FlowNetwork.upsample` does.
+    `upsample` brings the flow of a level to full size, as `FlowNetwork.upsample` does.
     """
     size = (batch.flow.shape[-2], batch.flow.shape[-1])
     count = batch.valid.sum().clamp(min=1)
@@ -48,15 +48,15 @@ def level_gauges(
 
 
 def name_of(stride: int, gauge: str) -> str:
-    """What a level's gauge is called in logs."""
+    """Return the name of a gauge of a level in logs."""
     return f"stride_{stride}/{gauge}"
 
 
 class LevelWatch:
-    """Tells which levels have added nothing for many steps.
+    """Reports levels that have contributed nothing for many steps.
 
-    A level adds something if its refined flow is nearer to the truth than the flow of the
-    level before it; the coarsest one, than zero flow.
+    A level contributes if its refined flow has a smaller error than the flow of the coarser level;
+    the coarsest level, if it has a smaller error than zero flow.
     """
 
     def __init__(self, strides: Sequence[int], step: int) -> None:
@@ -64,7 +64,7 @@ class LevelWatch:
         self._noted: list[Gauges] = []
 
     def note(self, step: int, gauges: Gauges) -> list[str]:
-        """Take the gauges of a step; return a sentence for each level that adds nothing."""
+        """Add the gauges of a step; return a sentence for each level that contributes nothing."""
         self._noted.append(gauges)
         if step - self._since < _WINDOW:
             return []
@@ -72,15 +72,15 @@ class LevelWatch:
         errors = [fmean(noted[name] for noted in self._noted) for name in names]
         self._noted, self._since = [], step
         return [
-            f"step {step}: the level of stride {stride} adds nothing: over {_WINDOW:,} steps its "
-            f"error is {after:.2f} px, and {before:.2f} px before it"
+            f"step {step}: the level of stride {stride} contributes nothing: over {_WINDOW:,} "
+            f"steps the error is {after:.2f} px after it and {before:.2f} px before it"
             for stride, (before, after) in zip(self._strides, pairwise(errors), strict=True)
             if after > (1 - _LEAST_GAIN) * before
         ]
 
 
 def _no_displacement(scores: Tensor) -> Tensor:
-    """(B, U, V, H, W) scores -> (B, H, W) probability of the displacement in the middle."""
+    """(B, U, V, H, W) scores -> (B, H, W) probability of zero displacement."""
     _, num_u, num_v, _, _ = scores.shape
     scores = at_least_float32(scores)
     still = scores[:, num_u // 2, num_v // 2]

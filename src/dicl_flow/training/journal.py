@@ -1,6 +1,6 @@
-"""What a run tells: a progress bar for people, log.jsonl for machines, TensorBoard for both.
+"""The reports of a run: a progress bar, log.jsonl and TensorBoard.
 
-Where nobody watches (a file, a pipe), a line every half minute stands for the bar.
+Without a terminal (output to a file or a pipe), a line every 30 s replaces the bar.
 """
 
 import json
@@ -15,11 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..files import Array, naming, write_files
 
-EVERY = 30.0  # seconds between two lines where there is no terminal
+EVERY = 30.0  # seconds between two lines without a terminal
 
 
 class Journal:
-    """Averages over the steps since the last entry, and writes them down."""
+    """Averages values over the steps since the last entry and writes them to the logs."""
 
     def __init__(self, path: Path, steps: int, start: int, *, quiet: bool) -> None:
         self.path = path
@@ -34,11 +34,11 @@ class Journal:
         self._task = self._progress.add_task("starting", total=steps, completed=start)
         self._progress.start()
         self._step, self._last, self._begin, self._closed = start, "", perf_counter(), Event()
-        if lines:  # from a thread of its own: a step may take minutes
+        if lines:  # in a thread, because a step may take minutes
             Thread(target=self._tell_now_and_then, daemon=True).start()
 
     def step(self, pairs: int, fraction: float, values: dict[str, float]) -> None:
-        """Note one step; `fraction` of the run is done with it."""
+        """Record a step, after which `fraction` of the run is done."""
         for key, value in values.items():
             self._sums[key] = self._sums.get(key, 0.0) + value
         self._count += 1
@@ -49,7 +49,7 @@ class Journal:
         self._progress.update(self._task, completed=fraction * total)
 
     def entry(self, step: int, extra: dict[str, float]) -> dict[str, float]:
-        """Write one line of averages; return it."""
+        """Write one line of averages and return it."""
         seconds = max(perf_counter() - self._since, 1e-9)
         line = {key: value / max(self._count, 1) for key, value in self._sums.items()}
         line = {"step": step, **line, "pairs_per_second": self._pairs / seconds, **extra}
@@ -89,7 +89,7 @@ class Journal:
             self.say(f"step {self._step}, {done:.1f} % done, {seconds:.0f} s{self._last}")
 
     def _forget_after(self, step: int) -> None:
-        """Drop lines of steps that a resumed run will take again."""
+        """Drop lines of steps that a resumed run repeats."""
         if self.path.exists():
             lines = self.path.read_text().splitlines()
             kept = [line for line in lines if _step_of(line) <= step]
@@ -100,7 +100,7 @@ def _step_of(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # a line cut off by a kill
+        return float("inf")  # cut off when the run was killed
 
 
 def _open_board(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""The training loop: batch, forward, loss, step; checkpoints that a kill cannot harm."""
+"""The training loop: steps, logs, checkpoints, and when to stop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .sheet import training_sheet
 from .stopping import Clock, StopSignal
 from .trainer import Trainer
 
-_PATIENCE = 10  # bad steps in a row before the run stops
+_PATIENCE = 10  # consecutive steps with a loss that is not finite before the run stops
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Limits:
-    """Ends other than the last step of the recipe."""
+    """Conditions that end a run before the last step of the recipe."""
 
     minutes: float | None = None
     epe: float | None = None
@@ -51,14 +51,14 @@ def train(
     watch: Callable[[Trainer], None] | None = None,
     quiet: bool = False,
 ) -> Outcome:
-    """Run a stage to its end, a limit or a signal; the folder holds a checkpoint at any time.
+    """Train until the last step, a limit or a signal; the folder then holds a checkpoint.
 
     `watch` is called before each step and after the last.
     """
     limits = limits or Limits()
     if processes.is_first:
         folder.prepare(config, resume=resume)
-    processes.any(False)  # the others wait until the folder is ready
+    processes.any(False)  # other processes wait until the folder is ready
     checkpoint = folder.last(config)
     trainer = Trainer(config, processes, None if checkpoint else initial)
     if checkpoint:
@@ -69,7 +69,8 @@ def train(
     if journal is not None and trainer.fresh_levels:
         strides = ", ".join(map(str, trainer.fresh_levels))
         journal.say(
-            f"the weights to start from have no level of stride {strides}: it begins afresh"
+            f"the weights to start from have no level of stride {strides}: it starts from random "
+            f"weights"
         )
     alarm = _alarm(limits.minutes, journal)
     try:
@@ -117,16 +118,16 @@ def _run(
 
 
 def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
-    """Say that the time is up while the first step is still under way; `cancel` once it is done.
+    """Report if the time is up before the first step is done; call `cancel` after that step.
 
-    Only then is it known how long a step takes, and without a step nothing would be learned.
+    A run takes at least one step, and only then is it known how long a step takes.
     """
 
     def tell() -> None:
         if journal is not None:
             journal.say(
-                f"a step takes longer than the {minutes:g} minutes asked for; the run ends after "
-                f"this one. A smaller batch or augment.crop in the recipe makes steps shorter"
+                f"a step takes longer than the limit of {minutes:g} minutes; the run ends after "
+                f"this step. A smaller batch or augment.crop in the recipe makes steps shorter"
             )
 
     alarm = Timer(60 * (minutes or 0), tell)
@@ -149,7 +150,7 @@ def _note(
     config, step = trainer.config, trainer.step
     journal.step(trainer.pairs_of_step, max(trainer.progress, step / config.steps), values)
     if "loss" not in values:
-        journal.say(f"step {step}: the loss or a gradient was not finite; skipped")
+        journal.say(f"step {step}: the loss or a gradient is not finite; step skipped")
     if step % config.log_every == 0:
         counts = {"pairs": trainer.pairs, "pairs_total": trainer.pairs_total}
         gauges = trainer.gauges() if "loss" in values else {}
@@ -166,7 +167,8 @@ def _check_patience(trainer: Trainer, folder: RunFolder) -> None:
     if trainer.processes.is_first:
         folder.save_bad_batch(vars(trainer.batch))
     raise InputError(
-        f"the loss was not finite {_PATIENCE} times in a row, last at step {trainer.step}; that "
-        f"batch is in {folder.bad_batch}; try a lower optimizer.learning_rate, optimizer.clip=1, "
-        f"or a few fixed samples (`num_samples=8`) to find out"
+        f"the loss was not finite in {_PATIENCE} consecutive steps, the last of them "
+        f"{trainer.step}; its batch is in {folder.bad_batch}; try a lower "
+        f"optimizer.learning_rate, optimizer.clip=1, or a few fixed samples (`num_samples=8`) to "
+        f"find the cause"
     )

@@ -1,3 +1,5 @@
+"""The training losses: end-point errors of all levels, weighted as in DICL-Flow, PWC-Net or VCN."""
+
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -11,9 +13,9 @@ from ..models import LevelFlow
 from ..ops import resize_by_matrices, upsample_flow, warp
 from .matching_loss import matching_loss
 
-_UNIT = 20  # input pixels, as PWC-Net measures motion
-_SMOOTH = 0.01  # px, added to an error before a power below 1 is taken: its slope stays finite
-_SAME_COLOR = 0.3  # largest distance of two RGB colours in [0, 1] that count as the same
+_UNIT = 20  # input pixels: the unit of motion in PWC-Net
+_SMOOTH = 0.01  # px, added to an error before a power below 1 is taken, so that the slope is finite
+_SAME_COLOR = 0.3  # largest distance between RGB colours in [0, 1] that count as equal
 
 
 def training_loss(
@@ -24,11 +26,11 @@ def training_loss(
     matching_weight: Tensor | float = 0.0,
     start: Tensor | None = None,
 ) -> Tensor:
-    """The loss that `config` asks for, and that of the out-of-range heads where there are any.
+    """Return the loss of `config`, plus that of the out-of-range heads where there are any.
 
-    `average` takes the mean of a number over the processes that share a batch;
-    `matching_weight` is what the cross-entropy of the scores counts now; `start` is the flow
-    that the first level began from, (B, 2, H, W), where there is one.
+    `average` is the mean of a number over the processes that share a batch; `matching_weight` is
+    the current factor of the cross-entropy of the scores; `start` is the (B, 2, H, W) flow that
+    the first level started from, if any.
     """
     truth, valid = batch.flow, batch.valid
     num_valid = average(valid.sum()).clamp(min=1)
@@ -56,13 +58,12 @@ def pyramid_loss(
     num_valid: Tensor | None = None,
     start: Tensor | None = None,
 ) -> Tensor:
-    """The paper's loss: end-point error of every level's flow at full size, weighted, averaged.
+    """The loss of the paper: weighted mean of the end-point errors of all levels at full size.
 
-    `truth` is (B, 2, H, W) in pixels, `valid` (B, H, W). A level answers only for motion
-    within its reach: pixels beyond count as zero but stay in the mean; invalid pixels leave
-    it. `num_valid` replaces the number of valid pixels of this batch where several
-    processes share one mean. Where the first level began from a flow, `start`, the motion
-    may be any: what levels can reach, and answer for, lies around that flow.
+    `truth` is (B, 2, H, W) in pixels, `valid` (B, H, W). Motion beyond the reach of a level has
+    zero error there but counts in the mean; invalid pixels do not count. `num_valid` replaces the
+    number of valid pixels of this batch if several processes share a mean. If the first level
+    started from a flow, `start`, the reach is relative to that flow.
     """
     count = (valid.sum() if num_valid is None else num_valid).clamp(min=1)
     rest = truth if start is None else truth - start
@@ -79,9 +80,9 @@ def pyramid_loss(
 def multi_scale_loss(
     levels: Sequence[LevelFlow], truth: Tensor, valid: Tensor, config: LossConfig
 ) -> Tensor:
-    """PWC-Net's loss: at the size of each level, summed over its pixels, averaged over pairs.
+    """The loss of PWC-Net: at the size of each level, sum over its pixels, mean over pairs.
 
-    The truth of a cell is the mean of its valid pixels; a cell without any is left out.
+    The truth of a cell is the mean of its valid pixels; a cell without any does not count.
     """
     terms = []
     for weight, flow, _ in _weighted_flows(levels, config):
@@ -100,7 +101,7 @@ def summed_loss(
     config: LossConfig,
     num_valid: Tensor,
 ) -> Tensor:
-    """VCN's loss: mean end-point error of every level's flow at full size, weighted, summed."""
+    """The loss of VCN: weighted sum of the mean end-point errors of all levels at full size."""
     terms = []
     for weight, flow, _ in _weighted_flows(levels, config):
         error = end_point_error(flow, truth, _enlarge_pixels)
@@ -114,10 +115,10 @@ def out_of_range_loss(
     configs: Sequence[LevelConfig],
     average: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Cross entropy of the out-of-range logits of all levels, both classes weighing the same.
+    """Cross-entropy of the out-of-range logits of all levels, with equal weight of both classes.
 
-    Out of range is what lies farther from the coarser level's flow than the radius, on either
-    axis, and what has another colour where the truth says it went: it is hidden there.
+    A pixel is out of range if its motion differs from the flow of the coarser level by more than
+    the radius on either axis, or if its colour differs where the truth leads: it is occluded.
     """
     truth, valid = batch.flow, batch.valid
     size = (truth.shape[-2], truth.shape[-1])
@@ -142,21 +143,21 @@ def end_point_error(
     truth: Tensor,
     upsample: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
 ) -> Tensor:
-    """(B, H, W) distance in pixels, after bringing a level's flow to the size of the truth."""
+    """(B, H, W) end-point error in pixels of a level, enlarged to the size of the truth."""
     size = (truth.shape[-2], truth.shape[-1])
     full = upsample(flow, size) if upsample else upsample_flow(flow, size, resize_by_matrices)
     return torch.linalg.vector_norm(full - truth, dim=1)
 
 
 def _enlarge_pixels(flow: Tensor, size: tuple[int, int]) -> Tensor:
-    """A flow at `size`, pixels being areas, as VCN has it."""
+    """Enlarge a flow to `size`; pixels are areas, as in VCN."""
     return upsample_flow(flow, size, partial(resize_by_matrices, corners=False))
 
 
 def _weighted_flows(
     levels: Sequence[LevelFlow], config: LossConfig
 ) -> Iterator[tuple[float, Tensor, int]]:
-    """Every flow that is trained: its weight, itself, and the index of its level."""
+    """Yield weight, flow and index of the level for every flow that is trained."""
     for kind, weights in (("matched", config.matched), ("refined", config.refined)):
         for index, (weight, level) in enumerate(zip(weights, levels, strict=bool(weights))):
             yield weight, getattr(level, kind), index

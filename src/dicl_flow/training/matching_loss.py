@@ -1,4 +1,4 @@
-"""Cross-entropy of the scores: it teaches a level to match before its flow is of any use."""
+"""Cross-entropy of the scores: trains a level to match before its flow is useful."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -11,11 +11,14 @@ from ..data import FlowBatch
 from ..models import LevelFlow
 from ..ops import at_least_float32
 
-_STILL, _FASTEST = 0.25, 2.0  # weight of a point that stands still; cells of motion that still add
+_STILL, _FASTEST = (
+    0.25,
+    2.0,
+)  # weight without motion; motion in cells above which the weight no longer grows
 
 
 def matching_weight(config: LossConfig, progress: float) -> float:
-    """What the cross-entropy counts; `progress` runs from 0 to 1 over the run."""
+    """Return the factor of the cross-entropy; `progress` goes from 0 to 1 over the run."""
     first, last = config.matching_weight
     return first + (last - first) * min(max(progress, 0.0), 1.0)
 
@@ -28,10 +31,9 @@ def matching_loss(
 ) -> Tensor:
     """Sum over levels of weight times the mean cross-entropy of the scores.
 
-    A soft-argmax trained by its end-point error alone finds "nothing moves" first where
-    motion is a fraction of a cell, and is saturated then: no gradient leads out of it. The
-    logarithm has one anywhere. `average` takes the mean of a number over the processes that
-    share a batch.
+    A soft-argmax that is trained by its end-point error alone first learns zero displacement where
+    motion is a fraction of a cell. Then it is saturated and has no gradient; the cross-entropy
+    always has one. `average` is the mean of a number over the processes that share a batch.
     """
     loss = batch.flow.new_zeros(())
     for weight, level in zip(weights, levels, strict=True):
@@ -43,11 +45,11 @@ def matching_loss(
 
 
 def score_entropy(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of a level's scores at four points a cell, and what each point counts.
+    """Return the cross-entropy of the scores of a level at four points per cell, and its weights.
 
-    Both are (B, 4, H, W). The target has the bilinear weights of the four displacements around
-    the motion that is left to the level, so that its expectation is that motion; the other
-    displacements count in the softmax alone.
+    Both are (B, 4, H, W). The target distribution has the bilinear weights of the four
+    displacements around the remaining motion, so that its mean is that motion; the other
+    displacements enter through the softmax only.
     """
     assert level.scores is not None
     scores = at_least_float32(level.scores)  # (B, U, V, H, W)
@@ -65,10 +67,10 @@ def score_entropy(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tenso
 
 
 def _targets(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """The motion left to a level at four points a cell, (B, 2, 4, H, W), and what each counts.
+    """Return the remaining motion at four points per cell, (B, 2, 4, H, W) in cells, and weights.
 
-    In cells. What moves counts more. A point counts nothing, and its motion is 0, where the
-    truth is not valid or farther from the level's start than the radius.
+    Moving points have a larger weight. Weight and motion are 0 where the truth is invalid or
+    farther from the start of the level than the radius.
     """
     assert level.scores is not None
     radius, (height, width) = level.scores.shape[1] // 2, level.scores.shape[-2:]
@@ -84,12 +86,12 @@ def _targets(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Te
     return torch.where(answerable[:, None], rest, 0), count
 
 
-@lru_cache(maxsize=64)  # two for each level and size of frames
+@lru_cache(maxsize=64)  # two per level and frame size
 def _points(cells: int, pixels: int, device: torch.device) -> Tensor:
-    """(2, cells) the pixels nearest to a quarter of a cell before and behind each cell.
+    """(2, cells): the pixels nearest to a quarter of a cell before and after each cell centre.
 
-    Corners lie on corners, as in every resize of this network. The nearest pixel, not a mean:
-    between two motions lies one that nothing has.
+    Corners are aligned, as in every resize of this network. The nearest pixel is used instead of a
+    mean, because the mean of two motions is a motion that nothing has.
     """
     spacing = (pixels - 1) / max(cells - 1, 1)
     center = torch.arange(cells, dtype=torch.float64, device=device) * spacing

@@ -1,3 +1,5 @@
+"""The optimizer and the learning rate over a run."""
+
 from math import cos, pi
 
 import torch
@@ -9,7 +11,7 @@ from ..config import OptimizerConfig, TrainConfig
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, *, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Adam or AdamW; norms, biases and the projection are never decayed."""
+    """Return Adam or AdamW; norms, biases and the projection have no weight decay."""
     decayed = [p for name, p in model.named_parameters() if p.ndim > 1 and "projection" not in name]
     chosen = {id(parameter) for parameter in decayed}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
@@ -24,7 +26,7 @@ def build_optimizer(
 
 
 def learning_rate(config: TrainConfig, step: int, progress: float) -> float:
-    """The rate of a step; `progress` runs from 0 to 1 over the run."""
+    """Return the learning rate of a step; `progress` goes from 0 to 1 over the run."""
     schedule = config.schedule
     factor = 1.0
     if schedule.kind == "step":

@@ -1,4 +1,4 @@
-"""Recipes: training stages by name or path, with changes from the command line."""
+"""Reads recipes by name or path and applies changes such as `optimizer.learning_rate=1e-4`."""
 
 import tomllib
 from pathlib import Path
@@ -11,7 +11,7 @@ _PACKAGED = Path(__file__).parents[1] / "recipes"
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
+    """Return the names of the recipes that come with the package."""
     return sorted(path.stem for path in _PACKAGED.glob("*.toml"))
 
 
@@ -38,10 +38,10 @@ def _find(name: str) -> Path:
 
 
 def _apply(table: dict[str, Any], change: str) -> None:
-    """Set `a.b=value`, the value in TOML's notation; a bare word is a string."""
+    """Set `a.b=value`; the value is TOML, or a string without quotes."""
     key, separator, text = change.partition("=")
     if not separator or not key:
-        raise InputError(f"a change of a recipe is key=value, got {change!r}")
+        raise InputError(f"a change to a recipe must be key=value, got {change!r}")
     *parents, last = key.strip().split(".")
     for parent in parents:
         table = table.setdefault(parent, {})

@@ -1,4 +1,4 @@
-"""A whole training step as one CUDA graph: the same kernels, without the gaps between them."""
+"""A whole training step as one CUDA graph: the same kernels without launch gaps."""
 
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
@@ -10,27 +10,27 @@ from ..accelerated.inference import cudnn_flags
 from ..data import FlowBatch
 from .averaging import WeightAverage
 
-_WARM_UP = 3  # eager runs before recording: cuDNN chooses, Triton compiles, the allocator settles
+_WARM_UP = 3  # runs before recording: cuDNN selects algorithms, Triton compiles, memory is reserved
 
 
 class _Recording(NamedTuple):
     batch: FlowBatch
-    """Where the graph reads."""
+    """The input of the graph."""
     graph: torch.cuda.CUDAGraph
     result: Tensor
-    """Where it writes."""
+    """The output of the graph."""
 
 
 class RecordedStep:
-    """Gradients, clipping, optimizer and average of a step, recorded once a key, then replayed.
+    """Gradients, clipping, optimizer and average of a step, recorded once per key, then replayed.
 
     `backward(batch)` leaves gradients in the parameters and returns (loss, EPE). A step that is
-    not finite changes nothing: the optimizer and the norms' statistics are told on the device.
+    not finite changes nothing; that is decided on the device.
 
-    All recordings work in the same memory, one after the other. Each writes before it reads
-    there: what lasts from step to step (parameters, statistics, the optimizer's state, averages,
-    batches) was made outside. What it leaves there (its result, the flows of its levels,
-    gradients) holds until another one is replayed, and is read before.
+    All recordings share one memory pool. Each writes there before it reads: whatever lasts from
+    step to step (parameters, statistics, optimizer state, averages, batches) is allocated outside.
+    What a recording leaves in the pool (its result, the flows of its levels, gradients) is valid
+    until another one is replayed.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class RecordedStep:
         self._rate, self._follow = torch.zeros((), device=device), torch.zeros((), device=device)
         self._recordings: dict[Hashable, _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        # one for all: memory that was used on a stream is used again on the same one only; and
-        # first in line: what is made beside the step takes what the step leaves free
+        # One stream for all recordings, because memory is reused only on the stream that used it.
+        # High priority: rendering of the next batch gets what the step leaves free.
         self._stream = torch.cuda.Stream(priority=-1)
 
     def __call__(self, key: Hashable, batch: FlowBatch, rate: float, follow: float) -> Tensor:
-        """Take a step; return (loss, EPE, gradient norm). `follow` is the average's rate.
+        """Take a step; return (loss, EPE, gradient norm). `follow` is the rate of the average.
 
-        Steps of one `key` do the same with batches of the same shape.
+        Steps with the same `key` are the same computation on batches of the same shape.
         """
         if key not in self._recordings:
             self._recordings[key] = self._record(batch)
@@ -77,8 +77,10 @@ class RecordedStep:
                 self._model.zero_grad(set_to_none=True)
                 self._backward(batch)
             for buffer, value in zip(self._model.buffers(), before, strict=True):
-                buffer.copy_(value)  # no trace of the warm-up
-            self._model.zero_grad(set_to_none=True)  # so that replays overwrite, not add
+                buffer.copy_(value)  # undo the warm-up
+            self._model.zero_grad(
+                set_to_none=True
+            )  # so that replays overwrite gradients instead of adding to them
             with torch.cuda.graph(graph, self._pool, stream):
                 result = self._step(batch)
         torch.cuda.current_stream().wait_stream(stream)
@@ -95,17 +97,17 @@ class RecordedStep:
         self._optimizer.step()
         for buffer, value in zip(statistics, before, strict=True):
             torch.where(finite, buffer, value, out=buffer)
-        if self._average is not None:  # of what is finite now
+        if self._average is not None:  # the parameters are finite in any case
             self._average.follow(self._model, torch.where(finite, self._follow, 0))
         return result
 
     def _prepare_optimizer(self) -> None:
-        """Let the optimizer make its state, without a step, and read its rate from the device."""
+        """Create the optimizer state without a step, and put the learning rate on the device."""
         for group in self._optimizer.param_groups:
             group["lr"] = self._rate
         if not self._optimizer.state:
             for parameter in self._model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
-            self._optimizer.step()  # of length zero
+            self._optimizer.step()  # with learning rate 0
             for state in self._optimizer.state.values():
                 state["step"].zero_()

@@ -1,4 +1,4 @@
-"""Where the data that a recipe trains on lies."""
+"""The folders of the data sets that a recipe trains on."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,19 +10,19 @@ PROCEDURAL = "procedural"  # --data rendered=procedural: no photographs
 
 
 def find_root(name: str, roots: Mapping[str, Path]) -> Path:
-    """Return the folder of a data set of the recipe; "chairs" holds "chairs:val" as well."""
+    """Return the folder of a data set of the recipe; "chairs" includes "chairs:val"."""
     for known in (name, name.partition(":")[0]):
         if known in roots:
             return roots[known]
     place = f"`roots={{'{name}': PATH}}`"
-    raise InputError(f"the recipe trains on {name!r}: say where it lies with {place}")
+    raise InputError(f"the recipe trains on {name!r}: give its folder with {place}")
 
 
 def check_roots(config: TrainConfig, roots: Mapping[str, Path]) -> None:
-    """Refuse, before anything is imported or listed, data that is not there at all."""
+    """Refuse missing data before anything is imported or listed."""
     for entry in config.data:
         root = find_root(entry.name, roots)
         procedural = entry.name == "rendered" and str(root) == PROCEDURAL
         if not (procedural or root.exists()):
-            hint = "; or say 'procedural'" if entry.name == "rendered" else ""
+            hint = "; without photographs, use 'procedural'" if entry.name == "rendered" else ""
             raise FileNotFoundError(f"no folder {root} for the data set {entry.name!r}{hint}")

@@ -1,4 +1,4 @@
-"""A run folder: what is in it, written whole or not at all."""
+"""The folder of a training run: config, log, checkpoint, weights; files are replaced atomically."""
 
 import io
 import pickle
@@ -11,7 +11,7 @@ from ..files import check_folder, read_bytes, write_files
 
 Checkpoint = dict[str, Any]
 
-# Settings that may change between a run and its continuation: they do not touch the result.
+# Settings that may change when a run is resumed, because they do not affect the result.
 _HARMLESS = {"workers", "save_every", "log_every", "picture_every", "needs_weights"}
 
 
@@ -27,28 +27,29 @@ class RunFolder:
         self.bad_batch = self.path / "bad_batch.pt"
 
     def prepare(self, config: TrainConfig, *, resume: bool) -> None:
-        """Make the folder ready for a run, or refuse to touch one that is there."""
+        """Prepare the folder for a run; refuse one that already holds a run, unless `resume`."""
         check_folder(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in self.path.glob(".*.*"):  # temporary files of a killed write
+        for leftover in self.path.glob(".*.*"):  # temporary files of a killed run
             leftover.unlink()
         if self.checkpoint.exists() and not resume:
             raise InputError(
-                f"{self.path} already holds a run; go on with `resume=True`, or take another folder"
+                f"{self.path} already holds a run; resume it with `resume=True`, or use another "
+                f"folder"
             )
         if not self.checkpoint.exists():
             write_files({self.config: to_toml(config).encode()})
 
     def check_resumable(self) -> None:
-        """Refuse a folder without a checkpoint: a mistyped one must not become a new run."""
+        """Refuse a folder without a checkpoint; a mistyped name must not start a new run."""
         if not self.checkpoint.is_file():
             raise InputError(
                 f"there is no run to resume in {self.path} (no {self.checkpoint.name}); check "
-                f"the name, or begin a run there without `resume=True`"
+                f"the name, or start a run there without `resume=True`"
             )
 
     def last(self, config: TrainConfig) -> Checkpoint | None:
-        """Return the checkpoint to go on from, if there is one; it must be of the same run."""
+        """Return the checkpoint to resume from, if any; refuse one of a run with other settings."""
         if not self.checkpoint.exists():
             return None
         checkpoint = load_checkpoint(self.checkpoint)
@@ -56,8 +57,8 @@ class RunFolder:
         changed = [key for key in changes if key not in _HARMLESS]
         if changed:
             raise InputError(
-                f"{self.path} was started with another {', '.join(changed)}; resume it as it was, "
-                f"or start a new run from its weights with `initial='{self.weights}'`"
+                f"{self.path} was started with another {', '.join(changed)}; resume it with "
+                f"the same, or start a new run from its weights with `initial='{self.weights}'`"
             )
         return checkpoint
 
@@ -67,10 +68,10 @@ class RunFolder:
 
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
-        write_files({self.checkpoint: buffer.getvalue(), self.weights: weights})
+        write_files({self.checkpoint: buffer.getvalue(), self.weights: weights}, durable=True)
 
     def save_bad_batch(self, batch: dict[str, Any]) -> None:
-        """Keep the batch that broke the run."""
+        """Save the batch of the last step that was not finite."""
         import torch
 
         buffer = io.BytesIO()
@@ -85,4 +86,4 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         return torch.load(io.BytesIO(read_bytes(path)), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError):
-        raise InputError(f"{path} is not a checkpoint of this package, or a damaged one") from None
+        raise InputError(f"{path} is not a checkpoint of this package, or is damaged") from None

@@ -1,4 +1,4 @@
-"""Steps that train the second pass of two, as quality "best" uses it."""
+"""Steps that train the second pass of quality "best"."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,20 +12,20 @@ from ..estimation.feeding import Size, size_of
 from ..models import FlowNetwork, InitialFlow
 from ..ops import resize_flow_pixels, resize_pixels, size_in_multiples
 
-_SCALE = BEST.scales[1] / BEST.scales[0]  # of what the second pass sees, to what the first does
+_SCALE = BEST.scales[1] / BEST.scales[0]  # frames of the second pass relative to those of the first
 
 
 def is_second_pass(config: TrainConfig, step: int) -> bool:
-    """Whether a step trains the second pass: a matter of its number alone, so of a resumed run too.
+    """Whether a step trains the second pass; depends on its number only, so that runs can resume.
 
-    Sizes of frames go by turns. Whole rounds are of one kind, so that each kind has all sizes.
+    Whole rounds through the frame sizes are of one kind, so that each kind sees all sizes.
     """
     every, sizes = config.second_pass.every, max(len(config.render.sizes), 1)
     return every > 0 and step // sizes % every == every - 1
 
 
 def second_pass_config(config: TrainConfig) -> TrainConfig:
-    """The same training, of the levels alone that run in a second pass."""
+    """Return the settings for the levels that run in a second pass."""
     skipped = sum(stride > BEST.start for stride in config.model.strides)
     kinds = ("refined", "matched", "matching")
     weights = {kind: getattr(config.loss, kind)[skipped:] for kind in kinds}
@@ -40,10 +40,10 @@ def first_pass(
     image2: Tensor,
     arithmetic: Callable[[], AbstractContextManager[object]],
 ) -> InitialFlow:
-    """What the first pass finds in frames of half the size, for a second one to begin from.
+    """Return the flow of the first pass, at half the size, from which the second pass starts.
 
-    As when it is used: batch norms have their running statistics, and do not change them.
-    Leaves the model like that, in evaluation mode. Images are (B, 3, H, W) in [-1, 1].
+    As in estimation, batch norm uses its running statistics and leaves them unchanged. The model
+    stays in evaluation mode. Images are (B, 3, H, W) in [-1, 1].
     """
     size = size_of(image1)
     seen = size_in_multiples(_halved(size), model.config.pad_multiple)
@@ -55,7 +55,7 @@ def first_pass(
 
 
 def enlarged(image: Tensor) -> Tensor:
-    """What the second pass sees of a frame of half the size; (B, 3, H, W) in [-1, 1]."""
+    """Scale (B, 3, H, W) down and up again: what the second pass sees of small frames."""
     size = size_of(image)
     return resize_pixels(resize_pixels(image, _halved(size)), size, "bicubic").clamp(-1, 1)
 

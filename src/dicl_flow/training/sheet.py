@@ -1,3 +1,5 @@
+"""The contact sheet of training pairs that TensorBoard shows."""
+
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,9 @@
+"""Starting a run from the weights of an earlier one."""
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..config import ModelConfig
+from ..config import ModelConfig, TrainConfig
 from ..errors import InputError
 from ..weights import check_keys, packaged_names, read_weights, resolve
 
@@ -10,16 +12,45 @@ if TYPE_CHECKING:
 
     from ..models import FlowNetwork
 
-RANDOM = "random"  # what weights record that were started from none
+RANDOM = "random"  # recorded for weights without an earlier run
 _OPTIONAL = {"projection": [".projection."], "context": [".context.", ".out_of_range."]}
-_LEVEL = ["levels.{}.", "features.up_again.{}.", "features.outputs.{}."]  # what one level needs
+_LEVEL = [
+    "levels.{}.",
+    "features.up_again.{}.",
+    "features.outputs.{}.",
+]  # the parameters of one level
+
+
+def find_start(config: TrainConfig, folder: Path, initial: str | None = None) -> Path | None:
+    """Return the weights that a run in `folder` starts from; None: random ones.
+
+    They are `initial`, or those that the stage before has left in its own run folder.
+    """
+    if initial == RANDOM:
+        return None
+    if initial is not None:
+        return resolve(initial)
+    if config.needs_weights:
+        raise InputError(
+            f"{config.name!r} is meant to start from trained weights: give `initial=WEIGHTS` (the "
+            f"packaged ones: `initial='rendered'`), or `initial='random'` to start from none"
+        )
+    if not config.start:
+        return None
+    path = folder.parent / config.start / "weights.safetensors"
+    if not path.is_file():
+        raise InputError(
+            f"this stage starts from {config.start!r}, but there is no {path}; train that first, "
+            f"or give `initial=WEIGHTS` or `initial='random'`"
+        )
+    return path
 
 
 def start_from(model: "FlowNetwork", path: str | Path) -> ModelConfig:
     """Fill `model` with the weights of an earlier stage; return that stage's config.
 
-    Parts that the earlier stage did not have (projection, context nets, finer levels) keep
-    their initial values; everything else must be there and fit.
+    Parts that the earlier stage did not have (projection, context nets, finer levels) keep their
+    initial values; all other weights must be present and fit.
     """
     weights = read_weights(path)
     fresh = [
@@ -46,22 +77,22 @@ def start_from(model: "FlowNetwork", path: str | Path) -> ModelConfig:
 
 
 def fresh_levels(config: ModelConfig, path: str | Path) -> tuple[int, ...]:
-    """The strides of levels finer than any that the weights at `path` have."""
+    """Return the strides of levels that are finer than those of the weights at `path`."""
     finest = read_weights(path).config.strides[-1]
     return tuple(stride for stride in config.strides if stride < finest)
 
 
 def pairs_behind(path: str | Path) -> int:
-    """How many pairs the weights at `path` have seen, those they started from included."""
+    """Number of pairs that the weights at `path` were trained on, including earlier runs."""
     about = read_weights(path).about
     known = about.get("pairs_total", about.get("pairs", ""))
     return int(known) if known.isdecimal() else 0
 
 
 def origin(path: str | Path) -> str:
-    """The name and the fingerprint of the weights that a run starts from, to be recorded.
+    """Return the name and the hash of the weights that a run starts from, to be recorded.
 
-    Of a path only the folder and the file: the rest is nobody's business.
+    Of a path only the last folder and the file name are kept; the rest may be private.
     """
     path = Path(path)
     packaged = path.stem in packaged_names() and path == resolve(path.stem)
@@ -70,7 +101,7 @@ def origin(path: str | Path) -> str:
 
 
 def freeze_norms(model: "nn.Module") -> None:
-    """Keep batch norm statistics as they are."""
+    """Keep the batch norm statistics fixed."""
     from torch import nn
 
     for module in model.modules():

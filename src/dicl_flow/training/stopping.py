@@ -1,4 +1,4 @@
-"""When a run ends before its last step."""
+"""Stopping a run by a signal or a time limit."""
 
 import os
 import signal
@@ -11,12 +11,12 @@ _ECHO = 0.5  # seconds
 
 
 class StopSignal:
-    """Turns the first SIGTERM or SIGINT into a wish that the loop reads between two steps.
+    """Records the first SIGTERM or SIGINT, for the loop to read between two steps.
 
-    A second one ends the process at once, even inside native code: once the first is noted, the
-    system's own handlers are back. Python notes a signal only when native code returns; until
-    then a thread counts the signals and ends the process itself. SIGTERM twice within half a
-    second is one: `timeout` and some schedulers signal their child, and then its whole group.
+    A second one ends the process at once, even inside native code: after the first, the default
+    handlers are restored. Python handles a signal only when native code returns; until then a
+    thread counts the signals and ends the process itself. Two SIGTERM within half a second count
+    as one: `timeout` and some schedulers signal their child and then its whole process group.
     """
 
     def __init__(self) -> None:
@@ -44,16 +44,16 @@ class StopSignal:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         for each in _SIGNALS:
-            if (number, each) != (signal.SIGTERM, signal.SIGTERM):  # else the thread decides
+            if (number, each) != (signal.SIGTERM, signal.SIGTERM):  # otherwise the thread decides
                 signal.signal(each, signal.SIG_DFL)
 
 
 def _end_at_second(arrivals: int) -> None:
-    """Read one byte per signal that arrives; end the process at the second of ours."""
+    """Read one byte per signal; end the process at the second SIGTERM or SIGINT."""
     first, since = 0, 0.0
     while arrival := os.read(arrivals, 1):
         number = arrival[0]
-        if number not in _SIGNALS:  # SIGCHLD of a loader's worker arrives here as well
+        if number not in _SIGNALS:  # such as SIGCHLD of a loader process
             continue
         if not first:
             first, since = number, monotonic()
@@ -63,10 +63,10 @@ def _end_at_second(arrivals: int) -> None:
 
 
 class Clock:
-    """How far a run is: by its steps, or by its minutes where those are limited.
+    """The progress of a run: by steps, or by time if there is a time limit.
 
-    A run limited to minutes plans its schedule for them: progress goes from where it
-    starts to 1 in that time.
+    With a time limit the schedule is scaled to fit: progress goes from its value at the start to 1
+    in that time.
     """
 
     def __init__(self, steps: int, minutes: float | None, progress: float) -> None:

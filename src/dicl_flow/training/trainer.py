@@ -1,4 +1,4 @@
-"""What a run changes, and the step that changes it."""
+"""The state of a training run and the step that updates it."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -28,11 +28,15 @@ from .recorded_step import RecordedStep
 from .second_pass import enlarged, first_pass, is_second_pass, second_pass_config
 from .start import RANDOM, freeze_norms, fresh_levels, origin, pairs_behind, start_from
 
-_FEEDING = ("padding", "max_pixels", "multiple")  # of a model's config: how images are fed to it
+_FEEDING = (
+    "padding",
+    "max_pixels",
+    "multiple",
+)  # settings of a model that say how images are fed to it
 
 
 class Trainer:
-    """Everything a run changes, and the step that changes it."""
+    """Model, optimizer, average and counters of a run, and the step that updates them."""
 
     def __init__(
         self, config: TrainConfig, processes: Processes, initial: str | Path | None = None
@@ -45,7 +49,7 @@ class Trainer:
             instead = "set the recipe's optimizer.precision to fp32"
             warn_if_emulated(config.optimizer.precision, processes.device, instead)
         model = build(config.model)
-        # images are fed to trained weights as those they started from were
+        # images are fed as they were to the weights that the run starts from
         fed = config.model if initial is None else start_from(model, initial)
         self.feeding: dict[str, Any] = {name: getattr(fed, name) for name in _FEEDING}
         self.pairs_before = 0 if initial is None else pairs_behind(initial)
@@ -53,7 +57,7 @@ class Trainer:
         self.started_from = RANDOM if initial is None else origin(initial)
         model = share_norms(model.to(processes.device), processes)
         fused = config.backend == "fused"
-        self.model = _fused_twin(model, processes) if fused else model
+        self.model = _accelerated(model, processes) if fused else model
         self.parallel = distribute(self.model, processes)
         self.optimizer = build_optimizer(self.model, config.optimizer, fused=fused)
         decay = config.optimizer.average
@@ -61,7 +65,7 @@ class Trainer:
         clip = config.optimizer.clip or float("inf")
         recorded = (self._backward, self.model, self.optimizer, self.average, clip)
         self.recorded = RecordedStep(*recorded) if fused else None
-        # on the device, where a recorded step reads what it is now
+        # on the device, where a recorded step reads the current value
         self._matching_weight = torch.zeros((), device=processes.device)
         self._upcoming: FlowBatch | None = None
         self._levels: dict[tuple[torch.Size, bool], list[LevelFlow]] = {}
@@ -70,7 +74,7 @@ class Trainer:
         self.skipped, self.skipped_in_a_row = 0, 0
 
     def train_step(self, batches: Iterator[FlowBatch], progress: float) -> dict[str, float]:
-        """Take one step of the optimizer; return what it saw."""
+        """Take one step of the optimizer; return loss, EPE, gradient norm and learning rate."""
         self._training_mode()
         self._second_pass = is_second_pass(self.config, self.step)
         rate = learning_rate(self.config, self.step, progress)
@@ -82,7 +86,7 @@ class Trainer:
         return {**(values if finite else {}), "learning_rate": rate}
 
     def _eager_step(self, batches: Iterator[FlowBatch], rate: float) -> list[float]:
-        """Step if all is finite; else leave no trace. Return loss, EPE and gradient norm."""
+        """Step if all is finite, otherwise change nothing. Return loss, EPE and gradient norm."""
         statistics = [buffer.clone() for buffer in self.model.buffers()]
         device, settings = self.processes.device, self.config.optimizer
         for group in self.optimizer.param_groups:
@@ -106,7 +110,7 @@ class Trainer:
         return values
 
     def _recorded_step(self, batches: Iterator[FlowBatch], rate: float) -> list[float]:
-        """Do the same by replaying a recording; the next batch is made while the device works."""
+        """Do the same by replaying a recording; meanwhile the next batch is made."""
         assert self.recorded is not None
         follow = self.average.rate(self.step) if self.average else 0.0
         self.batch = (self._upcoming or next(batches)).to(self.processes.device)
@@ -115,13 +119,13 @@ class Trainer:
         return values.tolist()
 
     def _backward(self, batch: FlowBatch, *, last: bool = True) -> Tensor:
-        """Accumulate the gradients of one part of a batch; return loss and EPE over processes."""
+        """Add the gradients of one part of a batch; return mean loss and EPE of all processes."""
         parallel, average = self.parallel, self.processes.average
         num_valid = average(batch.valid.sum())
         wait = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if wait else nullcontext():  # type: ignore[operator]
             levels, start = self._forward(batch)
-            # detached: what autograd keeps for a backward pass ends with it
+            # detached, so that the memory of the backward pass is freed
             self._levels[self._key(batch)] = [level.detach() for level in levels]
             config = second_pass_config(self.config) if self._second_pass else self.config
             loss = training_loss(levels, batch, config, average, self._matching_weight, start)
@@ -132,7 +136,7 @@ class Trainer:
         return average(torch.stack([loss.detach(), epe]))
 
     def _forward(self, batch: FlowBatch) -> tuple[list[LevelFlow], Tensor | None]:
-        """The flow of each level that runs, and the flow that the first of them began from."""
+        """Return the flow of each level that runs, and the flow that the first started from."""
         images = normalize(batch.image1), normalize(batch.image2)
         if not self._second_pass:
             with self._arithmetic():
@@ -141,7 +145,7 @@ class Trainer:
         self._training_mode()
         if self.config.second_pass.enlarged:
             images = enlarged(images[0]), enlarged(images[1])
-        # autocast keeps rounded weights until its end: those of the first pass have no gradient
+        # a new autocast: it caches cast weights, and those of the first pass have no gradient
         with self._arithmetic():
             return self.parallel(*images, initial), initial.flow
 
@@ -150,7 +154,7 @@ class Trainer:
         return torch.autocast(self.processes.device.type, torch.bfloat16, enabled=reduced)
 
     def _key(self, batch: FlowBatch) -> tuple[torch.Size, bool]:
-        """What steps have in common that do the same with batches of one shape."""
+        """The key of a step: steps with the same key are the same computation."""
         return batch.flow.shape, self._second_pass
 
     def _training_mode(self) -> None:
@@ -160,13 +164,13 @@ class Trainer:
 
     @property
     def levels(self) -> list[LevelFlow]:
-        """What the network made of `batch`: recordings of other sizes keep their own."""
+        """The flows of all levels for `batch`; recordings of other keys have their own."""
         return self._levels[self._key(self.batch)]
 
     def gauges(self) -> Gauges:
-        """What each level made of `batch`; the device is asked for it only now.
+        """Return the gauges of all levels for `batch`; waits for the device.
 
-        Of a second pass nothing: not all levels run, and not from where they usually do.
+        Empty for a second pass, in which not all levels run.
         """
         if self._second_pass:
             return {}
@@ -174,12 +178,12 @@ class Trainer:
 
     @property
     def pairs_total(self) -> int:
-        """How many pairs these weights have seen, in this run and in those before it."""
+        """Number of pairs that the weights were trained on, in this run and in earlier ones."""
         return self.pairs_before + self.pairs
 
     @property
     def pairs_of_step(self) -> int:
-        """How many pairs the last step saw, over all processes."""
+        """Number of pairs of the last step, over all processes."""
         return len(self.batch.flow) * self.config.optimizer.accumulate * self.processes.world_size
 
     def _count(self, *, finite: bool) -> None:
@@ -189,7 +193,7 @@ class Trainer:
         self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
 
     def checkpoint(self) -> dict[str, Any]:
-        """All that is needed to go on as if nothing had happened."""
+        """Return all that is needed to resume the run."""
         return {
             "config": to_toml(self.config),
             "feeding": self.feeding,
@@ -207,10 +211,10 @@ class Trainer:
         }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
-        """Go back to where `checkpoint` was made."""
+        """Restore the state of `checkpoint`."""
         self.step, self.pairs = checkpoint["step"], checkpoint["pairs"]
         self.pairs_before = checkpoint["pairs_before"]
-        self.started_from = checkpoint.get("started_from", "not recorded")  # an older version's
+        self.started_from = checkpoint.get("started_from", "not recorded")  # of an older version
         self.progress = checkpoint["progress"]
         self.feeding = checkpoint["feeding"]
         self.skipped = checkpoint["skipped"]
@@ -222,7 +226,7 @@ class Trainer:
         torch.set_rng_state(checkpoint["random"])
 
     def weights(self) -> Weights:
-        """The weights to use: the average where there is one."""
+        """Return the weights for estimation: the average, if there is one."""
         averaged = self.average.state_dict(self.model) if self.average else None
         state = averaged or self.model.state_dict()
         tensors = {key: tensor.detach().cpu() for key, tensor in state.items()}
@@ -236,9 +240,9 @@ class Trainer:
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
 
 
-def _fused_twin(model: FlowNetwork, processes: Processes) -> FlowNetwork:
-    """The same network with fused kernels."""
-    from ..accelerated.training.matching import fuse
+def _accelerated(model: FlowNetwork, processes: Processes) -> FlowNetwork:
+    """Return the same network with accelerated parts."""
+    from ..accelerated.training.matching import accelerate
 
     if processes.device.type != "cuda":
         raise InputError(
@@ -246,4 +250,4 @@ def _fused_twin(model: FlowNetwork, processes: Processes) -> FlowNetwork:
         )
     if processes.world_size > 1:
         raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
-    return fuse(model)
+    return accelerate(model)

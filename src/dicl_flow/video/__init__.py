@@ -1,4 +1,4 @@
-"""The flow of whole videos: frames in, flows through a list of writers, in constant memory."""
+"""Flow of whole videos: read frames, estimate flows, pass them to writers, in constant memory."""
 
 from .checkpoint import Checkpoint, State
 from .cuts import CUTS
@@ -6,6 +6,7 @@ from .encoding import CODINGS, STILL_RATE, check_rate, exact_rate
 from .flows import FrameFlow, estimate_flows, settle_cuts
 from .frames import Frame, Moment, Selection
 from .movies import Movie, PictureVideo
+from .output_kinds import Outputs, output_kind
 from .panels import PANELS, flow_colors, parse_panels
 from .run import run
 from .slow_motion import SlowMotion, SlowMotionFrames
@@ -27,6 +28,7 @@ __all__ = [
     "FrameFlow",
     "Moment",
     "Movie",
+    "Outputs",
     "PictureVideo",
     "Selection",
     "SlowMotion",
@@ -41,6 +43,7 @@ __all__ = [
     "exact_rate",
     "flow_colors",
     "open_source",
+    "output_kind",
     "parse_panels",
     "refuse_one_name",
     "run",

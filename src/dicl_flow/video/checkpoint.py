@@ -1,4 +1,4 @@
-"""How far a run has come, so that the same command goes on there."""
+"""The progress of a run, saved so that the same command resumes it."""
 
 import json
 import shutil
@@ -17,24 +17,24 @@ Settings = Mapping[str, Any]
 
 @dataclass
 class State:
-    """How far a run has come."""
+    """The progress of a run."""
 
     done: int = 0
     """Flows that need not be computed again."""
     missing: int = 0
-    """Those among them that there are not, beside broken frames."""
+    """How many of them do not exist because a frame is broken."""
     begin: int = 0
-    """The flow to begin with: that after `done`, or an earlier one that is still held."""
+    """The first flow to estimate: number `done`, or an earlier one that cuts still show."""
     memory: list[dict[str, float]] = field(default_factory=list)
-    """What each writer has to know of earlier flows."""
+    """What each writer remembers of earlier flows."""
 
 
 class Checkpoint:
-    """A folder beside the output, OUTPUT.parts, that holds what is not finished.
+    """The folder OUTPUT.parts, next to the output, that holds an unfinished run.
 
-    Its file state.json says with which settings the run began and its `State`; frames.json,
-    which files the frames were. `used` tells how many of them some flows have needed. The folder
-    is locked for other runs until the block is left.
+    state.json contains the settings of the run and its `State`; frames.json lists the files of the
+    frames. `used` returns how many frames a number of flows needs. The folder is locked until the
+    `with` block ends.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Checkpoint:
         if self._path.exists():
             self._lock.release()
         else:
-            self._lock.remove()  # nothing was begun
+            self._lock.remove()  # nothing was saved
 
     @property
     def done(self) -> int:
@@ -80,34 +80,34 @@ class Checkpoint:
         return self.state.done
 
     def save(self, state: State) -> None:
-        """Note how far the run has come."""
+        """Save the progress of the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.state = state
         saved = {"settings": self._settings, **asdict(state)}
         contents = {self._path: json.dumps(saved, indent=1).encode()}
-        if self._frames and not self._frames_saved:  # once: there may be many thousands
+        if self._frames and not self._frames_saved:  # only once: there may be thousands
             contents[self._frames_path] = json.dumps(self._frames).encode()
         write_files(contents)
         self._frames_saved = True
 
     def remove(self) -> None:
-        """Forget the run: it is finished."""
+        """Remove the folder: the run is finished."""
         self._clear()
         self._lock.remove()
 
     def _take(self) -> None:
-        """Lock the folder, if it is one of ours."""
+        """Lock the folder, unless it is not a checkpoint."""
         strange = any(not path.name.startswith(".") for path in self.folder.glob("*"))
         if strange and not self._path.exists():
-            raise InputError(f"{self.folder} is in the way: unfinished runs are kept there")
+            raise InputError(f"{self.folder} is in the way: unfinished runs are stored there")
         if not self._lock.acquire():
             raise InputError(
-                f"another run is writing to {self.folder} just now; wait for its end, or give "
-                "another output"
+                f"another run is writing to {self.folder}; wait until it ends, or give another "
+                "output"
             )
 
     def _clear(self) -> None:
-        """Remove all but the lock; the state last, as long as it is there the folder is ours."""
+        """Remove all but the lock; the state last, because it marks the folder as a checkpoint."""
         for path in sorted(self.folder.iterdir(), key=self._path.__eq__):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -129,11 +129,11 @@ class Checkpoint:
         if changes:
             raise InputError(
                 f"{self.folder} holds an unfinished run with other settings: "
-                f"{', '.join(changes)}; use the same ones, or begin anew with `restart=True`"
+                f"{', '.join(changes)}; use the same settings, or start again with `restart=True`"
             )
 
     def _check_frames(self) -> None:
-        """Refuse other frames; one that has no flow yet may have been mended."""
+        """Refuse other frames; a frame without a flow so far may have been repaired."""
         if not (self._frames and self.done):
             return
         before = self._frames_before()
@@ -146,8 +146,8 @@ class Checkpoint:
         changes = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
         if changes:
             raise InputError(
-                f"{self.folder} holds an unfinished run of other frames ({changes} since); put "
-                "them back as they were, or begin anew with `restart=True`"
+                f"{self.folder} holds an unfinished run of other frames ({changes} since); "
+                "restore them, or start again with `restart=True`"
             )
 
     def _frames_before(self) -> dict[str, Any]:
@@ -158,16 +158,16 @@ class Checkpoint:
 
     @staticmethod
     def _damage(path: Path) -> InputError:
-        return InputError(f"{path} is damaged; begin anew with `restart=True`")
+        return InputError(f"{path} is damaged; start again with `restart=True`")
 
 
 def stamps(files: Sequence[Path]) -> dict[str, dict[str, object]]:
-    """What changes when a file changes, by its path; nothing of a link that leads nowhere."""
+    """The change marks of files by path; empty for a broken link."""
     return {str(file.absolute()): change_marks(file) if file.exists() else {} for file in files}
 
 
 def _change(setting: str, before: Any, now: Any) -> str:
-    """Say in words how a setting differs: "stride was 1 and is 2 now"."""
+    """Describe how a setting differs: "stride was 1 and is 2 now"."""
     name = setting.replace("_", " ")
     if isinstance(before, dict) and isinstance(now, dict):  # the stamps of a file
         before, now = before.get("path"), now.get("path")

@@ -1,4 +1,4 @@
-"""Where a film changes from one scene to another: there is no motion to estimate."""
+"""Cuts: changes of scene between two frames, where there is no motion to estimate."""
 
 import cv2
 import numpy as np
@@ -7,21 +7,21 @@ from ..estimation.warping import warp
 from ..files import Array, to_uint8
 
 CUTS = ("estimate", "blank", "hold")
-"""What becomes of the flow at a cut: it stays as it is, is unknown, or is that of before."""
+"""The flow at a cut: as estimated, unknown, or that of the pair before."""
 
-_SMALL = 96  # px, the longer side of the pictures that are compared
-_CUT = 0.5  # of the contrast unexplained: 0.05 to 0.25 within scenes, 0.8 and more between them
+_SMALL = 96  # px, the longer side of the compared pictures
+_CUT = 0.5  # unexplained share of the contrast: 0.05 to 0.25 within scenes, above 0.8 at cuts
 
 
 def is_cut(image1: Array, image2: Array, flow: Array) -> bool:
-    """Whether the frames show two scenes: no flow leads from the one to the other."""
+    """Whether the frames show different scenes: no flow explains one by the other."""
     return unexplained(image1, image2, flow) > _CUT
 
 
 def unexplained(image1: Array, image2: Array, flow: Array) -> float:
-    """How far frame 2, pulled back along the flow, is from frame 1, over the contrast of frame 1.
+    """The difference between frame 2, warped by the flow, and frame 1, relative to its contrast.
 
-    Seen small and in grey, where noise and fine texture do not matter.
+    Compared small and in grey, where noise and fine texture do not matter.
     """
     height, width = flow.shape[:2]
     scale = min(1.0, _SMALL / max(height, width))
@@ -37,5 +37,5 @@ def unexplained(image1: Array, image2: Array, flow: Array) -> float:
     seen = inside > 0.999
     if not seen.any():
         return float("inf")
-    contrast = np.abs(first - np.median(first)).mean() + 1  # a level of grey, for blank frames
+    contrast = np.abs(first - np.median(first)).mean() + 1  # plus one grey level, for blank frames
     return float(np.abs(first - again)[seen].mean() / contrast)

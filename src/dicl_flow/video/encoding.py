@@ -1,4 +1,4 @@
-"""Pictures to video files: segments that are encoded as pictures come, and joined at the end."""
+"""Encode pictures as videos: in segments while pictures arrive, joined at the end."""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -11,12 +11,12 @@ from ..data.video_frames import pyav
 from ..errors import InputError
 from ..files import Array
 
-STILL_RATE = 25.0  # pictures a second of images, which have no time
-GIF_RATE = 50  # pictures a second: viewers show what should be faster at a tenth of a second each
+STILL_RATE = 25.0  # frames per second of images, which have no time
+GIF_RATE = 50  # frames per second: viewers show a faster GIF at 10
 
 
 class Coding(NamedTuple):
-    """How FFmpeg is to encode pictures."""
+    """How FFmpeg encodes pictures."""
 
     codec: str
     pixels: str
@@ -28,7 +28,7 @@ _VP9_OPTIONS = {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"}
 _VP9 = Coding("libvpx-vp9", "yuv420p", _VP9_OPTIONS)
 _LOSSLESS = Coding("ffv1", "bgr0", {})
 CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9, ".gif": _LOSSLESS}
-"""How the segments of each kind of video are encoded; a GIF is made of them at the end."""
+"""How segments are encoded, by the suffix of the video; a GIF is made from them at the end."""
 _CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
 
 
@@ -36,19 +36,19 @@ class Encoder(Protocol):
     """Writes the pictures of one segment."""
 
     def __call__(self, picture: Array, number: int) -> None:
-        """Take an (H, W, 3) uint8 RGB picture that is shown at `number` / rate seconds."""
+        """Encode an (H, W, 3) uint8 RGB picture, shown at `number` / rate seconds."""
 
     def close(self) -> None:
         """Write out what is left."""
 
 
 class Segment:
-    """A small video of its own; the ending of its name is that of the output."""
+    """A short, complete video; its file has the suffix of the output."""
 
     def __init__(self, path: Path, rate: Fraction) -> None:
         suffix = path.suffix.lower()
         coding = CODINGS[suffix]
-        container = _CONTAINERS.get(suffix, "nut")  # a segment of a GIF is none yet
+        container = _CONTAINERS.get(suffix, "nut")  # segments of a GIF are lossless video
         self._container = pyav().open(str(path), "w", format=container)
         self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)
         self._stream.pix_fmt = coding.pixels
@@ -71,27 +71,27 @@ class Segment:
 
 
 def even(picture: Array) -> Array:
-    """Repeat the last row and column where a side is odd: video encoders want pairs."""
+    """Repeat the last row or column if a side is odd: video encoders need even sides."""
     odd = [side % 2 for side in picture.shape[:2]]
     return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
 
 
 def exact_rate(rate: float) -> Fraction:
-    """Return the rate that is meant: 29.97 is 30000/1001."""
+    """Return the exact rate: 29.97 means 30000/1001."""
     return Fraction(rate).limit_denominator(1001)
 
 
 def check_rate(output: Path, rate: float) -> None:
-    """Refuse more pictures a second than a format can show."""
+    """Refuse more frames per second than a format can show."""
     if output.suffix.lower() == ".gif" and rate > GIF_RATE:
         raise InputError(
-            f"a GIF shows {GIF_RATE} pictures a second at most, {output} would need {rate:g}; "
+            f"a GIF shows at most {GIF_RATE} frames per second, {output} would need {rate:g}; "
             "give a lower rate, or write a video"
         )
 
 
 def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) -> None:
-    """Make one video of segments, which are named by the number of their first picture."""
+    """Join segments, which are named by the number of their first picture."""
     if suffix.lower() == ".gif":
         _write_gif(segments, output, rate)
     else:
@@ -115,8 +115,8 @@ def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: 
 
 
 def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
-    """Encode once more, each picture with the 256 colours that suit it best."""
-    hundredth = Fraction(1, 100)  # of a second, in which a GIF counts
+    """Encode again, each picture with its own palette of 256 colours."""
+    hundredth = Fraction(1, 100)  # of a second, the unit of time in a GIF
     with pyav().open(str(output), "w", format="gif") as target:
         stream = target.add_stream("gif", rate=rate)
         stream.pix_fmt, stream.codec_context.time_base = "pal8", hundredth
@@ -141,7 +141,7 @@ def _numbered(segments: Sequence[Path], rate: Fraction) -> Iterator[tuple[int, A
 
 
 def _palette(frame: Any) -> Any:
-    """A filter that gives each picture a palette of its own."""
+    """A filter that computes a palette for each picture."""
     graph = pyav().filter.Graph()
     source = graph.add_buffer(
         width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base

@@ -1,4 +1,4 @@
-"""From frames to flows."""
+"""Estimate the flow from each frame of a video to the next."""
 
 from collections.abc import Generator
 from contextlib import closing
@@ -18,20 +18,20 @@ from .frames import Frame, Frames
 
 @dataclass(frozen=True)
 class FrameFlow:
-    """From a frame to the next: what every writer gets."""
+    """The flow from a frame to the next, as every writer gets it."""
 
     frame: Frame
     following: Frame
     answer: Tensor | None
-    """What `FlowSequence.advance` gives, on the device; None where either frame is broken."""
+    """The result of `FlowSequence.advance`, on the device; None if either frame is broken."""
     min_confidence: float | None = None
-    """Flow of less confidence is unknown: NaN."""
+    """Flow with less confidence becomes unknown (NaN)."""
     held: Tensor | None = None
-    """The answer of an earlier pair, which stands for this one: it is a cut."""
+    """The answer of an earlier pair, shown instead because this pair is a cut."""
 
     @property
     def problem(self) -> str:
-        """Why there is no flow; empty where there is one."""
+        """Why there is no flow; empty if there is one."""
         return self.frame.problem or self.following.problem
 
     @cached_property
@@ -44,13 +44,13 @@ class FrameFlow:
 
     @cached_property
     def result(self) -> FlowResult:
-        """The same as arrays, brought from the device when a writer asks for it."""
+        """The same as arrays, copied from the device when a writer asks for it."""
         whole = from_answer(self._shown)[0]
         return whole if self.min_confidence is None else whole.masked(self.min_confidence)
 
     @cached_property
     def is_cut(self) -> bool:
-        """Whether a new scene begins, judged by all that was estimated: there no flow is sure."""
+        """Whether a new scene begins; judged by the whole flow: at a cut, none is confident."""
         assert self.answer is not None
         estimated = self.answer[0, :2].permute(1, 2, 0).cpu().numpy()
         return is_cut(*self.images, estimated)
@@ -64,7 +64,7 @@ class FrameFlow:
 
     @property
     def _shown(self) -> Tensor:
-        """What was estimated, or what stands for it."""
+        """The estimate, or the one shown instead."""
         shown = self.answer if self.held is None else self.held
         assert shown is not None
         return shown
@@ -76,7 +76,7 @@ Flows: TypeAlias = Generator[FrameFlow, None, None]
 def estimate_flows(
     frames: Frames, sequence: FlowSequence, min_confidence: float | None = None
 ) -> Flows:
-    """Pair each frame with the next of its scene; no flow reaches across a broken frame."""
+    """Estimate from each frame to the next of its scene; a broken frame has no flow."""
     last: Frame | None = None
     sequences = _Sequences(sequence)
     with closing(frames):
@@ -98,7 +98,7 @@ class _Sequences:
         self._by_size: dict[tuple[int, ...], FlowSequence] = {}
 
     def advance(self, image: Array) -> Tensor | None:
-        """What `FlowSequence.advance` gives."""
+        """Return the result of `FlowSequence.advance`."""
         if not self._by_size:
             self._by_size[image.shape] = self._first
         elif image.shape not in self._by_size:
@@ -106,7 +106,7 @@ class _Sequences:
         return self._by_size[image.shape].advance(image)
 
     def restart(self) -> None:
-        """The next frame is a first one."""
+        """Treat the next frame as the first of a scene."""
         for sequence in self._by_size.values():
             sequence.restart()
 

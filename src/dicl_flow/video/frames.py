@@ -1,4 +1,4 @@
-"""Which frames are wanted, and what becomes of broken ones."""
+"""Select frames of a source, and handle broken ones."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ class Frame:
     name: str
     time: float | None
     image: Array | None
-    """(H, W, 3) RGB; None for a frame that is broken."""
+    """(H, W, 3) RGB; None if the frame is broken."""
     problem: str = ""
     scene: str = ""
-    """No flow leads from one scene to another."""
+    """Flow is estimated only within a scene."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A place in a video: a frame's number, or seconds."""
+    """A position in a video: a frame number, or seconds."""
 
     value: float
     in_seconds: bool
@@ -48,28 +48,28 @@ class Moment:
         except ValueError:
             value = -1
         if not 0 <= value < float("inf"):
-            raise InputError(f"{option} is a frame's number (120) or seconds (3.5s), got {text!r}")
+            raise InputError(f"{option} is a frame number (120) or seconds (3.5s), got {text!r}")
         return cls(value, text.endswith("s"))
 
     def is_before(self, other: "Moment") -> bool:
-        """Whether this one lies before the other, or is the same; not known between units."""
+        """Whether this is before the other or equal to it; false if the units differ."""
         return self.in_seconds == other.in_seconds and self.value <= other.value
 
     def __str__(self) -> str:
         return f"{self.value:g} s" if self.in_seconds else f"frame {self.value:.0f}"
 
     def is_reached(self, number: int, shot: Shot) -> bool:
-        """Whether a shot lies here or later."""
+        """Whether a shot is at this position or later."""
         if not self.in_seconds:
             return number >= self.value
         if shot.time is None:
-            raise InputError("images have no time; give `start` and `end` as numbers of frames")
+            raise InputError("images have no time; give `start` and `end` as frame numbers")
         return shot.time >= self.value
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Every `stride`-th frame from `start` up to, not including, `end`, resized by `scale`."""
+    """Every `stride`-th frame from `start` to before `end`, resized by `scale`."""
 
     start: Moment | None = None
     end: Moment | None = None
@@ -78,18 +78,18 @@ class Selection:
     on_error: str = "stop"
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Check the values."""
         if self.stride < 1:
             raise InputError(f"`stride` is 1 or more, got {self.stride}")
         if not 0 < self.scale <= 8:
-            raise InputError(f"`scale` lies between 0 and 8, got {self.scale:g}")
+            raise InputError(f"`scale` is above 0 and at most 8, got {self.scale:g}")
         if self.on_error not in ON_ERROR:
             raise unknown_name("`on_error`", self.on_error, ON_ERROR)
         if self.start is not None and self.end is not None and self.end.is_before(self.start):
-            raise InputError(f"the end ({self.end}) must lie after the start ({self.start})")
+            raise InputError(f"the end ({self.end}) must be after the start ({self.start})")
 
     def frames(self, source: Source, skip: int = 0) -> "Frames":
-        """Go through the wanted frames but the first `skip`; others are not even converted."""
+        """Yield the selected frames except the first `skip`; the others are not converted."""
         first: int | None = None
         kind: Kind | None = None
         scene, number = "", -1
@@ -105,45 +105,45 @@ class Selection:
             scene, kind = shot.scene, kind if shot.scene == scene else None
             frame = self._frame(number, shot, kind)
             if frame.image is not None:
-                kind = _kind(frame.image)  # of the first frame, whether it is wanted again or not
+                kind = _kind(frame.image)  # of the first frame, even if it is skipped
             if position >= skip:
                 yield frame
         if first is None and self.start is not None:
             raise InputError(
-                f"the start ({self.start}) lies past the end: the input has "
+                f"the start ({self.start}) is past the end: the input has "
                 f"{_length(number + 1, source.rate)}"
             )
 
     def chosen(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Return those of the wanted frames; images have no time to choose them by."""
+        """Return the items of the selected frames; of images, which are selected by number."""
         start, end = (None if m is None else int(m.value) for m in (self.start, self.end))
         return items[start : end : self.stride]
 
     def expected_flows(self, source: Source) -> int | None:
-        """How many flows there will be, if it can be told."""
+        """How many flows there will be, if known."""
         if source.scenes:
             return len(self._pairs(source))
         frames = self.expected(source)
         return None if frames is None else max(frames - 1, 0)
 
     def first_frame(self, source: Source, flow: int) -> int:
-        """How many of the wanted frames lie before the first frame of flow number `flow`."""
+        """How many selected frames come before the first frame of flow number `flow`."""
         if not source.scenes:
             return flow
         pairs = self._pairs(source)
         return pairs[flow] if flow < len(pairs) else len(self.chosen(source.scenes))
 
     def used_frames(self, source: Source, flows: int) -> int:
-        """How many of the wanted frames the first `flows` flows need."""
+        """How many selected frames the first `flows` flows need."""
         return self.first_frame(source, flows) + (not source.scenes)
 
     def _pairs(self, source: Source) -> list[int]:
-        """The wanted frames that another one of their scene follows."""
+        """The positions of selected frames that are followed by another one of their scene."""
         neighbours = pairwise(self.chosen(source.scenes))
         return [place for place, (one, two) in enumerate(neighbours) if one == two]
 
     def expected(self, source: Source) -> int | None:
-        """How many frames that will be, if it can be told."""
+        """How many frames there will be, if known."""
         start, end = (self._number(moment, source.rate) for moment in (self.start, self.end))
         ends = [value for value in (end, source.count) if value is not None]
         return -(-max(min(ends) - (start or 0), 0) // self.stride) if ends else None
@@ -162,7 +162,7 @@ class Selection:
         except (InputError, OSError) as error:
             if self.on_error == "stop":
                 raise InputError(
-                    f"frame {number} ({shot.name}): {error}; `on_error='skip'` goes on without it"
+                    f"frame {number} ({shot.name}): {error}; `on_error='skip'` continues without it"
                 ) from None
             problem = " ".join(str(error).split())
             return Frame(number, shot.name, shot.time, None, problem, shot.scene)
@@ -180,7 +180,7 @@ Frames: TypeAlias = Generator[Frame, None, None]
 
 
 class Kind(NamedTuple):
-    """What all frames share."""
+    """The properties that all frames share."""
 
     width: int
     height: int
@@ -195,10 +195,10 @@ def _difference(kind: Kind, before: Kind) -> str:
     sizes = f"{kind.width}x{kind.height}", f"{before.width}x{before.height}"
     if sizes[0] != sizes[1]:
         return f"is {sizes[0]}, but the frames before were {sizes[1]}; all must have one size"
-    return f"has {kind.bits} bits, but the frames before had {before.bits}; all must have as many"
+    return f"has {kind.bits} bits, but the frames before had {before.bits}; all must have the same"
 
 
 def _length(frames: int, rate: float | None) -> str:
-    """How long an input is, in words."""
+    """The length of an input, in words."""
     seconds = f" ({frames / rate:.2f} s)" if rate else ""
     return f"{frames} frame{'s' * (frames != 1)}{seconds}"

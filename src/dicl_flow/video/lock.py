@@ -1,4 +1,4 @@
-"""One run at a time in a folder."""
+"""A lock on a folder, so that only one run at a time uses it."""
 
 import os
 import sys
@@ -9,9 +9,9 @@ _NAME = ".lock"
 
 
 class FolderLock:
-    """Holds a folder, made where it is missing, until it is released or the process ends.
+    """Locks a folder, which is created if missing, until it is released or the process ends.
 
-    The system keeps the lock, not the file: a killed run leaves none behind.
+    The operating system holds the lock, not the file: a killed run leaves no lock.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -19,12 +19,12 @@ class FolderLock:
         self._file: int | None = None
 
     def acquire(self) -> bool:
-        """Take the folder; false where another run has it."""
+        """Lock the folder; return false if another run holds it."""
         while self._file is None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            except FileNotFoundError:  # another run has just ended, and removed the folder
+            except FileNotFoundError:  # another run has just ended and removed the folder
                 continue
             if not _lock(file):
                 os.close(file)
@@ -35,24 +35,24 @@ class FolderLock:
         return True
 
     def release(self) -> None:
-        """Let others take the folder."""
+        """Unlock the folder."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def remove(self) -> None:
-        """Release the folder and remove it, if nothing else is in it."""
+        """Unlock the folder, and remove it if it is empty."""
         if self._file is None:
             return
         if sys.platform == "win32":  # an open file cannot be removed there
             self.release()
-        with suppress(OSError):  # from here on another run may make both anew
+        with suppress(OSError):  # another run may create both again from here on
             self.path.unlink()
             self.path.parent.rmdir()
         self.release()
 
     def _is_current(self) -> bool:
-        """Whether the locked file is still that of the name: a run that ends removes its own."""
+        """Whether the locked file still has its name: a run that ends removes its file."""
         assert self._file is not None
         try:
             return os.path.samestat(os.fstat(self._file), self.path.stat())
@@ -61,7 +61,7 @@ class FolderLock:
 
 
 def _lock(file: int) -> bool:
-    """Lock an open file; false where another has it. Some network drives know no locks."""
+    """Lock an open file; false if another holds it. Some network drives do not support locks."""
     if sys.platform == "win32":
         import msvcrt
 

@@ -1,4 +1,4 @@
-"""Videos that are written while flows come: in closed segments that outlive a kill."""
+"""Videos that are written while flows arrive, in closed segments that survive a kill."""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -19,7 +19,7 @@ _FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame t
 
 
 class Movie(Writer):
-    """A video of numbered pictures; where numbers are missing, the picture before stays longer."""
+    """A video of numbered pictures; where a number is missing, the one before is shown longer."""
 
     piece = 64
 
@@ -67,7 +67,7 @@ class Movie(Writer):
         return self.output
 
     def _first_picture(self, flow: int) -> int:
-        """The number of the first picture that a flow gives."""
+        """The number of the first picture of a flow."""
         return flow
 
     def _path(self, prefix: str = "") -> Path:
@@ -80,7 +80,7 @@ class Movie(Writer):
         expected = self.memory["width"], self.memory["height"]
         if (width, height) != expected:
             raise InputError(
-                f"a video has pictures of one size; these are {width}x{height} after "
+                f"all pictures of a video have one size; this is {width}x{height} after "
                 f"{expected[0]:.0f}x{expected[1]:.0f}; write a folder"
             )
 
@@ -88,8 +88,8 @@ class Movie(Writer):
 class PictureVideo(Movie):
     """A video of pictures of the flows, one for each.
 
-    `maximum` px has full colour; without it the longest vector, smoothed so that colours do not
-    flicker. A broken frame has no picture.
+    A motion of `maximum` px has full colour; by default the longest vector, smoothed so that
+    colours do not flicker. A broken frame has no picture.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class PictureVideo(Movie):
             self.memory["scale"] = float(self._scale)
 
     def _maximum(self, flow: Tensor) -> Tensor:
-        """Full colour in px, as a number on the device: nobody has to wait for it."""
+        """The motion with full colour in px, as a tensor, so that the device is not waited for."""
         if self.maximum is not None:
             return torch.tensor(self.maximum, device=flow.device)
         longest = torch.hypot(*flow.nan_to_num(0)).max().clamp(min=CALMEST)

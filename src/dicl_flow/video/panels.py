@@ -1,4 +1,4 @@
-"""Pictures of the flows of a video, drawn on the device where that is faster."""
+"""Pictures of the flows of a video, drawn on the device if that is faster."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -18,7 +18,7 @@ from .flows import FrameFlow
 def flow_colors(flow: Tensor, maximum: float | Tensor) -> Tensor:
     """(2, H, W) -> (H, W, 3) uint8: the picture of `visualize.flow_to_rgb`, on the device.
 
-    In float32, so that here and there a pixel differs by one.
+    Computed in float32, so some values differ by one.
     """
     known = flow.abs().amax(0) < 1e9  # false for NaN as well
     x, y = torch.where(known, flow, 0).unbind(0)
@@ -35,7 +35,7 @@ def flow_colors(flow: Tensor, maximum: float | Tensor) -> Tensor:
 @lru_cache(maxsize=4)
 @torch.inference_mode(mode=False)
 def _wheel(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Colours, and how each goes on to the next, by channel."""
+    """Colours, and the differences to the next colours, by channel."""
     wheel = torch.from_numpy(color_wheel().T.copy())
     slopes = wheel.roll(-1, 1) - wheel
     return wheel.float().to(device), slopes.float().to(device)
@@ -62,12 +62,12 @@ def _confidence(flow: FrameFlow, maximum: Tensor) -> Array:
 
 
 def _occlusion(flow: FrameFlow, maximum: Tensor) -> Array:
-    """White where frame 2 does not show a pixel of frame 1."""
+    """White where a pixel of frame 1 is hidden in frame 2."""
     return np.dstack([confidence_to_grey(np.asarray(flow.result.occlusion))] * 3)
 
 
 def _difference(flow: FrameFlow, maximum: Tensor) -> Array:
-    """Frame 2 pulled back along the flow against frame 1; black where the flow leads outside."""
+    """Difference of frame 1 and frame 2 warped by the flow; black where the flow leads outside."""
     first, second = (
         torch.from_numpy(image).to(flow.flow.device).permute(2, 0, 1)[None].float()
         for image in flow.images
@@ -90,7 +90,7 @@ PANELS: dict[str, Callable[[FrameFlow, Tensor], Array]] = {
 
 
 def parse_panels(text: str) -> tuple[str, ...]:
-    """Read "frame,wheel": the names of `PANELS`, in the order they are shown."""
+    """Read "frame,wheel": names of `PANELS`, in the order in which they are shown."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in PANELS:
@@ -101,7 +101,7 @@ def parse_panels(text: str) -> tuple[str, ...]:
 
 
 def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Array:
-    """Draw all panels on one (H, W, 3) picture: two beside each other, four 2x2."""
+    """Draw all panels on one (H, W, 3) picture: two side by side, four as 2x2."""
     pictures = [PANELS[name](flow, maximum) for name in panels]
     if len(pictures) == 1:
         return pictures[0]

@@ -1,4 +1,4 @@
-"""A video from the first frame to the last, or from where the last run was stopped."""
+"""Process a video from the first frame to the last, or from where the last run stopped."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -31,16 +31,16 @@ def run(
     cuts: str = "estimate",
     on_progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> list[Path]:
-    """Hand each flow to all writers; return what was written, nothing if the run was stopped.
+    """Pass each flow to all writers; return the written paths, none if the run was stopped.
 
-    `watch` sees each flow and says whether to go on; `on_progress` is told after each how many
-    are done, those of earlier runs included, and how many there will be (None: not known).
-    `cuts` is one of `CUTS`. Frames are decoded ahead, in a thread of their own, and results
-    written behind, in another. After an early end, whatever its reason, the same call goes on
-    from the last piece that was safe; a camera's run is finished instead.
+    `watch` gets each flow and returns whether to continue. `on_progress` gets the number of flows
+    done, earlier runs included, and the expected total (None: unknown). `cuts` is one of `CUTS`.
+    One thread decodes frames ahead, another writes results. If the run ends early for any reason,
+    the same call resumes it after the last flows that were committed; the recording of a camera is
+    finished instead.
     """
     if source.live and checkpoint.done:
-        raise InputError("what a camera saw cannot be gone on with; begin anew with `restart=True`")
+        raise InputError("a camera recording cannot be resumed; start again with `restart=True`")
     if cuts not in CUTS:
         raise unknown_name("cuts", cuts, CUTS)
     _resume(writers, checkpoint)
@@ -79,7 +79,7 @@ def _new_flows(
     cuts: str,
     state: State,
 ) -> Flows:
-    """Yield the flows that are not done; one that is still held is estimated again before."""
+    """Yield the flows that are not done; one that cuts still show is estimated again first."""
     frames = selection.frames(source, skip=selection.first_frame(source, state.begin))
     flows = estimate_flows(ahead(frames), sequence, min_confidence)
     if cuts != "estimate":
@@ -92,7 +92,7 @@ def _new_flows(
 
 
 def _count(state: State, flow: FrameFlow, cuts: str) -> None:
-    """Take note of a flow that was handed to the writers."""
+    """Count a flow that was passed to the writers."""
     holds = cuts == "hold" and state.begin < state.done
     if cuts == "hold" and not flow.problem and not flow.is_cut:
         state.begin, holds = state.done, True
@@ -104,8 +104,8 @@ def _count(state: State, flow: FrameFlow, cuts: str) -> None:
 
 def _no_flow(source: Source) -> InputError:
     if source.scenes:
-        return InputError("no pair was chosen: KITTI's flow leads from NNNNNN_10 to NNNNNN_11")
-    return InputError("it takes two frames at least to have a flow")
+        return InputError("no pair is selected: KITTI's flow goes from NNNNNN_10 to NNNNNN_11")
+    return InputError("a flow needs at least two frames")
 
 
 def _resume(writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
@@ -128,7 +128,7 @@ def _commit(writers: Sequence[Writer], checkpoint: Checkpoint, state: State) -> 
 
 
 def _until_error(flows: Iterator[FrameFlow], errors: list[InputError]) -> Iterator[FrameFlow]:
-    """Stop at a broken frame: what came before it is to be made safe first."""
+    """Stop at a broken frame, so that earlier flows are committed before the error is raised."""
     try:
         yield from flows
     except InputError as error:

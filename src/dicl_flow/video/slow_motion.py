@@ -1,4 +1,4 @@
-"""Slow motion: the frames of a clip, and new ones between them."""
+"""Slow motion: the frames of a clip, with new frames between them."""
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -15,28 +15,28 @@ from .writers import Writer
 
 
 def frames_between(flow: FrameFlow, factor: int) -> Iterator[Array]:
-    """Make `factor` - 1 frames between two; where they are a cut, the first is held.
+    """Interpolate `factor` - 1 frames between two; at a cut, the first is repeated.
 
-    The flow has to know the way back.
+    Requires the backward flow.
     """
     first, second = flow.images
     if flow.is_cut:
         yield from [first] * (factor - 1)
         return
     assert flow.answer is not None
-    there, back = flow.answer[:, :2], flow.answer[:, 3:5]
-    image1, image2 = (to_tensor(image).to(there.device) for image in (first, second))
+    forward, backward = flow.answer[:, :2], flow.answer[:, 3:5]
+    image1, image2 = (to_tensor(image).to(forward.device) for image in (first, second))
     for step in range(1, factor):
-        between = interpolate_tensors(image1, image2, there, back, time=step / factor)
+        between = interpolate_tensors(image1, image2, forward, backward, time=step / factor)
         yield to_picture(between, first.dtype)
 
 
 def numbered_frames(
     flow: FrameFlow, new: Array | None, number: int, factor: int
 ) -> Iterator[tuple[int, Array]]:
-    """Give the frames of flow `number` their places: new ones, then the second of the pair.
+    """Number the frames of flow `number`: the new ones, then the second of the pair.
 
-    The very first frame has the number 0. Beside a broken frame nothing is new.
+    The first frame of the clip has the number 0. Next to a broken frame there are no new ones.
     """
     if number == 0 and flow.frame.image is not None:
         yield 0, flow.frame.image
@@ -47,7 +47,7 @@ def numbered_frames(
 
 
 class SlowMotion(Movie):
-    """A video of `factor` frames for each one of the clip, its last one apart."""
+    """A video with `factor` frames for each frame of the clip except the last."""
 
     piece = 16
 
@@ -85,7 +85,7 @@ class SlowMotionFrames(Writer):
         self.folder, self.factor, self._next = folder, factor, 0
 
     def resume(self, done: int) -> None:
-        """Remove what a kill left of a file."""
+        """Remove partly written files of a killed run."""
         self._next = done
         for path in self.folder.glob(".frame_*.png.*"):
             path.unlink(missing_ok=True)
@@ -104,11 +104,11 @@ class SlowMotionFrames(Writer):
         self._next += 1
 
     def finish(self) -> Path:
-        """Everything is there already."""
+        """Return the folder; everything has been written."""
         return self.folder
 
 
 def _count_cut(writer: Writer, flow: FrameFlow) -> None:
-    """Remember how many cuts there were, for the report."""
+    """Count the cuts, for the report."""
     cuts = writer.memory.get("cuts", 0)
     writer.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)

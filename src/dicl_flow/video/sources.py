@@ -1,4 +1,4 @@
-"""Where frames come from: a video, a folder or pattern of images, a camera."""
+"""Sources of frames: a video, a folder or pattern of images, a camera."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,40 +21,40 @@ Stamp = dict[str, object]
 
 
 class Shot(NamedTuple):
-    """A frame that has not been looked at yet: many are passed over."""
+    """A frame that is not decoded yet: many are skipped."""
 
     name: str
     time: float | None
-    """Seconds from the beginning; None for images, which have no time."""
+    """Seconds from the start; None for images, which have no time."""
     read: Callable[[], Array]
-    """Gives (H, W, 3) RGB, or an `InputError` where the frame is broken."""
+    """Returns (H, W, 3) RGB; raises an `InputError` if the frame is broken."""
     scene: str = ""
-    """No flow leads from one scene to another."""
+    """Flow is estimated only within a scene."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Frames in their order; `shots` begins anew at each call."""
+    """Frames in order; each call of `shots` starts at the first frame."""
 
     shots: Callable[[], Iterator[Shot]]
     stamp: Stamp
-    """What tells it from another, or from the same file after a change."""
+    """Identifies the source: changes if another or a changed file is given."""
     rate: float | None = None
-    """Frames a second."""
+    """Frames per second."""
     count: int | None = None
-    """How many frames there are, as far as the file says."""
+    """The number of frames, if the file states it."""
     live: bool = False
-    """Whether it can be seen only once, as a camera."""
+    """Whether it can be read only once, like a camera."""
     files: tuple[Path, ...] = ()
-    """The frames, where each is a file of its own."""
+    """The files of the frames, if each frame is a file."""
     scenes: tuple[str, ...] = ()
-    """The scene of each frame, where there are several: KITTI's pairs, _10 and _11."""
+    """The scene of each frame, if there are several: KITTI's pairs, _10 and _11."""
 
 
 def open_source(text: str, *, keep_depth: bool = False) -> Source:
-    """Understand what a user gives: a video file, a folder, a glob pattern, or camera:0.
+    """Open what a user gives: a video file, a folder, a glob pattern, or camera:0.
 
-    Frames are uint8; with `keep_depth` images of 16 bits are uint16.
+    Frames are uint8; with `keep_depth`, 16-bit images are uint16.
     """
     check_source(text)
     if text.startswith(CAMERA):
@@ -64,7 +64,7 @@ def open_source(text: str, *, keep_depth: bool = False) -> Source:
         return images(image_files(path.iterdir()), path, keep_depth=keep_depth)
     if path.is_file():
         return _video(path)
-    files = map(Path, glob(text))  # noqa: PTH207 - Path.glob wants the folder apart
+    files = map(Path, glob(text))  # noqa: PTH207 - Path.glob needs the folder separately
     return images(image_files(files), path, keep_depth=keep_depth)
 
 
@@ -90,7 +90,7 @@ def _read(file: Path, in_depth: Callable[[Array], Array]) -> Array:
 def capture(device: int | str, *, live: bool) -> Source:
     """Frames that OpenCV reads: a camera by its number, or a file."""
     level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(0)  # what is wrong is said below, once
+    cv2.utils.logging.setLogLevel(0)  # the error is raised below
     try:
         video = cv2.VideoCapture(device)
     finally:
@@ -139,23 +139,23 @@ def _video(path: Path) -> Source:
 
 
 def stamp(path: Path) -> Stamp:
-    """What changes when a file changes, and where it lies."""
+    """The path of a file and its change marks."""
     return {"path": str(path.resolve()), **change_marks(path)}
 
 
 def change_marks(path: Path) -> Stamp:
-    """What changes when a file changes."""
+    """Size and time of modification: they differ if the file has changed."""
     state = path.stat()
     return {"bytes": state.st_size, "modified": state.st_mtime_ns}
 
 
 def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]]]:
-    """Frames as they come; where decoding fails, one that says so when it is read."""
+    """Frames as they are decoded; a frame that fails raises its error when it is read."""
     errors, time = pyav().FFmpegError, None
     packets = container.demux(video=0)
     while True:
         try:
-            packet = next(packets, None)  # after an error of its own it has no more
+            packet = next(packets, None)  # no more packets after a demuxing error
             frames = None if packet is None else packet.decode()
         except errors as error:
             yield time, _broken(error.strerror)

@@ -1,4 +1,4 @@
-"""A row of numbers for each flow."""
+"""Statistics of each flow, as a CSV table."""
 
 import csv
 from collections.abc import Sequence
@@ -32,10 +32,7 @@ _MOVING = 0.5  # px
 
 
 def describe(flow: FrameFlow) -> dict[str, object]:
-    """Motion in px, its direction in degrees (0 right, 90 down), how sure it is, cut or not.
-
-    Motion is that of the known pixels.
-    """
+    """Motion of the known pixels in px, direction in degrees (0 right, 90 down), confidence etc."""
     row: dict[str, object] = {"frame": flow.frame.number, "problem": flow.problem}
     if flow.frame.time is not None:
         row["time"] = f"{flow.frame.time:.4f}"
@@ -85,7 +82,7 @@ class StatisticsTable(Writer):
         self._rows = ""
 
     def finish(self) -> Path:
-        """Put the table in its place."""
+        """Write the table to its destination."""
         write_files({self.output: self._part.read_bytes()})
         return self.output
 

@@ -1,7 +1,7 @@
-"""Work beside the estimate: frames are decoded ahead of it, results written behind it.
+"""Threads around the estimate: one decodes frames ahead, one writes results behind.
 
-Only the thread of the estimate computes with torch. A second one would bring worker threads of
-its own, and on a CPU more of them than cores make every operation wait for another.
+Only the estimating thread computes with torch. A second one would have its own worker threads, and
+more worker threads than CPU cores slow down every operation.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -13,11 +13,11 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-_ROOM = 2  # items that wait between two threads
+_ROOM = 2  # items queued between two threads
 
 
 def ahead(items: Generator[Item, None, None], room: int = _ROOM) -> Generator[Item, None, None]:
-    """Let a thread of its own make `items`, at most `room` more than were taken."""
+    """Produce `items` in another thread, at most `room` ahead of the consumer."""
     queue: Queue[tuple[Item | None, BaseException | None]] = Queue(room)
     stopped = Event()
 
@@ -38,7 +38,7 @@ def ahead(items: Generator[Item, None, None], room: int = _ROOM) -> Generator[It
         yield from _taken(queue)
     finally:
         stopped.set()
-        while thread.is_alive():  # it may wait for room
+        while thread.is_alive():  # it may be waiting for room
             with suppress(Empty):
                 queue.get_nowait()
             thread.join(0.01)
@@ -56,10 +56,10 @@ def _taken(queue: "Queue[tuple[Item | None, BaseException | None]]") -> Iterator
 
 
 class Behind:
-    """Does what it is given in a thread of its own, in order, at most `room` pieces late.
+    """Executes calls in another thread, in order, with at most `room` of them queued.
 
-    Leaving the block waits for the rest. After an error nothing more is done; it is raised
-    where the next piece is given, or at the end.
+    Leaving the `with` block waits for the rest. After an error, no more calls are executed; the
+    error is raised by the next call of `do`, or at the end.
     """
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -83,7 +83,7 @@ class Behind:
             raise self._error
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have `work` done next."""
+        """Queue a call."""
         if self._error is not None:
             raise self._error
         self._queue.put(work)

@@ -1,4 +1,4 @@
-"""What is made of each flow: one class for each kind of output."""
+"""Writers of flows: one class for each kind of output."""
 
 import os
 import shutil
@@ -14,45 +14,45 @@ from ..files import Array, encode_flow, encode_image, naming, replacing, write_f
 from ..pictures.visualize import confidence_to_grey
 from .flows import FrameFlow
 
-_BACKWARD, _OCCLUSION = "_backward", "_occlusion"  # after the name of a frame
+_BACKWARD, _OCCLUSION = "_backward", "_occlusion"  # suffixes of a frame's name
 
 
 class Writer:
-    """Takes flows in their order, and makes them safe in pieces of `piece` flows.
+    """Takes flows in order, and commits them in pieces of `piece` flows.
 
-    `prepare` runs in the thread of the estimate and may compute with torch; all else runs
-    behind it, see `threads`.
+    `prepare` runs in the estimating thread and may compute with torch; the rest runs in the writing
+    thread, see `threads`.
     """
 
     piece = 1
 
     def __init__(self) -> None:
         self.memory: dict[str, float] = {}
-        """What it has to know of earlier flows; comes back when a run goes on."""
+        """What it remembers of earlier flows; restored when a run is resumed."""
 
     def resume(self, done: int) -> None:
-        """Get ready for flow number `done`; whatever is there of it or of later ones goes."""
+        """Prepare for flow number `done`; remove output of it and of later ones."""
 
     def prepare(self, flow: FrameFlow) -> Array:
-        """Make of a flow the array that is to be written: (H, W, 2)."""
+        """Return the array to write for a flow: (H, W, 2)."""
         return flow.result.flow
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
-        """Take what was prepared of the next flow; None where a frame is broken."""
+        """Write the prepared array of the next flow; None if a frame is broken."""
         raise NotImplementedError
 
     def commit(self) -> None:
-        """Make safe what was written."""
+        """Make what was written survive a kill."""
 
     def finish(self) -> Path:
-        """Put the output in its place."""
+        """Move the output to its destination, and return that."""
         raise NotImplementedError
 
 
 class FlowFiles(Writer):
     """A folder with a file for each flow, named after its first frame.
 
-    On demand the way back, NAME_backward, and what is hidden, NAME_occlusion.png, lie beside.
+    Optionally with the backward flow, NAME_backward, and the occlusion, NAME_occlusion.png.
     """
 
     def __init__(
@@ -63,25 +63,27 @@ class FlowFiles(Writer):
         self.backward, self.occlusion = backward, occlusion
 
     def resume(self, done: int) -> None:
-        """Remove what a kill left of a file."""
+        """Remove partly written files of a killed run."""
         for ending in (self.suffix, f"{_OCCLUSION}.png"):
             for path in self.folder.glob(f".*{ending}.*"):
                 path.unlink(missing_ok=True)
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
-        """Write the files of a flow; none where a frame is broken."""
+        """Write the files of a flow; none if a frame is broken."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if prepared is not None:
             write_files(self._contents(flow.frame.name, flow.result))
 
     def finish(self) -> Path:
-        """Everything is there already."""
+        """Return the folder; everything has been written."""
         return self.folder
 
     def _contents(self, name: str, result: FlowResult) -> dict[Path, bytes]:
         taken = [_BACKWARD] * self.backward + [_OCCLUSION] * self.occlusion
         if name.endswith(tuple(taken)):
-            raise InputError(f"frame {name}: its flow would pass for that of another; rename it")
+            raise InputError(
+                f"frame {name}: its flow file would be taken for another frame's; rename the frame"
+            )
         ways = {"": result, **({_BACKWARD: result.backward} if self.backward else {})}
         files = {self.folder / f"{name}{end}{self.suffix}": way for end, way in ways.items()}
         contents = {path: encode_flow(path, way.flow) for path, way in files.items() if way}
@@ -92,23 +94,23 @@ class FlowFiles(Writer):
 
 
 def refuse_one_name(frames: Sequence[Path], suffix: str) -> None:
-    """Refuse frames whose flows would be one file: f0.jpg and f0.png, a/f0.png and b/f0.png."""
+    """Refuse frames whose flows would have the same file name: f0.jpg and f0.png."""
     known: dict[str, Path] = {}
     for frame in frames[:-1]:  # the last one has no flow
         other = known.setdefault(frame.stem, frame)
         if other is not frame:
             raise InputError(
-                f"the flows of {other} and {frame} would be one file, {frame.stem}{suffix}; choose "
-                "frames by a pattern, as 'frames/*.png', or rename one"
+                f"the flows of {other} and {frame} would be one file, {frame.stem}{suffix}; select "
+                "frames by a pattern such as 'frames/*.png', or rename one"
             )
 
 
 class FlowStack(Writer):
-    """One .npy file (T, H, W, 2) float32 that grows; unknown (NaN) where a frame is broken.
+    """One .npy file (T, H, W, 2) float32 that grows; unknown (NaN) if a frame is broken.
 
-    With `backward` (T, 2, H, W, 2): [t, 0] is the way there, [t, 1] the way back.
-    numpy leaves room in the header for a longer first axis, so that it can be written anew
-    in place when a flow was added.
+    With `backward` (T, 2, H, W, 2): [t, 0] is the forward flow, [t, 1] the backward flow.
+    numpy leaves room in the header for a longer first axis, so that it can be
+    updated in place when a flow is added.
     """
 
     def __init__(self, output: Path, parts: Path, *, backward: bool = False) -> None:
@@ -119,15 +121,15 @@ class FlowStack(Writer):
     def resume(self, done: int) -> None:
         """Cut the file after `done` flows."""
         self._count = done
-        if not self.memory:  # no flow has told the size yet
+        if not self.memory:  # the size is not known yet
             self._part.unlink(missing_ok=True)
         elif self._part.exists():
             os.truncate(self._part, len(self._header(done)) + done * 4 * int(np.prod(self._shape)))
         else:
-            raise InputError(f"{self._part} is missing; begin anew with `restart=True`")
+            raise InputError(f"{self._part} is missing; start again with `restart=True`")
 
     def prepare(self, flow: FrameFlow) -> Array:
-        """(H, W, 2), or both ways: (2, H, W, 2)."""
+        """(H, W, 2), or in both directions (2, H, W, 2)."""
         if not self.backward:
             return flow.result.flow
         assert flow.result.backward is not None
@@ -150,17 +152,17 @@ class FlowStack(Writer):
         if prepared is not None and self.memory and prepared.shape != self._shape:
             size, first = ("{1}x{0}".format(*shape[-3:]) for shape in (prepared.shape, self._shape))
             raise InputError(
-                f"an array has flows of one size; here is {size} after {first}; write a folder"
+                f"all flows of an array have one size; this is {size} after {first}; write a folder"
             )
 
     def commit(self) -> None:
-        """Write the header anew: what came behind is a part of the array from now on."""
+        """Update the header, so that the appended flows belong to the array."""
         if self.memory:
             with naming(self.output), self._part.open("r+b") as file:
                 file.write(self._header(self._count))
 
     def finish(self) -> Path:
-        """Give the file its name."""
+        """Move the file to its destination."""
         with replacing(self.output) as temporary:
             shutil.move(self._part, temporary)
         return self.output

@@ -82,7 +82,8 @@ def read_weights(path: str | Path) -> Weights:
     data = read_bytes(path)
     if data[:2] in (b"PK", b"\x80\x02"):  # zip or pickle: what torch.save writes
         raise InputError(
-            f"{path} is a pickled checkpoint; run 'dicl-flow convert {path} OUT.safetensors' first"
+            f"{path} is a pickled checkpoint; first run 'dicl-flow convert {path} -o "
+            f"OUT.safetensors'"
         )
     from safetensors.torch import load
 

@@ -1,12 +1,12 @@
-"""The plain network's accelerated twin for inference: backend "fast"."""
+"""The accelerated network for inference: backend "fast"."""
 
-from .folded_network import FastDiclFlow, is_supported
+from .folded_network import AcceleratedDiclFlow, is_supported
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
 from .settings import cudnn_flags, has_bf16, warn_if_emulated
 
 __all__ = [
-    "FastDiclFlow",
+    "AcceleratedDiclFlow",
     "Graphs",
     "available_bytes",
     "check_limit",

@@ -1,15 +1,15 @@
-"""The matching net's last two layers on 2x2 pixels: ordinary convolutions at half the size.
+"""The matching net's last two layers on cells of 2x2 pixels: convolutions at half the size.
 
-The transposed convolution (4x4, stride 2) gives each coarse pixel four fine ones. Written as
-a 3x3 convolution it gives them as four groups of channels, and the last convolution, a 3x3 on
-the fine pixels, is then a 3x3 on the cells. The zeros outside are the same.
+The transposed convolution (4x4, stride 2) makes four fine pixels of each coarse one. Written as a
+3x3 convolution it gives them as four groups of channels, and the last layer, a 3x3 on the fine
+pixels, becomes a 3x3 on the cells. The zeros outside the image are the same.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _PHASES = [(a, b) for a in range(2) for b in range(2)]
-_SCORES = 8  # channels of a cell's scores: four pixels, filled up to what tensor cores like
+_SCORES = 8  # channels of a cell's scores: four pixels, filled up to what tensor cores need
 
 
 def up_to_cells(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,11 +41,41 @@ def last_to_cells(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 def up_to_corners(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Transposed (in, out, 4, 4), (out,) -> (4·out, in, 2, 2), (4·out,), to be padded by 1.
 
-    The four pixels around a corner of the coarse pixels see the same four coarse ones: no work
-    is for nothing, but the corners at the border have pixels beyond it, which must not be seen.
+    The four pixels around a corner of the coarse pixels see the same four coarse ones, so that no
+    product is with zero; but corners at the border have pixels outside it, which must be dropped.
     """
     corners = [weight[:, :, a:, b:][:, :, ::2, ::2].flip(2, 3) for a, b in _PHASES]
     return torch.cat(corners, 1).transpose(0, 1), bias.repeat(4)
+
+
+class ScoreConv(nn.Module):
+    """The last layer after `up_to_corners`, never below float32: a product for each tap.
+
+    oneDNN would compute 16 channels, 15 of them unused. To compute what a pixel adds to each
+    of its neighbours, and to add it there, is a quarter of that work.
+    """
+
+    def __init__(self, conv: nn.Conv2d, dtype: torch.dtype) -> None:
+        super().__init__()
+        assert conv.bias is not None
+        dtype = torch.promote_types(dtype, torch.float32)
+        self.taps = nn.Buffer(conv.weight.detach()[0].permute(1, 2, 0).flatten(0, 1).to(dtype))
+        self.bias = nn.Buffer(conv.bias.detach().to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 4·in, H/2 + 1, W/2 + 1), channels last -> (B, H, W)."""
+        corners = x.permute(0, 2, 3, 1).unflatten(3, (2, 2, -1)).transpose(2, 3)
+        pixels = corners.to(self.taps.dtype, memory_format=torch.contiguous_format)
+        products = self.taps @ pixels.flatten(0, 4).T
+        batch, down, _, across = corners.shape[:4]
+        products = products.view(3, 3, batch, 2 * down, 2 * across)[..., 1:-1, 1:-1]
+        left, rows, right = products.unbind(1)
+        rows[..., 1:] += left[..., :-1]
+        rows[..., :-1] += right[..., 1:]
+        above, scores, below = rows.unbind(0)
+        scores[:, 1:] += above[:, :-1]
+        scores[:, :-1] += below[:, 1:]
+        return scores.add_(self.bias)
 
 
 def _up_taps(phase: int) -> list[tuple[int, int]]:

@@ -1,3 +1,5 @@
+"""The accelerated network: features, levels and context nets, for CPUs and for CUDA."""
+
 import copy
 from collections.abc import Iterator
 from typing import Any, cast
@@ -7,9 +9,9 @@ from torch import Tensor, nn
 
 from ...config import ModelConfig
 from ...errors import InputError
-from ...matching import PairwiseMatcher
-from ...models import DiclFlow, InitialFlow, LevelFlow
-from ...models.dicl import DiclLevel
+from ...matching import PAIRWISE_NETS, MatchingNet, PairwiseMatcher
+from ...models import DiclFlow, InitialFlow, LevelFlow, network_type
+from ...models.dicl import OWN_MATCHER, DiclLevel
 from ...models.network import Pair
 from ...nn import ContextNet, ConvBlock, FeaturePyramid, Merge
 from ...ops import resize
@@ -21,11 +23,11 @@ _COARSE = 32
 
 
 class ImageConv(FoldedConv):
-    """The first layer of all, which sees the bits that a reduced precision cuts off an image."""
+    """The first layer of the network; it also sees the digits that rounding takes from an image."""
 
     def __init__(self, block: ConvBlock, dtype: torch.dtype) -> None:
         weight, bias = fold(block)
-        wide = torch.cat([weight, weight, 0 * weight[:, :2]], 1)  # matrix units like eights
+        wide = torch.cat([weight, weight, 0 * weight[:, :2]], 1)  # tensor cores need multiples of 8
         super().__init__(block.conv, wide, bias, dtype, relu=True)
         self.taps = nn.Buffer(weight.permute(1, 2, 3, 0).flatten(0, 2).to(dtype).contiguous())
 
@@ -41,14 +43,14 @@ class ImageConv(FoldedConv):
 
 
 class KernelMerge(Merge):
-    """The twin of a `Merge` on CUDA: the ReLU before and the concatenation are one pass."""
+    """A `Merge` on CUDA: the ReLU before the concatenation is part of the same kernel."""
 
     def __init__(self, merge: Merge) -> None:
-        """Take the layers of `merge`, a twin itself already."""
+        """Take the layers of `merge`, which are folded already."""
         nn.Module.__init__(self)
         self.resample, self.fuse = merge.resample, merge.fuse
         assert isinstance(self.resample, FoldedConv)
-        self.resample.relu = not self.resample.up  # cuDNN has it for nothing where it goes down
+        self.resample.relu = not self.resample.up  # free in cuDNN's strided convolutions
 
     def forward(self, neighbour: Tensor, skip: Tensor) -> Tensor:
         """(B, in, h, w), (B, C, H, W) -> (B, C, H, W)."""
@@ -57,8 +59,8 @@ class KernelMerge(Merge):
         return self.fuse(merge_input(self.resample(neighbour), skip))
 
 
-class FastContext(ContextNet):
-    """The twin of a `ContextNet`, which sees the bits that a reduced precision cuts off a flow."""
+class FoldedContext(ContextNet):
+    """A `ContextNet` that also sees the digits that rounding takes from a flow."""
 
     def __init__(self, context: ContextNet, dtype: torch.dtype) -> None:
         nn.Module.__init__(self)
@@ -94,8 +96,8 @@ class FastContext(ContextNet):
         return torch.cat([part.to(self.dtype) for part in parts], 1)
 
 
-class FastDiclFlow(DiclFlow):
-    """A `DiclFlow` for inference only: the same answer, sooner.
+class AcceleratedDiclFlow(DiclFlow):
+    """A `DiclFlow` for inference only: the same result, sooner.
 
     Batch norms are folded into the convolutions, tensors are channels last, both images pass
     through the feature net together, the matching net's first layer is factored. It stays on
@@ -111,17 +113,17 @@ class FastDiclFlow(DiclFlow):
     ) -> None:
         if not is_supported(model.config):
             raise InputError(
-                f"there is no fast path for host {model.config.host!r} with matcher "
-                f"{model.config.matcher!r}; use backend='plain'"
+                f"host {model.config.host!r} with matcher {model.config.matcher!r} has no "
+                f"accelerated version; use `backend='plain'`"
             )
         device = device or next(model.parameters()).device
-        make = _kernel_level if device.type == "cuda" else _fast_level
+        make = _cuda_level if device.type == "cuda" else _cpu_level
         levels = [
             make(level, _level_dtype(dtype, stride), memory_limit)
             for stride, level in zip(model.config.strides, model.levels.values(), strict=True)
         ]
         pyramid = cast(FeaturePyramid, model.features)
-        super().__init__(model.config, _fast_pyramid(pyramid, dtype, device), levels)
+        super().__init__(model.config, _folded_pyramid(pyramid, dtype, device), levels)
         self._stream: torch.cuda.Stream | None = None
         self.to(device).eval()
 
@@ -169,23 +171,24 @@ class FastDiclFlow(DiclFlow):
 
 
 def is_supported(config: ModelConfig) -> bool:
-    """Whether the network that `config` describes has a fast twin."""
-    return config.host == "dicl" and config.matcher in (None, "dicl")
+    """Whether the network that `config` describes has an accelerated version."""
+    net = PAIRWISE_NETS.get(config.matcher or OWN_MATCHER)
+    return network_type(config) is DiclFlow and net is MatchingNet
 
 
-def _fast_pyramid(
+def _folded_pyramid(
     pyramid: FeaturePyramid, dtype: torch.dtype, device: torch.device
 ) -> FeaturePyramid:
-    twin = folded(pyramid, dtype)
+    result = folded(pyramid, dtype)
     if device.type == "cuda":
-        for sweep in (twin.up, twin.down_again, twin.up_again):
+        for sweep in (result.up, result.down_again, result.up_again):
             for stride, merge in sweep.items():
                 sweep[stride] = KernelMerge(cast(Merge, merge))
     first = pyramid.stem[0]
     assert isinstance(first, ConvBlock)
     if is_reduced(dtype):
-        twin.stem[0] = ImageConv(first, dtype)
-    return twin
+        result.stem[0] = ImageConv(first, dtype)
+    return result
 
 
 def _level_dtype(dtype: torch.dtype, stride: int) -> torch.dtype:
@@ -193,15 +196,15 @@ def _level_dtype(dtype: torch.dtype, stride: int) -> torch.dtype:
     return torch.float32 if dtype == torch.bfloat16 and stride >= _COARSE else dtype
 
 
-def _kernel_level(level: nn.Module, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
+def _cuda_level(level: nn.Module, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
     assert isinstance(level, DiclLevel)
-    context = None if level.context is None else FastContext(level.context, dtype)
+    context = None if level.context is None else FoldedContext(level.context, dtype)
     return KernelLevel(level, context, dtype, memory_limit)
 
 
-def _fast_level(level: nn.Module, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
+def _cpu_level(level: nn.Module, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
     assert isinstance(level, DiclLevel)
     assert isinstance(level.matcher, PairwiseMatcher)
     projection = copy.deepcopy(level.projection).to(torch.promote_types(dtype, torch.float32))
-    context = None if level.context is None else FastContext(level.context, dtype)
+    context = None if level.context is None else FoldedContext(level.context, dtype)
     return DiclLevel(FactoredMatcher(level.matcher, dtype, memory_limit), projection, context)

@@ -1,4 +1,4 @@
-"""A level on CUDA: everything between the convolutions is one kernel each."""
+"""A level on CUDA: each step between two convolutions is one kernel."""
 
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...matching import DisplacementProjection, PairwiseMatcher
+from ...matching import DisplacementProjection, MatchingNet, PairwiseMatcher
 from ...models import LevelFlow
 from ...models.dicl import DiclLevel
-from ...nn import ContextNet, ConvBlock
+from ...nn import ContextNet
 from ...ops import resize
 from ...ops.warp import INSIDE
 from .cells import last_to_cells, up_to_cells
+from .factored_layer import FactoredLayer
 from .folded_layers import FoldedConv, fold, folded_block, precise
 from .memory import displacements_at_once
 
@@ -20,13 +21,13 @@ from .memory import displacements_at_once
 class _FirstImage(NamedTuple):
     features: Tensor
     part: Tensor
-    """What they add to the matching net's first layer."""
+    """Their term of the matching net's first layer."""
     image: Tensor
     """At the size of the level."""
 
 
 class KernelLevel(DiclLevel):
-    """The twin of a `DiclLevel`, of fixed shapes only, so that it can be recorded."""
+    """A `DiclLevel` on CUDA: all shapes are fixed, so that it can be recorded."""
 
     def __init__(
         self,
@@ -38,29 +39,19 @@ class KernelLevel(DiclLevel):
         nn.Module.__init__(self)
         matcher = level.matcher
         assert isinstance(matcher, PairwiseMatcher)
-        assert isinstance(matcher.net, nn.Sequential)
-        first, *inner, up, last = matcher.net
-        assert isinstance(first, ConvBlock)
-        assert isinstance(up, ConvBlock)
-        assert isinstance(last, nn.Conv2d)
-        self.context = context
+        net = matcher.net
+        assert isinstance(net, MatchingNet)
+        self.radius, self.context, self.memory_limit = matcher.radius, context, memory_limit
         self._prepared: tuple[Tensor, _FirstImage] | None = None
-        self.radius, self.memory_limit = matcher.radius, memory_limit
-        weight, bias = fold(first)  # (96, 2C, 3, 3)
-        of_first, of_second = weight.chunk(2, 1)
-        self.part1 = FoldedConv(first.conv, of_first, 0 * bias, dtype, relu=False)
-        self.part2 = FoldedConv(first.conv, of_second, 0 * bias, dtype, relu=False)
-        self.part2.padding = [self.radius + 1] * 2  # wanted `radius` beyond the image
-        self.taps = nn.Buffer(weight.permute(2, 3, 1, 0).flatten(0, 2).to(dtype).contiguous())
-        self.bias = nn.Buffer(bias.to(dtype))
-        assert last.bias is not None
-        cells, bias = last_to_cells(last.weight.detach(), last.bias.detach())
+        self.first = FactoredLayer(net.first, self.radius, dtype)
+        assert net.score.bias is not None
+        cells, bias = last_to_cells(net.score.weight.detach(), net.score.bias.detach())
         self.inner = nn.Sequential(
-            *(folded_block(block, dtype) for block in inner),
-            FoldedConv(last, *up_to_cells(*fold(up)), dtype, relu=True),
-            FoldedConv(last, cells, 0 * bias, precise(dtype), relu=False),
+            *(folded_block(block, dtype) for block in (net.down, *net.inner)),
+            FoldedConv(net.score, *up_to_cells(*fold(net.up)), dtype, relu=True),
+            FoldedConv(net.score, cells, 0 * bias, precise(dtype), relu=False),
         )
-        self.last_bias = nn.Buffer(last.bias.detach().float())
+        self.score_bias = nn.Buffer(net.score.bias.detach().float())
         mixes = isinstance(level.projection, DisplacementProjection)
         self.projection_weight = nn.Buffer(_projection(level)) if mixes else None
 
@@ -69,10 +60,10 @@ class KernelLevel(DiclLevel):
         return {**vars(self), "_prepared": None}
 
     def prepare(self, features1: Tensor, image1: Tensor) -> None:
-        """Do beforehand what the first image suffices for; `forward` takes it from there."""
-        layout = features1.to(self.bias.dtype).contiguous(memory_format=torch.channels_last)
+        """Compute in advance what needs the first image only; `forward` takes it from there."""
+        layout = self.first.prepare(features1)
         small = resize(image1, (features1.shape[-2], features1.shape[-1]))
-        self._prepared = (features1, _FirstImage(layout, self.part1(layout), small))
+        self._prepared = (features1, _FirstImage(layout, self.first.first_term(layout), small))
 
     def forward(
         self, features1: Tensor, features2: Tensor, image1: Tensor, coarse_flow: Tensor | None
@@ -85,14 +76,14 @@ class KernelLevel(DiclLevel):
             self.prepare(features1, image1)
         assert self._prepared is not None
         first, self._prepared = self._prepared[1], None
-        features2 = features2.to(self.bias.dtype).contiguous(memory_format=torch.channels_last)
+        features2 = self.first.prepare(features2)
         if coarse_flow is None:
             visible = (features2 != 0).any(1).to(torch.int8)
         else:
             features2, visible = warp(features2, coarse_flow, INSIDE)
         scores = self._scores(first, features2, visible)
         matched, entropy = readout(
-            scores, self.last_bias, self.projection_weight, coarse_flow, len(features1)
+            scores, self.score_bias, self.projection_weight, coarse_flow, len(features1)
         )
         refined = matched
         if self.context is not None:
@@ -104,13 +95,15 @@ class KernelLevel(DiclLevel):
         from ..kernels.first_layer import first_layer, see
 
         count = (2 * self.radius + 1) ** 2
-        parts, features = (first.part, self.part2(features2)), (first.features, features2)
+        parts = (first.part, self.first.second_term(features2))
+        features = (first.features, features2)
         seen = see(visible, self.radius)
         steps = -(-count // displacements_at_once(parts[0], self.memory_limit))
         bounds = [-(-count * step // steps) for step in range(steps + 1)]  # the largest first
         pieces = []
         for start, stop in pairwise(bounds):
-            x = first_layer(parts, features, seen, self.taps, self.bias, range(start, stop))
+            chunk = range(start, stop)
+            x = first_layer(parts, features, seen, self.first.taps, self.first.bias, chunk)
             for layer in self.inner:  # one by one: a layer's input is free when it is done
                 x = layer(x)
             pieces.append(x)

@@ -1,4 +1,4 @@
-"""Places where the first layer is another sum, and the terms that they share: see `edges`."""
+"""Places where the first layer is not its two factors, and the terms they share: see `edges`."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,22 +24,22 @@ class Places(NamedTuple):
     """Where p is in (B, H, W), for each first term."""
     taps1: Tensor
     taps2: Tensor
-    """(terms, 9): numbers of the features that the terms see, 0 for what is hidden."""
+    """(terms, taps): numbers of the features that the terms see, 0 for what is hidden."""
 
 
 class Grid(NamedTuple):
     """What depends on the size only.
 
-    Features are numbered: those of F1 with a margin of 1, then those of F2 with one of r+1.
-    The very first is zero.
+    Features are numbered: those of F1 with a margin of half a window, then those of F2 with a
+    margin that is r wider. The very first is zero.
     """
 
     windows1: Tensor
     windows2: Tensor
-    """(B·H·W, 9) of all pixels p and (B·(H+2r)·(W+2r), 9) of all q = p+u."""
+    """(B·H·W, taps) of all pixels p and (B·(H+2r)·(W+2r), taps) of all q = p+u."""
     inside1: Tensor
     inside2: Tensor
-    """Of the same shapes: what of them lies in the image."""
+    """Of the same shapes: which of them lie in the image."""
 
     def share(self, seen: Tensor, pixels: Tensor, wanted: Tensor, visible: Tensor) -> Places:
         """(U·V, N) pairs of q and p, of which some are `wanted`; what the windows of q show."""
@@ -52,22 +52,23 @@ class Grid(NamedTuple):
         return Places(positions, first, second, bounds, of_first, taps1, taps2)
 
 
-def windows(maps: Tensor) -> Tensor:
-    """(B, H+2, W+2) -> (B·H·W, 9)."""
-    return maps.unfold(1, 3, 1).unfold(2, 3, 1).reshape(-1, 9)
+def windows(maps: Tensor, window: int) -> Tensor:
+    """(B, H + window - 1, W + window - 1) -> (B·H·W, window²)."""
+    return maps.unfold(1, window, 1).unfold(2, window, 1).reshape(-1, window**2)
 
 
 @lru_cache(maxsize=20)  # five levels of the four sizes used last, as with CUDA graphs
 @torch.inference_mode(mode=False)
-def find_border(size: Size, radius: int, device: torch.device) -> tuple[Grid, Places]:
+def find_border(size: Size, radius: int, window: int, device: torch.device) -> tuple[Grid, Places]:
     """Return the grid and the places at the border of either image; a video needs them once."""
     batch, height, width = size
     tall, wide = height + 2 * radius, width + 2 * radius
-    numbers1 = _numbers((batch, height + 2, width + 2), device)
-    numbers2 = _numbers((batch, tall + 2, wide + 2), device) + numbers1.numel()
+    more, margins = window - 1, (window // 2, radius + window // 2)
+    numbers1 = _numbers((batch, height + more, width + more), device)
+    numbers2 = _numbers((batch, tall + more, wide + more), device) + numbers1.numel()
     image = torch.ones(size, dtype=torch.bool, device=device)
-    inside1, inside2 = (windows(F.pad(image, [margin] * 4)) for margin in (1, radius + 1))
-    grid = Grid(windows(numbers1), windows(numbers2), inside1, inside2)
+    inside1, inside2 = (windows(F.pad(image, [margin] * 4), window) for margin in margins)
+    grid = Grid(windows(numbers1, window), windows(numbers2, window), inside1, inside2)
     seen = _numbers((batch, tall, wide), device).unfold(1, height, 1).unfold(2, width, 1)
     seen = seen.permute(2, 1, 0, 3, 4).reshape(-1, len(inside1))  # (U·V, B·H·W)
     wanted = ~(inside1.all(1) & inside2.all(1)[seen])
@@ -76,7 +77,7 @@ def find_border(size: Size, radius: int, device: torch.device) -> tuple[Grid, Pl
 
 
 def find_holes(visible: Tensor, size: Size, radius: int, grid: Grid) -> Places:
-    """Return the places where `visible`, (B·(H+2r)·(W+2r), 9), lacks something of the image."""
+    """Return the places where `visible`, (B·(H+2r)·(W+2r), taps), lacks something of the image."""
     _, height, width = size
     tall, wide, side = height + 2 * radius, width + 2 * radius, 2 * radius + 1
     seen = (visible != grid.inside2).any(1).nonzero().squeeze(1)
@@ -89,18 +90,19 @@ def find_holes(visible: Tensor, size: Size, radius: int, grid: Grid) -> Places:
 
 def _terms(windows: Tensor, where: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Which windows (N,), how much of them is seen -> the different ones, and which each is."""
-    keys, numbers = torch.unique((where << 9) + codes, return_inverse=True)
-    where = keys >> 9
-    return where, windows[where] * ((keys[:, None] & _bits(keys)) > 0), numbers
+    bits = _bits(windows)
+    keys, numbers = torch.unique((where << len(bits)) + codes, return_inverse=True)
+    where = keys >> len(bits)
+    return where, windows[where] * ((keys[:, None] & bits) > 0), numbers
 
 
 def _code(seen: Tensor) -> Tensor:
-    """(N, 9) -> (N,): a bit for each."""
+    """(N, taps) -> (N,): a bit for each."""
     return (seen * _bits(seen)).sum(1)
 
 
-def _bits(like: Tensor) -> Tensor:
-    return 1 << torch.arange(9, device=like.device)
+def _bits(windows: Tensor) -> Tensor:
+    return 1 << torch.arange(windows.shape[1], device=windows.device)
 
 
 def _numbers(size: Size, device: torch.device) -> Tensor:

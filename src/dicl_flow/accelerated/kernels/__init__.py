@@ -1,4 +1,4 @@
-"""Raw Triton, one file a kernel; only the accelerated paths know it, and import it lazily."""
+"""Triton kernels, one file each; imported by `inference` and `training` when first used."""
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from ...errors import InputError
@@ -7,6 +7,6 @@ try:
     import triton  # noqa: F401
 except ImportError as error:
     raise InputError(
-        "the fused layers need Triton, which comes with the CUDA builds of torch on Linux; "
-        "install one of those, or train the plain network"
+        "the accelerated layers need Triton on a GPU, which comes with the CUDA builds of torch on "
+        "Linux; install one of those, or use the plain backend"
     ) from error

@@ -1,4 +1,4 @@
-"""What a context net reads, put together in one pass."""
+"""The input of a context net, assembled in one pass."""
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
@@ -26,7 +26,7 @@ def _context_input(
     columns: tl.constexpr,
     rows: tl.constexpr,
 ):
-    """A run of pixels: flow, entropy, features, image, and what the flow loses by rounding."""
+    """A run of pixels: flow, entropy, features, image, and the rounding error of the flow."""
     width: tl.constexpr = depth + 8
     pixel = (tl.program_id(0) * rows + tl.arange(0, rows)).to(tl.int64)[:, None]
     there = pixel < num_rows

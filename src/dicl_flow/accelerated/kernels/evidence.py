@@ -1,4 +1,4 @@
-"""All cues of the confidence, weighed, in one pass."""
+"""The weighted sum of all cues of the confidence, in one pass."""
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
@@ -36,7 +36,7 @@ def _evidence(
     inside_weight: tl.constexpr,
     rows: tl.constexpr,
 ):
-    """A run of pixels; `weights` are the bias and one for each cue."""
+    """A run of pixels; `weights` are the bias and one weight for each cue."""
     pixel = tl.program_id(0) * rows + tl.arange(0, rows)
     there = pixel < num_rows
     size = height * width
@@ -98,7 +98,7 @@ def evidence(
     noise: float,
     inside_weight: float,
 ) -> Tensor:
-    """(B, 1, H, W): the bias and the cues of `estimation.confidence`, weighed by `weights` (8,).
+    """(B, 1, H, W): the bias plus the cues of `estimation.confidence`, weighted by `weights` (8,).
 
     `flows` are refined, matched and that of the coarser level, (B, 2, H, W); `images` two
     (B, 3, H, W), of the same size; all float32.

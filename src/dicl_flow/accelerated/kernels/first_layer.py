@@ -1,8 +1,8 @@
 """The matching net's first layer from its two factors, exact at borders and holes.
 
-It sees F1(p) and F2(p+u) through a 3x3 window, both zero where F2(p+u) is not seen: outside the
-image, or all zero. Where all nine taps are seen the layer is A(p) + B(p+u) and its bias, where
-none is the bias alone: that takes one pass over memory. The few places between are then mended.
+It sees F1(p) and F2(p+u) through a 3x3 window, both zero where F2(p+u) is not visible: outside
+the image, or all zero. Where all nine taps are visible the layer is A(p) + B(p+u) + bias; where
+none is, it is the bias alone: one pass over memory. The few other places are then corrected.
 """
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
@@ -17,13 +17,13 @@ from .layout import check
 
 _BLOCK = 2048  # numbers that a program adds
 _CELLS = 1024  # pixels that a program looks at
-_ROWS, _WARPS = 64, 4  # pixels that a program mends at a time
-_PROGRAMS = 512  # that mend: what a large GPU can hold at once
+_ROWS, _WARPS = 64, 4  # pixels that a program corrects at a time
+_PROGRAMS = 512  # that correct: what a large GPU can hold at once
 
 
 @triton.jit(do_not_specialize=["batch", "height", "width"])
 def _see(visible, seen, batch, height, width, radius: tl.constexpr, cells: tl.constexpr):
-    """Which of the nine taps around each pixel are seen, `radius` beyond the image too."""
+    """Which of the nine taps around each pixel are visible, up to `radius` outside the image."""
     tall, wide = height + 2 * radius, width + 2 * radius
     place = tl.program_id(0) * cells + tl.arange(0, cells)
     in_map = place < batch * tall * wide
@@ -37,7 +37,7 @@ def _see(visible, seen, batch, height, width, radius: tl.constexpr, cells: tl.co
     tl.store(seen + place, bits.to(tl.int16), in_map)
 
 
-# One compilation serves all sizes: what the loads need to know of alignment is in `channels`.
+# Compiled once for all sizes: `channels` suffices for the alignment of the loads.
 @triton.jit(do_not_specialize=["start", "batch", "height", "width"])
 def _add_parts(
     part1,
@@ -74,7 +74,7 @@ def _add_parts(
 
 @triton.jit
 def _locate(place, start, batch, height, width, radius: tl.constexpr):
-    """Of a flat place in (displacements, B, H, W): y, x, image, v, u, and the place in `seen`."""
+    """Of a flat index in (displacements, B, H, W): y, x, image, v, u, and the index in `seen`."""
     num_shifts: tl.constexpr = 2 * radius + 1
     y, x, item = place // width % height, place % width, place // (width * height)
     image, displacement = item % batch, start + item // batch
@@ -96,7 +96,7 @@ def _list(
     radius: tl.constexpr,
     cells: tl.constexpr,
 ):
-    """Write down the places to mend, in any order, and how many they are."""
+    """List the places to correct, in any order, and count them."""
     place = tl.program_id(0) * cells + tl.arange(0, cells)
     y, x, _, _, _, moved = _locate(place, start, batch, height, width, radius)
     bits = tl.load(seen + moved, place < total, 0)
@@ -108,7 +108,7 @@ def _list(
 
 
 @triton.jit(do_not_specialize=["start", "batch", "height", "width"])
-def _mend(
+def _correct(
     features1,
     features2,
     seen,
@@ -128,7 +128,7 @@ def _mend(
     depth_columns: tl.constexpr,
     rows: tl.constexpr,
 ):
-    """Every so many of the listed places, by the definition of the layer."""
+    """Every `num_programs`-th block of the listed places, by the definition of the layer."""
     column, inner = tl.arange(0, columns)[None, :], tl.arange(0, depth_columns)
     known, within = column < channels, (inner < depth)[None, :]
     weighted = (inner < depth)[:, None] & known
@@ -159,7 +159,7 @@ def _mend(
 
 
 def see(visible: Tensor, radius: int) -> Tensor:
-    """(B, H, W) int8, one where a pixel is seen -> (B, H+2r, W+2r) int16: a bit for each tap."""
+    """(B, H, W) int8, one where a pixel is visible -> (B, H+2r, W+2r) int16: a bit for each tap."""
     batch, height, width = visible.shape
     size = (batch, height + 2 * radius, width + 2 * radius)
     seen = visible.new_empty(size, dtype=torch.int16)
@@ -181,7 +181,7 @@ def first_layer(
     """relu(first layer) of a `chunk` of displacements: (displacements · B, channels, H, W).
 
     `parts` are A (B, channels, H, W) and B (B, channels, H+2r, W+2r), without the bias;
-    `features` two (B, C, H, W) maps; `seen` is what `see` made; `taps` (9·2C, channels).
+    `features` two (B, C, H, W) maps; `seen` is the result of `see`; `taps` (9·2C, channels).
     """
     for tensor in (*parts, *features):
         check(tensor)
@@ -204,7 +204,7 @@ def first_layer(
         _list[(triton.cdiv(total, _CELLS),)](
             seen, places, number, *where, total, radius=radius, cells=_CELLS
         )
-        _mend[(min(triton.cdiv(total, _ROWS), _PROGRAMS),)](
+        _correct[(min(triton.cdiv(total, _ROWS), _PROGRAMS),)](
             *features,
             seen,
             places,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK, _TAPS, _WARPS = 128, 32, 4  # pixels of a program; 27 taps, filled up
+_BLOCK, _TAPS, _WARPS = 128, 32, 4  # pixels of a program; 27 taps, padded
 
 
 @triton.jit(do_not_specialize=["height", "width"])
@@ -24,7 +24,7 @@ def _image_layer(
     num_taps: tl.constexpr,
     block: tl.constexpr,
 ):
-    """A run of pixels in one row; what `taps` has too few bits for goes through it as well."""
+    """A run of pixels in one row; the rounding error of the image is convolved, too."""
     blocks = tl.cdiv(width, block)
     row, place = tl.program_id(0) // blocks, tl.program_id(0) % blocks * block
     number, y = row // height, row % height

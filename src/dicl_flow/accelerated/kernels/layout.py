@@ -1,4 +1,4 @@
-"""What a kernel can read: channels-last tensors, seen as rows of channels."""
+"""Which tensors the kernels can read: channels last, used as rows of channels."""
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 import torch
@@ -14,24 +14,24 @@ def check(tensor: Tensor) -> None:
     """Refuse a (B, C, H, W) tensor that the kernels cannot read."""
     if not (tensor.is_cuda or triton.knobs.runtime.interpret):
         raise InputError(
-            f"the fused layers run on CUDA devices, got a tensor on {tensor.device}; "
-            f"use the plain network there"
+            f"the kernels run on CUDA devices, got a tensor on {tensor.device}; "
+            f"use the plain backend there"
         )
     if tensor.dtype not in DTYPES:
         raise InputError(
-            f"the fused layers compute in {', '.join(map(str, DTYPES))}, got {tensor.dtype}"
+            f"the kernels compute in {', '.join(map(str, DTYPES))}, got {tensor.dtype}"
         )
     if not tensor.is_contiguous(memory_format=torch.channels_last):
         raise InputError(
-            f"the fused layers need channels_last tensors, got strides {tensor.stride()} for shape "
+            f"the kernels need channels_last tensors, got strides {tensor.stride()} for shape "
             f"{tuple(tensor.shape)}; call model.to(memory_format=torch.channels_last)"
         )
 
 
 def in_rows(gradient: Tensor) -> tuple[Tensor, int]:
-    """A (B, C, H, W) tensor whose pixels follow each other, and the elements between them.
+    """A (B, C, H, W) tensor whose pixels are at equal distances, and that distance in elements.
 
-    Slices along the channels are such already (concatenation leaves them); others are copied.
+    Slices along the channels are so already (the gradient of a concatenation); others are copied.
     """
     _, channels, height, width = gradient.shape
     stride = gradient.stride(3)

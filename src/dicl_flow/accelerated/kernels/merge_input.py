@@ -1,4 +1,4 @@
-"""Two maps side by side, the first through a ReLU, in one pass."""
+"""Two maps concatenated, the first after a ReLU, in one pass."""
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"

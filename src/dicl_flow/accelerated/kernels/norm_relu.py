@@ -1,9 +1,9 @@
-"""Batch normalisation over the batch's own statistics, and ReLU, for channels-last tensors.
+"""Batch norm with the statistics of the batch, and ReLU, for channels-last tensors.
 
 Forward reads the input twice and writes once; backward reads input and gradient twice and
-writes once. Nothing but the input is kept: the ReLU's mask is computed again from it.
-Sums go through one partial result per program, always in the same order: no atomics, so
-that the same input gives the same bits.
+writes once. Only the input is kept: the mask of the ReLU is computed from it again.
+Sums are made of one partial result for each program, always in the same order, without atomics:
+the same input gives the same bits.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
@@ -18,14 +18,14 @@ from ...errors import InputError
 from . import norm_tiles as kernels
 from .layout import check, in_rows
 
-_PROGRAMS = 512  # about four to each multiprocessor of a large GPU
-_TILE = 4096  # elements: 16 to a thread, two 16-byte accesses in half precision
+_PROGRAMS = 512  # about four for each multiprocessor of a large GPU
+_TILE = 4096  # elements: 16 for each thread, two 16-byte accesses in half precision
 _WARPS = 8
-_MERGED = 16  # channels to a program where partial results become one
+_MERGED = 16  # channels of a program that merges partial results
 
 
 class _Tiles:
-    """How a (B, C, H, W) tensor is cut: tiles of rows, each row all channels of a pixel."""
+    """How a (B, C, H, W) tensor is divided: tiles of rows; a row is all channels of a pixel."""
 
     def __init__(self, x: Tensor) -> None:
         self.channels = x.shape[1]

@@ -1,8 +1,7 @@
 """The kernels behind `norm_relu`.
 
-All see a channels-last tensor as rows, one for each pixel, and walk over tiles of rows: the
-program p of P takes the tiles p, p + P, p + 2P …, a few of them on their way while one is
-computed.
+All use a channels-last tensor as rows, one for each pixel, in tiles of rows: program p of P takes
+the tiles p, p + P, p + 2P …, and loads a few of them in advance.
 """
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
@@ -11,13 +10,13 @@ computed.
 import triton
 import triton.language as tl
 
-_STAGES = tl.constexpr(3)  # tiles on their way at a time
+_STAGES = tl.constexpr(3)  # tiles that are loaded at a time
 
 
 @triton.jit
 def _merge(count, mean, squares):
-    """Join groups along axis 0: sizes, means and sums of squared deviations (Chan et al.)."""
-    total = tl.maximum(tl.sum(count, 0), 1.0)  # columns beyond the last channel have no size
+    """Merge groups along axis 0: sizes, means and sums of squared deviations (Chan et al.)."""
+    total = tl.maximum(tl.sum(count, 0), 1.0)  # columns after the last channel are empty
     joint = tl.sum(count * mean, 0) / total
     deviation = mean - joint[None, :]
     return total, joint, tl.sum(squares + count * deviation * deviation, 0)
@@ -92,7 +91,7 @@ def merge_moments(
 
 @triton.jit
 def _parameters(statistics, weight, bias, column, channels):
-    """What turns an input into its normalised self: (x - mean)·factor + shift."""
+    """Mean, factor and shift of the normalisation (x - mean)·factor + shift."""
     mask = column < channels
     mean = tl.load(statistics + column, mask, 0.0)
     inverse = tl.load(statistics + channels + column, mask, 0.0)
@@ -113,7 +112,7 @@ def normalize(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """The normalised input past the ReLU: `y`, like `x`."""
+    """The normalised input after the ReLU: `y`, like `x`."""
     row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
     mean, factor, shift = _parameters(statistics, weight, bias, column, channels)
     program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
@@ -131,7 +130,7 @@ def normalize(
 def _tile_gradient(
     x, gradient, first, row, column, mean, factor, shift, num_rows, channels, stride
 ):
-    """Input less mean of the tile that starts at row `first`, and the gradient past the ReLU."""
+    """Input minus mean of the tile that starts at row `first`, and the gradient before the ReLU."""
     mask = (first + row < num_rows) & (column < channels)
     value = tl.load(x + first * channels + row * channels + column, mask, 0.0).to(tl.float32)
     incoming = tl.load(gradient + first * stride + row * stride + column, mask, 0.0)

@@ -1,4 +1,4 @@
-"""The matching net's input, written in one pass: every pixel beside each of its hypotheses."""
+"""The input of the matching net in one pass: every pixel with each of its displacements."""
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
@@ -15,8 +15,8 @@ from ...errors import InputError
 from .layout import check, in_rows
 
 _WARPS = 4
-_STAGES = tl.constexpr(3)  # displacements on their way while one is added
-_TILE = 2048  # elements: 16 to a thread, two 16-byte accesses in half precision
+_STAGES = tl.constexpr(3)  # displacements that are loaded at a time
+_TILE = 2048  # elements: 16 for each thread, two 16-byte accesses in half precision
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def _build(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """One displacement of one tile of pixels; `visible` (B, H, W) comes out by the way."""
+    """One displacement of one tile of pixels; also writes `visible` (B, H, W)."""
     side: tl.constexpr = 2 * radius + 1
     item = tl.program_id(0) // num_tiles  # (b·U + u)·V + v
     batch = (item // (side * side)).to(tl.int64)
@@ -65,7 +65,7 @@ def _build(
     target += pixel[:, None] * (2 * channels) + column
     tl.store(target, mine, mask)
     tl.store(target + channels, moved, mask)
-    if item % (side * side) == side * side // 2:  # the undisplaced one: its own visibility
+    if item % (side * side) == side * side // 2:  # not displaced
         tl.store(visible + maps + pixel, seen.to(tl.int8), in_tile)
 
 
@@ -84,7 +84,7 @@ def _collect(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """Gradients of a tile of pixels, gathered from every displacement they took part in."""
+    """Gradients of a tile of pixels, summed over all displacements."""
     side: tl.constexpr = 2 * radius + 1
     batch = (tl.program_id(0) // num_tiles).to(tl.int64)
     pixel = (tl.program_id(0) % num_tiles) * rows + tl.arange(0, rows)
@@ -102,7 +102,7 @@ def _collect(
         place = pixel[:, None] * stride + column
         value = tl.load(source + place, in_tile[:, None] & known, 0.0).to(tl.float32)
         first += tl.where(seen[:, None], value, 0.0)
-        # this pixel was the hypothesis of the one that lies at -(u, v) from it
+        # this pixel was the candidate of the pixel at -(u, v) from it
         other, in_image = _shifted(pixel, -u, -v, height, width)
         place = other[:, None] * stride + channels + column
         mask = (in_tile & in_image)[:, None] & known
@@ -114,7 +114,7 @@ def _collect(
 
 
 def _tiles(channels: int, num_pixels: int) -> tuple[int, dict[str, int]]:
-    """How many tiles of pixels an image makes, and their shape."""
+    """The number of tiles of an image, and their shape."""
     columns = triton.next_power_of_2(channels)
     rows = max(_TILE // columns, 1)
     return triton.cdiv(num_pixels, rows), {"rows": rows, "columns": columns, "num_warps": _WARPS}
@@ -165,7 +165,7 @@ class _PairWindows(torch.autograd.Function):
 def pair_windows(features1: Tensor, features2: Tensor, radius: int) -> Tensor:
     """Two (B, C, H, W) maps -> (B·U·V, 2C, H, W), all channels last.
 
-    Each pixel of `features1` beside the pixel of `features2` that lies (u, v) away; both
+    Each pixel of `features1` concatenated with the pixel of `features2` at distance (u, v); both
     zero where the latter is outside the image or all zero.
     """
     check(features1)

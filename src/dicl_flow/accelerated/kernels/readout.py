@@ -31,7 +31,7 @@ def _readout(
     scale: tl.constexpr,
     rows: tl.constexpr,
 ):
-    """A run of pixels; scores lie by displacement, image and 2x2 cell."""
+    """A run of pixels; scores are ordered by displacement, image and 2x2 cell."""
     num_shifts: tl.constexpr = 2 * radius + 1
     count: tl.constexpr = num_shifts * num_shifts
     size = height * width
@@ -48,7 +48,7 @@ def _readout(
     if projects:
         turned = projection + index[None, :] * count + index[:, None]  # transposed
         weight = tl.load(turned, (index < count)[:, None] & known, 0.0)
-        # three products of ten bits each: float32 but for its last bits, twice as fast
+        # three products of ten bits each: float32 except for its last bits, twice as fast
         value = tl.dot(value, weight, input_precision="tf32x3")
     value = tl.where(known, value, float("-inf"))
     value -= tl.max(value, 1)[:, None]
@@ -77,7 +77,7 @@ def readout(
     """Matched flow (B, 2, H, W) and entropy (B, 1, H, W), float32.
 
     `scores` are (U·V·B, cells, H/2, W/2), channels last: the first four channels are the
-    pixels of a 2x2 cell; all lack the same `bias`. `projection` is (U·V, U·V, 1, 1) or None.
+    pixels of a 2x2 cell; `bias` is still to be added. `projection` is (U·V, U·V, 1, 1) or None.
     """
     items, cell, half_height, half_width = scores.shape
     height, width, count = 2 * half_height, 2 * half_width, items // batch

@@ -1,4 +1,4 @@
-"""Backward warping of channels-last features, and what of them is seen, in one pass."""
+"""Warping of channels-last features, and which of them are visible, in one pass."""
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
@@ -55,7 +55,7 @@ def _warp(
 
 
 def warp(features: Tensor, flow: Tensor, inside_weight: float) -> tuple[Tensor, Tensor]:
-    """As `ops.warp`: (B, C, H, W) channels last, and (B, H, W) int8 where a pixel is not zero."""
+    """As `ops.warp`: (B, C, H, W) channels last, and (B, H, W) int8: is it not zero."""
     check(features)
     batch, channels, height, width = features.shape
     result = torch.empty_like(features)

@@ -1,1 +1,1 @@
-"""Twins of the plain layers for training on a GPU."""
+"""Accelerated layers for training on a GPU: backend "fused"."""

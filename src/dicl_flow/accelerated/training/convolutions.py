@@ -6,11 +6,11 @@ from torch import Tensor, nn
 from ...nn.blocks import ConvBlock
 
 
-class FusedConvBlock(ConvBlock):
-    """The fast twin of `ConvBlock` for training on GPUs: norm and ReLU in one kernel.
+class AcceleratedConvBlock(ConvBlock):
+    """A `ConvBlock` with norm and ReLU in one kernel.
 
-    Only where plain batch norm takes the statistics of its batch; frozen, shared or missing
-    norms are computed as in `ConvBlock`.
+    Only where batch norm uses the statistics of its batch; frozen, synchronised or missing norms
+    are computed as in `ConvBlock`.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -28,10 +28,10 @@ class FusedConvBlock(ConvBlock):
 
 
 class ChannelsLastConv3d(nn.Conv3d):
-    """The fast twin of a filter of volumes: what it gives is channels last.
+    """A filter of volumes whose result is always channels last.
 
-    Norms of few channels have few blocks to run in otherwise, and cuDNN no tensor cores. Its
-    weights ask for that order, but of a volume of one channel torch cannot tell it.
+    Otherwise norms of few channels run in few blocks, and cuDNN uses no tensor cores. The weights
+    ask for that order, but the strides of a volume of one channel do not show it.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Fast twins for training on GPUs; `fuse` puts them in the place of the plain modules."""
+"""Accelerated matching for training on GPUs; `accelerate` replaces the modules of a network."""
 
 from typing import TypeVar
 
@@ -8,17 +8,17 @@ from torch import Tensor, nn
 
 from ...matching.pairwise import PairwiseMatcher
 from ...nn import ConvBlock
-from .convolutions import ChannelsLastConv3d, FusedConvBlock
+from .convolutions import AcceleratedConvBlock, ChannelsLastConv3d
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _FEWEST_CHANNELS = 8
 
 
-class FusedPairwiseMatcher(PairwiseMatcher):
-    """The fast twin of `PairwiseMatcher`: the net's input is written by one kernel."""
+class AcceleratedPairwiseMatcher(PairwiseMatcher):
+    """A `PairwiseMatcher` whose pairs are written by one kernel."""
 
     def pairs(self, features1: Tensor, features2: Tensor) -> Tensor:
-        """Two (B, C, H, W) maps -> what the net compares: (B·U·V, 2C, H, W)."""
+        """Two (B, C, H, W) maps -> the input of the net: (B·U·V, 2C, H, W)."""
         from ..kernels.pair_windows import pair_windows
 
         # a warp leaves its result channels first
@@ -27,10 +27,10 @@ class FusedPairwiseMatcher(PairwiseMatcher):
 
 
 class WideConv2d(nn.Conv2d):
-    """The fast twin of a convolution to very few channels: with idle ones beside them.
+    """A convolution to very few channels, computed with unused channels added.
 
-    cuDNN's tensor-core kernels want eight channels at least; below, its backward pass falls
-    to one that takes many times as long.
+    cuDNN's tensor-core kernels need at least eight channels; with fewer, its backward pass uses
+    one that takes many times as long.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,21 +41,20 @@ class WideConv2d(nn.Conv2d):
         return F.conv2d(x, weight, bias, padding=self.padding)[:, : self.out_channels]
 
 
-_TWINS: dict[type[nn.Module], type[nn.Module]] = {
-    ConvBlock: FusedConvBlock,
+_ACCELERATED: dict[type[nn.Module], type[nn.Module]] = {
+    ConvBlock: AcceleratedConvBlock,
     nn.Conv3d: ChannelsLastConv3d,
-    PairwiseMatcher: FusedPairwiseMatcher,
+    PairwiseMatcher: AcceleratedPairwiseMatcher,
 }
 
 
-def fuse(model: _Model) -> _Model:
-    """Turn the modules of `model` into their fast twins, in place, and its weights channels last.
+def accelerate(model: _Model) -> _Model:
+    """Replace the modules of `model` by accelerated ones, in place; its weights are channels last.
 
-    Parameters, buffers and state-dict keys stay what they are: the weights mean the same in
-    the plain network.
+    Parameters, buffers and state-dict keys stay as they are: the plain network can load them.
     """
     for module in model.modules():
-        module.__class__ = _TWINS.get(type(module), type(module))
+        module.__class__ = _ACCELERATED.get(type(module), type(module))
         if type(module) is nn.Conv2d and module.out_channels < _FEWEST_CHANNELS:
             module.__class__ = WideConv2d
     orders = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -1,0 +1,52 @@
+"""The hosts: one record each, with all the defaults that depend on the host."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .levels import LevelConfig
+from .loss import LossConfig
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """What a config takes from its host where it gives no value."""
+
+    levels: tuple[LevelConfig, ...]
+    loss: LossConfig
+    projection: bool = False
+    """Whether there is a displacement-aware projection; where not, it cannot be asked for."""
+    has_scores: bool = False
+    """Whether its levels return matching scores, which `LossConfig.matching` trains."""
+    finest_stride: int = 2
+    """The finest stride at which it has features."""
+
+
+_DEEP_CONTEXT = ((64, 1), (128, 2), (128, 4), (96, 8), (64, 16), (32, 1))
+_WIDE_CONTEXT = ((128, 1), (128, 2), (128, 4), (96, 8), (64, 16), (32, 1))
+
+PAPER_LEVELS = (
+    LevelConfig(64, context=((64, 1), (64, 2), (32, 1))),
+    LevelConfig(32, context=((64, 1), (128, 2), (64, 4), (32, 1))),
+    LevelConfig(16, context=((64, 1), (128, 2), (128, 4), (64, 8), (32, 1))),
+    LevelConfig(8, context=_DEEP_CONTEXT),
+    LevelConfig(4, context=_DEEP_CONTEXT),
+)
+
+HOST_RECORDS: Mapping[str, HostRecord] = {
+    "dicl": HostRecord(
+        PAPER_LEVELS,
+        LossConfig((0.5, 0.5, 0.5, 0.75, 1.0), (0.4, 0.4, 0.4, 0.6, 0.8), "averaged"),
+        projection=True,
+        has_scores=True,
+    ),
+    "pwcnet": HostRecord(
+        (*(LevelConfig(s, 4) for s in (64, 32, 16, 8)), LevelConfig(4, 4, _WIDE_CONTEXT)),
+        LossConfig((0.32, 0.08, 0.02, 0.01, 0.005), (), "multi-scale"),
+    ),
+    "vcn": HostRecord(
+        tuple(LevelConfig(s, 4, _WIDE_CONTEXT) for s in (64, 32, 16, 8, 4)),
+        LossConfig((0.25, 0.25, 0.25, 0.5, 1.0), (), "summed"),
+        finest_stride=4,
+    ),
+}
+HOSTS = tuple(HOST_RECORDS)

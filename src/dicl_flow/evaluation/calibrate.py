@@ -1,0 +1,131 @@
+"""Calibrates weights on rendered scenes: `dicl_flow.calibrate`, and the work of the command."""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..config import NORMAL, Calibration, Quality, find_quality
+from ..errors import InputError
+from ..files import write_files
+from ..weights import Weights, encode_weights, load_model, read_weights, resolve
+from .calibration import CALIBRATION_SCENES, Evidence, fit_calibration, judge, probability
+
+if TYPE_CHECKING:
+    from ..estimation.estimator import FlowEstimator
+    from ..render import Renderer
+
+_SPACING = 4  # px between the pixels that are used: neighbours are alike
+SceneProgress: TypeAlias = Callable[[Collection[int], str], Iterable[int]]
+"""Returns the numbers that it is given, and may show how far that has come."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Weights with a calibration, and how good it is on scenes that were not used for the fit."""
+
+    weights: Weights
+    calibration: Calibration
+    unseen_scenes: int
+    right: float
+    """The share of pixels of these scenes whose error is within the threshold."""
+    ause_of_entropy: float
+    """The AUSE of the confidence without a calibration."""
+    judged: dict[str, float]
+    """`ause`, `calibration_error`, and the mean error of each tenth by confidence, from the least
+    confident (`decile_1`) to the most confident."""
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights, with the calibration, to a .safetensors file."""
+        if Path(path).suffix != ".safetensors":
+            raise InputError(f"{path}: the output ends in .safetensors")
+        write_files({Path(path): encode_weights(self.weights)})
+
+
+def calibrate(
+    weights: str | Path | None = None,
+    photos: str | Path | None = None,
+    *,
+    quality: str | Quality = NORMAL,
+    scenes: int = 64,
+    size: tuple[int, int] = (384, 512),
+    threshold: float = 1.0,
+    seed: int = 1000,
+    progress: SceneProgress | None = None,
+    **options: Any,
+) -> Calibrated:
+    """Fit what turns the cues of an estimate into the probability that its error is small.
+
+    The errors are those of `scenes` rendered scenes of `size` (height, width), made of a folder
+    of `photos`, or of computed textures without one; a third as many scenes judge the fit. An
+    error of up to `threshold` px counts as right. Weights hold one calibration for each
+    `quality`; fit them one after the other. `options` are those of `dicl_flow.load`: `device`,
+    `precision`, `backend` and `memory_limit`.
+
+    >>> dicl_flow.calibrate("my.safetensors", "PHOTOS").save("calibrated.safetensors")
+    """
+    from ..render import list_photos
+
+    folder = None if photos is None else Path(photos).expanduser()
+    if folder is not None:
+        list_photos(folder)  # complain before torch is imported, which takes seconds
+    found, effort = read_weights(resolve(weights)), find_quality(quality)
+
+    from ..estimation.estimator import FlowEstimator
+
+    estimator = FlowEstimator(load_model(found), quality=effort, **options)
+    renderer = _renderer(estimator, folder, size, seed)
+    numbers = range(scenes + -(-scenes // 3))
+    watched = progress(numbers, "estimating") if progress else numbers
+    parts = [_gather(estimator, renderer, number) for number in watched]
+    calibration = fit_calibration(Evidence.of(parts[:scenes]), threshold, scenes)
+    unseen = Evidence.of(parts[scenes:])
+    judged = judge(probability(calibration, unseen.cues), unseen.error, threshold)
+    about = {**found.about, _topic(effort): _describe(scenes, size, len(parts) - scenes, judged)}
+    return Calibrated(
+        replace(found, about=about).calibrated(effort, calibration),
+        calibration,
+        len(parts) - scenes,
+        float((unseen.error <= threshold).mean()),
+        judge(1 - unseen.cues[:, 0], unseen.error, threshold)["ause"],
+        judged,
+    )
+
+
+def _renderer(
+    estimator: "FlowEstimator", photos: Path | None, size: tuple[int, int], seed: int
+) -> "Renderer":
+    from ..render import held_out_renderer
+
+    config = estimator.model.config
+    if estimator.seen_size(size) != size:
+        raise InputError(
+            f"`size` must be what the network sees unchanged: multiples of {config.pad_multiple}"
+            + (f", at most {config.max_pixels} px in all" if config.max_pixels else "")
+            + f"; got {size[1]}x{size[0]}"
+        )
+    device = estimator.device
+    return held_out_renderer(photos, size, device, config=CALIBRATION_SCENES, seed=seed)
+
+
+def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> Evidence:
+    """Cues and errors of one scene, as 8-bit frames, at pixels that have a truth."""
+    from ..data import collate
+
+    batch = collate(renderer.render(1, number).to_samples())
+    flow, cues = estimator.measure(batch.image1, batch.image2)
+    error = (flow.cpu() - batch.flow).norm(dim=1)
+    some = (..., slice(None, None, _SPACING), slice(None, None, _SPACING))
+    valid = batch.valid[some][0]
+    return Evidence(
+        cues.cpu()[some][0][:, valid].T.double().numpy(), error[some][0][valid].double().numpy()
+    )
+
+
+def _topic(quality: Quality) -> str:
+    return "calibration" if quality.name == NORMAL else f"calibration of quality {quality.name}"
+
+
+def _describe(scenes: int, size: tuple[int, int], unseen: int, judged: dict[str, float]) -> str:
+    quality = f"AUSE {judged['ause']:.3f}, calibration error {judged['calibration_error']:.3f}"
+    return f"{scenes} rendered scenes of {size[1]}x{size[0]}; {quality} on {unseen} others"
