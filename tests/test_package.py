@@ -17,7 +17,7 @@ SHARED_STEMS = {
         ("compare", "export", "levels", "render", "slow_motion", "submit"),
         "a command, and its work",
     ),
-    **dict.fromkeys(("augment", "calibration"), "the settings, and what they set"),
+    **dict.fromkeys(("augment", "calibration", "loss"), "the settings, and what they set"),
     "readout": "the operation, and its kernel",
     "warp": "the operation, its kernel, and the command",
 }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .levels import LevelConfig
+from .level import LevelConfig
 from .loss import LossConfig
 
 

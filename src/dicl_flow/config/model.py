@@ -8,7 +8,7 @@ from math import lcm
 
 from ..errors import InputError, unknown_name
 from .hosts import HOST_RECORDS, HOSTS, HostRecord
-from .levels import LevelConfig
+from .level import LevelConfig
 from .loss import FROM_HOST
 from .strict import structure
 
