@@ -61,9 +61,7 @@ def encode_npy(array: Array) -> bytes:
 
 def encode_npz(flow: Array) -> bytes:
     """Return the bytes of a .npz file with the array `flow`."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, flow=flow)
-    return buffer.getvalue()
+    return encode_arrays({"flow": flow})
 
 
 def _chosen(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
