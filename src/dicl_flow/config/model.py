@@ -88,7 +88,7 @@ class ModelConfig:
             )
 
     def with_host(self, host: str) -> "ModelConfig":
-        """Return the settings for another host; values that are defaults of this one become its own."""
+        """Return the settings for another host; defaults of this one become its own."""
         own = {key: getattr(self._record, key) for key in _FROM_HOST}
         defaults = [key for key, value in own.items() if getattr(self, key) == value]
         return dataclasses.replace(self, host=host, **dict.fromkeys(defaults, FROM_HOST))
