@@ -5,14 +5,13 @@ import torch
 from conftest import SMALL
 
 from dicl_flow.config import HOSTS, MATCHERS, LevelConfig, ModelConfig
-from dicl_flow.models import _BUILDERS as BUILDERS
-from dicl_flow.models import build
+from dicl_flow.models import _HOSTS, build
 
 LEVELS = SMALL.levels
 
 
 def test_config_knows_the_hosts_there_are():
-    assert tuple(BUILDERS) == HOSTS
+    assert tuple(_HOSTS) == HOSTS
 
 
 @pytest.mark.parametrize(
