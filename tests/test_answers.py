@@ -129,7 +129,7 @@ def test_occlusion_follows_the_truth_on_rendered_scenes():
     found = true = both = 0
     for number in range(3):
         rendered = renderer.render(1, number)
-        flow, _, backward, _ = estimator.estimate_both(rendered.image1, rendered.image2)
+        (flow, _), (backward, _) = estimator.estimate_both(rendered.image1, rendered.image2)
         hidden = find_occlusion(flow, backward)[:, 0]
         found, true = found + hidden.sum(), true + rendered.occluded.sum()
         both += (hidden & rendered.occluded).sum()

@@ -179,7 +179,7 @@ def test_a_limit_below_what_scaled_frames_need_is_refused_and_full_size_has_tile
     assert enough.tile(frame) == (436, 1024)
     tiled = FlowEstimator(model, "cpu", "fp32", "fast", limit, full_size=True)
     height, width = tiled.tile(frame)
-    assert height * width * tiled._bytes_per_pixel() <= limit
+    assert height * width * tiled.engine.bytes_per_pixel() <= limit
 
 
 @pytest.mark.parametrize("backend", ["plain", "fast"])

@@ -77,9 +77,10 @@ def export(
     config = estimator.model.config
     if kind == "onnx":
         _require_onnx()
-    if size is None and config.max_pixels:
+    limit = estimator.feedings[-1].max_pixels
+    if size is None and limit:
         raise InputError(
-            f"these weights scale frames of more than {config.max_pixels} px down, which only a "
+            f"these weights scale frames of more than {limit} px down, which only a "
             f"file for one size can do; give `size`, the one it is for"
         )
     if size is None and estimator.quality.scales != (1.0,):

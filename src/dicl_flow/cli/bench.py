@@ -127,15 +127,15 @@ def _parse_size(text: str) -> tuple[int, int]:
 def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:
     """Read BACKEND-PRECISION, resolve "auto", drop what is there twice."""
     from ..errors import InputError
-    from ..estimation.compute import choose_backend, choose_precision
+    from ..estimation.engines import choose_compute
 
     ways = []
     for path in paths:
         backend, dash, precision = path.partition("-")
         if not dash:
             raise InputError(f"--path is BACKEND-PRECISION, as fast-fp16, got {path!r}")
-        backend = choose_backend(backend, config, device)
-        ways.append((backend, choose_precision(precision, device, backend)))
+        chosen = choose_compute(config, str(device), precision, backend)
+        ways.append((chosen.backend, chosen.precision))
     return list(dict.fromkeys(ways))
 
 

@@ -100,7 +100,7 @@ def flow(
     how = (device, precision, backend, options.in_bytes(memory_limit))
     estimator = load(weights, *how, quality, full_size=full_size)
     if verbose:
-        _explain(estimator, how, frames[0])
+        _explain(estimator, frames[0])
     start = perf_counter()
     result = estimator(*frames, backward=bool(backward or occlusion), initial=begin)
     seconds = perf_counter() - start
@@ -143,15 +143,13 @@ def _stream_ending(output: Path | None, file_format: str | None, *, as_json: boo
     return ""
 
 
-def _explain(
-    estimator: "FlowEstimator", how: tuple[str, str, str, int | None], image1: "Array"
-) -> None:
+def _explain(estimator: "FlowEstimator", image1: "Array") -> None:
     """Print to stderr, so that --json stays one object."""
-    from ..estimation.choices import explain, explain_frame
+    from ..estimation.choices import explain_frame
 
     height, width = image1.shape[:2]
-    choices = explain(estimator.model.config, *how)
-    choices["frame"] = explain_frame(estimator, (height, width))
+    frame = explain_frame(estimator, (height, width))
+    choices = {**estimator.compute.choices(), "frame": frame}
     for name, choice in choices.items():
         typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)
 

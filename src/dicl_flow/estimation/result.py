@@ -1,16 +1,37 @@
 """What a user gets: flow, how far it can be trusted, and what the other frame does not show."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..files import Array, write_flow
 from ..pictures.visualize import flow_to_rgb
 from .occlusion import find_occlusion
+
+
+class Estimate(NamedTuple):
+    """The flow of a batch in one direction, on the device."""
+
+    flow: Tensor
+    """(B, 2, H, W) float32: pixels, x right, y down."""
+    confidence: Tensor
+    """(B, 1, H, W) float32 in [0, 1]."""
+
+
+def pack(estimates: Sequence[Estimate]) -> Tensor:
+    """One direction or both -> (B, 3 or 6, H, W): a recording and a tile have one output."""
+    return torch.cat([part for estimate in estimates for part in estimate], 1)
+
+
+def unpack(packed: Tensor) -> list[Estimate]:
+    """Undo `pack`."""
+    return [Estimate(*part.split([2, 1], 1)) for part in packed.split(3, 1)]
 
 
 @dataclass(frozen=True)
@@ -88,19 +109,14 @@ class FlowTensors:
     """The same from frame 2 to frame 1; with `backward=True`."""
 
     @classmethod
-    def of(
-        cls,
-        flow: Tensor,
-        confidence: Tensor,
-        backward: Tensor | None = None,
-        backward_confidence: Tensor | None = None,
-    ) -> "FlowTensors":
-        """(B, 2, H, W) flow and (B, 1, H, W) confidence, of one direction or of both."""
-        there = cls(flow, confidence[:, 0])
-        if backward is None or backward_confidence is None:
+    def of(cls, forward: Estimate, backward: Estimate | None = None) -> "FlowTensors":
+        """One direction, or both."""
+        there = cls(forward.flow, forward.confidence[:, 0])
+        if backward is None:
             return there
-        hidden1, hidden2 = find_occlusion(flow, backward), find_occlusion(backward, flow)
-        back = cls(backward, backward_confidence[:, 0], hidden2[:, 0])
+        hidden1 = find_occlusion(forward.flow, backward.flow)
+        hidden2 = find_occlusion(backward.flow, forward.flow)
+        back = cls(backward.flow, backward.confidence[:, 0], hidden2[:, 0])
         return replace(there, occlusion=hidden1[:, 0], backward=back)
 
     def __getitem__(self, index: int) -> "FlowTensors":
@@ -124,5 +140,5 @@ class FlowTensors:
 
 
 def from_answer(answer: Tensor) -> FlowResult:
-    """(B, 3, H, W) flow and confidence, or (B, 6, H, W) of both directions -> a batch."""
-    return FlowTensors.of(*answer.split([2, 1] * (answer.shape[1] // 3), 1)).to_result()
+    """Packed estimates of one direction or both -> the result of a batch."""
+    return FlowTensors.of(*unpack(answer)).to_result()

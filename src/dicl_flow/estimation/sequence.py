@@ -1,11 +1,8 @@
 """Frames one after another: what is known of a frame serves the pair before and the pair after."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from ..accelerated.inference import Graphs
 from ..errors import InputError
 from .estimator import FlowEstimator
 from .inputs import Image, image_batch
@@ -27,10 +24,8 @@ class FlowSequence:
 
     def __init__(self, estimator: FlowEstimator, *, backward: bool = False) -> None:
         self.estimator, self.backward = estimator, backward
-        self._prepare: Callable[[Tensor], Tensor] = self._packed
-        self._match: Callable[[Tensor, Tensor], Tensor] = self._match_packed
-        if estimator.backend == "fast" and estimator.device.type == "cuda":
-            self._prepare, self._match = Graphs(self._packed), Graphs(self._match_packed)
+        self._prepare = estimator.engine.record(self._packed)
+        self._match = estimator.engine.record(self._match_packed)
         self._layout: Layout = []
         self._size: tuple[int, int] | None = None
         self._whole = True
@@ -56,8 +51,7 @@ class FlowSequence:
             return None
         if self._whole:
             return self._match(last, self._last)
-        estimate = self.estimator.estimate_both if self.backward else self.estimator.estimate
-        return torch.cat(estimate(last, image), 1)
+        return self.estimator.answer(last, image, backward=self.backward)
 
     def restart(self) -> None:
         """Forget the last frame: the next one is a first one."""

@@ -37,8 +37,13 @@ def network_bytes(dtype: torch.dtype, device: torch.device, *, fast: bool) -> in
 
 
 def fixed_bytes(image: Tensor, device: torch.device) -> int:
-    """What is needed beside the network's maps: weights, a chunk, (B, 3, H, W) frames, the flow."""
-    return _FIXED.get(device.type, 0) + _FRAMES * image.numel() * image.element_size()
+    """What is needed in addition: weights, a chunk, (B, 3, H, W) frames, the flow.
+
+    0 on devices where all of it is counted with the pixels.
+    """
+    if device.type not in _FIXED:
+        return 0
+    return _FIXED[device.type] + _FRAMES * image.numel() * image.element_size()
 
 
 def available_bytes(device: torch.device) -> int:
