@@ -71,7 +71,7 @@ def test_how_a_frame_is_computed(changes, limit, size, value):
         (
             {"padding": "resize", "max_pixels": 32 * 32},
             True,
-            "whole, padded to 64x48",
+            "whole, seen as 32x32, then as 64x48",
             "51x37",
             "an error of at most 1 px",
         ),

@@ -220,13 +220,13 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
     limit = 304 * 300 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
     sizes = []
-    whole = estimator._one_way
+    whole = estimator.answers._one_way
 
     def spy(image1, image2):
         sizes.append(tuple(image1.shape[-2:]))
         return whole(image1, image2)
 
-    monkeypatch.setattr(estimator, "_one_way", spy)
+    monkeypatch.setattr(estimator.answers, "_one_way", spy)
     flow, confidence = estimator.estimate(*torch.rand(2, 1, 3, 300, 560))
     assert flow.shape == (1, 2, 300, 560)
     assert confidence.shape == (1, 1, 300, 560)

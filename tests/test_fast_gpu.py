@@ -60,8 +60,8 @@ def test_shapes_come_and_go(model):
         assert flow.shape == (batch, 2, height, width)
         reference = first.setdefault((batch, height, width), flow)
         torch.testing.assert_close(flow, reference, atol=2e-2, rtol=0)
-    assert isinstance(estimator._one_way, Graphs)
-    assert len(estimator._one_way._recordings) == 4
+    assert isinstance(estimator.answers._one_way, Graphs)
+    assert len(estimator.answers._one_way._recordings) == 4
 
 
 def test_a_result_outlives_the_next_call(model):

@@ -58,7 +58,9 @@ class UintEstimator(nn.Module):
     def __init__(self, estimator: FlowEstimator) -> None:
         super().__init__()
         self.network = estimator.model
-        self.estimate = estimator._estimate_whole  # in one piece: a file cannot ask for memory
+        self.estimate = (
+            estimator.answers.estimate_whole
+        )  # in one piece: a file cannot ask for memory
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
         """Two (B, 3, H, W) uint8 images -> flow (B, 2, H, W), confidence (B, 1, H, W)."""
@@ -77,10 +79,9 @@ def export(
     config = estimator.model.config
     if kind == "onnx":
         _require_onnx()
-    limit = estimator.feedings[-1].max_pixels
-    if size is None and limit:
+    if size is None and config.max_pixels:
         raise InputError(
-            f"these weights scale frames of more than {limit} px down, which only a "
+            f"these weights scale frames of more than {config.max_pixels} px down, which only a "
             f"file for one size can do; give `size`, the one it is for"
         )
     if size is None and estimator.quality.scales != (1.0,):

@@ -14,14 +14,19 @@ from .feeding import Feeding, Size
 def explain_frame(estimator: FlowEstimator, size: Size) -> Choice:
     """Whether frames of (height, width) are computed whole, scaled down or in tiles."""
     tile = estimator.tile(torch.empty(1, 3, *size, device="meta"))
+    large, feedings = estimator.plan.is_large(size), estimator.plan.passes(size).feedings
     if tile != size:
         piece = (min(tile[0], size[0]), min(tile[1], size[1]))
-        return Choice(f"in tiles of {_text(piece)}", "the memory does not suffice for the whole")
-    quality, feedings = estimator.quality, estimator.feedings
-    if quality.scales != (1.0,):
-        sizes = ", then as ".join(_text(feeding.seen(size)) for feeding in feedings)
-        return Choice(f"whole, seen as {sizes}", f"quality {quality.name!r}")
-    return _explain_one_pass(feedings[-1], size)
+        first = f"seen as {_text(feedings[0].seen(size))}, then " if large else ""
+        reason = "the memory does not suffice for the whole"
+        return Choice(f"{first}in tiles of {_text(piece)}", reason)
+    if not large and estimator.quality.scales == (1.0,):
+        return _explain_one_pass(feedings[-1], size)
+    sizes = ", then as ".join(_text(feeding.seen(size)) for feeding in feedings)
+    reason = f"quality {estimator.quality.name!r}"
+    if large:
+        reason = f"full size of a frame with more than {feedings[0].max_pixels} px, " + reason
+    return Choice(f"whole, seen as {sizes}", reason)
 
 
 def _explain_one_pass(feeding: Feeding, size: Size) -> Choice:
@@ -40,7 +45,7 @@ def _explain_one_pass(feeding: Feeding, size: Size) -> Choice:
 
 def computed(estimator: FlowEstimator, size: Size) -> dict[str, str]:
     """What to report of every estimate of frames of (height, width): its size, in which pixels."""
-    resized = replace(estimator.feedings[-1], scale=1.0).resized(size)
+    resized = replace(estimator.plan.last, scale=1.0).resized(size)
     return {
         "computed": explain_frame(estimator, size).value,
         "computed_size": _text(resized),

@@ -1,7 +1,6 @@
 """Images in, flow out: the interface for Python users."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,17 +10,15 @@ from ..config import NORMAL, Calibration, Quality, find_quality
 from ..errors import InputError
 from ..files import Array
 from ..models import FlowNetwork
-from ..ops import resize
 from ..weights import load_model, read_weights, resolve
-from .confidence import find_cues
+from .answers import Answers
 from .engines import choose_compute, make_engine
-from .feeding import Feeding, size_of
-from .gate import gate
+from .feeding import size_of
 from .inputs import ImageInput, flow_batch, image_batch
-from .passes import Found, Passes
-from .result import Estimate, FlowTensors, pack, unpack
+from .plan import Plan
+from .result import Estimate, FlowTensors, unpack
 from .result import FlowResult as FlowResult
-from .tiling import Tiles, describe, in_tiles
+from .tiling import describe
 
 
 class FlowEstimator:
@@ -50,17 +47,8 @@ class FlowEstimator:
         self.engine = make_engine(model, self.compute)
         auto = self.engine.best_precision().value
         warn_if_emulated(precision, self.device, f"precision 'auto' would choose {auto}")
-        fed = model.config.at_full_size() if full_size else model.config
-        self.feedings = [Feeding.of(fed, scale) for scale in self.quality.scales]
-        self._passes = Passes(self.engine, self.feedings, self.quality.start)
-        self._connect()
-
-    def _connect(self) -> None:
-        """Make what serves this process alone: recordings, and what is known of its memory."""
-        self._confidence = self.engine.confidence(self.calibration, self.feedings[-1].scale)
-        self._one_way = self.engine.record(self._estimate_whole)
-        self._both_ways = self.engine.record(self._estimate_both)
-        self._tiles = Tiles(self.engine, max(self.feedings, key=lambda feeding: feeding.scale))
+        self.plan = Plan(self.engine, self.quality, full_size=full_size)
+        self.answers = Answers(self.engine, self.plan, calibration)
 
     @property
     def model(self) -> FlowNetwork:
@@ -86,15 +74,6 @@ class FlowEstimator:
     def memory_limit(self) -> int | None:
         """Bytes that an estimate may use; None: most of what is free."""
         return self.compute.memory_limit
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickles, which another process may open: all but what `_connect` makes."""
-        made = ("_confidence", "_one_way", "_both_ways", "_tiles")
-        return {name: value for name, value in vars(self).items() if name not in made}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._connect()
 
     def __call__(
         self,
@@ -135,7 +114,7 @@ class FlowEstimator:
                 "and estimate that flow by a call of its own"
             )
         begin = [] if initial is None else [flow_batch(initial, batch1)]
-        estimates = unpack(self.answer(batch1, batch2, *begin, backward=backward))
+        estimates = unpack(self.answers(batch1, batch2, *begin, backward=backward))
         # copies, made here, are ordinary tensors: those of inference mode cannot be changed
         found = FlowTensors.of(*(Estimate(*(part.clone() for part in e)) for e in estimates))
         return found if is_batch else found[0]
@@ -147,30 +126,17 @@ class FlowEstimator:
         is a flow (B, 2, H, W) to start from.
         """
         begin = [] if initial is None else [initial]
-        (estimate,) = unpack(self.answer(image1, image2, *begin))
+        (estimate,) = unpack(self.answers(image1, image2, *begin))
         return estimate
 
     def estimate_both(self, image1: Tensor, image2: Tensor) -> tuple[Estimate, Estimate]:
         """As `estimate`, then the flow from `image2` to `image1`."""
-        forward, backward = unpack(self.answer(image1, image2, backward=True))
+        forward, backward = unpack(self.answers(image1, image2, backward=True))
         return forward, backward
 
-    @torch.inference_mode()
-    def answer(
-        self, image1: Tensor, image2: Tensor, *initial: Tensor, backward: bool = False
-    ) -> Tensor:
-        """The packed estimate of one direction or both: (B, 3 or 6, H, W)."""
-        compute = self._both_ways if backward else self._one_way
-        images = [image.to(self.device) for image in (image1, image2, *initial)]
-        return in_tiles(compute, self.tile(images[0]), *images)
-
-    @torch.inference_mode()
     def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
         """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size of the frames: to calibrate."""
-        found = self._passes.one_way(image1.to(self.device), image2.to(self.device))
-        (levels, fitted1, fitted2), feeding = found.view, self.feedings[-1]
-        cues = resize(find_cues(levels, fitted1, fitted2, feeding.scale), size_of(fitted1))
-        return found.flow, feeding.unfit(cues, size_of(image1))
+        return self.answers.measure(image1, image2)
 
     def fits(self, image: Tensor) -> bool:
         """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
@@ -178,31 +144,7 @@ class FlowEstimator:
 
     def tile(self, image: Tensor) -> tuple[int, int]:
         """(height, width) of the tiles in which a pair like (B, 3, H, W) `image` is computed."""
-        return self._tiles.size(image)
-
-    def _estimate_whole(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> Tensor:
-        """(B, 3, H, W) images in [0, 1] -> the packed estimate (B, 3, H, W)."""
-        return self._finish(self._passes.one_way(image1, image2, *initial))
-
-    def _estimate_both(self, image1: Tensor, image2: Tensor) -> Tensor:
-        """The same for both directions, one after the other: (B, 6, H, W)."""
-        return torch.cat([*map(self._finish, self._passes.both_ways(image1, image2))], 1)
-
-    def prepare(self, image: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) in [0, 1] -> what `match` needs: as the network sees it, and features."""
-        return self._passes.prepare(image)
-
-    def match(self, first: list[Tensor], second: list[Tensor], size: tuple[int, int]) -> Tensor:
-        """Two prepared images of (height, width) `size` -> the packed estimate (B, 3, H, W)."""
-        return self._finish(self._passes.match(first, second, size))
-
-    def _finish(self, found: Found) -> Tensor:
-        """The packed estimate of the last pass, at the size of the frames."""
-        feeding, size = self.feedings[-1], size_of(found.flow)
-        confidence = feeding.unfit(self._confidence(*found.view), size)
-        _, *images = found.view
-        seen = (feeding.without_padding(image, size) for image in images)  # it is no texture
-        return gate(pack([Estimate(found.flow, confidence)]), *seen)
+        return self.answers.tiles.size(image)
 
 
 def load(
@@ -222,7 +164,8 @@ def load(
     fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
     `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free;
     `quality` is "fast", "normal" or "best", which takes several times as long;
-    `full_size` computes every frame at its own size, even where the weights ask for smaller ones.
+    `full_size` computes frames at full size, where the weights would scale them down; large ones
+    get a first pass that is scaled down, and the last one starts from its flow.
     """
     quality = find_quality(quality)
     path = resolve(weights)

@@ -51,7 +51,7 @@ class FlowSequence:
             return None
         if self._whole:
             return self._match(last, self._last)
-        return self.estimator.answer(last, image, backward=self.backward)
+        return self.estimator.answers(last, image, backward=self.backward)
 
     def restart(self) -> None:
         """Forget the last frame: the next one is a first one."""
@@ -73,7 +73,7 @@ class FlowSequence:
 
     def _packed(self, image: Tensor) -> Tensor:
         """One tensor of bytes, because a recording has one output."""
-        parts = self.estimator.prepare(image)
+        parts = self.estimator.answers.prepare(image)
         self._layout = [(part.shape, part.stride(), part.dtype) for part in parts]
         in_memory_order = (part.as_strided((part.numel(),), (1,)) for part in parts)
         return torch.cat([part.view(torch.uint8) for part in in_memory_order])
@@ -81,10 +81,10 @@ class FlowSequence:
     def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
         assert self._size is not None
         before, after = self._unpacked(first), self._unpacked(second)
-        there = self.estimator.match(before, after, self._size)
+        there = self.estimator.answers.match(before, after, self._size)
         if not self.backward:
             return there
-        return torch.cat([there, self.estimator.match(after, before, self._size)], 1)
+        return torch.cat([there, self.estimator.answers.match(after, before, self._size)], 1)
 
     def _unpacked(self, packed: Tensor) -> list[Tensor]:
         sizes = [shape.numel() * dtype.itemsize for shape, _, dtype in self._layout]

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..accelerated.inference import check_limit, fixed_bytes
 from .engines import Engine
-from .feeding import Feeding, Size, size_of
+from .feeding import Size, size_of
+from .plan import Plan
 
 OVERLAP = 128  # px that neighbours share, a multiple of every network's; there they are blended
 
@@ -16,9 +17,8 @@ OVERLAP = 128  # px that neighbours share, a multiple of every network's; there 
 class Tiles:
     """The tiles in which an engine computes frames, for the memory that it may use."""
 
-    def __init__(self, engine: Engine, largest: Feeding) -> None:
-        """`largest` is the feeding of the pass with the largest scale."""
-        self._engine, self._feeding = engine, largest
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._engine, self._plan = engine, plan
         self._sizes: dict[torch.Size, Size] = {}
 
     def size(self, image: Tensor) -> Size:
@@ -28,7 +28,7 @@ class Tiles:
         return self._sizes[image.shape]
 
     def _find(self, image: Tensor) -> Size:
-        compute, feeding, size = self._engine.compute, self._feeding, size_of(image)
+        compute, feeding, size = self._engine.compute, self._plan.largest, size_of(image)
         fixed = fixed_bytes(image, compute.device)
         per_pixel = len(image) * self._engine.bytes_per_pixel()
         free = compute.memory
@@ -38,6 +38,9 @@ class Tiles:
             limit = free if feeding.scale > 1 else compute.memory_limit or needed
             check_limit(limit, needed, describe(image), hint)
             return size
+        if self._plan.is_large(size):  # the first pass sees the whole frame
+            seen = self._plan.first.feedings[0].seen(size)
+            check_limit(free, fixed + per_pixel * prod(seen), describe(image))
         per_pixel = int(per_pixel * feeding.scale**2)
         needed = fixed + per_pixel * prod(smallest_tile(size, feeding.multiple))
         check_limit(free, needed, describe(image))

@@ -119,7 +119,7 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
         for stride in estimator.model.levels
     }
     size = (image1.shape[0], image1.shape[1])
-    return Volumes(estimator.model, levels, size, estimator.feedings[-1])
+    return Volumes(estimator.model, levels, size, estimator.plan.last)
 
 
 def _volume(
