@@ -181,7 +181,10 @@ def choose_compute(
 
 
 def _find_engine(backend: str, device: torch.device) -> type[Engine]:
-    engines = {"plain": PlainEngine, "fast": _ACCELERATED.get(device.type, CpuEngine)}
+    engines: dict[str, type[Engine]] = {
+        "plain": PlainEngine,
+        "fast": _ACCELERATED.get(device.type, CpuEngine),
+    }
     return engines[backend]
 
 
