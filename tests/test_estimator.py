@@ -224,7 +224,7 @@ def test_a_limit_below_what_scaled_frames_need_is_refused_and_full_size_has_tile
     model = build(replace(SMALL, padding="resize", max_pixels=640 * 1024))
     frame = torch.empty(1, 3, 436, 1024, device="meta")
     limit = int(0.1 * 2**30)
-    with pytest.raises(InputError, match=r"0\.10 GiB is too little .* takes 0\.21 GiB"):
+    with pytest.raises(InputError, match=r"0\.10 GiB is too little .* takes at least 0\.21 GiB"):
         FlowEstimator(model, "cpu", "fp32", "fast", limit).tile(frame)
     enough = FlowEstimator(model, "cpu", "fp32", "fast", int(0.21 * 2**30))
     assert enough.tile(frame) == (436, 1024)

@@ -209,7 +209,7 @@ def test_the_smallest_tile_is_a_tile(size):
 
 def test_too_little_memory_names_the_least(small_model):
     frame = torch.empty(1, 3, 2000, 2000, device="meta")
-    with pytest.raises(InputError, match=r"takes 0\.03 GiB at least; raise `memory_limit`"):
+    with pytest.raises(InputError, match=r"takes at least 0\.03 GiB; raise `memory_limit`"):
         FlowEstimator(small_model, "cpu", "fp32", "fast", 1 << 20).tile(frame)
     enough = FlowEstimator(small_model, "cpu", "fp32", "fast", int(0.03 * 2**30)).tile(frame)
     assert enough == (256, 256)

@@ -252,7 +252,7 @@ def test_the_fast_path_is_refused_not_faked(host):
     model = build(small(host))
     assert not is_supported(model.config)
     assert FlowEstimator(model, "cpu").backend == "plain"
-    with pytest.raises(InputError, match=f"no fast path for host '{host}'"):
+    with pytest.raises(InputError, match=f"no accelerated version of host '{host}'"):
         FlowEstimator(model, "cpu", backend="fast")
 
 

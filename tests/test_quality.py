@@ -58,7 +58,7 @@ def constant(x, y, size=(16, 32)):
     return torch.tensor([x, y], dtype=torch.float64)[None, :, None, None].expand(2, 2, *size)
 
 
-# --- a flow to begin from -----------------------------------------------------------------------
+# --- initial flow -------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -123,9 +123,9 @@ def test_an_estimate_begins_from_the_flow_that_is_given(config):
 
 def test_a_wrong_flow_to_begin_from_is_refused():
     estimator, flow = small(), np.zeros((HEIGHT, WIDTH, 2), np.float32)
-    with pytest.raises(InputError, match=r"shape \(23, 40, 2\); frames of 40x24 want \(24, 40, 2"):
+    with pytest.raises(InputError, match=r"shape \(23, 40, 2\); frames of 40x24 need \(24, 40, 2"):
         estimator(FRAMES[0], FRAMES[1], initial=flow[1:])
-    with pytest.raises(InputError, match=r"want \(2, 24, 40, 2\)"):
+    with pytest.raises(InputError, match=r"need \(2, 24, 40, 2\)"):
         estimator(FRAMES[:2], FRAMES[1:], initial=flow)
     with pytest.raises(InputError, match=r"shape \(4,\)"):
         flow_batch(np.zeros(4), torch.zeros(1, 3, HEIGHT, WIDTH))

@@ -22,7 +22,7 @@ from .tiling import describe
 
 
 class FlowEstimator:
-    """A network with all that lies between it and a user: reading, normalising, padding, devices.
+    """A network and all that users need around it: reading, normalising, padding, devices.
 
     >>> estimator = dicl_flow.load("weights.safetensors", device="cuda", precision="fp16")
     >>> flow = estimator("frame1.png", "frame2.png").flow
@@ -83,12 +83,12 @@ class FlowEstimator:
         backward: bool = False,
         initial: Array | Tensor | None = None,
     ) -> FlowResult:
-        """Estimate where each pixel of `image1` went in `image2`.
+        """Estimate where each pixel of `image1` is in `image2`.
 
         Paths, arrays (H, W, 3), tensors (3, H, W), or batches of them; see
-        `estimation.inputs.image_batch` for all that is understood. `backward` asks for the
-        flow of the pixels of `image2` as well, and for what is occluded in either. `initial` is
-        a flow to begin from, of the shape of the one returned: the coarse levels are skipped.
+        `estimation.inputs.image_batch` for all forms. With `backward`, the result has the
+        backward flow and the occlusion of both frames too. `initial` is a flow to start from,
+        in the shape of the one returned: the coarse levels are skipped.
         """
         return self.tensors(image1, image2, backward=backward, initial=initial).to_result()
 
@@ -100,7 +100,7 @@ class FlowEstimator:
         backward: bool = False,
         initial: Array | Tensor | None = None,
     ) -> FlowTensors:
-        """Estimate as a call does, but leave the result on the device, as tensors."""
+        """Do the same as a call, but leave the result on the device, as tensors."""
         (batch1, is_batch), (batch2, _) = (
             image_batch(image, self.device) for image in (image1, image2)
         )
@@ -110,8 +110,8 @@ class FlowEstimator:
             )
         if initial is not None and backward:
             raise InputError(
-                "the flow to begin from says nothing of the backward flow; leave out `backward`, "
-                "and estimate that flow by a call of its own"
+                "the initial flow says nothing of the backward flow; leave out `backward`, "
+                "and estimate that flow with a separate call"
             )
         begin = [] if initial is None else [flow_batch(initial, batch1)]
         estimates = unpack(self.answers(batch1, batch2, *begin, backward=backward))
@@ -157,13 +157,13 @@ def load(
     *,
     full_size: bool = False,
 ) -> FlowEstimator:
-    """Return an estimator for a weights file or a packaged name; without either, the default.
+    """Return an estimator for a weights file or a packaged name; default: the packaged weights.
 
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
     `precision` is "auto" (bf16 on CPUs with AMX, fp16 on CUDA with the fast backend, else
     fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
-    `memory_limit`, in bytes, is what an estimate may use; without it, most of what is free;
-    `quality` is "fast", "normal" or "best", which takes several times as long;
+    `memory_limit`, in bytes, is what an estimate may use (default: most of what is free);
+    `quality` is "fast", "normal" or "best", which takes several times longer;
     `full_size` computes frames at full size, where the weights would scale them down; large ones
     get a first pass that is scaled down, and the last one starts from its flow.
     """

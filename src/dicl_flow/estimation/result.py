@@ -1,4 +1,4 @@
-"""What a user gets: flow, how far it can be trusted, and what the other frame does not show."""
+"""What users get: flow, confidence and occlusion, as arrays or as tensors on the device."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -44,10 +44,10 @@ class FlowResult:
     """(H, W) float32 in [0, 1]: the probability that the flow is right to 1 px.
 
     Without a calibration in the weights (`estimator.calibration` is None) one minus the
-    entropy of the finest match: it orders pixels, but is no probability.
+    entropy of the finest match: it ranks pixels but is not a probability.
     """
     occlusion: Array | None = None
-    """(H, W) bool: pixels of this frame that the other does not show; with `backward=True`."""
+    """(H, W) bool: pixels of this frame that are hidden in the other; with `backward=True`."""
     backward: "FlowResult | None" = None
     """The same from frame 2 to frame 1, for the pixels of frame 2; with `backward=True`."""
 
@@ -60,9 +60,9 @@ class FlowResult:
         write_flow(path, self._single().flow)
 
     def masked(self, min_confidence: float) -> "FlowResult":
-        """Mark flow of less confidence as unknown: NaN, in both directions."""
-        sure = self.confidence[..., None] >= min_confidence
-        flow = np.where(sure, self.flow, np.float32(np.nan))
+        """Mark flow with less confidence as unknown: NaN, in both directions."""
+        confident = self.confidence[..., None] >= min_confidence
+        flow = np.where(confident, self.flow, np.float32(np.nan))
         backward = self.backward and self.backward.masked(min_confidence)
         return replace(self, flow=flow, backward=backward)
 
@@ -72,7 +72,7 @@ class FlowResult:
         return len(self.flow)
 
     def __bool__(self) -> bool:
-        return True  # whatever its length, or the lack of one
+        return True  # independent of its length, which a single result does not have
 
     def __getitem__(self, index: int) -> "FlowResult":
         len(self)  # refuses a single result
@@ -88,15 +88,15 @@ class FlowResult:
 
     def _single(self) -> "FlowResult":
         if self.flow.ndim == 4:
-            raise InputError("this is the result of a batch; take one pair of it: result[0]")
+            raise InputError("this is the result of a batch; select one pair: result[0]")
         return self
 
 
 @dataclass(frozen=True)
 class FlowTensors:
-    """A `FlowResult` that stays on the device: nothing waits for it, nothing is copied.
+    """A `FlowResult` that stays on the device: nothing is waited for or copied.
 
-    Of a batch every tensor has a leading batch axis.
+    The tensors of a batch have a leading batch axis.
     """
 
     flow: Tensor
@@ -130,7 +130,7 @@ class FlowTensors:
         )
 
     def to_result(self) -> FlowResult:
-        """Copy everything to the host, as arrays."""
+        """Copy everything to arrays in main memory."""
         return FlowResult(
             np.ascontiguousarray(self.flow.movedim(-3, -1).cpu().numpy()),
             self.confidence.cpu().numpy(),

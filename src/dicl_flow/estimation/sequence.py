@@ -1,4 +1,4 @@
-"""Frames one after another: what is known of a frame serves the pair before and the pair after."""
+"""Consecutive frames: the features of each serve two pairs."""
 
 import torch
 from torch import Tensor
@@ -12,14 +12,14 @@ Layout = list[tuple[torch.Size, tuple[int, ...], torch.dtype]]
 
 
 class FlowSequence:
-    """The flow from each frame to the next, as the estimator gives it for the pair.
+    """The flow from each frame to the next, equal to what the estimator gives for the pair.
 
     >>> sequence = FlowSequence(dicl_flow.load())
     >>> for frame in frames:
     ...     result = sequence.push(frame)  # None for the first frame
 
     Each frame passes through the feature net once. Memory does not grow with the frames.
-    `backward` asks for the flow from each frame to the one before, and for occlusion, as well.
+    With `backward`, results have the backward flow and occlusion too.
     """
 
     def __init__(self, estimator: FlowEstimator, *, backward: bool = False) -> None:
@@ -29,18 +29,18 @@ class FlowSequence:
         self._layout: Layout = []
         self._size: tuple[int, int] | None = None
         self._whole = True
-        self._last: Tensor | None = None  # the frame before: packed, or an image to be tiled
+        self._last: Tensor | None = None  # the previous frame: packed, or an image to be tiled
 
     def push(self, frame: Image) -> FlowResult | None:
-        """Return the flow from the frame before to this one; None for the first frame."""
+        """Return the flow from the previous frame to this one; None for the first frame."""
         answer = self.advance(frame)
         return None if answer is None else from_answer(answer)[0]
 
     @torch.inference_mode()
     def advance(self, frame: Image) -> Tensor | None:
-        """As `push`, but flow and confidence (1, 3, H, W) stay on the device.
+        """Do the same, but return the packed estimate (1, 3, H, W), on the device.
 
-        (1, 6, H, W) with `backward`: those of the backward flow follow.
+        With `backward`, (1, 6, H, W): those of the backward flow follow.
         """
         image, is_batch = image_batch(frame, self.estimator.device)
         if is_batch:
@@ -54,11 +54,11 @@ class FlowSequence:
         return self.estimator.answers(last, image, backward=self.backward)
 
     def restart(self) -> None:
-        """Forget the last frame: the next one is a first one."""
+        """Forget the previous frame: the next one counts as the first."""
         self._last = None
 
     def fresh(self) -> "FlowSequence":
-        """Another sequence of the same estimator: for frames of another size."""
+        """Another sequence of the same estimator, for frames of another size."""
         return FlowSequence(self.estimator, backward=self.backward)
 
     def _check_size(self, image: Tensor) -> None:
@@ -72,7 +72,7 @@ class FlowSequence:
             )
 
     def _packed(self, image: Tensor) -> Tensor:
-        """One tensor of bytes, because a recording has one output."""
+        """What `match` needs of a frame as one tensor of bytes: a recording has one output."""
         parts = self.estimator.answers.prepare(image)
         self._layout = [(part.shape, part.stride(), part.dtype) for part in parts]
         in_memory_order = (part.as_strided((part.numel(),), (1,)) for part in parts)

@@ -11,7 +11,7 @@ from .engines import Engine
 from .feeding import Size, size_of
 from .plan import Plan
 
-OVERLAP = 128  # px that neighbours share, a multiple of every network's; there they are blended
+OVERLAP = 128  # px over which neighbours are blended, a multiple of what every network takes
 
 
 class Tiles:
@@ -54,7 +54,7 @@ def describe(batch: Tensor) -> str:
 
 
 def smallest_tile(size: Size, multiple: int) -> Size:
-    """Return the least (height, width) that frames of `size` can be cut into."""
+    """Return the (height, width) of the smallest tile of frames of `size`."""
     height, width = (min(2 * OVERLAP, side) for side in size)
     return -(-height // multiple) * multiple, -(-width // multiple) * multiple
 
@@ -62,8 +62,8 @@ def smallest_tile(size: Size, multiple: int) -> Size:
 def tile_size(size: Size, capacity: int, multiple: int) -> Size:
     """Return the tile (height, width) for frames of `size`: all of it where `capacity` px suffice.
 
-    Else near a square, of sides that are multiples of `multiple`. The capacity is that of the
-    smallest tile at least.
+    Otherwise nearly square, with sides that are multiples of `multiple`. The capacity is at least
+    that of the smallest tile.
     """
     height, width = (-(-side // multiple) * multiple for side in size)
     if height * width <= capacity:
@@ -93,9 +93,9 @@ def in_tiles(compute: Callable[..., Tensor], tile: Size, *inputs: Tensor) -> Ten
 
 
 def _starts(length: int, tile: int) -> list[int]:
-    """Where tiles begin: on the grid of the feature net, as in the whole frame.
+    """Where tiles start: on the grid of the feature net, as in the whole frame.
 
-    The last one overlaps more rather than being narrower.
+    The last one overlaps more instead of being narrower.
     """
     last = max(0, -(-(length - tile) // OVERLAP) * OVERLAP)
     return [*range(0, last, max(tile - OVERLAP, 1)), last]

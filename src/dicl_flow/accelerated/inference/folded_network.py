@@ -24,7 +24,7 @@ class ImageConv(FoldedConv):
 
     def __init__(self, block: ConvBlock, dtype: torch.dtype) -> None:
         weight, bias = fold(block)
-        wide = torch.cat([weight, weight, 0 * weight[:, :2]], 1)  # matrix units like eights
+        wide = torch.cat([weight, weight, 0 * weight[:, :2]], 1)  # 8 inputs suit matrix units
         super().__init__(block.conv, wide, bias, dtype, relu=True)
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
@@ -59,7 +59,7 @@ class FastContext(ContextNet):
         return self.layers(self._input(flow, entropy, features, small))
 
     def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
-        """All (B, …, H, W) of one size -> what the first layer reads."""
+        """All (B, …, H, W), of one size -> the input of the first layer."""
         parts = [flow, entropy, features, image]
         if is_reduced(self.dtype):
             parts[0], remainder = with_remainder(flow, self.dtype)
@@ -84,7 +84,7 @@ class FastDiclFlow(DiclFlow):
     ) -> None:
         if not is_supported(model.config):
             raise InputError(
-                f"there is no fast path for host {model.config.host!r} with matcher "
+                f"there is no accelerated version of host {model.config.host!r} with matcher "
                 f"{model.config.matcher!r}; use backend='plain'"
             )
         levels = [
@@ -124,5 +124,5 @@ def is_supported(config: ModelConfig) -> bool:
 
 
 def _level_dtype(dtype: torch.dtype, stride: int) -> torch.dtype:
-    """Coarse levels cost little, and what bfloat16 loses there is magnified by their stride."""
+    """Coarse levels cost little, and the rounding of bfloat16 is multiplied by their stride."""
     return torch.float32 if dtype == torch.bfloat16 and stride >= _COARSE else dtype

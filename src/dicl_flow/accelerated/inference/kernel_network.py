@@ -38,7 +38,7 @@ class KernelMerge(Merge):
         nn.Module.__init__(self)
         self.resample, self.fuse = merge.resample, merge.fuse
         assert isinstance(self.resample, FoldedConv)
-        self.resample.relu = not self.resample.up  # cuDNN has it for nothing where it goes down
+        self.resample.relu = not self.resample.up  # cuDNN has it for free on the way down
 
     def forward(self, neighbour: Tensor, skip: Tensor) -> Tensor:
         """(B, in, h, w), (B, C, H, W) -> (B, C, H, W)."""
@@ -87,10 +87,10 @@ class KernelDiclFlow(FastDiclFlow):
     def _coarse_pairs_first(
         self, images: Tensor, image1: Tensor, initial: InitialFlow | None
     ) -> Iterator[Pair]:
-        """Yield the features of coarse levels while those of finer ones are still being made.
+        """Yield the features of coarse levels while those of finer levels are still computed.
 
-        The kernels of coarse levels are small: they leave room on the device for others. All
-        that the two streams share is held until both are done with it.
+        The kernels of coarse levels are small and leave room on the device for others. What the
+        two streams share is kept until both are done with it.
         """
         if self._stream is None:
             self._stream = torch.cuda.Stream()
@@ -107,7 +107,7 @@ class KernelDiclFlow(FastDiclFlow):
         for pair, done in made:
             current.wait_event(done)
             if pair is made[-1][0]:
-                maps.clear()  # all of them are read: let the finest level have the memory
+                maps.clear()  # all have been read: leave the memory to the finest level
             yield pair
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Places where the first layer is another sum, and the terms that they share: see `edges`."""
+"""Places where the first layer has fewer terms, and the terms that they share; see `edges`."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Places(NamedTuple):
     second: Tensor
     """Which terms they have."""
     bounds: list[int]
-    """Where each displacement begins, and the end of the last."""
+    """Where each displacement starts, and the end of the last."""
     pixels: Tensor
     """Where p is in (B, H, W), for each first term."""
     taps1: Tensor
@@ -28,10 +28,10 @@ class Places(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """What depends on the size only.
+    """What depends only on the size.
 
     Features are numbered: those of F1 with a margin of 1, then those of F2 with one of r+1.
-    The very first is zero.
+    Feature 0 is zero.
     """
 
     windows1: Tensor
@@ -39,10 +39,10 @@ class Grid(NamedTuple):
     """(B·H·W, 9) of all pixels p and (B·(H+2r)·(W+2r), 9) of all q = p+u."""
     inside1: Tensor
     inside2: Tensor
-    """Of the same shapes: what of them lies in the image."""
+    """In the same shapes: which of them lie in the image."""
 
     def share(self, seen: Tensor, pixels: Tensor, wanted: Tensor, visible: Tensor) -> Places:
-        """(U·V, N) pairs of q and p, of which some are `wanted`; what the windows of q show."""
+        """(U·V, N) pairs of q and p, some of them `wanted`; what is visible in the windows of q."""
         steps = torch.arange(len(seen), device=seen.device)[:, None]
         positions = (steps * len(self.windows1) + pixels)[wanted]
         seen, pixels = seen[wanted], pixels[wanted]
@@ -57,10 +57,10 @@ def windows(maps: Tensor) -> Tensor:
     return maps.unfold(1, 3, 1).unfold(2, 3, 1).reshape(-1, 9)
 
 
-@lru_cache(maxsize=20)  # five levels of the four sizes used last, as with CUDA graphs
+@lru_cache(maxsize=20)  # five levels of the last four sizes, as with CUDA graphs
 @torch.inference_mode(mode=False)
 def find_border(size: Size, radius: int, device: torch.device) -> tuple[Grid, Places]:
-    """Return the grid and the places at the border of either image; a video needs them once."""
+    """Return the grid and the places at the border of either image; needed once for a video."""
     batch, height, width = size
     tall, wide = height + 2 * radius, width + 2 * radius
     numbers1 = _numbers((batch, height + 2, width + 2), device)
@@ -88,7 +88,7 @@ def find_holes(visible: Tensor, size: Size, radius: int, grid: Grid) -> Places:
 
 
 def _terms(windows: Tensor, where: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Which windows (N,), how much of them is seen -> the different ones, and which each is."""
+    """(N,) windows and codes of what is seen -> the distinct ones, their taps, numbers of each."""
     keys, numbers = torch.unique((where << 9) + codes, return_inverse=True)
     where = keys >> 9
     return where, windows[where] * ((keys[:, None] & _bits(keys)) > 0), numbers
