@@ -107,7 +107,7 @@ class PlainEngine(Engine):
 
 
 class CpuEngine(Engine):
-    """The accelerated network without kernels of its own."""
+    """The accelerated network in plain torch operations: for CPUs."""
 
     def __init__(self, model: FlowNetwork, compute: Compute) -> None:
         how = (compute.dtype, compute.memory_limit, compute.device)

@@ -1,4 +1,4 @@
-"""The accelerated network: its layers folded, without kernels of its own."""
+"""The accelerated network in plain torch operations: its layers are folded."""
 
 import copy
 from typing import cast
