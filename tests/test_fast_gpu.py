@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,21 @@ def test_float32_stays_within_the_promise(model, size):
     difference = distance(model, "fp32", *size)
     assert difference.mean() <= 1e-3
     assert (difference > 2e-2).float().mean() <= 1e-4
+
+
+def test_large_frames_at_full_size_replay_as_the_plain_path_computes_them(checkpoint):
+    weights = import_legacy(checkpoint)
+    config = replace(weights.config, padding="resize", max_pixels=128 * 128)
+    model, images = load_model(replace(weights, config=config)), formula.pair(200, 260)
+    plain, fast = (
+        FlowEstimator(model, "cuda", "fp32", backend, full_size=True)
+        for backend in ("plain", "fast")
+    )
+    expected = plain(*images, backward=True)
+    for _ in range(2):  # the second is a replay
+        found = fast(*images, backward=True)
+        for one, other in ((found, expected), (found.backward, expected.backward)):
+            assert torch.from_numpy(one.flow - other.flow).norm(dim=-1).mean() <= 1e-3
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("fp16", 0.03), ("bf16", 0.3)])

@@ -1,5 +1,6 @@
 """Engines: plain, CPU and CUDA inference behind one interface, and the one place that picks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -27,16 +28,16 @@ FindConfidence: TypeAlias = Callable[[Sequence[LevelFlow], Tensor, Tensor], Tens
 Computation: TypeAlias = Callable[..., Tensor]
 
 
-class Engine:
+class Engine(ABC):
     """A network on a device. Images are (B, 3, H, W) in [-1, 1], of a size that it takes."""
 
     def __init__(self, network: FlowNetwork, compute: Compute) -> None:
         self.network, self.compute = network, compute
 
     @classmethod
+    @abstractmethod
     def best_precision(cls) -> Choice:
-        """What precision "auto" is."""
-        raise NotImplementedError
+        """What precision "auto" means for this engine."""
 
     def features(self, image: Tensor) -> list[Tensor]:
         """The feature pyramid of an image, coarsest first."""
