@@ -58,9 +58,8 @@ class UintEstimator(nn.Module):
     def __init__(self, estimator: FlowEstimator) -> None:
         super().__init__()
         self.network = estimator.model
-        self.estimate = (
-            estimator.answers.estimate_whole
-        )  # in one piece: a file cannot ask for memory
+        # in one piece: a file cannot ask for memory
+        self.estimate = estimator.answers.estimate_whole
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
         """Two (B, 3, H, W) uint8 images -> flow (B, 2, H, W), confidence (B, 1, H, W)."""

@@ -96,7 +96,7 @@ class HubNetwork(
     ) -> FlowEstimator:
         """Images in, flow and calibrated confidence out; the options are those of `dicl_flow.load`.
 
-        It has its own copy of the network, which stays unchanged on its device.
+        It has its own copy of the network; this one stays unchanged.
         """
         quality = find_quality(quality)
         calibration = self._source.calibration_for(quality)
