@@ -147,7 +147,7 @@ def test_two_passes_replay_as_the_plain_path_computes_them(model):
     initial = torch.full((1, 2, 120, 200), 3.0)
     for _ in range(2):
         calls = [
-            (one.estimate(*images), one.estimate_both(*images), one.estimate(*images, initial))
+            (one.estimate(*images), *one.estimate_both(*images), one.estimate(*images, initial))
             for one in (plain, fast)
         ]
         for expected, found in zip(*calls, strict=True):

@@ -1,7 +1,7 @@
 """What only a CUDA device can show. Run there: python -m pytest tests/test_gpu.py."""
 
 from dataclasses import replace
-from itertools import cycle, repeat
+from itertools import chain, cycle, repeat
 
 import pytest
 import torch
@@ -230,8 +230,8 @@ def test_both_ways_with_confidence_replay_as_on_the_cpu(backend):
     on_gpu = FlowEstimator(model, "cuda", "fp32", backend, calibration=calibration)
     for _ in range(2):
         found = on_gpu.estimate_both(*images)
-        for a, b in zip(expected, found, strict=True):
+        for a, b in zip(chain(*expected), chain(*found), strict=True):
             assert (a - b.cpu()).abs().mean() <= 1e-2
     one_way = on_gpu.estimate(*images)
-    for a, b in zip(found[:2], one_way, strict=True):
+    for a, b in zip(found[0], one_way, strict=True):
         assert (a - b).abs().mean() <= 1e-2

@@ -81,12 +81,12 @@ def export(
     if size is None and config.max_pixels:
         raise InputError(
             f"these weights scale frames of more than {config.max_pixels} px down, which only a "
-            f"file for one size can do; give that size as `size`"
+            f"file for one size can do; give `size`, that of the frames"
         )
     if size is None and estimator.quality.scales != (1.0,):
         raise InputError(
             f"quality {estimator.quality.name!r} scales frames, which only a file for one size can "
-            f"do; give that size as `size`"
+            f"do; give `size`, that of the frames"
         )
     form, module = FORMATS[kind], UintEstimator(estimator)
     metadata = {
