@@ -212,10 +212,9 @@ def test_the_first_pass_over_a_large_frame_needs_its_memory():
         estimator.tile(torch.empty(1, 3, 1080, 1920, device="meta"))
 
 
-@pytest.mark.parametrize("changes", [{"host": "pwcnet"}, {"max_pixels": 0}])
+@pytest.mark.parametrize("changes", [{"host": "pwcnet", "max_pixels": 32 * 48}, {}])
 def test_full_size_is_one_pass_where_there_is_no_other(changes):
-    config = ModelConfig(levels=SMALL.levels, padding="resize", max_pixels=32 * 48)
-    model = build(replace(config, **changes))
+    model = build(ModelConfig(levels=SMALL.levels, padding="resize", **changes))
     estimator = FlowEstimator(model, "cpu", "fp32", "plain", full_size=True)
     assert explain_frame(estimator, (64, 128)).value == "whole"
 

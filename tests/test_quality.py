@@ -366,7 +366,7 @@ def test_flow_takes_a_quality_and_a_flow_to_begin_from(run, frames, small_weight
     ("options", "message"),
     [
         (("--quality", "bets"), "did you mean 'best'"),
-        (("--initial", "other.flo"), "the shape (9, 9, 2); frames of 51x37 want (37, 51, 2)"),
+        (("--initial", "other.flo"), "the shape (9, 9, 2); frames of 51x37 need (37, 51, 2)"),
         (("--initial", "none.flo"), "no such file"),
         (("--initial", "good.flo", "--backward", "b.flo"), "says nothing of the backward flow"),
         (("--initial", "x.flo"), "x.flo is the input as well"),
