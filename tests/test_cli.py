@@ -160,7 +160,7 @@ BAD = {
     "show: ordinary picture": ("show {a} -o {out}/x.png", "16-bit RGB PNG"),
     "show: text as png": ("show {text.png} -o {out}/x.png", "not a PNG"),
     "convert: missing": ("convert {folder}/no.pth {out}/x.safetensors", "no such file"),
-    "convert: other network": ("convert {other.pth} {out}/x.safetensors", "no DICL-Flow"),
+    "convert: other network": ("convert {other.pth} {out}/x.safetensors", "not a DICL-Flow"),
     "convert: code inside": ("convert {evil.pth} {out}/x.safetensors", "refused"),
     "convert: text": ("convert {text.txt} {out}/x.safetensors", "not a PyTorch checkpoint"),
     "convert: output extension": ("convert {checkpoint} {out}/x.pth", "ends in .safetensors"),
