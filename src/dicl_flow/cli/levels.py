@@ -1,6 +1,7 @@
 """The command `analyze levels`."""
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,6 +9,9 @@ from . import analyze, options
 from .findings import check_findings, write_findings
 from .input_files import find_photos
 from .outputs import files_of
+
+if TYPE_CHECKING:
+    from ..data import FlowSample
 
 
 def levels(
@@ -65,7 +69,7 @@ def levels(
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
     what: dict[str, Any] = {"pairs": [p.name for p in pairs]}
-    samples = map(read_sample, options.track(pairs, "pairs", quiet=quiet))
+    samples: Iterable[FlowSample] = map(read_sample, options.track(pairs, "pairs", quiet=quiet))
     if rendered:
         what = {"photographs": rendered, "scenes": scenes, "size": size, "seed": seed}
         renderer = held_out_renderer(photos, frame, choose_device(device), seed=seed)
