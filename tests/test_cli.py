@@ -154,7 +154,7 @@ BAD = {
     "show: folder": ("show {folder}", "extension"),
     "show: truncated": ("show {short.flo} -o {out}/x.png", "truncated"),
     "show: wrong magic": ("show {magic.flo} -o {out}/x.png", "not a .flo file"),
-    "show: no pixels": ("show {zero.flo} -o {out}/x.png", "impossible .flo size"),
+    "show: no pixels": ("show {zero.flo} -o {out}/x.png", "invalid .flo size"),
     "show: empty": ("show {empty.flo} -o {out}/x.png", "0 bytes"),
     "show: unknown extension": ("show {text.txt}", "unknown flow file extension"),
     "show: ordinary picture": ("show {a} -o {out}/x.png", "16-bit RGB PNG"),

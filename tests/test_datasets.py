@@ -179,7 +179,7 @@ def test_line_n_of_the_chairs_split_belongs_to_pair_number_n(tmp_path):
         ("1\n1\n", "2 lines, but none for pair 00003"),
         ("1\n\n1\n1\n2\n", "line 2: expected 1 .train. or 2 .val., got ''"),
         ("1\n3\n1\n2\n", "line 2: expected 1 .train. or 2 .val., got '3'"),
-        ("2\n2\n2\n2\n", "none of the 4 pairs on disk into 'train'"),
+        ("2\n2\n2\n2\n", "none of the 4 pairs on disk to 'train'"),
         ("", "empty"),
     ],
 )

@@ -383,7 +383,7 @@ BAD_EVALUATIONS = {
     "{tmp}/nowhere": ["-d", "kitti15={tmp}/nowhere", "--baseline", "dis"],
     "kitti15 twice": ["-d", "kitti15={kitti}", "-d", "kitti15={kitti}", "--baseline", "dis"],
     "unknown baseline 'dsi'; did you mean 'dis'": ["-d", "kitti15={kitti}", "--baseline", "dsi"],
-    "ships no weights": ["-d", "kitti15={kitti}"],
+    "contains no weights": ["-d", "kitti15={kitti}"],
     "no weights file": ["-d", "kitti15={kitti}", "--weights", "{tmp}/no.safetensors"],
     "no folder {tmp}/no": ["-d", "kitti15={kitti}", "--baseline", "dis", "-o", "{tmp}/no/a"],
     "same name": [
@@ -406,7 +406,7 @@ BAD_SUBMISSIONS = {
     "ends in .zip": ["kitti15", "{kitti}", "-o", "{tmp}/a.tar"],
     "no folder {kitti}/test/clean": ["sintel", "{kitti}", "-o", "{tmp}/a.zip"],
     "no folder {tmp}/no": ["kitti15", "{kitti}", "-o", "{tmp}/no/a.zip"],
-    "ships no weights": ["kitti15", "{kitti}", "-o", "{tmp}/a.zip"],
+    "contains no weights": ["kitti15", "{kitti}", "-o", "{tmp}/a.zip"],
 }
 BAD_USES = [
     (command, message, arguments)

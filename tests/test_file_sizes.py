@@ -240,7 +240,7 @@ def test_a_pipe_is_read_to_its_end_or_to_the_limit(tmp_path, monkeypatch):
     writer.join()
     limit(monkeypatch, 1e-6)
     writer = written(tmp_path / "endless", bytes(2**22))
-    with pytest.raises(InputError, match=r"endless has .* bytes or more"):
+    with pytest.raises(InputError, match=r"endless has at least .* bytes"):
         read_bytes(tmp_path / "endless")
     writer.join()
 

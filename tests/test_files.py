@@ -140,7 +140,7 @@ def test_one_channel_pfm_is_disparity_not_flow(tmp_path):
     path = tmp_path / "disparity.pfm"
     path.write_bytes(b"Pf\n2 1\n-1\n" + np.array([3, np.inf], "<f4").tobytes())
     np.testing.assert_array_equal(read_disparity(path), [[3, np.nan]])
-    with pytest.raises(InputError, match="holds no flow"):
+    with pytest.raises(InputError, match="is not a flow file"):
         read_flow(path)
 
 

@@ -98,8 +98,8 @@ def test_grey_is_repeated():
         (np.zeros((0, 4, 3), np.uint8), "empty"),
         (np.zeros((4, 4, 3), np.int64), "uint8, uint16 or float"),
         (np.full((4, 4, 3), np.nan, np.float32), "NaN or infinite"),
-        (np.full((4, 4, 3), 128.0), r"float images lie in \[0, 1\]"),
-        (np.full((4, 4, 3), -0.5), r"float images lie in \[0, 1\]"),
+        (np.full((4, 4, 3), 128.0), r"float images must be in \[0, 1\]"),
+        (np.full((4, 4, 3), -0.5), r"float images must be in \[0, 1\]"),
         ([], "empty list"),
         ([RGB, RGB[:-1]], "must have one size"),
     ],
@@ -112,5 +112,5 @@ def test_unusable_images_are_explained(image, message):
 def test_errors_about_pixels_name_the_file(tmp_path):
     path = tmp_path / "nan.tiff"
     cv2.imwrite(str(path), np.full((4, 4, 3), np.nan, np.float32))
-    with pytest.raises(InputError, match=r"nan\.tiff: the image holds NaN"):
+    with pytest.raises(InputError, match=r"nan\.tiff: the image contains NaN"):
         image_batch(path)

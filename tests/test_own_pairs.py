@@ -53,7 +53,7 @@ def test_frames_without_a_flow_file_are_left_out_when_others_have_one(tmp_path):
 
 def test_flow_files_that_belong_to_no_frame_are_an_error(tmp_path):
     fake_trees.make_own_clip(tmp_path, truth="flow_of_{}.flo")
-    with pytest.raises(FileNotFoundError, match=r"X\.flo beside a frame X\.png"):
+    with pytest.raises(FileNotFoundError, match=r"the flow file of a frame X\.png is X\.flo"):
         own_pairs(tmp_path)
 
 
@@ -152,11 +152,8 @@ def test_manifest_without_a_flow_column(tmp_path):
         (b"image1,flow\n", "lacks the column 'image2'"),
         (b"image1,image2,flo\n", "unknown column 'flo'; did you mean 'flow'"),
         (b"image1,image2\n", "lists no pairs"),
-        (b"image1,image2\npair0_img1.png\n", "line 2: the number of entries differs"),
-        (
-            b"image1,image2\npair0_img1.png,pair0_img2.png,x\n",
-            "line 2: the number of entries differs",
-        ),
+        (b"image1,image2\npair0_img1.png\n", "line 2: the number of entries"),
+        (b"image1,image2\npair0_img1.png,pair0_img2.png,x\n", "line 2: the number of entries"),
         (b"image1,image2\n,pair0_img2.png\n", "line 2: image1 is empty"),
         (b"image1,image2\n\npair0_img1.png,no.png\n", r"line 3: no file .*no\.png"),
         (b"image1,image2\n\xff\xfe,x\n", "not a table in UTF-8"),
@@ -219,5 +216,5 @@ def test_neither_folder_nor_manifest_nor_video(tmp_path):
     with pytest.raises(FileNotFoundError, match="no folder, manifest or video"):
         own_pairs(tmp_path / "nothing")
     (tmp_path / "list.txt").write_text("image1,image2\n")
-    with pytest.raises(InputError, match=r"no manifest \(\.csv, \.tsv\)"):
+    with pytest.raises(InputError, match=r"nor a manifest \(\.csv, \.tsv\)"):
         own_pairs(tmp_path / "list.txt")

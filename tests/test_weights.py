@@ -92,7 +92,7 @@ def test_missing_unknown_and_misshapen_tensors_are_listed(tmp_path, golden_state
 
 def test_a_checkpoint_of_another_network_is_refused_briefly(tmp_path):
     state = torch.nn.Linear(2, 2).state_dict()
-    with pytest.raises(InputError, match=r"no DICL-Flow checkpoint.*and \d+ more"):
+    with pytest.raises(InputError, match=r"not a DICL-Flow checkpoint.*and \d+ more"):
         import_legacy(write(tmp_path / "x.pth", state))
 
 

@@ -3,7 +3,7 @@
 from .augment import AugmentConfig
 from .calibration import CUES, Calibration
 from .hosts import HOST_RECORDS, HOSTS, PAPER_LEVELS, HostRecord
-from .levels import LevelConfig
+from .level import LevelConfig
 from .loss import LossConfig
 from .model import MATCHERS, PADDINGS, ModelConfig
 from .quality import BEST, NORMAL, QUALITIES, Quality, find_quality

@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .levels import LevelConfig
+from .level import LevelConfig
 from .loss import LossConfig
 
 
 @dataclass(frozen=True)
 class HostRecord:
-    """What a config takes from its host where it gives no value."""
+    """The defaults of a host, and what it supports."""
 
     levels: tuple[LevelConfig, ...]
     loss: LossConfig
     projection: bool = False
-    """Whether there is a displacement-aware projection; where not, it cannot be asked for."""
+    """The default of `ModelConfig.projection`; a host with False does not support it."""
     has_scores: bool = False
     """Whether its levels return matching scores, which `LossConfig.matching` trains."""
     finest_stride: int = 2

@@ -58,7 +58,7 @@ class LossConfig:
         return replace(self, **defaults)
 
     def without_defaults_of(self, own: "LossConfig") -> "LossConfig":
-        """Return this loss with the host's `own`, where it is that, left to be filled in again."""
+        """Return this loss with kind and weights left to the host, if they are its `own`."""
         mine, theirs = ((c.refined, c.matched, c.kind) for c in (self, own))
         if mine != theirs:
             return self

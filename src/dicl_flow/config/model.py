@@ -8,7 +8,7 @@ from math import lcm
 
 from ..errors import InputError, unknown_name
 from .hosts import HOST_RECORDS, HOSTS, HostRecord
-from .levels import LevelConfig
+from .level import LevelConfig
 from .loss import FROM_HOST
 from .strict import structure
 
@@ -88,7 +88,7 @@ class ModelConfig:
             )
 
     def with_host(self, host: str) -> "ModelConfig":
-        """Return the same settings for another host; defaults of this one become those of that."""
+        """Return the settings for another host; defaults of this one become its own."""
         own = {key: getattr(self._record, key) for key in _FROM_HOST}
         defaults = [key for key, value in own.items() if getattr(self, key) == value]
         return dataclasses.replace(self, host=host, **dict.fromkeys(defaults, FROM_HOST))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..errors import InputError, unknown_name
-from .levels import STRIDES
+from .level import STRIDES
 from .model import ModelConfig
 
 NORMAL = "normal"

@@ -196,7 +196,7 @@ class TrainConfig:
             )
 
     def with_host(self, host: str) -> "TrainConfig":
-        """Return the same stage for another host; defaults of this one become those of that."""
+        """Return the stage for another host; defaults of this one become its own."""
         loss = self.loss.without_defaults_of(HOST_RECORDS[self.model.host].loss)
         return replace(self, model=self.model.with_host(host), loss=loss)
 

@@ -9,7 +9,7 @@ from ..config import AugmentConfig
 from ..files import Array
 
 _LEVELS = np.arange(256)
-_LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue
+LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue
 _NORMAL = np.array([NormalDist().inv_cdf((level + 0.5) / 256) for level in _LEVELS], np.float32)
 
 
@@ -74,7 +74,7 @@ def change_contrast(image: Array, factor: float) -> Array:
 
 def change_saturation(image: Array, factor: float) -> Array:
     """Scale the distance of each pixel from its own grey."""
-    return cv2.transform(image, factor * np.eye(3) + (1 - factor) * np.array([_LUMA] * 3))
+    return cv2.transform(image, factor * np.eye(3) + (1 - factor) * np.array([LUMA] * 3))
 
 
 def turn_hue(image: Array, turns: float) -> Array:

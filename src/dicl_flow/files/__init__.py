@@ -1,4 +1,4 @@
-"""Flow files and images: bytes on disk to arrays in memory and back."""
+"""Reads and writes flow files, disparity and images; files are replaced atomically."""
 
 from .arrays import Array, decode_npy, encode_arrays, encode_npy
 from .atomic import check_folder, check_writable, naming, replacing, write_files

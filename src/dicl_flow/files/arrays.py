@@ -1,4 +1,4 @@
-"""Arrays of numbers, .npy and .npz: the header is looked at before memory is taken."""
+"""Reads and writes .npy and .npz; the header is checked before memory is allocated."""
 
 import io
 import zipfile
@@ -25,22 +25,22 @@ _DAMAGED: tuple[type[Exception], ...] = (
     *(ValueError, TypeError, LookupError, AttributeError, EOFError, OSError, SyntaxError),
     *(TokenError, RecursionError, MemoryError),
 )
-"""What numpy raises where a header is none."""
+"""What numpy raises for invalid headers."""
 _DAMAGED_ARCHIVE: tuple[type[Exception], ...] = (
     *_DAMAGED,
-    *(zipfile.BadZipFile, zlib.error, RuntimeError),  # the last of them: encrypted
+    *(zipfile.BadZipFile, zlib.error, RuntimeError),  # RuntimeError: encrypted
 )
 
 
 def decode_npy(data: bytes) -> Array:
-    """Bytes of a .npy file -> the array, never unpickled."""
+    """Return the array of a .npy file, without unpickling."""
     if data[:2] == b"PK":
-        raise InputError("this is a .npz archive; name it .npz")
+        raise InputError("this is a .npz archive; rename it to .npz")
     return _read_array(io.BytesIO(data), len(data))
 
 
 def decode_npz(data: bytes) -> Array:
-    """Bytes of a .npz file -> its array `flow`, or the only one, never unpickled."""
+    """Return the array `flow` of a .npz file, or the only array, without unpickling."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entry = _chosen(archive)
@@ -49,7 +49,7 @@ def decode_npz(data: bytes) -> Array:
     except InputError:
         raise
     except _DAMAGED_ARCHIVE as error:
-        raise InputError(f"not a .npz archive of numbers: {error}") from None
+        raise InputError(f"not a .npz archive of numeric arrays: {error}") from None
 
 
 def encode_npy(array: Array) -> bytes:
@@ -60,25 +60,23 @@ def encode_npy(array: Array) -> bytes:
 
 
 def encode_npz(flow: Array) -> bytes:
-    """Return the bytes of a .npz file that holds `flow` under this name."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, flow=flow)
-    return buffer.getvalue()
+    """Return the bytes of a .npz file with the array `flow`."""
+    return encode_arrays({"flow": flow})
 
 
 def _chosen(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
     entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
     name = next(iter(entries)) if len(entries) == 1 else "flow"
     if name not in entries:
-        raise InputError(f"no array named 'flow' in the archive; it holds {list(entries)}")
+        raise InputError(f"no array named 'flow' in the archive; it contains {list(entries)}")
     return entries[name]
 
 
 def _read_array(stream: IO[bytes], length: int) -> Array:
-    """Read the array of a stream of `length` bytes."""
+    """Read an array from a stream of `length` bytes."""
     shape, by_columns, dtype = _read_header(stream)
     if dtype.kind not in _NUMBERS or min(shape, default=0) < 0:
-        raise InputError(f"not a .npy file of numbers: it says {dtype} of shape {shape}")
+        raise InputError(f"not a .npy file of numbers: it has type {dtype} and shape {shape}")
     values, there = prod(shape), length - stream.tell()
     check_pixels(values // 2 if len(shape) == 3 else values, f"an array of shape {shape}")
     expected = values * dtype.itemsize
@@ -93,7 +91,7 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[An
     try:
         version = npy.read_magic(stream)
         if version not in _HEADERS:
-            raise InputError(f"a .npy file of version {version} holds no plain numbers")
+            raise InputError(f"a .npy file of version {version} does not contain plain numbers")
         return _HEADERS[version](stream)
     except InputError:
         raise
@@ -102,7 +100,7 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[An
 
 
 def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
-    """Return the bytes of an .npz."""
+    """Return the bytes of a .npz file with these arrays."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Writes files atomically: a reader sees the old contents or the new ones, never a part."""
 
 import errno
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from ..errors import InputError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk, or what one user may have of it
+_FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk, or the quota of the user
 
 
 def write_files(contents: Mapping[Path, bytes], *, durable: bool = False) -> None:
     """Write all files or none: each under a temporary name first, then all are renamed.
 
-    `durable`: also a power cut leaves either the old contents or the new ones. That takes about
-    10 ms a file (ext4 on an SSD), more than a small file itself.
+    With `durable`, each file also survives a power cut, with the old contents or the new ones.
+    That takes about 10 ms per file (ext4), more than writing a small file.
     """
     for path in contents:
         check_writable(path)
@@ -35,7 +35,7 @@ def write_files(contents: Mapping[Path, bytes], *, durable: bool = False) -> Non
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that becomes `path` if all goes well: for what memory cannot hold."""
+    """Yield a temporary file that becomes `path` on success: for data larger than memory."""
     check_writable(path)
     temporary = _write_temporary(path, b"")
     try:
@@ -48,7 +48,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let a disk that is full say which file it has no room for; the system does not."""
+    """Add the name of the file to the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -58,7 +58,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Refuse, before any work is done, a path that could not be written in the end."""
+    """Refuse, before any work is done, a path that cannot be written."""
     path = Path(path)
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; give a file name")
@@ -69,12 +69,12 @@ def check_writable(path: str | Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse, before any work is done, a folder that could not be made or written into."""
+    """Refuse, before any work is done, a folder that cannot be created or written to."""
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir():
-        raise NotADirectoryError(f"cannot write into {folder}: {nearest} is not a folder")
+        raise NotADirectoryError(f"cannot write to {folder}: {nearest} is not a folder")
     if not os.access(nearest, os.W_OK):
-        raise PermissionError(f"cannot write into {folder}: {nearest} is not writable")
+        raise PermissionError(f"cannot write to {folder}: {nearest} is not writable")
 
 
 def _write_temporary(path: Path, data: bytes, *, durable: bool = False) -> Path:
@@ -98,7 +98,7 @@ def _write_temporary(path: Path, data: bytes, *, durable: bool = False) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can (Windows cannot)."""
+    """Sync the names in a folder to disk, if the system can (Windows cannot)."""
     if hasattr(os, "O_DIRECTORY"):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,3 +1,5 @@
+"""Reads disparity maps."""
+
 from pathlib import Path
 
 import numpy as np

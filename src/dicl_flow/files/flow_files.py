@@ -1,4 +1,7 @@
-"""Flow files. In memory a flow is (H, W, 2) float32, x first, in pixels; NaN marks unknown flow."""
+"""Reads and writes flow files.
+
+In memory a flow is (H, W, 2) float32, x first, in pixels; NaN marks unknown flow.
+"""
 
 import re
 import struct
@@ -24,7 +27,7 @@ _KITTI_SCALE, _KITTI_ZERO = 64.0, 32768
 
 
 class FlowFormat(NamedTuple):
-    """How one kind of file turns into an array and back."""
+    """Decoder and encoder of one file format."""
 
     decode: Callable[[bytes], Array]
     encode: Callable[[Array], bytes]
@@ -32,12 +35,12 @@ class FlowFormat(NamedTuple):
 
 def read_flow(path: str | Path) -> Array:
     """Read a .flo, .pfm, .png (KITTI), .npz or .npy file: (H, W, 2) float32, NaN where unknown."""
-    _format_of(path)  # a file of no known format is not even opened
+    _format_of(path)  # a file of unknown format is not opened
     return decode_flow(path, read_bytes(path, most_bytes()))
 
 
 def decode_flow(path: str | Path, data: bytes) -> Array:
-    """Return the flow that the bytes of a file called `path` hold, as `read_flow`."""
+    """Return the flow in the bytes of a file named `path`, as `read_flow` does."""
     flow_format = _format_of(path)
     try:
         return _checked(flow_format.decode(data))
@@ -46,12 +49,12 @@ def decode_flow(path: str | Path, data: bytes) -> Array:
 
 
 def write_flow(path: str | Path, flow: Array) -> None:
-    """Write (H, W, 2) flow in the format of the file's extension, whole or not at all."""
+    """Write (H, W, 2) flow in the format of the file extension, atomically."""
     write_files({Path(path): encode_flow(path, flow)})
 
 
 def encode_flow(path: str | Path, flow: Array) -> bytes:
-    """Return the bytes `write_flow` would write to `path`."""
+    """Return the bytes that `write_flow` writes to `path`."""
     flow_format = _format_of(path)
     try:
         return flow_format.encode(_checked(np.asarray(flow)))
@@ -67,20 +70,20 @@ def _format_of(path: str | Path) -> FlowFormat:
 
 
 def _checked(flow: Array) -> Array:
-    """Bring a flow to float32 with both components NaN where either is, or say what is wrong."""
+    """Return a flow as float32 with both components NaN where either is; refuse anything else."""
     if flow.ndim != 3 or flow.shape[2] != 2 or not flow.size:
-        raise InputError(f"a flow has the shape (height, width, 2), got {flow.shape}")
+        raise InputError(f"a flow must have the shape (height, width, 2), got {flow.shape}")
     if flow.dtype.kind not in "fiu":
-        raise InputError(f"a flow holds real numbers, got {flow.dtype}")
+        raise InputError(f"a flow must contain real numbers, got {flow.dtype}")
     flow = flow.astype(np.float32)
     if np.isinf(flow).any():
-        raise InputError("the flow holds infinite values; use NaN where it is unknown")
+        raise InputError("the flow contains infinite values; use NaN where it is unknown")
     flow[_either(np.isnan(flow))] = np.nan
     return flow
 
 
 def _either(mask: Array) -> Array:
-    """(H, W, 2) -> (H, W): where either component is set; numpy reduces short axes slowly."""
+    """(H, W, 2) -> (H, W): where either component is set; faster than np.any on a short axis."""
     return mask[..., 0] | mask[..., 1]
 
 
@@ -88,10 +91,10 @@ def _decode_flo(data: bytes) -> Array:
     if data[:4] != FLO_MAGIC:
         raise InputError(f"not a .flo file: it starts with {data[:4]!r}, expected {FLO_MAGIC!r}")
     if len(data) < 12:
-        raise InputError(f"truncated .flo file: {len(data)} bytes, the header alone has 12")
+        raise InputError(f"truncated .flo file: {len(data)} bytes, but the header has 12")
     width, height = struct.unpack("<ii", data[4:12])
     if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
-        raise InputError(f"impossible .flo size: {width}x{height}")
+        raise InputError(f"invalid .flo size: {width}x{height}")
     check_size(width, height)
     flow = _floats(data[12:], "<f4", (height, width, 2)).copy()
     flow[_either(np.abs(flow) > _FLO_LIMIT)] = np.nan
@@ -117,7 +120,7 @@ def decode_pfm(data: bytes) -> Array:
     except ValueError:
         scale = 0.0
     if not scale or not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
-        raise InputError(f"impossible .pfm header: {header[0]!r}")
+        raise InputError(f"invalid .pfm header: {header[0]!r}")
     check_size(width, height)
     shape = (height, width, 3) if header[1] == b"PF" else (height, width)
     values = _floats(data[header.end() :], "<f4" if scale < 0 else ">f4", shape)
@@ -127,7 +130,7 @@ def decode_pfm(data: bytes) -> Array:
 def _decode_pfm_flow(data: bytes) -> Array:
     values = decode_pfm(data)
     if values.ndim == 2:
-        raise InputError("a one-channel .pfm file ('Pf') holds no flow; expected 'PF'")
+        raise InputError("a one-channel .pfm file ('Pf') is not a flow file; expected 'PF'")
     return values[..., :2].copy()
 
 
@@ -150,10 +153,10 @@ def _floats(data: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
 def _decode_kitti(data: bytes) -> Array:
     raw = decode_pixels(data, cv2.IMREAD_UNCHANGED)
     if raw is None:
-        raise InputError("not a PNG file, or a damaged one")
+        raise InputError("not a PNG file, or damaged")
     if raw.dtype != np.uint16 or raw.ndim != 3 or raw.shape[2] != 3:
         raise InputError("a KITTI flow file is a 16-bit RGB PNG; this is an ordinary picture")
-    valid, v, u = raw[..., 0], raw[..., 1], raw[..., 2]  # OpenCV hands out BGR
+    valid, v, u = raw[..., 0], raw[..., 1], raw[..., 2]  # OpenCV returns BGR
     flow = (np.stack([u, v], -1).astype(np.float32) - _KITTI_ZERO) / _KITTI_SCALE
     flow[valid == 0] = np.nan
     return flow
@@ -166,7 +169,7 @@ def _encode_kitti(flow: Array) -> bytes:
     if raw.min() < 0 or raw.max() > 65535:
         worst = np.nanmax(np.abs(flow))
         raise InputError(
-            f"KITTI PNG holds displacements from -512 to 511.98 px, this flow has {worst:.1f}; "
+            f"a KITTI PNG can store motion from -512 to 511.98 px, this flow has {worst:.1f}; "
             f"use .flo"
         )
     raw[~valid] = 0

@@ -1,4 +1,4 @@
-"""Width and height of an image file from its header: nothing is decoded."""
+"""Reads width and height of an image from its header, without decoding it."""
 
 import re
 from collections.abc import Callable
@@ -9,13 +9,13 @@ Size = tuple[int, int]
 
 
 def image_size(data: bytes) -> Size | None:
-    """(width, height) as the header says; None for what has no header of an image."""
+    """Return (width, height) from the header; None if it is not the header of an image."""
     for signature, read in _FORMATS.items():
         if re.match(signature, data, re.DOTALL):
             try:
                 return read(data)
             except (StructError, IndexError, TypeError, ValueError, KeyError):
-                return None  # cut off within the header
+                return None  # truncated header
     return None
 
 
@@ -26,10 +26,10 @@ def _png(data: bytes) -> Size:
 def _jpeg(data: bytes) -> Size:
     place = 2
     while True:
-        while data[place] == 0xFF:  # as many as one likes stand before a marker
+        while data[place] == 0xFF:  # a marker may follow any number of fill bytes
             place += 1
         marker = data[place]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a start of frame
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
             height, width = unpack_from(">HH", data, place + 4)
             return width, height
         place += 1 + unpack_from(">H", data, place + 1)[0]
@@ -66,7 +66,7 @@ def _bmp(data: bytes) -> Size:
     if unpack_from("<I", data, 14)[0] == 12:
         return unpack_from("<HH", data, 18)
     width, height = unpack_from("<ii", data, 18)
-    return abs(width), abs(height)  # rows from the top have a negative height
+    return abs(width), abs(height)  # a negative height means rows from top to bottom
 
 
 def _netpbm(data: bytes) -> Size:

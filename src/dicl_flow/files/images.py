@@ -1,4 +1,4 @@
-"""Images: (H, W, 3) RGB arrays in the depth of the file."""
+"""Reads and writes images as (H, W, 3) RGB arrays in the bit depth of the file."""
 
 from math import isfinite
 from pathlib import Path
@@ -12,31 +12,31 @@ from .image_sizes import image_size
 from .reading import read_bytes
 from .sizes import check_size, most_bytes
 
-_SIXTEEN_BITS = (".png", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")  # formats that hold them
+_SIXTEEN_BITS = (".png", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")  # formats with 16 bits
 
 
 def read_image(path: str | Path) -> Array:
-    """Read any image OpenCV reads as (H, W, 3) RGB, uint8, uint16 or float32.
+    """Read any image that OpenCV supports as (H, W, 3) RGB, uint8, uint16 or float32.
 
-    Grey images are repeated on three channels, transparency is dropped, and the
-    orientation a camera noted is applied.
+    Grey images get three equal channels, transparency is dropped, and the orientation in the EXIF
+    data is applied.
     """
     return decode_image(read_bytes(path, most_bytes()), str(path))
 
 
 def decode_image(data: bytes, name: str) -> Array:
-    """Return the image that the bytes of a file hold, as `read_image`; errors say `name`."""
+    """Return the image in the bytes of a file, as `read_image` does; errors contain `name`."""
     try:
         image = decode_pixels(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     if image is None:
-        raise InputError(f"{name} is not an image, or one in a format that OpenCV cannot read")
+        raise InputError(f"{name} is not an image, or has a format that OpenCV cannot read")
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
 def decode_pixels(data: bytes, flags: int) -> Array | None:
-    """Pixels as OpenCV hands them out; None for what is no image, an error for too large a one."""
+    """Return the pixels from OpenCV; None if it is not an image; an error if it is too large."""
     size = image_size(data)
     if size is None:
         return None
@@ -48,20 +48,20 @@ def decode_pixels(data: bytes, flags: int) -> Array | None:
 
 
 def check_unit_range(low: float, high: float) -> None:
-    """Refuse a float image whose least and greatest pixel do not lie in [0, 1]."""
+    """Refuse a float image with values outside [0, 1], given its minimum and maximum."""
     if not (isfinite(low) and isfinite(high)):
-        raise InputError("the image holds NaN or infinite pixels")
+        raise InputError("the image contains NaN or infinite values")
     if low < 0 or high > 1:
         raise InputError(
-            f"float images lie in [0, 1], this one in [{low:g}, {high:g}]; "
+            f"float images must be in [0, 1], this one is in [{low:g}, {high:g}]; "
             f"divide by its full scale, or pass uint8"
         )
 
 
 def encode_image(path: str | Path, image: Array) -> bytes:
-    """Return the bytes of a file of `path`'s format: (H, W, 3) RGB or (H, W) grey.
+    """Return the bytes of an image file in the format of `path`: (H, W, 3) RGB or (H, W) grey.
 
-    uint8, or uint16: 16 bits are kept in .png, .tif and .ppm; other formats hold 8.
+    uint8 or uint16; 16 bits are kept in .png, .tif and .ppm, other formats have 8.
     """
     if image.dtype == np.uint16 and Path(path).suffix.lower() not in _SIXTEEN_BITS:
         image = to_uint8(image)
@@ -78,19 +78,19 @@ def encode_image(path: str | Path, image: Array) -> bytes:
 
 
 def check_image_name(path: str | Path) -> None:
-    """Refuse, before any work is done, an extension that `encode_image` does not know."""
+    """Refuse, before any work is done, an extension that `encode_image` does not support."""
     encode_image(path, np.zeros((16, 16, 3), np.uint8))
 
 
 def to_integers(image: Array) -> Array:
-    """Return uint8 and uint16 as they are; floats in [0, 1] become uint16."""
+    """Return uint8 and uint16 unchanged, floats in [0, 1] as uint16."""
     if image.dtype.kind == "f":
         return np.rint(np.clip(image, 0, 1) * 65535).astype(np.uint16)
     return image
 
 
 def to_uint8(image: Array) -> Array:
-    """Bring an image of any supported depth (floats in [0, 1]) to 8 bits for display."""
+    """Convert an image of any supported depth (floats in [0, 1]) to 8 bits."""
     if image.dtype == np.uint16:
         return (image >> 8).astype(np.uint8)
     if image.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""The bytes of files and of pipes, never of what has no end."""
+"""Reads files and pipes, with a limit on their size."""
 
 import stat
 from pathlib import Path
@@ -11,9 +11,9 @@ _CHUNK = 2**20
 
 
 def read_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """Read a file, or a pipe to its end; what is missing, empty or no file is an error.
+    """Read a file, or a pipe to its end; anything missing or empty, or not a file, is an error.
 
-    More than `most` bytes are refused before they are read.
+    A file of more than `most` bytes is refused before it is read.
     """
     path = Path(path)
     check_file(path)
@@ -27,18 +27,18 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
 
 
 def check_file(path: Path) -> None:
-    """Refuse, without reading, what is no file to read: nothing, a folder, a device."""
+    """Refuse, without reading, a path that is missing, a folder or a device."""
     if not path.exists():
         raise FileNotFoundError(f"no such file: {path}")
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
-        raise InputError(f"{path} is a folder; a file is needed here")
+        raise InputError(f"{path} is a folder; expected a file")
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise InputError(f"{path} is a device, which may never end; a file or a pipe is needed")
+        raise InputError(f"{path} is a device, which may never end; expected a file or a pipe")
 
 
 def read_stream(stream: BinaryIO, name: str) -> bytes:
-    """Read a picture or a flow from a stream to its end, refusing what is longer than they are."""
+    """Read an image or a flow from a stream to its end; refuse more than the largest allowed."""
     most, data = most_bytes(), bytearray()
     while chunk := stream.read(_CHUNK):
         data += chunk
@@ -55,6 +55,6 @@ def _some(data: bytes, name: str) -> bytes:
 
 def _too_long(name: str, size: int) -> InputError:
     return InputError(
-        f"{name} has {size:,} bytes or more, no picture or flow within `max_size` has more than "
+        f"{name} has at least {size:,} bytes; the largest image or flow within `max_size` has "
         f"{most_bytes():,}"
     )

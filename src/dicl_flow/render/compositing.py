@@ -26,7 +26,7 @@ class Frames:
 
 
 def compose(scene: Scene, textures: TextureAtlas, size: tuple[int, int]) -> Frames:
-    """Compose the layers; at antialiased edges colours are mixed, flow is that of the larger part."""
+    """Compose the layers; at antialiased edges colours are mixed, flow is of the larger part."""
     front, behind, cover = _visible_layers(scene, size)
     seen = _look_up(scene, torch.stack([front, behind], 1))  # (N, C, 2, H, W)
     flow, place, gain, offset, depth = seen.split([2, 3, 3, 1, 1], 1)

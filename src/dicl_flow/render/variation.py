@@ -7,9 +7,8 @@ from torch import Tensor
 
 from ..config import AugmentConfig
 from ..data import FlowBatch
+from ..data.augment_color import LUMA
 from .dice import Dice
-
-_LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue
 
 
 def augment_batch(batch: FlowBatch, config: AugmentConfig, dice: Dice) -> FlowBatch:
@@ -40,7 +39,7 @@ def _jitter(image: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
         (extent * draw)[:, None, None] for extent, draw in zip(reach, draws, strict=True)
     )
     mean = image.mean((2, 3))[:, None]  # (B, 1, 3)
-    gray = sum(weight * mean[..., i : i + 1] for i, weight in enumerate(_LUMA))
+    gray = sum(weight * mean[..., i : i + 1] for i, weight in enumerate(LUMA))
     # contrast is about the mean grey of the frame
     matrix = (1 + contrast) * _saturate(saturation) @ _turn(hue)
     offset = gray * -contrast
@@ -51,7 +50,7 @@ def _jitter(image: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
 def _saturate(change: Tensor) -> Tensor:
     """(B, 1, 1) -> (B, 3, 3): moves colours away from grey."""
     identity = torch.eye(3, device=change.device)
-    gray = torch.cat([torch.full_like(identity[:, :1], weight) for weight in _LUMA], 1)
+    gray = torch.cat([torch.full_like(identity[:, :1], weight) for weight in LUMA], 1)
     return (1 + change) * identity - change * gray
 
 

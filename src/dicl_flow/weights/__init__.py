@@ -1,4 +1,4 @@
-"""Weights: safetensors files that carry their own config; packaged ones go by name."""
+"""Weights: safetensors files that contain their config; packaged ones are known by name."""
 
 from .legacy import import_legacy
 from .store import (

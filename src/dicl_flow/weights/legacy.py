@@ -1,4 +1,4 @@
-"""Checkpoints of the authors' code: their names for the tensors, turned into ours."""
+"""Imports checkpoints of the authors' code: their tensor names become ours."""
 
 import io
 import pickle
@@ -15,7 +15,7 @@ from .store import Weights, check_keys
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Their layers count octaves: level n has stride 2**n. Ours are named by stride.
+# Their level n has stride 2**n; ours are named by stride.
 _RULES: list[tuple[str, Callable[[re.Match[str]], str]]] = [
     (r"feature\.conv_start\.(\d)\.", lambda m: f"features.stem.{m[1]}."),
     (r"feature\.conv(\d)a\.", lambda m: f"features.down.{_stride(m) * 2}."),
@@ -33,9 +33,9 @@ _MERGE_PARTS = {".conv1.": ".resample.", ".conv2.": ".fuse."}
 def import_legacy(path: str | Path, padding: str = "replicate") -> Weights:
     """Read a `.pth.tar` of the authors (or the same state dict, bare or prefixed), strictly.
 
-    Checkpoints of the early training phases, without projection or context nets, give a
-    config that says so. `padding` is what the weights were trained with: "replicate", or
-    "white" for the authors' KITTI weights.
+    Checkpoints of the early training phases, without projection or context nets, give a config
+    without them. `padding` is the one that the weights were trained with: "replicate", or "white"
+    for the authors' KITTI weights.
     """
     legacy = _strip_prefix(_read_state_dict(path))
     config = ModelConfig(
@@ -51,7 +51,7 @@ def import_legacy(path: str | Path, padding: str = "replicate") -> Weights:
 
 
 def rename(key: str) -> str:
-    """Our name for one of their keys; a key we do not know stays as it is."""
+    """Return our name for one of their keys; unknown keys are returned unchanged."""
     for pattern, name in _RULES:
         new, hits = re.subn(f"^{pattern}", name, key)
         if hits:
@@ -66,7 +66,7 @@ def _stride(match: re.Match[str]) -> int:
 
 
 def _read_state_dict(path: str | Path) -> "Mapping[str, Tensor]":
-    data = io.BytesIO(read_bytes(path))  # a file that is missing says so before torch is imported
+    data = io.BytesIO(read_bytes(path))  # a missing file is reported before torch is imported
     import torch
     from torch import Tensor
 
@@ -75,22 +75,22 @@ def _read_state_dict(path: str | Path) -> "Mapping[str, Tensor]":
     except pickle.UnpicklingError:
         raise InputError(
             f"{path} is refused: it is not a plain checkpoint of tensors "
-            f"(it may carry code, or be no checkpoint at all)"
+            f"(it may contain code, or is not a checkpoint)"
         ) from None
     except (RuntimeError, EOFError, ValueError, LookupError):
-        raise InputError(f"{path} is not a PyTorch checkpoint, or a damaged one") from None
+        raise InputError(f"{path} is not a PyTorch checkpoint, or is damaged") from None
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if not isinstance(content, Mapping) or not content:
-        raise InputError(f"{path} holds no state dict")
+        raise InputError(f"{path} does not contain a state dict")
     strangers = [key for key, value in content.items() if not isinstance(value, Tensor)]
     if strangers:
-        raise InputError(f"{path} holds no state dict: {strangers[0]!r} is not a tensor")
+        raise InputError(f"{path} does not contain a state dict: {strangers[0]!r} is not a tensor")
     return content
 
 
 def _strip_prefix(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-    """Drop wrappers' prefixes (`module.`, `model.`) that all keys share."""
+    """Drop prefixes of wrappers (`module.`, `model.`) that all keys share."""
     result = dict(tensors)
     for prefix in ("module.", "model.", "module."):
         if all(key.startswith(prefix) for key in result):
@@ -104,16 +104,16 @@ def _check(
     renamed: "Mapping[str, Tensor]",
     config: ModelConfig,
 ) -> None:
-    """Account for every key, speaking of unknown ones by the name they have in the file."""
+    """Refuse missing and unknown keys; unknown ones have the name of the file."""
     import torch
 
     from ..models import build
 
     if len(renamed) != len(legacy):
-        raise InputError(f"{path}: two keys of the checkpoint mean the same tensor")
+        raise InputError(f"{path}: two keys of the checkpoint are for the same tensor")
     with torch.device("meta"):
         model = build(config)
     try:
         check_keys(renamed, model)
     except InputError as error:
-        raise InputError(f"{path} is no DICL-Flow checkpoint: {error}") from None
+        raise InputError(f"{path} is not a DICL-Flow checkpoint: {error}") from None

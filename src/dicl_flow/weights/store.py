@@ -1,3 +1,5 @@
+"""Reads and writes weights as .safetensors files that contain config and calibration."""
+
 import hashlib
 import json
 import struct
@@ -28,7 +30,7 @@ _PACKAGED = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Weights:
-    """A file of weights: what they belong to, the numbers, and what is known about them."""
+    """The contents of a weights file: config, tensors, facts about them, calibrations."""
 
     config: ModelConfig
     tensors: "Mapping[str, Tensor]"
@@ -36,16 +38,16 @@ class Weights:
     """Free text by topic: source, recipe, metrics …"""
     sha256: str = ""
     calibration: Calibration | None = None
-    """What makes the confidence a probability; fitted to these very weights."""
+    """Makes the confidence a probability; fitted to these weights."""
     quality_calibrations: Mapping[str, Calibration] = field(default_factory=dict)
-    """The same for estimates of other quality than normal, by its name."""
+    """The same for qualities other than "normal", by name."""
 
     def calibration_for(self, quality: Quality) -> Calibration | None:
-        """That of the quality; where there is none, that of normal estimates."""
+        """Return the calibration for a quality; without one, that of quality "normal"."""
         return self.quality_calibrations.get(quality.name, self.calibration)
 
     def calibrated(self, quality: Quality, calibration: Calibration) -> "Weights":
-        """Return the same weights with a calibration for the quality."""
+        """Return the same weights with this calibration for the quality."""
         if quality.name == NORMAL:
             return replace(self, calibration=calibration)
         others = {**self.quality_calibrations, quality.name: calibration}
@@ -53,7 +55,7 @@ class Weights:
 
 
 def packaged_names() -> list[str]:
-    """Names of the weights that came with this package."""
+    """Return the names of the weights that come with the package."""
     return sorted(path.stem for path in _PACKAGED.glob("*.safetensors"))
 
 
@@ -64,13 +66,13 @@ def resolve(name_or_path: str | Path | None) -> Path:
         return _PACKAGED / f"{name}.safetensors"
     path = Path(name)
     if path.is_dir():
-        raise InputError(f"{path} is a folder; a .safetensors file is needed here")
+        raise InputError(f"{path} is a folder; expected a .safetensors file")
     if path.is_file():
         return path
     if name_or_path is None:
         raise InputError(
-            "this version of the package ships no weights; give a .safetensors file, for "
-            "instance one made by 'dicl-flow convert'"
+            "this version of the package contains no weights; give a .safetensors file, for "
+            "instance one written by 'dicl-flow convert'"
         )
     if path.suffix or len(path.parts) > 1:
         raise FileNotFoundError(f"no weights file at {path}")
@@ -93,7 +95,7 @@ def read_weights(path: str | Path) -> Weights:
         raise InputError(f"{path} is not a safetensors file: {error}") from None
     about = _metadata(data)
     if CONFIG_KEY not in about:
-        raise InputError(f"{path} holds no dicl-flow config; it was written by something else")
+        raise InputError(f"{path} contains no dicl-flow config; another program wrote it")
     config = ModelConfig.from_json(about.pop(CONFIG_KEY))
     calibrations = {
         name: Calibration.from_json(about.pop(_calibration_key(name)))
@@ -102,12 +104,14 @@ def read_weights(path: str | Path) -> Weights:
     }
     sha256 = hashlib.sha256(data).hexdigest()
     if Path(path).parent == _PACKAGED and PACKAGED_SHA256.get(Path(path).stem) != sha256:
-        raise InputError(f"{path} is damaged: its sha256 is not the listed one; install again")
+        raise InputError(
+            f"{path} is damaged: its sha256 differs from the expected one; reinstall the package"
+        )
     return Weights(config, tensors, about, sha256, calibrations.pop(NORMAL, None), calibrations)
 
 
 def encode_weights(weights: Weights) -> bytes:
-    """Return the bytes of a .safetensors file, config and all."""
+    """Return the bytes of a .safetensors file with config, facts and calibrations."""
     from safetensors.torch import save
 
     about = {CONFIG_KEY: weights.config.to_json(), **weights.about}
@@ -120,7 +124,7 @@ def encode_weights(weights: Weights) -> bytes:
 
 
 def halve(weights: Weights) -> Weights:
-    """Return the weights in float16, half the size; batch statistics stay in float32."""
+    """Return the weights in float16, half the size; batch norm statistics stay in float32."""
     tensors = {
         key: tensor.half() if tensor.is_floating_point() and "running_" not in key else tensor
         for key, tensor in weights.tensors.items()
@@ -129,7 +133,7 @@ def halve(weights: Weights) -> Weights:
 
 
 def load_model(weights: Weights) -> "FlowNetwork":
-    """Build the network of `weights` and fill it, strictly, in float32."""
+    """Build the network of `weights` in float32 and load them, strictly."""
     from ..models import build
 
     model = build(weights.config)
@@ -139,7 +143,7 @@ def load_model(weights: Weights) -> "FlowNetwork":
 
 
 def check_keys(tensors: "Mapping[str, Tensor]", model: "nn.Module") -> None:
-    """Refuse tensors that are not exactly the model's, naming what is missing or unknown."""
+    """Refuse tensors other than those of the model; the error names missing and unknown ones."""
     expected = model.state_dict()
     missing = sorted(expected.keys() - tensors.keys())
     unknown = sorted(tensors.keys() - expected.keys())
@@ -155,7 +159,7 @@ def check_keys(tensors: "Mapping[str, Tensor]", model: "nn.Module") -> None:
 
 
 def _calibration_key(quality: str) -> str:
-    """Where the metadata has it; files that know of no quality have the normal one."""
+    """Return the metadata key of a calibration; that of quality "normal" has no suffix."""
     return CALIBRATION_KEY if quality == NORMAL else f"{CALIBRATION_KEY}.{quality}"
 
 
@@ -169,14 +173,14 @@ def _metadata(data: bytes) -> dict[str, str]:
 
 
 def _in_order(data: bytes) -> bytes:
-    """Sort the header, which safetensors writes in any order: equal weights are equal files."""
+    """Sort the header, whose order is otherwise random, so that equal weights are equal files."""
     header, tensors = _split(data)
     text = json.dumps(header, sort_keys=True).encode()
-    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of eight
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8
     return struct.pack("<Q", len(text)) + text + tensors
 
 
 def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The header of a .safetensors file, and what follows it."""
+    """Split a .safetensors file into header and tensors."""
     (length,) = struct.unpack("<Q", data[:8])
     return json.loads(data[8 : 8 + length]), data[8 + length :]
