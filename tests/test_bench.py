@@ -6,8 +6,6 @@ import cv2
 import pytest
 import torch
 from conftest import SMALL
-from torch._dynamo.exc import BackendCompilerFailed
-from torch._inductor.exc import InvalidCxxCompiler
 
 from dicl_flow.config import ModelConfig
 from dicl_flow.errors import InputError
@@ -85,6 +83,8 @@ def test_compiling_leaves_the_network_as_it_is():
 
 
 def test_without_a_compiler_the_error_says_so(run, small_weights, monkeypatch):
+    # not at the top: it imports Triton, which other tests want with its interpreter
+    from torch._inductor.exc import InvalidCxxCompiler
 
     def find_none():
         raise InvalidCxxCompiler
@@ -97,6 +97,8 @@ def test_without_a_compiler_the_error_says_so(run, small_weights, monkeypatch):
 
 
 def test_a_compiler_that_fails_is_named():
+    from torch._dynamo.exc import BackendCompilerFailed
+
     failed = BackendCompilerFailed(print, OSError("no Python.h\nand much more"), None)
     with (
         pytest.raises(InputError, match=r"failed here \(no Python.h\); measure without"),

@@ -1,18 +1,24 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from conftest import SMALL
 
 from dicl_flow.config import HOSTS, MATCHERS, LevelConfig, ModelConfig
-from dicl_flow.models import _BUILDERS as BUILDERS
-from dicl_flow.models import build
+from dicl_flow.models import _HOSTS, build, network_type
 
 LEVELS = SMALL.levels
 
 
 def test_config_knows_the_hosts_there_are():
-    assert tuple(BUILDERS) == HOSTS
+    assert tuple(_HOSTS) == HOSTS
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_type_of_a_network_is_known_before_it_is_built(host):
+    config = replace(SMALL, host=host)
+    assert type(build(config)) is network_type(config)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
             str(result.case.batch),
             f"{result.backend} {result.precision}",
             f"{result.startup_seconds:.1f}",
-            f"{1000 * result.seconds:.4g}",
+            _milliseconds(result.seconds),
             _cell(None if result.peak_bytes is None else result.peak_bytes / 2**30, ".2f"),
             _cell(result.ratio, ".2f"),
             _cell(result.mean_difference, ".2g"),
@@ -41,6 +41,10 @@ def as_record(result: Result) -> dict[str, Any]:
     values = asdict(result)
     case = values.pop("case")
     return {**case, **values, "pairs_per_second": result.case.batch / result.seconds}
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f}" if seconds >= 1 else f"{1000 * seconds:.4g}"
 
 
 def _cell(value: float | None, form: str) -> str:
