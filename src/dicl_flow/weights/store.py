@@ -23,7 +23,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "ae8af130474193fa047b910d24b04e35460b4ed229b1985a7ac287368a38ba54",
+    "rendered": "0c63ad64252bcb0addec550327df741efa3d2ffaee27777196aa1018998a5798",
 }
 _PACKAGED = Path(__file__).parent
 
