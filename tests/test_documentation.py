@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import typer
 from conftest import SMALL_LEVELS
+from small_study import use_small_textures
 
 import dicl_flow
 from dicl_flow.cli import app, main
@@ -279,6 +280,7 @@ def small_packaged_weights(small_weights, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "_PACKAGED", path.parent)
         patch.setitem(store.PACKAGED_SHA256, "rendered", digest)
+        use_small_textures(patch.setattr)
         yield
 
 
@@ -393,7 +395,9 @@ def test_links_lead_somewhere(page):
 
 def test_every_benchmark_is_cited_by_the_pages_that_its_readme_names():
     rows = re.findall(
-        r"^- `(\w+\.py)`.*\n(.*)$", read_prose(REPOSITORY / "benchmarks/README.md"), re.MULTILINE
+        r"^- `(\w+\.py)`((?:.|\n)*?)(?=^- |\Z)",
+        (REPOSITORY / "benchmarks/README.md").read_text(),
+        re.MULTILINE,
     )
     scripts = [path.name for path in (REPOSITORY / "benchmarks").glob("*.py")]
     assert [script for script, _ in rows] == sorted(scripts)
