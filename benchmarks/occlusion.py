@@ -32,7 +32,7 @@ def main() -> None:
     for number in range(options.scenes):
         rendered = renderer.render(1, number)
         batch = collate(rendered.to_samples())
-        flow, _, backward, _ = estimator.estimate_both(batch.image1, batch.image2)
+        (flow, _), (backward, _) = estimator.estimate_both(batch.image1, batch.image2)
         for row, thresholds in enumerate(CANDIDATES):
             found = find_occlusion(flow, backward, *thresholds)[:, 0]
             true = rendered.occluded

@@ -90,8 +90,8 @@ def test_both_ways_in_tiles(small_weights, monkeypatch):
     pixel = network_bytes(torch.float32, torch.device("cpu"), fast=True)
     tiled = dicl_flow.load(small_weights, "cpu", "fp32", memory_limit=304 * 300 * pixel)
     calls = []
-    compute = tiled._compute_both
-    monkeypatch.setattr(tiled, "_compute_both", lambda *x: calls.append(1) or compute(*x))
+    compute = tiled.answers._both_ways
+    monkeypatch.setattr(tiled.answers, "_both_ways", lambda *x: calls.append(1) or compute(*x))
     result = tiled(*formula.pair(300, 560), backward=True)
     assert result.backward.flow.shape == (300, 560, 2)
     assert len(calls) > 1
@@ -129,7 +129,7 @@ def test_occlusion_follows_the_truth_on_rendered_scenes():
     found = true = both = 0
     for number in range(3):
         rendered = renderer.render(1, number)
-        flow, _, backward, _ = estimator.estimate_both(rendered.image1, rendered.image2)
+        (flow, _), (backward, _) = estimator.estimate_both(rendered.image1, rendered.image2)
         hidden = find_occlusion(flow, backward)[:, 0]
         found, true = found + hidden.sum(), true + rendered.occluded.sum()
         both += (hidden & rendered.occluded).sum()

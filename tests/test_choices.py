@@ -6,7 +6,8 @@ import torch
 from conftest import SMALL
 
 from dicl_flow.config import CUES, Calibration, ModelConfig
-from dicl_flow.estimation.choices import explain, explain_frame
+from dicl_flow.estimation.choices import explain_frame
+from dicl_flow.estimation.engines import choose_compute
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
@@ -20,12 +21,12 @@ SCALED = {"padding": "resize", "max_pixels": 32 * 48}
 )
 def test_the_processor_decides_the_precision(monkeypatch, amx, precision, reason):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    assert explain(ModelConfig(), "cpu")["precision"] == (precision, reason)
+    assert choose_compute(ModelConfig(), "cpu").choices()["precision"] == (precision, reason)
 
 
 def test_what_was_asked_for_has_no_other_reason():
-    choices = explain(ModelConfig(), "cpu", "fp32", "plain", 3 << 29)
-    assert choices == {
+    compute = choose_compute(ModelConfig(), "cpu", "fp32", "plain", 3 << 29)
+    assert compute.choices() == {
         "device": ("cpu", "as asked"),
         "backend": ("plain", "as asked"),
         "precision": ("fp32", "as asked"),
@@ -33,10 +34,10 @@ def test_what_was_asked_for_has_no_other_reason():
     }
 
 
-def test_a_network_without_a_fast_twin_says_so():
-    backend, reason = explain(ModelConfig(matcher="dot"), "cpu")["backend"]
+def test_a_network_without_an_accelerated_version_says_so():
+    backend, reason = choose_compute(ModelConfig(matcher="dot"), "cpu").choices()["backend"]
     assert backend == "plain"
-    assert "matcher 'dot' has no fast twin" in reason
+    assert "matcher 'dot' has no accelerated version" in reason
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_how_a_frame_is_computed(changes, limit, size, value):
         (
             {"padding": "resize", "max_pixels": 32 * 32},
             True,
-            "whole, padded to 64x48",
+            "whole, seen as 32x32, then as 64x48",
             "51x37",
             "an error of at most 1 px",
         ),
@@ -107,7 +108,7 @@ def test_flow_tells_people_and_leaves_machines_their_object(run, frames, small_w
 
 def test_info_tells_the_same(run):
     found = json.loads(run("info", "--json")[1])
-    for name, (value, reason) in explain(ModelConfig()).items():
+    for name, (value, reason) in choose_compute(ModelConfig()).choices().items():
         if name != "memory":  # others use it meanwhile
             assert (found[name], found[f"{name}_because"]) == (value, reason)
     assert found["memory"].endswith("GiB")

@@ -11,8 +11,9 @@ from golden import formula
 
 import dicl_flow
 from dicl_flow.accelerated.inference import settings
-from dicl_flow.config import CUES, Calibration, ModelConfig
+from dicl_flow.config import CUES, Calibration, ModelConfig, Quality
 from dicl_flow.errors import InputError, SlowWarning
+from dicl_flow.estimation.choices import explain_frame
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.ops import size_in_multiples
@@ -154,12 +155,19 @@ def test_frames_are_resized_and_the_flow_back(monkeypatch):
     np.testing.assert_allclose(result.confidence, 1, rtol=1e-5)
 
 
-def test_full_size_leaves_frames_and_the_callers_network_as_they_are():
+@pytest.fixture
+def scaling_and_whole():
+    """The same network, one for frames of 32x48 px at most, one for any."""
     torch.manual_seed(0)
     scaling = build(replace(SMALL, padding="resize", max_pixels=32 * 48))
     whole = build(SMALL)
     whole.load_state_dict(scaling.state_dict())
-    images = formula.pair(70, 90)
+    return scaling, whole
+
+
+def test_full_size_leaves_frames_and_the_callers_network_as_they_are(scaling_and_whole):
+    scaling, whole = scaling_and_whole
+    images = formula.pair(30, 50)
     expected = FlowEstimator(whole, "cpu", "fp32", "plain")(*images)
     for backend in ("plain", "fast"):
         found = FlowEstimator(scaling, "cpu", "fp32", backend, full_size=True)(*images)
@@ -169,17 +177,60 @@ def test_full_size_leaves_frames_and_the_callers_network_as_they_are():
     assert np.abs(scaled.flow - expected.flow).max() > 0.1
 
 
+@pytest.mark.parametrize(
+    ("size", "limit", "computed"),
+    [
+        ((70, 90), None, "whole, seen as 48x32, then as 96x80"),
+        ((40, 300), 490 * 260 * 48, "seen as 112x16, then in tiles of 256x40"),
+    ],
+)
+def test_a_large_frame_at_full_size_starts_from_its_scaled_flow(
+    scaling_and_whole, size, limit, computed
+):
+    scaling, whole = scaling_and_whole
+    images = formula.pair(*size)
+    first = FlowEstimator(scaling, "cpu", "fp32", "plain")(*images, backward=True)
+    last = FlowEstimator(whole, "cpu", "fp32", "fast", limit, quality=Quality("last", start=16))
+    found = FlowEstimator(scaling, "cpu", "fp32", "fast", limit, full_size=True)
+    assert explain_frame(found, size).value == computed
+    result = found(*images, backward=True)
+    forward = last(*images, initial=first.flow)
+    backward = last(*images[::-1], initial=first.backward.flow)
+    for one, expected in ((result, forward), (result.backward, backward)):
+        np.testing.assert_allclose(one.flow, expected.flow, atol=1e-3)
+        np.testing.assert_allclose(one.confidence, expected.confidence, atol=1e-3)
+    sequence = dicl_flow.FlowSequence(found)
+    sequence.push(images[0])
+    np.testing.assert_allclose(sequence.push(images[1]).flow, forward.flow, atol=1e-3)
+    np.testing.assert_allclose(found(*images, initial=first.flow).flow, forward.flow, atol=1e-3)
+
+
+def test_the_first_pass_over_a_large_frame_needs_its_memory():
+    model = build(replace(SMALL, padding="resize", max_pixels=640 * 1024))
+    estimator = FlowEstimator(model, "cpu", "fp32", "fast", int(0.1 * 2**30), full_size=True)
+    with pytest.raises(InputError, match="too little memory for 1920x1080"):
+        estimator.tile(torch.empty(1, 3, 1080, 1920, device="meta"))
+
+
+@pytest.mark.parametrize("changes", [{"host": "pwcnet"}, {"max_pixels": 0}])
+def test_full_size_is_one_pass_where_there_is_no_other(changes):
+    config = ModelConfig(levels=SMALL.levels, padding="resize", max_pixels=32 * 48)
+    model = build(replace(config, **changes))
+    estimator = FlowEstimator(model, "cpu", "fp32", "plain", full_size=True)
+    assert explain_frame(estimator, (64, 128)).value == "whole"
+
+
 def test_a_limit_below_what_scaled_frames_need_is_refused_and_full_size_has_tiles():
     model = build(replace(SMALL, padding="resize", max_pixels=640 * 1024))
     frame = torch.empty(1, 3, 436, 1024, device="meta")
     limit = int(0.1 * 2**30)
-    with pytest.raises(InputError, match=r"0\.10 GiB is too little .* takes 0\.21 GiB"):
+    with pytest.raises(InputError, match=r"0\.10 GiB is too little .* takes at least 0\.21 GiB"):
         FlowEstimator(model, "cpu", "fp32", "fast", limit).tile(frame)
     enough = FlowEstimator(model, "cpu", "fp32", "fast", int(0.21 * 2**30))
     assert enough.tile(frame) == (436, 1024)
     tiled = FlowEstimator(model, "cpu", "fp32", "fast", limit, full_size=True)
     height, width = tiled.tile(frame)
-    assert height * width * tiled._bytes_per_pixel() <= limit
+    assert height * width * tiled.engine.bytes_per_pixel() <= limit
 
 
 @pytest.mark.parametrize("backend", ["plain", "fast"])

@@ -154,7 +154,7 @@ def test_eval_at_full_size_is_not_scaled(run, kitti, tmp_path):
     scaled = run(*arguments, "--keep", tmp_path / "scaled")[1]
     assert "frames 96 wide, 64 high are computed scaled down to 48x32, 0.50 of the size\n" in scaled
     whole = run(*arguments, "--keep", tmp_path / "whole", "--full-size")[1]
-    assert "frames 96 wide, 64 high are computed whole\n" in whole
+    assert "frames 96 wide, 64 high are computed whole, seen as 48x32, then as 96x64\n" in whole
     flows = [read_flow(next((tmp_path / n).rglob("*.flo"))) for n in ("scaled", "whole")]
     assert not np.allclose(*flows)
 

@@ -202,7 +202,7 @@ def test_tiles_cover_the_frame_and_blend_to_what_they_agree_on():
         return image1
 
     tile = tile_size((700, 900), 512 * 512, 128)
-    torch.testing.assert_close(in_tiles(estimate, image, image, tile), image)
+    torch.testing.assert_close(in_tiles(estimate, tile, image, image), image)
     assert len(seen) > 1
     assert tile in seen
     assert tile[0] * tile[1] <= 512 * 512
@@ -218,12 +218,12 @@ def test_the_smallest_tile_is_a_tile(size):
     tile = smallest_tile(size, 128)
     assert tile_size(size, tile[0] * tile[1], 128) == tile
     image = torch.rand(1, 3, *size)
-    torch.testing.assert_close(in_tiles(lambda one, two: one, image, image, tile), image)
+    torch.testing.assert_close(in_tiles(lambda one, two: one, tile, image, image), image)
 
 
 def test_too_little_memory_names_the_least(small_model):
     frame = torch.empty(1, 3, 2000, 2000, device="meta")
-    with pytest.raises(InputError, match=r"takes 0\.03 GiB at least; raise `memory_limit`"):
+    with pytest.raises(InputError, match=r"takes at least 0\.03 GiB; raise `memory_limit`"):
         FlowEstimator(small_model, "cpu", "fp32", "fast", 1 << 20).tile(frame)
     enough = FlowEstimator(small_model, "cpu", "fp32", "fast", int(0.03 * 2**30)).tile(frame)
     assert enough == (256, 256)
@@ -234,13 +234,13 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
     limit = 304 * 300 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
     sizes = []
-    whole = estimator._compute
+    whole = estimator.answers._one_way
 
     def spy(image1, image2):
         sizes.append(tuple(image1.shape[-2:]))
         return whole(image1, image2)
 
-    monkeypatch.setattr(estimator, "_compute", spy)
+    monkeypatch.setattr(estimator.answers, "_one_way", spy)
     flow, confidence = estimator.estimate(*torch.rand(2, 1, 3, 300, 560))
     assert flow.shape == (1, 2, 300, 560)
     assert confidence.shape == (1, 1, 300, 560)

@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,21 @@ def test_float32_stays_within_the_promise(model, size):
     assert (difference > 2e-2).float().mean() <= 1e-4
 
 
+def test_large_frames_at_full_size_replay_as_the_plain_path_computes_them(checkpoint):
+    weights = import_legacy(checkpoint)
+    config = replace(weights.config, padding="resize", max_pixels=128 * 128)
+    model, images = load_model(replace(weights, config=config)), formula.pair(200, 260)
+    plain, fast = (
+        FlowEstimator(model, "cuda", "fp32", backend, full_size=True)
+        for backend in ("plain", "fast")
+    )
+    expected = plain(*images, backward=True)
+    for _ in range(2):  # the second is a replay
+        found = fast(*images, backward=True)
+        for one, other in ((found, expected), (found.backward, expected.backward)):
+            assert torch.from_numpy(one.flow - other.flow).norm(dim=-1).mean() <= 1e-3
+
+
 @pytest.mark.parametrize(("precision", "bound"), [("fp16", 0.03), ("bf16", 0.3)])
 def test_reduced_precision_stays_near(precision, bound):
     """With trained weights, on the pictures of the demo."""
@@ -60,8 +76,8 @@ def test_shapes_come_and_go(model):
         assert flow.shape == (batch, 2, height, width)
         reference = first.setdefault((batch, height, width), flow)
         torch.testing.assert_close(flow, reference, atol=2e-2, rtol=0)
-    assert isinstance(estimator._compute, Graphs)
-    assert len(estimator._compute._recordings) == 4
+    assert isinstance(estimator.answers._one_way, Graphs)
+    assert len(estimator.answers._one_way._recordings) == 4
 
 
 def test_a_result_outlives_the_next_call(model):

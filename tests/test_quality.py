@@ -58,7 +58,7 @@ def constant(x, y, size=(16, 32)):
     return torch.tensor([x, y], dtype=torch.float64)[None, :, None, None].expand(2, 2, *size)
 
 
-# --- a flow to begin from -----------------------------------------------------------------------
+# --- initial flow -------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -123,9 +123,9 @@ def test_an_estimate_begins_from_the_flow_that_is_given(config):
 
 def test_a_wrong_flow_to_begin_from_is_refused():
     estimator, flow = small(), np.zeros((HEIGHT, WIDTH, 2), np.float32)
-    with pytest.raises(InputError, match=r"shape \(23, 40, 2\); frames of 40x24 want \(24, 40, 2"):
+    with pytest.raises(InputError, match=r"shape \(23, 40, 2\); frames of 40x24 need \(24, 40, 2"):
         estimator(FRAMES[0], FRAMES[1], initial=flow[1:])
-    with pytest.raises(InputError, match=r"want \(2, 24, 40, 2\)"):
+    with pytest.raises(InputError, match=r"need \(2, 24, 40, 2\)"):
         estimator(FRAMES[:2], FRAMES[1:], initial=flow)
     with pytest.raises(InputError, match=r"shape \(4,\)"):
         flow_batch(np.zeros(4), torch.zeros(1, 3, HEIGHT, WIDTH))
@@ -150,7 +150,7 @@ def test_a_wrong_flow_to_begin_from_is_refused():
     ],
 )
 def test_what_the_network_sees(size, scale, expected):
-    assert Feeding(PACKAGED, scale).seen(size) == expected
+    assert Feeding.of(PACKAGED, scale).seen(size) == expected
 
 
 @pytest.mark.parametrize("config", [SMALL, RESIZE], ids=["padded", "resized"])
@@ -158,7 +158,7 @@ def test_what_the_network_sees(size, scale, expected):
 def test_a_flow_goes_there_and_comes_back(config, scale):
     """A linear one, but for its border."""
     y, x = torch.meshgrid(torch.arange(37.0), torch.arange(51.0), indexing="ij")
-    flow, feeding = torch.stack([x / 5 - 2, 1 - y / 9])[None], Feeding(config, scale)
+    flow, feeding = torch.stack([x / 5 - 2, 1 - y / 9])[None], Feeding.of(config, scale)
     fitted = feeding.fit_flow(flow)
     assert fitted.shape[-2:] == feeding.fit(torch.zeros(1, 3, 37, 51)).shape[-2:]
     assert tuple(fitted.shape[-2:]) == feeding.seen((37, 51))
@@ -169,7 +169,7 @@ def test_a_flow_goes_there_and_comes_back(config, scale):
 def test_enlarged_frames_stay_in_range():
     image = torch.ones(1, 3, 32, 32)
     image[..., 16:] = -1  # a cubic overshoots here
-    fitted = Feeding(RESIZE, 2.0).fit(image)
+    fitted = Feeding.of(RESIZE, 2.0).fit(image)
     assert (fitted.min(), fitted.max()) == (-1, 1)
     steps = fitted[0, 0, 0].diff()
     assert (steps <= 1e-6).all()
@@ -261,8 +261,8 @@ def test_an_enlarged_frame_needs_its_memory():
 def test_frames_that_are_scaled_down_are_not_cut():
     image = torch.empty(1, 3, 96, 160, device="meta")
     limited = replace(RESIZE, max_pixels=32 * 48)
-    seen = prod(Feeding(limited, 2.0).seen((96, 160)))
-    assert seen > prod(Feeding(limited).seen((96, 160)))
+    seen = prod(Feeding.of(limited, 2.0).seen((96, 160)))
+    assert seen > prod(Feeding.of(limited).seen((96, 160)))
     needed = seen * 490
     assert small(config=limited, memory_limit=needed, quality="best").fits(image)
     with pytest.raises(InputError, match="too little memory for 160x96"):
@@ -277,7 +277,7 @@ def test_tiles_cut_the_flow_to_begin_from_as_they_cut_the_frames():
         pieces.append(torch.equal(flow, 2 * image1[:, :2]) and torch.equal(image1, image2))
         return image1
 
-    in_tiles(estimate, image, image, (256, 256), 2 * image[:, :2])
+    in_tiles(estimate, (256, 256), image, image, 2 * image[:, :2])
     assert len(pieces) > 1
     assert all(pieces)
 

@@ -82,7 +82,7 @@ def test_it_says_at_which_size_frames_are_computed_and_takes_full_size(run, tmp_
     arguments = ("video", folder, "-w", weights, "--device", "cpu", "--precision", "fp32", "--json")
     for option, computed, size in (
         ([], "scaled down to 48x32, 0.50 of the size", "48x32"),
-        (["--full-size"], "whole", "96x64"),
+        (["--full-size"], "whole, seen as 48x32, then as 96x64", "96x64"),
     ):
         output = tmp_path / f"{size}.npy"
         summary = json.loads(run(*arguments, "-o", output, *option)[1])

@@ -1,4 +1,4 @@
-"""The estimator as one file that other programs run: ONNX, or torch.export."""
+"""Export of the estimator to a file that other programs can run: ONNX or torch.export."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from .errors import InputError
 from .estimation.estimator import FlowEstimator
 from .files import read_image, to_uint8
 
-TOLERANCE = 0.01  # px, mean: what a file may differ from the estimator
+TOLERANCE = 0.01  # px, mean: how much a file may differ from the estimator
 OPSET = 18  # the first with resizing that averages
 INPUT = "image1, image2: (batch, 3, height, width) uint8, RGB, 0 ... 255"
 OUTPUT = (
@@ -28,7 +28,7 @@ OUTPUT = (
     "image2; confidence: (batch, 1, height, width) float32 in [0, 1]"
 )
 _DEMO = Path(__file__).parent / "demo"
-_EXTRA_FILE = "dicl_flow.json"  # where a .pt2 archive keeps what ONNX keeps as metadata
+_EXTRA_FILE = "dicl_flow.json"  # where a .pt2 archive keeps the metadata
 
 Size = tuple[int, int]
 Outputs = tuple[Tensor, Tensor]
@@ -37,7 +37,7 @@ Runner = Callable[[Tensor, Tensor], Outputs]
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: how it is made and how it is run."""
+    """A file format: how it is written and how it is run."""
 
     suffix: str
     encode: Callable[[ExportedProgram, dict[str, str]], bytes]
@@ -46,19 +46,20 @@ class Format:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the flow of a file is from the estimator's, in px."""
+    """How far the flow of a file is from that of the estimator, in px."""
 
     mean: float
     maximum: float
 
 
 class UintEstimator(nn.Module):
-    """All between two uint8 images and their flow: normalising, padding, network, cropping."""
+    """From two uint8 images to their flow: normalising, padding, network, cropping."""
 
     def __init__(self, estimator: FlowEstimator) -> None:
         super().__init__()
         self.network = estimator.model
-        self.estimate = estimator._estimate_whole  # in one piece: a file cannot ask for memory
+        # in one piece: a file cannot ask for memory
+        self.estimate = estimator.answers.estimate_whole
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
         """Two (B, 3, H, W) uint8 images -> flow (B, 2, H, W), confidence (B, 1, H, W)."""
@@ -69,10 +70,10 @@ class UintEstimator(nn.Module):
 def export(
     estimator: FlowEstimator, kind: str, size: Size | None, about: dict[str, str]
 ) -> tuple[bytes, Difference]:
-    """Return the bytes of a file for images of `size`, or of any size, and what checking it gave.
+    """Return the bytes of a file for images of `size` (None: any), and how far its flow is off.
 
-    `estimator` is plain, float32, on the CPU; `about` is added to the file's metadata. The
-    number of pairs is free. A file whose flow is not the estimator's is an `InputError`.
+    `estimator` is plain, float32, on the CPU; `about` is added to the metadata of the file. The
+    number of pairs is free. A file whose flow differs from the estimator's is an `InputError`.
     """
     config = estimator.model.config
     if kind == "onnx":
@@ -80,12 +81,12 @@ def export(
     if size is None and config.max_pixels:
         raise InputError(
             f"these weights scale frames of more than {config.max_pixels} px down, which only a "
-            f"file for one size can do; give `size`, the one it is for"
+            f"file for one size can do; give that size as `size`"
         )
     if size is None and estimator.quality.scales != (1.0,):
         raise InputError(
             f"quality {estimator.quality.name!r} scales frames, which only a file for one size can "
-            f"do; give `size`, the one it is for"
+            f"do; give that size as `size`"
         )
     form, module = FORMATS[kind], UintEstimator(estimator)
     metadata = {
@@ -99,20 +100,20 @@ def export(
     with _calm():
         data = form.encode(_trace(module, size), metadata)
     multiple = config.pad_multiple
-    # of the free sizes: one that is filled up, and one that is not with another number of pairs
+    # of the free sizes: one that is padded, and one that is not, with another number of pairs
     free = [(1, (multiple - 3, multiple + 5)), (2, (multiple, multiple))]
     difference = _compare(module, form.open(data), [(2, size)] if size else free)
     if not difference.mean <= TOLERANCE:
         raise InputError(
             f"the {kind} file's flow differs from the estimator's by {difference.mean:.3g} px on "
-            f"average, more than {TOLERANCE}; nothing was written. This is a fault of the "
+            f"average, more than {TOLERANCE}; nothing was written. This is a bug of the "
             f"exporter or of the runtime: please report it with their versions"
         )
     return data, difference
 
 
 def demo_frames(size: Size, count: int = 1) -> tuple[Tensor, Tensor]:
-    """Two (count, 3, H, W) uint8 images of `size` whose flow is known to be found."""
+    """Two (count, 3, H, W) uint8 images of `size`: the rendered pair of the demo."""
     frames = []
     for name in ("rendered_img1.png", "rendered_img2.png"):
         image = cv2.resize(to_uint8(read_image(_DEMO / name)), size[::-1])
@@ -124,8 +125,8 @@ def _trace(module: nn.Module, size: Size | None) -> ExportedProgram:
     free: dict[int, Dim] = {0: Dim("batch", min=1)}
     if size is None:
         free |= {2: Dim("height", min=1), 3: Dim("width", min=1)}
-    # Sizes of one are not special to us, but tracing would fix them: a coarsest map of 1x1, one
-    # pair, a border that needs no filling.
+    # Tracing would fix sizes of one, which are not special here: a coarsest map of 1x1, one pair,
+    # a border without padding.
     with (
         torch.no_grad(),
         tracing.patch(  # type: ignore[attr-defined]
@@ -151,12 +152,12 @@ def _compare(module: nn.Module, run: Runner, tried: list[tuple[int, Size]]) -> D
 
 
 def _require_onnx() -> None:
-    """Refuse before minutes of work, not after."""
+    """Refuse before minutes of work, not after them."""
     try:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise InputError("ONNX files need more: pip install 'dicl-flow[export]'") from None
+        raise InputError("ONNX needs other packages: pip install 'dicl-flow[export]'") from None
 
 
 def _encode_onnx(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
@@ -170,10 +171,10 @@ def _encode_onnx(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
         dynamo=True,
         verbose=False,
     )
-    assert made is not None  # it is written to no file
+    assert made is not None  # not written to a file
     for value in [*made.model.graph.inputs, *made.model.graph.outputs]:
         assert value.shape is not None
-        # "height" instead of "s16", and of the formula that an output has
+        # "height" instead of "s16", or of the formula of an output
         free = zip(value.shape, ("batch", "channels", "height", "width"), strict=True)
         value.shape = onnx_ir.Shape([n if isinstance(n, int) else name for n, name in free])
     made.model.metadata_props.update(metadata)
@@ -207,7 +208,7 @@ def _open_torch_export(data: bytes) -> Runner:
 
 @contextmanager
 def _calm() -> Iterator[None]:
-    """The exporters report to developers of torch; what concerns users is in the check."""
+    """Silence the exporters, which address developers of torch; users rely on the check."""
     import warnings
 
     logger = logging.getLogger("torch.onnx")

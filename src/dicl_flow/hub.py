@@ -24,9 +24,9 @@ FILE = "model.safetensors"  # the name that the hub expects
 
 CARD = """# DICL-Flow: optical flow
 
-Given two frames, where each pixel of the first went in the second, and how sure that is: the
-network of *Displacement-Invariant Matching Cost Learning for Accurate Optical Flow Estimation*
-(Wang et al., NeurIPS 2020).
+Estimates where each pixel of one frame is in another, and with what confidence: the network of
+*Displacement-Invariant Matching Cost Learning for Accurate Optical Flow Estimation* (Wang et al.,
+NeurIPS 2020).
 
 | | |
 |---|---|
@@ -43,7 +43,7 @@ estimator = HubNetwork.from_pretrained("OWNER/NAME").estimator()
 result = estimator("frame1.png", "frame2.png")  # flow (H, W, 2) in px, confidence (H, W)
 ```
 
-`model.safetensors` is a weights file of the package, which every command takes:
+`model.safetensors` is a weights file of the package, which every command accepts:
 `dicl-flow flow frame1.png frame2.png -o flow.flo -w model.safetensors`.
 
 ## Licence
@@ -59,10 +59,10 @@ class HubNetwork(
     license="apache-2.0",
     tags=["optical-flow"],
 ):
-    """A network that `save_pretrained`, `push_to_hub` and `from_pretrained` know.
+    """A network with `save_pretrained`, `push_to_hub` and `from_pretrained`.
 
-    `model.safetensors` is an ordinary weights file of ours, which `dicl_flow.load` takes;
-    `config.json` says what the config inside it says.
+    `model.safetensors` is an ordinary weights file, which `dicl_flow.load` accepts;
+    `config.json` repeats the config in it.
     """
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:
@@ -72,7 +72,7 @@ class HubNetwork(
 
     @classmethod
     def from_weights(cls, weights: str | Path | None = None) -> "HubNetwork":
-        """Take a packaged name or a .safetensors file; without either, the packaged default."""
+        """Take a packaged name or a .safetensors file; default: the packaged weights."""
         found = read_weights(resolve(weights))
         model = cls(config=asdict(found.config))
         check_keys(found.tensors, model.network)
@@ -96,7 +96,7 @@ class HubNetwork(
     ) -> FlowEstimator:
         """Images in, flow and calibrated confidence out; the options are those of `dicl_flow.load`.
 
-        It has a copy of the network: this one stays as it is, and where it is.
+        It has its own copy of the network; this one stays unchanged.
         """
         quality = find_quality(quality)
         calibration = self._source.calibration_for(quality)
@@ -104,7 +104,7 @@ class HubNetwork(
         return FlowEstimator(deepcopy(self.network), *how, full_size=full_size)
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
-        """What these weights are, how to use them, and all that is known about them."""
+        """Describe these weights and how to use them."""
         rows = "\n".join(f"| {name} | {_cell(text)} |" for name, text in self._facts().items())
         data = self._hub_mixin_info.model_card_data.to_yaml()
         return ModelCard(f"---\n{data}\n---\n\n{CARD.format(facts=rows)}")
@@ -138,5 +138,5 @@ class HubNetwork(
 
 
 def _cell(text: str) -> str:
-    """Text as it may stand in a cell of a Markdown table."""
+    """Text for a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")

@@ -133,7 +133,7 @@ def _parse_size(text: str) -> tuple[int, int]:
 def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:
     """Read BACKEND-PRECISION, resolve "auto", drop duplicates."""
     from ..errors import InputError
-    from ..estimation.compute import choose_backend, choose_precision
+    from ..estimation.engines import choose_compute
     from ..lab.speed_compiled import COMPILED, check_compiler
 
     ways = []
@@ -141,12 +141,11 @@ def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[st
         backend, dash, precision = path.partition("-")
         if not dash:
             raise InputError(f"--path is BACKEND-PRECISION, as fast-fp16, got {path!r}")
-        if backend == COMPILED:
+        compiled = backend == COMPILED
+        if compiled:
             check_compiler(device)
-            ways.append((backend, choose_precision(precision, device, "fast")))
-            continue
-        backend = choose_backend(backend, config, device)
-        ways.append((backend, choose_precision(precision, device, backend)))
+        chosen = choose_compute(config, str(device), precision, "fast" if compiled else backend)
+        ways.append((COMPILED if compiled else chosen.backend, chosen.precision))
     return list(dict.fromkeys(ways))
 
 

@@ -1,7 +1,7 @@
 """The command `flow`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -98,7 +98,7 @@ def flow(
     how = options.compute(device, precision, backend, memory_limit)
     estimator = load(weights, quality=quality, full_size=full_size, **how)
     if verbose:
-        _explain(estimator, how, frames[0])
+        _explain(estimator, frames[0])
     start = perf_counter()
     result = estimator(*frames, backward=bool(backward or occlusion), initial=start_flow)
     seconds = perf_counter() - start
@@ -140,13 +140,13 @@ def _stream_ending(output: Path | None, file_format: str | None, *, as_json: boo
     return ""
 
 
-def _explain(estimator: "FlowEstimator", how: dict[str, Any], image1: "Array") -> None:
+def _explain(estimator: "FlowEstimator", image1: "Array") -> None:
     """Print to stderr, so that --json stays one object."""
-    from ..estimation.choices import explain, explain_frame
+    from ..estimation.choices import explain_frame
 
     height, width = image1.shape[:2]
-    choices = explain(estimator.model.config, **how)
-    choices["frame"] = explain_frame(estimator, (height, width))
+    frame = explain_frame(estimator, (height, width))
+    choices = {**estimator.compute.choices(), "frame": frame}
     for name, choice in choices.items():
         typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)
 

@@ -33,10 +33,10 @@ def _installation() -> dict[str, Any]:
 
     from .._version import __version__
     from ..config import ModelConfig
-    from ..estimation.choices import explain
+    from ..estimation.engines import choose_compute
     from ..weights import packaged_names
 
-    choices = explain(ModelConfig())
+    choices = choose_compute(ModelConfig()).choices()
     return {
         "dicl_flow": __version__,
         "torch": torch.__version__,

@@ -56,7 +56,7 @@ class ModelConfig:
             raise unknown_name("matcher", self.matcher, MATCHERS)
         if self.padding not in PADDINGS:
             raise unknown_name("padding", self.padding, PADDINGS)
-        if self.max_pixels < 0 or (self.max_pixels and self.padding != "resize"):
+        if self.max_pixels < 0 or (self.max_pixels and not self.resizes):
             raise InputError(f"max_pixels goes with padding 'resize', got {self.max_pixels}")
         if self.multiple < 1:
             raise InputError(f"multiple must be at least 1, got {self.multiple}")
@@ -122,9 +122,14 @@ class ModelConfig:
         """The sides of frames, in training and estimation, are multiples of this."""
         return lcm(self.multiple, self.deepest_stride)
 
+    @property
+    def resizes(self) -> bool:
+        """Whether frames are resized to sides that the network takes, instead of padded."""
+        return self.padding == "resize"
+
     def at_full_size(self) -> "ModelConfig":
-        """The same network, with frames padded instead of resized."""
-        if self.padding != "resize":
+        """The same network, fed with frames that are padded instead of resized."""
+        if not self.resizes:
             return self
         return dataclasses.replace(self, padding="replicate", max_pixels=0)
 

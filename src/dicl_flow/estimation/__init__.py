@@ -1,1 +1,1 @@
-"""From images to a flow and what can be said of it; modules are imported one by one."""
+"""From images to flow, confidence and occlusion; import its modules one by one."""

@@ -1,25 +1,62 @@
-"""Where and how to compute: device, backend and precision, as asked for or as fits the machine."""
+"""Where and how to compute: device, backend, precision and memory."""
 
-from importlib.util import find_spec
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from ..accelerated.inference import is_supported
-from ..config import ModelConfig
+from ..accelerated.inference import available_bytes
 from ..errors import InputError, unknown_name
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEVICES = ("auto", "cpu", "cuda", "mps")
-BACKENDS = ("auto", "fast", "plain")
+AS_ASKED = "as asked"
+
+
+class Choice(NamedTuple):
+    """A value and the reason for it."""
+
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Compute:
+    """What runs, with nothing left to choose; `engines.choose_compute` makes it."""
+
+    device: torch.device
+    precision: str
+    backend: str
+    memory_limit: int | None
+    """Bytes that an estimate may use; None: most of what is free."""
+    reasons: tuple[str, str, str]
+    """Why this device, this precision and this backend."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format of the precision."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that an estimate may use now."""
+        return self.memory_limit or available_bytes(self.device)
+
+    def choices(self) -> dict[str, Choice]:
+        """What was chosen, and why."""
+        device, precision, backend = self.reasons
+        memory = AS_ASKED if self.memory_limit else "most of what is free"
+        return {
+            "device": Choice(str(self.device), device),
+            "backend": Choice(self.backend, backend),
+            "precision": Choice(self.precision, precision),
+            "memory": Choice(f"{self.memory / 2**30:.1f} GiB", memory),
+        }
 
 
 def choose_device(name: str) -> torch.device:
-    """Turn a device name into a device that is there, or say what is wrong."""
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    """Turn a device name into an available device, or raise an error that says what is wrong."""
+    available = _available_devices()
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
     kind, _, index = name.partition(":")
@@ -32,25 +69,17 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def choose_backend(name: str, config: ModelConfig, device: torch.device) -> str:
-    """Resolve "auto" and refuse unknown names."""
-    if name not in BACKENDS:
-        raise unknown_name("backend", name, BACKENDS)
-    if name == "auto":
-        kernels = device.type == "cuda" and find_spec("triton") is not None
-        there = is_supported(config) and (kernels or device.type == "cpu")
-        return "fast" if there else "plain"
-    return name
+def explain_device(device: torch.device) -> str:
+    """Why `device` is the best one here."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return {"mps": "no CUDA device", "cpu": "no CUDA device, no MPS"}[device.type]
 
 
-def choose_precision(name: str, device: torch.device, backend: str) -> str:
-    """Resolve "auto" and refuse unknown names."""
-    if name not in ("auto", *PRECISIONS):
-        raise unknown_name("precision", name, ["auto", *PRECISIONS])
-    if name != "auto":
-        return name
-    if backend == "fast" and device.type == "cuda":
-        return "fp16"
-    if backend == "fast" and device.type == "cpu" and torch.cpu._is_amx_tile_supported():
-        return "bf16"
-    return "fp32"
+def _available_devices() -> dict[str, bool]:
+    """By preference."""
+    return {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }

@@ -1,4 +1,4 @@
-"""How far a flow can be trusted: from what the network shows to a probability."""
+"""Confidence: from what a network computes to the probability that its flow is right."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from ..models import LevelFlow
 from ..ops import resize, upsample_flow, warp_with_mask
 from ..ops.warp import INSIDE
 
-UNCALIBRATED = "one minus the entropy of the finest match; orders pixels, is no probability"
-_NOISE = 0.02  # difference of brightness, of 2 from black to white, that says nothing
+UNCALIBRATED = "one minus the entropy of the finest match; it ranks pixels but is not a probability"
+_NOISE = 0.02  # difference in brightness that may be noise; black to white is 2
 
 
 def find_confidence(
@@ -22,18 +22,18 @@ def find_confidence(
     calibration: Calibration | None,
     scale: float = 1.0,
 ) -> Tensor:
-    """(B, 1, H, W) in [0, 1] at the size of the (B, 3, H, W) images the network has seen."""
+    """(B, 1, H, W) in [0, 1] at the size of the (B, 3, H, W) images that the network sees."""
     if calibration is None:
         return (1 - resize(levels[-1].entropy, _size(image1))).clamp(0, 1)
     cues = find_cues(levels, image1, image2, scale).unbind(1)
     evidence = torch.full_like(cues[0], calibration.bias)
     for weight, cue in zip(calibration.weights, cues, strict=True):
-        evidence += weight * cue  # numbers, not a tensor: nothing has to travel to the device
+        evidence += weight * cue  # numbers, not a tensor: nothing is copied to the device
     return resize(evidence.unsqueeze(1), _size(image1)).sigmoid()
 
 
 class KernelConfidence:
-    """The fast twin of `find_confidence` with a calibration, on CUDA."""
+    """The accelerated version of `find_confidence` with a calibration, on CUDA."""
 
     def __init__(self, calibration: Calibration, device: torch.device, scale: float = 1.0) -> None:
         self._weights = torch.tensor([calibration.bias, *calibration.weights], device=device)
@@ -52,18 +52,18 @@ class KernelConfidence:
 def find_cues(
     levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor, scale: float = 1.0
 ) -> Tensor:
-    """What speaks against the finest flow, (B, 7, h, w) at its size, in the order of `CUES`.
+    """Evidence against the finest flow, (B, 7, h, w) at its size, in the order of `CUES`.
 
     - entropy of the match
     - refinement: how far the context net moved the match
     - disagreement with the next coarser level
     - length of the flow
     - edge: how much the flow varies among the 3x3 neighbours
-    - difference between frame 1 and frame 2 warped onto it
+    - difference between frame 1 and warped frame 2
     - outside: 1 where the flow leaves the frame
 
-    Lengths are log(1 + px) of the frame that the network sees, the difference a logarithm. Where
-    it sees frames `scale` times larger than normally, a px is one of the normal size.
+    Lengths are log(1 + px) of the frame that the network sees; the difference is a logarithm. If
+    frames are fed at a `scale` other than 1, a px is one of scale 1.
     """
     finest = levels[-1]
     flow = finest.refined
@@ -82,7 +82,7 @@ def find_cues(
 def _at_the_finest(
     levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor, scale: float
 ) -> tuple[float, Tensor, tuple[Tensor, Tensor]]:
-    """The finest level's stride in px; flow of the level before it, both images at its size."""
+    """The finest level's stride in px; at its size, the coarser flow and both images."""
     flow = levels[-1].refined
     size = _size(flow)
     coarser = upsample_flow(levels[-2].refined, size) if len(levels) > 1 else flow
@@ -95,7 +95,7 @@ def _size(tensor: Tensor) -> tuple[int, int]:
 
 
 def _length(vectors: Tensor) -> Tensor:
-    """(B, 2, H, W) -> (B, 1, H, W); several times faster than a norm over so short an axis."""
+    """(B, 2, H, W) -> (B, 1, H, W); a norm over such a short axis is several times slower."""
     x, y = vectors.split(1, 1)
     return torch.sqrt(x * x + y * y)
 

@@ -1,16 +1,16 @@
-"""Pairs that tell nothing of motion: a frame of one colour, or the same frame twice."""
+"""Pairs without information on motion: a frame of a single colour, or two equal frames."""
 
 import torch
 from torch import Tensor
 
-_BLANK = 3 / 255  # of 2 from black to white: one grey level, and half of one for rounding
+_BLANK = 3 / 255  # one grey level, and half of one for rounding; black to white is 2
 
 
 def gate(answer: Tensor, image1: Tensor, image2: Tensor) -> Tensor:
-    """(B, 3, H, W) flow and confidence, the (B, 3, h, w) images they are of -> the same, gated.
+    """(B, 3, H, W) flow and confidence, and (B, 3, h, w) images -> gated flow and confidence.
 
-    Pairs with a frame of one colour get flow 0 of confidence 0: nothing can be matched. Pairs
-    of twice the same frame get flow 0. All others stay as they are, bit by bit.
+    A pair with a frame of a single colour gets flow 0 with confidence 0: nothing can be matched.
+    A pair of equal frames gets flow 0. All others stay as they are, bit for bit.
     """
     blank = torch.minimum(_contrast(image1), _contrast(image2)) < _BLANK
     still = blank | ((image1 - image2).abs().amax((1, 2, 3), keepdim=True) == 0)
@@ -18,6 +18,6 @@ def gate(answer: Tensor, image1: Tensor, image2: Tensor) -> Tensor:
 
 
 def _contrast(image: Tensor) -> Tensor:
-    """(B, 3, H, W) -> (B, 1, 1, 1): between the darkest pixel and the brightest, of any colour."""
+    """(B, 3, H, W) -> (B, 1, 1, 1): brightest minus darkest, of the channel that varies most."""
     extent = image.amax((2, 3), keepdim=True) - image.amin((2, 3), keepdim=True)
     return extent.amax(1, keepdim=True)

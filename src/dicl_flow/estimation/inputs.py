@@ -1,4 +1,4 @@
-"""What users call an image -> what the network calls one."""
+"""Images and flows in the forms that users have them -> tensors."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,12 +45,12 @@ def flow_batch(flow: Array | Tensor, images: Tensor) -> Tensor:
     if tuple(found.shape) != (batch, 2, height, width):
         single = (2, height, width) if isinstance(flow, Tensor) else (height, width, 2)
         raise InputError(
-            f"the flow to begin from has the shape {tuple(flow.shape)}; frames of {width}x{height} "
-            f"want {single if batch == 1 else (batch, *single)}"
+            f"the initial flow has the shape {tuple(flow.shape)}; frames of {width}x{height} "
+            f"need {single if batch == 1 else (batch, *single)}"
         )
     found = found.to(images.device, torch.float32)
     if not found.isfinite().all():
-        raise InputError("the flow to begin from is unknown at some pixels; fill them in first")
+        raise InputError("the initial flow is unknown at some pixels; fill them in first")
     return found
 
 
@@ -91,7 +91,7 @@ def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
             f"got {array.shape}; channel-first data goes in as a torch tensor"
         )
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if array.dtype == np.uint8:  # bytes are the least to move
+    if array.dtype == np.uint8:  # bytes are the least to copy
         tensor = tensor.to(device)
     return _from_tensor(tensor.movedim(-1, -3).contiguous())
 

@@ -12,15 +12,15 @@ from ..files import Array
 from ..ops.warp import sample_clamped, sampling_grid
 from .occlusion import find_occlusion
 
-_HIDDEN = 1e-3  # weight of an occluded pixel: it shows where nothing else does
-_NOTHING = 1e-6  # less weight than this is a hole
+_HIDDEN = 1e-3  # weight of an occluded pixel: used where there is nothing else
+_NOTHING = 1e-6  # a pixel with less weight is a hole
 _DEPTHS = (np.uint8, np.uint16)
 
 
 def interpolate(
     image1: Array, image2: Array, flow: Array, backward: Array, time: float = 0.5
 ) -> Array:
-    """Return the frame at `time` between 0 (frame 1) and 1 (frame 2), everything moving straight.
+    """Return the frame at `time` between 0 (frame 1) and 1 (frame 2), for linear motion.
 
     Frames are (H, W, 3), both uint8 or both uint16, and so is the result. Flows are (H, W, 2):
     `flow` from 1 to 2, `backward` from 2 to 1.
@@ -49,21 +49,21 @@ def interpolate_tensors(
 ) -> Tensor:
     """(B, 3, H, W) frames and (B, 2, H, W) flows -> (B, 3, H, W).
 
-    The motion at `time` is thrown forward from both frames; each pixel then fetches its
-    colour from both ends of its path, or from the one at which it can be seen.
+    The motion at `time` is splatted from both frames; each pixel then takes its colour from
+    both ends of its path, or from the end at which it is visible.
     """
     hidden1, hidden2 = find_occlusion(flow, backward), find_occlusion(backward, flow)
     motion = _motion_between(flow, backward, hidden1, hidden2, time)
     color1, seen1, inside1 = _fetch(image1, ~hidden1, -time * motion)
     color2, seen2, inside2 = _fetch(image2, ~hidden2, (1 - time) * motion)
-    # what frame 2 does not show comes from frame 1 alone, and the other way round
+    # what is hidden in frame 2 comes from frame 1 only, and vice versa
     weight1 = (1 - time) * (seen2 + _HIDDEN) * (inside1 + _HIDDEN)
     weight2 = time * (seen1 + _HIDDEN) * (inside2 + _HIDDEN)
     return (weight1 * color1 + weight2 * color2) / (weight1 + weight2)
 
 
 def splat(values: Tensor, flow: Tensor) -> Tensor:
-    """Throw (B, C, H, W) values to p + flow(p), shared bilinearly by the four pixels around."""
+    """Add (B, C, H, W) values to the four pixels around p + flow(p), with bilinear weights."""
     batch, channels, height, width = values.shape
     x = torch.arange(width, device=flow.device) + flow[:, 0]
     y = torch.arange(height, device=flow.device)[:, None] + flow[:, 1]
@@ -93,7 +93,7 @@ def _motion_between(
 
 
 def _fill(weighted: Tensor, weight: Tensor) -> Tensor:
-    """Divide by the weight, with holes filled from ever coarser averages."""
+    """Divide by the weight; fill holes from coarser and coarser averages."""
     known = weight > _NOTHING
     mean = weighted / weight.clamp(min=_NOTHING)
     if known.all() or min(weight.shape[-2:]) == 1:

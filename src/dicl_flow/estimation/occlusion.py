@@ -1,4 +1,4 @@
-"""Which pixels of a frame have no counterpart in the other: those that do not find back."""
+"""Occlusion: pixels whose flow, followed by the backward flow, does not return to the start."""
 
 from torch import Tensor
 
@@ -10,10 +10,10 @@ RELATIVE, ABSOLUTE = 0.05, 4.0  # chosen on rendered scenes: docs/how-to/confide
 def find_occlusion(
     flow: Tensor, backward: Tensor, relative: float = RELATIVE, absolute: float = ABSOLUTE
 ) -> Tensor:
-    """Two (B, 2, H, W) flows, there and back -> (B, 1, H, W) bool.
+    """(B, 2, H, W) flow and backward flow -> (B, 1, H, W) bool.
 
-    A pixel p is occluded where p + f(p) leaves the frame, and where the way there and back
-    ends elsewhere: |f + b|² > relative (|f|² + |b|²) + absolute px², with b read at p + f(p).
+    A pixel p is occluded if p + f(p) leaves the frame, or if the backward flow b does not lead
+    back to it: |f + b|² > relative (|f|² + |b|²) + absolute px², with b read at p + f(p).
     """
     back, inside = warp_with_mask(backward, flow)
     miss = (flow + back).square().sum(1, keepdim=True)

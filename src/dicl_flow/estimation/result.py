@@ -1,16 +1,37 @@
-"""What a user gets: flow, how far it can be trusted, and what the other frame does not show."""
+"""What users get: flow, confidence and occlusion, as arrays or as tensors on the device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..files import Array, write_flow
 from ..pictures.visualize import flow_to_rgb
 from .occlusion import find_occlusion
+
+
+class Estimate(NamedTuple):
+    """The flow of a batch in one direction, on the device."""
+
+    flow: Tensor
+    """(B, 2, H, W) float32: pixels, x right, y down."""
+    confidence: Tensor
+    """(B, 1, H, W) float32 in [0, 1]."""
+
+
+def pack(estimates: Sequence[Estimate]) -> Tensor:
+    """One direction or both -> (B, 3 or 6, H, W): a recording and a tile have one output."""
+    return torch.cat([part for estimate in estimates for part in estimate], 1)
+
+
+def unpack(packed: Tensor) -> list[Estimate]:
+    """Undo `pack`."""
+    return [Estimate(*part.split([2, 1], 1)) for part in packed.split(3, 1)]
 
 
 @dataclass(frozen=True)
@@ -23,10 +44,10 @@ class FlowResult:
     """(H, W) float32 in [0, 1]: the probability that the flow is right to 1 px.
 
     Without a calibration in the weights (`estimator.calibration` is None) one minus the
-    entropy of the finest match: it orders pixels, but is no probability.
+    entropy of the finest match: it ranks pixels but is not a probability.
     """
     occlusion: Array | None = None
-    """(H, W) bool: pixels of this frame that the other does not show; with `backward=True`."""
+    """(H, W) bool: pixels of this frame that are hidden in the other; with `backward=True`."""
     backward: "FlowResult | None" = None
     """The same from frame 2 to frame 1, for the pixels of frame 2; with `backward=True`."""
 
@@ -39,9 +60,9 @@ class FlowResult:
         write_flow(path, self._single().flow)
 
     def masked(self, min_confidence: float) -> "FlowResult":
-        """Mark flow of less confidence as unknown: NaN, in both directions."""
-        sure = self.confidence[..., None] >= min_confidence
-        flow = np.where(sure, self.flow, np.float32(np.nan))
+        """Mark flow with less confidence as unknown: NaN, in both directions."""
+        confident = self.confidence[..., None] >= min_confidence
+        flow = np.where(confident, self.flow, np.float32(np.nan))
         backward = self.backward and self.backward.masked(min_confidence)
         return replace(self, flow=flow, backward=backward)
 
@@ -51,7 +72,7 @@ class FlowResult:
         return len(self.flow)
 
     def __bool__(self) -> bool:
-        return True  # whatever its length, or the lack of one
+        return True  # independent of its length, which a single result does not have
 
     def __getitem__(self, index: int) -> "FlowResult":
         len(self)  # refuses a single result
@@ -67,15 +88,15 @@ class FlowResult:
 
     def _single(self) -> "FlowResult":
         if self.flow.ndim == 4:
-            raise InputError("this is the result of a batch; take one pair of it: result[0]")
+            raise InputError("this is the result of a batch; select one pair: result[0]")
         return self
 
 
 @dataclass(frozen=True)
 class FlowTensors:
-    """A `FlowResult` that stays on the device: nothing waits for it, nothing is copied.
+    """A `FlowResult` that stays on the device: nothing is waited for or copied.
 
-    Of a batch every tensor has a leading batch axis.
+    The tensors of a batch have a leading batch axis.
     """
 
     flow: Tensor
@@ -88,19 +109,14 @@ class FlowTensors:
     """The same from frame 2 to frame 1; with `backward=True`."""
 
     @classmethod
-    def of(
-        cls,
-        flow: Tensor,
-        confidence: Tensor,
-        backward: Tensor | None = None,
-        backward_confidence: Tensor | None = None,
-    ) -> "FlowTensors":
-        """(B, 2, H, W) flow and (B, 1, H, W) confidence, of one direction or of both."""
-        there = cls(flow, confidence[:, 0])
-        if backward is None or backward_confidence is None:
+    def of(cls, forward: Estimate, backward: Estimate | None = None) -> "FlowTensors":
+        """One direction, or both."""
+        there = cls(forward.flow, forward.confidence[:, 0])
+        if backward is None:
             return there
-        hidden1, hidden2 = find_occlusion(flow, backward), find_occlusion(backward, flow)
-        back = cls(backward, backward_confidence[:, 0], hidden2[:, 0])
+        hidden1 = find_occlusion(forward.flow, backward.flow)
+        hidden2 = find_occlusion(backward.flow, forward.flow)
+        back = cls(backward.flow, backward.confidence[:, 0], hidden2[:, 0])
         return replace(there, occlusion=hidden1[:, 0], backward=back)
 
     def __getitem__(self, index: int) -> "FlowTensors":
@@ -114,7 +130,7 @@ class FlowTensors:
         )
 
     def to_result(self) -> FlowResult:
-        """Copy everything to the host, as arrays."""
+        """Copy everything to arrays in main memory."""
         return FlowResult(
             np.ascontiguousarray(self.flow.movedim(-3, -1).cpu().numpy()),
             self.confidence.cpu().numpy(),
@@ -124,5 +140,5 @@ class FlowTensors:
 
 
 def from_answer(answer: Tensor) -> FlowResult:
-    """(B, 3, H, W) flow and confidence, or (B, 6, H, W) of both directions -> a batch."""
-    return FlowTensors.of(*answer.split([2, 1] * (answer.shape[1] // 3), 1)).to_result()
+    """Packed estimates of one direction or both -> the result of a batch."""
+    return FlowTensors.of(*unpack(answer)).to_result()

@@ -1,11 +1,8 @@
-"""Frames one after another: what is known of a frame serves the pair before and the pair after."""
-
-from collections.abc import Callable
+"""Consecutive frames: the features of each serve two pairs."""
 
 import torch
 from torch import Tensor
 
-from ..accelerated.inference import Graphs
 from ..errors import InputError
 from .estimator import FlowEstimator
 from .inputs import Image, image_batch
@@ -15,37 +12,35 @@ Layout = list[tuple[torch.Size, tuple[int, ...], torch.dtype]]
 
 
 class FlowSequence:
-    """The flow from each frame to the next, as the estimator gives it for the pair.
+    """The flow from each frame to the next, equal to what the estimator gives for the pair.
 
     >>> sequence = FlowSequence(dicl_flow.load())
     >>> for frame in frames:
     ...     result = sequence.push(frame)  # None for the first frame
 
     Each frame passes through the feature net once. Memory does not grow with the frames.
-    `backward` asks for the flow from each frame to the one before, and for occlusion, as well.
+    With `backward`, results have the backward flow and occlusion too.
     """
 
     def __init__(self, estimator: FlowEstimator, *, backward: bool = False) -> None:
         self.estimator, self.backward = estimator, backward
-        self._prepare: Callable[[Tensor], Tensor] = self._packed
-        self._match: Callable[[Tensor, Tensor], Tensor] = self._match_packed
-        if estimator.backend == "fast" and estimator.device.type == "cuda":
-            self._prepare, self._match = Graphs(self._packed), Graphs(self._match_packed)
+        self._prepare = estimator.engine.record(self._packed)
+        self._match = estimator.engine.record(self._match_packed)
         self._layout: Layout = []
         self._size: tuple[int, int] | None = None
         self._whole = True
-        self._last: Tensor | None = None  # the frame before: packed, or an image to be tiled
+        self._last: Tensor | None = None  # the previous frame: packed, or an image to be tiled
 
     def push(self, frame: Image) -> FlowResult | None:
-        """Return the flow from the frame before to this one; None for the first frame."""
+        """Return the flow from the previous frame to this one; None for the first frame."""
         answer = self.advance(frame)
         return None if answer is None else from_answer(answer)[0]
 
     @torch.inference_mode()
     def advance(self, frame: Image) -> Tensor | None:
-        """As `push`, but flow and confidence (1, 3, H, W) stay on the device.
+        """Do the same, but return the packed estimate (1, 3, H, W), on the device.
 
-        (1, 6, H, W) with `backward`: those of the backward flow follow.
+        With `backward`, (1, 6, H, W): those of the backward flow follow.
         """
         image, is_batch = image_batch(frame, self.estimator.device)
         if is_batch:
@@ -56,15 +51,14 @@ class FlowSequence:
             return None
         if self._whole:
             return self._match(last, self._last)
-        estimate = self.estimator.estimate_both if self.backward else self.estimator.estimate
-        return torch.cat(estimate(last, image), 1)
+        return self.estimator.answers(last, image, backward=self.backward)
 
     def restart(self) -> None:
-        """Forget the last frame: the next one is a first one."""
+        """Forget the previous frame: the next one counts as the first."""
         self._last = None
 
     def fresh(self) -> "FlowSequence":
-        """Another sequence of the same estimator: for frames of another size."""
+        """Another sequence of the same estimator, for frames of another size."""
         return FlowSequence(self.estimator, backward=self.backward)
 
     def _check_size(self, image: Tensor) -> None:
@@ -78,8 +72,8 @@ class FlowSequence:
             )
 
     def _packed(self, image: Tensor) -> Tensor:
-        """One tensor of bytes, because a recording has one output."""
-        parts = self.estimator.prepare(image)
+        """What `match` needs of a frame as one tensor of bytes: a recording has one output."""
+        parts = self.estimator.answers.prepare(image)
         self._layout = [(part.shape, part.stride(), part.dtype) for part in parts]
         in_memory_order = (part.as_strided((part.numel(),), (1,)) for part in parts)
         return torch.cat([part.view(torch.uint8) for part in in_memory_order])
@@ -87,10 +81,10 @@ class FlowSequence:
     def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
         assert self._size is not None
         before, after = self._unpacked(first), self._unpacked(second)
-        there = self.estimator.match(before, after, self._size)
+        there = self.estimator.answers.match(before, after, self._size)
         if not self.backward:
             return there
-        return torch.cat([there, self.estimator.match(after, before, self._size)], 1)
+        return torch.cat([there, self.estimator.answers.match(after, before, self._size)], 1)
 
     def _unpacked(self, packed: Tensor) -> list[Tensor]:
         sizes = [shape.numel() * dtype.itemsize for shape, _, dtype in self._layout]

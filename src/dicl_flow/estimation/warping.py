@@ -1,4 +1,4 @@
-"""Warping for users: arrays or tensors, whichever they hold."""
+"""Warping for users, with arrays or tensors."""
 
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ ArrayOrTensor = TypeVar("ArrayOrTensor", Array, Tensor)
 
 
 def warp(image2: ArrayOrTensor, flow: ArrayOrTensor) -> ArrayOrTensor:
-    """Pull frame 2 back along the flow: the result looks like frame 1 where the flow is right.
+    """Sample frame 2 where the flow leads: it looks like frame 1 where the flow is right.
 
     Arrays: (H, W, C) or (H, W) and (H, W, 2). Tensors: (B, C, H, W) and (B, 2, H, W).
     The result has the type of `image2`; black where the flow is unknown or leads outside.
@@ -22,7 +22,7 @@ def warp(image2: ArrayOrTensor, flow: ArrayOrTensor) -> ArrayOrTensor:
     if isinstance(image2, np.ndarray):
         return _warp_array(image2, np.asarray(flow))
     _check(image2.shape[-2:], flow.shape[-2:], flow.shape[1])
-    outside = 1e6  # beyond any image, but a number that sampling can compute with
+    outside = 1e6  # beyond any image, but finite, so that sampling works
     return warp_tensor(image2, flow.nan_to_num(outside).clamp(-outside, outside))
 
 
@@ -40,7 +40,7 @@ def _warp_array(image2: Array, flow: Array) -> Array:
 
 def _check(image_size: tuple[int, ...], flow_size: tuple[int, ...], components: int) -> None:
     if components != 2:
-        raise InputError(f"a flow has 2 components, this one {components}")
+        raise InputError(f"a flow has 2 components, got {components}")
     if tuple(image_size) != tuple(flow_size):
         raise InputError(
             f"image and flow must have one size, got {tuple(image_size)} and {tuple(flow_size)}"

@@ -95,10 +95,11 @@ def calibrate(
 def _renderer(
     estimator: "FlowEstimator", photos: Path | None, size: tuple[int, int], seed: int
 ) -> "Renderer":
+    from ..estimation.feeding import Feeding
     from ..render import held_out_renderer
 
     config = estimator.model.config
-    if estimator.seen_size(size) != size:
+    if Feeding.of(config).seen(size) != size:
         raise InputError(
             f"`size` must be what the network sees unchanged: multiples of {config.pad_multiple}"
             + (f", at most {config.max_pixels} px in all" if config.max_pixels else "")

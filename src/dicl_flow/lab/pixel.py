@@ -96,14 +96,12 @@ def _pixel_map(
 
 def _place(volumes: Volumes, volume: LevelVolume, pixel: tuple[int, int]) -> tuple[int, int]:
     """The cell of a level, (column, row), that contains a pixel of the frame."""
-    network, frame = volumes.network_size, volumes.frame_size
-    if volumes.model.config.padding != "resize":
-        frame = network
+    sizes = (volumes.frame_size, volumes.resized_size, volumes.network_size)
     row, column = (
         # the frame is resized with pixels as areas; inside the network, corners are aligned
-        round(((place + 0.5) * large / side - 0.5) * (small - 1) / (large - 1))
-        for place, side, large, small in zip(
-            reversed(pixel), frame, network, volume.start.shape[-2:], strict=True
+        round(((place + 0.5) * resized / side - 0.5) * (small - 1) / (large - 1))
+        for place, side, resized, large, small in zip(
+            reversed(pixel), *sizes, volume.start.shape[-2:], strict=True
         )
     )
     return max(column, 0), max(row, 0)
@@ -111,9 +109,13 @@ def _place(volumes: Volumes, volume: LevelVolume, pixel: tuple[int, int]) -> tup
 
 def _frame_pixels(volumes: Volumes, level_size: tuple[int, int]) -> Array:
     """The width and height of a cell of the level, in pixels of the frame."""
-    resized = volumes.model.config.padding == "resize"
-    height, width = volumes.frame_size if resized else volumes.network_size
-    return np.array([width / level_size[1], height / level_size[0]])
+    height, width = (
+        side * large / resized / small
+        for side, large, resized, small in zip(
+            volumes.frame_size, volumes.network_size, volumes.resized_size, level_size, strict=True
+        )
+    )
+    return np.array([width, height])
 
 
 def draw_pixel(found: Mapping[str, list[PixelMap]], pair: FlowPair, x: int, y: int) -> Any:

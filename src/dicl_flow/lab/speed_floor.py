@@ -45,7 +45,7 @@ def count_work(
         if isinstance(layer, _CONVOLUTIONS):
             layer.register_forward_hook(partial(_count, work, repeats.get(layer, 1)))
     for number, scale in enumerate(quality.scales):
-        sides = Feeding(config, scale).seen(size)
+        sides = Feeding.of(config, scale).seen(size)
         with torch.no_grad(), torch.device("meta"):
             image, flow = torch.empty(batch, 3, *sides), torch.empty(batch, 2, *sides)
             model(image, image, InitialFlow(flow, quality.start) if number else None)

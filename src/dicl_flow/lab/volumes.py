@@ -10,16 +10,11 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, load
+from ..estimation.feeding import Feeding
 from ..files import Array
 from ..models import DiclFlow, LevelFlow
 from ..models.dicl import DiclLevel
-from ..ops import (
-    crop,
-    displacement_probability,
-    expected_displacement,
-    resize_flow_pixels,
-    upsample_flow,
-)
+from ..ops import displacement_probability, expected_displacement, upsample_flow
 from ..weights import resolve
 
 _NO_TILES = 2**60  # bytes: a level must see the whole frame
@@ -48,24 +43,30 @@ class Volumes:
     levels: dict[int, LevelVolume]
     """By stride, coarsest first."""
     frame_size: tuple[int, int]
-    network_size: tuple[int, int]
-    """The frame as the network sees it, padded or resized."""
+    feeding: Feeding
+    """How the network was fed with the frame."""
+
+    @property
+    def network_size(self) -> tuple[int, int]:
+        """The frame as the network sees it, padded or resized."""
+        return self.feeding.seen(self.frame_size)
+
+    @property
+    def resized_size(self) -> tuple[int, int]:
+        """The frame as the network sees it, without the padding."""
+        return self.feeding.resized(self.frame_size)
 
     def seen(self, level_map: Tensor) -> Tensor:
         """Cut off of a (..., h, w) map what lies in the padding."""
-        if self.model.config.padding == "resize":
-            return level_map
         height, width = level_map.shape[-2:]
-        rows = -(-self.frame_size[0] * height // self.network_size[0])
-        columns = -(-self.frame_size[1] * width // self.network_size[1])
+        rows = -(-self.resized_size[0] * height // self.network_size[0])
+        columns = -(-self.resized_size[1] * width // self.network_size[1])
         return level_map[..., :rows, :columns]
 
     def to_frame(self, flow: Tensor) -> Array:
         """Bring a level's flow (2, h, w) to the frame, (H, W, 2), as the estimator does."""
         full = upsample_flow(flow[None], self.network_size)
-        if self.model.config.padding == "resize":
-            full = resize_flow_pixels(full, self.frame_size)
-        return crop(full, self.frame_size)[0].permute(1, 2, 0).cpu().numpy()
+        return self.feeding.unfit_flow(full, self.frame_size)[0].permute(1, 2, 0).cpu().numpy()
 
 
 def open_networks(weights: Sequence[str | None], device: str) -> dict[str, FlowEstimator]:
@@ -117,10 +118,8 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
         int(stride): _volume(kept[stride, "before"], kept[stride, "after"], *kept[stride, "level"])
         for stride in estimator.model.levels
     }
-    finest = min(levels)
-    rows, columns = levels[finest].start.shape[-2:]
     size = (image1.shape[0], image1.shape[1])
-    return Volumes(estimator.model, levels, size, (rows * finest, columns * finest))
+    return Volumes(estimator.model, levels, size, estimator.plan.last)
 
 
 def _volume(

@@ -1,6 +1,7 @@
-"""The accelerated network for inference: backend "fast"."""
+"""The accelerated version of the plain network for inference: backend "fast"."""
 
 from .folded_network import AcceleratedDiclFlow, is_supported
+from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
 from .settings import cudnn_flags, has_bf16, warn_if_emulated
@@ -8,6 +9,7 @@ from .settings import cudnn_flags, has_bf16, warn_if_emulated
 __all__ = [
     "AcceleratedDiclFlow",
     "Graphs",
+    "KernelDiclFlow",
     "available_bytes",
     "check_limit",
     "cudnn_flags",

@@ -1,4 +1,4 @@
-"""How much to do at a time."""
+"""Memory: what an estimate needs, what is free, and how much to compute at a time."""
 
 import os
 from math import ceil
@@ -9,10 +9,11 @@ from torch import Tensor
 
 from ...errors import InputError
 
-_AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in a processor's cache
-# Elsewhere more at once is faster: so many bytes, or so many displacements.
+_AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in the processor's cache
+# Elsewhere more at once is faster: at least these bytes and this number of displacements.
 _AT_ONCE_ELSEWHERE, _AT_LEAST = 160 << 20, 7
-# Measured at the network's peak, for each pixel of a pair: bytes in any precision, and numbers.
+# Measured at the peak of the network, for each pixel of a pair: bytes whatever the precision,
+# and numbers in that precision.
 _FAST = {"cuda": (0, 200), "cpu": (310, 45)}
 _PLAIN = {"cuda": (0, 6800), "cpu": (0, 1200)}  # cuDNN's workspaces; 1090 measured on a CPU
 _FIXED = {"cuda": 256 << 20}
@@ -21,7 +22,7 @@ _HEADROOM = 0.8  # of what is free
 
 
 def displacements_at_once(first_layer: Tensor, memory_limit: int | None) -> int:
-    """How many displacements go through the matching net together, by the size of one of them."""
+    """How many displacements the matching net computes together, by the size of one of them."""
     size = first_layer.numel() * first_layer.element_size()
     budget = _AT_ONCE.get(first_layer.device.type, max(_AT_ONCE_ELSEWHERE, _AT_LEAST * size))
     if memory_limit is not None:
@@ -30,19 +31,24 @@ def displacements_at_once(first_layer: Tensor, memory_limit: int | None) -> int:
 
 
 def network_bytes(dtype: torch.dtype, device: torch.device, *, fast: bool) -> int:
-    """What each pixel of a pair needs at the peak; the plain path has all displacements at once."""
+    """Bytes for each pixel of a pair at the peak; the plain network keeps all displacements."""
     table = _FAST if fast else _PLAIN
     constant, numbers = table.get(device.type, table["cuda"])
     return constant + numbers * dtype.itemsize
 
 
 def fixed_bytes(image: Tensor, device: torch.device) -> int:
-    """What is needed beside the network's maps: weights, a chunk, (B, 3, H, W) frames, the flow."""
-    return _FIXED.get(device.type, 0) + _FRAMES * image.numel() * image.element_size()
+    """What is needed in addition: weights, a chunk, (B, 3, H, W) frames, the flow.
+
+    0 on devices where all of it is counted with the pixels.
+    """
+    if device.type not in _FIXED:
+        return 0
+    return _FIXED[device.type] + _FRAMES * image.numel() * image.element_size()
 
 
 def available_bytes(device: torch.device) -> int:
-    """Memory that a pass may use."""
+    """Memory that a pass may use: most of what is free."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -51,17 +57,17 @@ def available_bytes(device: torch.device) -> int:
 
 
 def check_limit(limit: int, needed: int, frames: str, hint: str = "") -> None:
-    """Refuse a limit below the bytes `needed`, naming the least that is possible."""
+    """Refuse a limit below the bytes `needed`; the error names the smallest possible limit."""
     if limit < needed:
         least = ceil(100 * needed / 2**30) / 100
         raise InputError(
-            f"{limit / 2**30:.2f} GiB is too little memory for {frames}: it takes {least:.2f} GiB "
-            f"at least; raise `memory_limit`, or use smaller frames or batches{hint}"
+            f"{limit / 2**30:.2f} GiB is too little memory for {frames}: it takes at "
+            f"least {least:.2f} GiB; raise `memory_limit`, or use smaller frames or batches{hint}"
         )
 
 
 def _free_host_bytes() -> int:
-    """Free memory, with what the system would give up for it where it tells (Linux)."""
+    """Free memory; on Linux, with what the system would release."""
     table = Path("/proc/meminfo")
     if table.exists():
         lines = (line.split() for line in table.read_text().splitlines())

@@ -19,7 +19,7 @@ class Places(NamedTuple):
     second: Tensor
     """Which terms they have."""
     bounds: list[int]
-    """Where each displacement begins, and the end of the last."""
+    """Where each displacement starts, and the end of the last."""
     pixels: Tensor
     """Where p is in (B, H, W), for each first term."""
     taps1: Tensor
@@ -28,7 +28,7 @@ class Places(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """What depends on the size only.
+    """What depends only on the size.
 
     Features are numbered: those of F1 with a margin of half a window, then those of F2 with a
     margin that is r wider. The very first is zero.
@@ -42,7 +42,7 @@ class Grid(NamedTuple):
     """Of the same shapes: which of them lie in the image."""
 
     def share(self, seen: Tensor, pixels: Tensor, wanted: Tensor, visible: Tensor) -> Places:
-        """(U·V, N) pairs of q and p, of which some are `wanted`; what the windows of q show."""
+        """(U·V, N) pairs of q and p, some of them `wanted`; what is visible in the windows of q."""
         steps = torch.arange(len(seen), device=seen.device)[:, None]
         positions = (steps * len(self.windows1) + pixels)[wanted]
         seen, pixels = seen[wanted], pixels[wanted]
@@ -57,7 +57,7 @@ def windows(maps: Tensor, window: int) -> Tensor:
     return maps.unfold(1, window, 1).unfold(2, window, 1).reshape(-1, window**2)
 
 
-@lru_cache(maxsize=20)  # five levels of the four sizes used last, as with CUDA graphs
+@lru_cache(maxsize=20)  # five levels of the last four sizes, as with CUDA graphs
 @torch.inference_mode(mode=False)
 def find_border(size: Size, radius: int, window: int, device: torch.device) -> tuple[Grid, Places]:
     """Return the grid and the places at the border of either image; a video needs them once."""

@@ -1,4 +1,4 @@
-"""Recordings of what a GPU does for one shape: the same kernels without the gaps."""
+"""Recordings of what a GPU computes for one shape (CUDA graphs): no gaps between kernels."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class _Recording(NamedTuple):
 class Graphs:
     """Calls `compute` by replaying a recording of it, one for each shape of its inputs.
 
-    The `capacity` shapes used last are kept; they share their memory. Calls from several
-    threads wait for each other.
+    The last `capacity` shapes are kept; they share their memory. Calls from several threads
+    wait for each other.
     """
 
     def __init__(self, compute: Callable[..., Tensor], capacity: int = 4) -> None:
@@ -32,7 +32,7 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """What `compute` returns, in memory of its own."""
+        """What `compute` returns, in its own memory."""
         with self._lock, torch.cuda.device(inputs[0].device):
             torch.cuda.current_stream().wait_event(self._done)  # other threads, other streams
             recording = self._find(inputs)
@@ -62,7 +62,7 @@ class Graphs:
                 self._compute(*mine)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # what the eager runs held would be held twice
+        torch.cuda.empty_cache()  # otherwise the memory of the eager runs would be kept too
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             output = self._compute(*mine)

@@ -1,4 +1,4 @@
-"""What torch is told, and asked, about the machine."""
+"""Settings of torch, and what it knows of the machine."""
 
 import warnings
 from contextlib import AbstractContextManager
@@ -9,7 +9,7 @@ from ...errors import SlowWarning
 
 
 def cudnn_flags(**changes: bool) -> AbstractContextManager[None]:
-    """Change some of cuDNN's settings for a while; the others stay as they are.
+    """Change some settings of cuDNN in a `with` block; the others stay as they are.
 
     `benchmark=True` lets it time its algorithms for each new shape and keep the fastest.
     """
@@ -19,7 +19,7 @@ def cudnn_flags(**changes: bool) -> AbstractContextManager[None]:
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether `device` computes in bfloat16; a CPU that does not emulates it, very slowly."""
+    """Whether `device` has bfloat16 arithmetic; a CPU without it emulates it, very slowly."""
     if device.type != "cpu":
         return True
     onednn = torch.backends.mkldnn.is_available()
@@ -27,11 +27,11 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def warn_if_emulated(precision: str, device: torch.device, instead: str) -> None:
-    """Warn that `precision` is very slow on this device, and say what to do `instead`."""
+    """Warn if `precision` is very slow on this device, and say what to do `instead`."""
     if precision == "bf16" and not has_bf16(device):
         warnings.warn(
-            f"this CPU has no bf16 arithmetic: emulated, it can take a hundred times as long as "
+            f"this CPU has no bf16 arithmetic: emulated, it can be a hundred times slower than "
             f"fp32; {instead}",
             SlowWarning,
-            stacklevel=3,  # whoever asked our caller for it
+            stacklevel=3,  # the caller of our caller
         )

@@ -1,0 +1,215 @@
+"""Engines: plain, CPU and CUDA inference behind one interface, and the one place that picks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib.util import find_spec
+from typing import TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from ..accelerated.inference import (
+    AcceleratedDiclFlow,
+    Graphs,
+    KernelDiclFlow,
+    cudnn_flags,
+    is_supported,
+    network_bytes,
+)
+from ..config import PAPER_LEVELS, Calibration, ModelConfig
+from ..errors import unknown_name
+from ..models import DiclFlow, FlowNetwork, InitialFlow, LevelFlow
+from .compute import AS_ASKED, PRECISIONS, Choice, Compute, choose_device, explain_device
+from .confidence import KernelConfidence, find_confidence
+
+FindConfidence: TypeAlias = Callable[[Sequence[LevelFlow], Tensor, Tensor], Tensor]
+Computation: TypeAlias = Callable[..., Tensor]
+
+
+class Engine(ABC):
+    """A network on a device. Images are (B, 3, H, W) in [-1, 1], of a size that it takes."""
+
+    def __init__(self, network: FlowNetwork, compute: Compute) -> None:
+        self.network, self.compute = network, compute
+
+    @classmethod
+    @abstractmethod
+    def best_precision(cls) -> Choice:
+        """What precision "auto" means for this engine."""
+
+    def features(self, image: Tensor) -> list[Tensor]:
+        """The feature pyramid of an image, coarsest first."""
+        with self._arithmetic():
+            return list(self.network.features(image))
+
+    def match(
+        self,
+        pyramid1: Sequence[Tensor],
+        pyramid2: Sequence[Tensor],
+        image1: Tensor,
+        *initial: InitialFlow,
+    ) -> list[LevelFlow]:
+        """The flow of each level from two feature pyramids."""
+        with self._arithmetic():
+            return self.network.flow_from_features(pyramid1, pyramid2, image1, *initial)
+
+    def match_images(
+        self, image1: Tensor, image2: Tensor, *initial: InitialFlow
+    ) -> list[LevelFlow]:
+        """The flow of each level from two images."""
+        with self._arithmetic():
+            return self.network(image1, image2, *initial)
+
+    def match_both_ways(
+        self, image1: Tensor, image2: Tensor, *initial: InitialFlow
+    ) -> tuple[list[LevelFlow], list[LevelFlow]]:
+        """The same from image 1 to image 2, and from image 2 to image 1."""
+        with self._arithmetic():
+            return self.network.both_ways(image1, image2, *initial)
+
+    def confidence(self, calibration: Calibration | None, scale: float) -> FindConfidence:
+        """A function of levels and both images; see `find_confidence`."""
+        return partial(find_confidence, calibration=calibration, scale=scale)
+
+    def record(self, computation: Computation) -> Computation:
+        """The same computation, recorded for each shape of its inputs where that is faster."""
+        return computation
+
+    def bytes_per_pixel(self) -> int:
+        """Memory that each pixel of a pair needs at the size that the network sees."""
+        return network_bytes(self.compute.dtype, self.compute.device, fast=True)
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+class PlainEngine(Engine):
+    """The network as it is written, on any device."""
+
+    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
+        super().__init__(model.to(compute.device).eval(), compute)
+
+    @classmethod
+    def best_precision(cls) -> Choice:
+        """See `Engine`."""
+        return Choice("fp32", "the plain backend's default")
+
+    def bytes_per_pixel(self) -> int:
+        """See `Engine`."""
+        needed = network_bytes(self.compute.dtype, self.compute.device, fast=False)
+        return int(needed * _relative_volume(self.network.config))
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        if self.compute.dtype == torch.float32:
+            return _exact_float32()
+        return torch.autocast(self.compute.device.type, dtype=self.compute.dtype)
+
+
+class CpuEngine(Engine):
+    """The accelerated network in plain torch operations: for CPUs."""
+
+    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
+        how = (compute.dtype, compute.memory_limit, compute.device)
+        # refuses other hosts
+        super().__init__(AcceleratedDiclFlow(cast(DiclFlow, model).eval(), *how), compute)
+
+    @classmethod
+    def best_precision(cls) -> Choice:
+        """See `Engine`."""
+        if torch.cpu._is_amx_tile_supported():
+            return Choice("bf16", "this processor has AMX")
+        return Choice("fp32", "this processor has no AMX")
+
+
+class CudaEngine(Engine):
+    """The accelerated network made of Triton kernels; computations are recorded as CUDA graphs."""
+
+    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
+        how = (compute.dtype, compute.memory_limit, compute.device)
+        # refuses other hosts
+        super().__init__(KernelDiclFlow(cast(DiclFlow, model).eval(), *how), compute)
+
+    @classmethod
+    def best_precision(cls) -> Choice:
+        """See `Engine`."""
+        return Choice("fp16", "the best of the kernels on CUDA")
+
+    def confidence(self, calibration: Calibration | None, scale: float) -> FindConfidence:
+        """See `Engine`."""
+        if calibration is None:
+            return super().confidence(calibration, scale)
+        return KernelConfidence(calibration, self.compute.device, scale)
+
+    def record(self, computation: Computation) -> Computation:
+        """See `Engine`."""
+        return Graphs(computation)
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        return _exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
+
+
+BACKENDS = ("auto", "fast", "plain")
+_ACCELERATED: dict[str, type[Engine]] = {"cpu": CpuEngine, "cuda": CudaEngine}
+
+
+def make_engine(model: FlowNetwork, compute: Compute) -> Engine:
+    """Put a network on its device; an accelerated engine has its own copy."""
+    return _find_engine(compute.backend, compute.device)(model, compute)
+
+
+def choose_compute(
+    config: ModelConfig,
+    device: str = "auto",
+    precision: str = "auto",
+    backend: str = "auto",
+    memory_limit: int | None = None,
+) -> Compute:
+    """Resolve every "auto" for the network that `config` describes; refuse unknown names."""
+    place = choose_device(device)
+    if backend not in BACKENDS:
+        raise unknown_name("backend", backend, BACKENDS)
+    if precision not in ("auto", *PRECISIONS):
+        raise unknown_name("precision", precision, ["auto", *PRECISIONS])
+    device_reason = explain_device(place) if device == "auto" else AS_ASKED
+    path = _best_backend(config, place) if backend == "auto" else Choice(backend, AS_ASKED)
+    number_format = Choice(precision, AS_ASKED)
+    if precision == "auto":
+        number_format = _find_engine(path.value, place).best_precision()
+    reasons = (device_reason, number_format.reason, path.reason)
+    return Compute(place, number_format.value, path.value, memory_limit, reasons)
+
+
+def _find_engine(backend: str, device: torch.device) -> type[Engine]:
+    engines: dict[str, type[Engine]] = {
+        "plain": PlainEngine,
+        "fast": _ACCELERATED.get(device.type, CpuEngine),
+    }
+    return engines[backend]
+
+
+def _best_backend(config: ModelConfig, device: torch.device) -> Choice:
+    if not is_supported(config):
+        network = f"host {config.host!r} with matcher {config.matcher!r}"
+        return Choice("plain", f"{network} has no accelerated version")
+    engine = _ACCELERATED.get(device.type)
+    if engine is None:
+        return Choice("plain", f"there is no accelerated version for {device.type.upper()}")
+    if engine is CudaEngine and find_spec("triton") is None:
+        return Choice("plain", "Triton is not installed")
+    return Choice("fast", "this network has an accelerated version for this device")
+
+
+def _exact_float32() -> AbstractContextManager[None]:
+    """On CUDA, convolutions would use TF32, which has 10 bits; elsewhere this changes nothing.
+
+    Without TF32 cuDNN's first guess can be ten times slower than its best algorithm.
+    """
+    return cudnn_flags(allow_tf32=False, benchmark=True)
+
+
+def _relative_volume(config: ModelConfig) -> float:
+    """What a network compares at its finest level, relative to the paper's: memory follows it."""
+    wider = 1.4 if config.host == "vcn" else 1.0  # 64 channels there, not 32
+    return wider * max(1.0, config.levels[-1].num_hypotheses / PAPER_LEVELS[-1].num_hypotheses)
