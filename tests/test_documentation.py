@@ -97,9 +97,8 @@ SMALLER_PYTHON = [
 ]
 """(pattern, replacement), applied to each line of Python."""
 
-FOREIGN_OPTIONS = {  # of torchrun, pytest, pip, git and benchmarks/
+FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
-    "--change",
 }
 
 
@@ -362,7 +361,8 @@ OPTIONS = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_options_and_inline_commands_exist(page):
-    known = set().union(*OPTIONS.values()) | FOREIGN_OPTIONS
+    scripts = "".join(path.read_text() for path in REPOSITORY.glob("benchmarks/*.py"))
+    known = set().union(*OPTIONS.values(), re.findall(r'"(--[a-z-]+)"', scripts)) | FOREIGN_OPTIONS
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", read_prose(page))]
     for span in spans:
         assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= known, span
