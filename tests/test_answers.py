@@ -240,7 +240,6 @@ def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.usefixtures("small_textures")
 def test_calibrate_gives_the_same_file_again(run, small_weights, tmp_path):
     arguments = ["-w", small_weights, "-d", "rendered=procedural", "-n", 2, "--size", "64x64"]
     outputs = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]
