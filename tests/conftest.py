@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from golden import formula
+from small_study import use_small_textures
 
 from dicl_flow.accelerated.inference import has_bf16
 from dicl_flow.cli import main
@@ -77,6 +78,12 @@ def pytest_terminal_summary(terminalreporter):
     if peaks:
         first = max(peaks, key=peaks.__getitem__)  # the first of equal ones
         terminalreporter.write_line(f"{PEAK}: {peaks[first]:.2f}, reached in {first}")
+
+
+@pytest.fixture
+def small_textures(monkeypatch):
+    """Small procedural textures for tests that do not look at them."""
+    use_small_textures(monkeypatch.setattr)
 
 
 @pytest.fixture

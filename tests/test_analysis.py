@@ -312,7 +312,7 @@ def test_pixel_command(run, tmp_path, arguments, weights):
     assert line.endswith("; right (0.38, -0.12)")
     code, _, err = run("analyze", "pixel", 60, 3, "-w", weights[0], *arguments, "-o", out)
     assert code == 2
-    assert "outside of the 60x40 frame" in err
+    assert "outside the 60x40 frame" in err
 
 
 def test_layers_command(run, tmp_path):

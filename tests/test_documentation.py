@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import typer
 from conftest import SMALL_LEVELS
+from small_study import use_small_textures
 
 import dicl_flow
 from dicl_flow.cli import app, main
@@ -96,9 +97,8 @@ SMALLER_PYTHON = [
 ]
 """(pattern, replacement), applied to each line of Python."""
 
-FOREIGN_OPTIONS = {  # of torchrun, pytest, pip, git and benchmarks/
+FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
-    "--change",
 }
 
 
@@ -279,6 +279,7 @@ def small_packaged_weights(small_weights, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "_PACKAGED", path.parent)
         patch.setitem(store.PACKAGED_SHA256, "rendered", digest)
+        use_small_textures(patch.setattr)
         yield
 
 
@@ -360,7 +361,8 @@ OPTIONS = {
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_options_and_inline_commands_exist(page):
-    known = set().union(*OPTIONS.values()) | FOREIGN_OPTIONS
+    scripts = "".join(path.read_text() for path in REPOSITORY.glob("benchmarks/*.py"))
+    known = set().union(*OPTIONS.values(), re.findall(r'"(--[a-z-]+)"', scripts)) | FOREIGN_OPTIONS
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", read_prose(page))]
     for span in spans:
         assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= known, span
@@ -393,7 +395,9 @@ def test_links_lead_somewhere(page):
 
 def test_every_benchmark_is_cited_by_the_pages_that_its_readme_names():
     rows = re.findall(
-        r"^- `(\w+\.py)`.*\n(.*)$", read_prose(REPOSITORY / "benchmarks/README.md"), re.MULTILINE
+        r"^- `(\w+\.py)`((?:.|\n)*?)(?=^- |\Z)",
+        (REPOSITORY / "benchmarks/README.md").read_text(),
+        re.MULTILINE,
     )
     scripts = [path.name for path in (REPOSITORY / "benchmarks").glob("*.py")]
     assert [script for script, _ in rows] == sorted(scripts)

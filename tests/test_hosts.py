@@ -245,6 +245,7 @@ def test_every_recipe_takes_every_host(recipe, host, matcher):
 
 
 @pytest.mark.parametrize("host", BOTH)
+@pytest.mark.usefixtures("small_textures")
 def test_two_steps_of_a_recipe_from_the_command_line(run, host, tmp_path):
     """As rendered-0, with an average of the weights; then used as any other weights."""
     precision = "bf16" if HAS_BF16 else "fp32"

@@ -1,3 +1,5 @@
+"""Runs the command line: `python -m dicl_flow`."""
+
 from .cli import main
 
 if __name__ == "__main__":

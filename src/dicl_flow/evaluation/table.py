@@ -22,7 +22,7 @@ _GROUPS = {
         "unmatched",
         "ause",
     ),
-    "Without truth: grey levels, not end-point errors": ("warping_error", "warping_error_still"),
+    "Without truth: grey levels, not EPE": ("warping_error", "warping_error_still"),
 }
 _NOT_IN_PAPER = "*"
 _TEXT_WIDTH = 13  # a longer word in a column of text, such as a path, may be broken
