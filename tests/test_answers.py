@@ -241,7 +241,7 @@ def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
 
 @pytest.mark.heavy
 def test_calibrate_gives_the_same_file_again(run, small_weights, tmp_path):
-    arguments = ["-w", small_weights, "-d", "rendered=procedural", "-n", 2, "--size", "64x64"]
+    arguments = ["-w", small_weights, "-d", "rendered=procedural", "-n", 4, "--size", "64x64"]
     outputs = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]
     for output in outputs:
         assert run("calibrate", *arguments, "--threshold", 9, "-o", output, "-q")[0] == 0
