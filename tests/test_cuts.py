@@ -143,7 +143,7 @@ def test_kitti_pairs_each_10_with_its_11_only(run, small_weights, tmp_path):
     network = ("-w", small_weights, "--device", "cpu", "--precision", "fp32")
     code, out, error = run("video", frames, "-o", flows, *network)
     assert code == 0
-    assert error == "KITTI's pairs: flow from each _10 to its _11 only\n"
+    assert error == "KITTI's pairs: flow is estimated from each _10 to its _11 only\n"
     assert re.search(r"^flows +3$", out, re.MULTILINE)
     names = [f"{number:06d}_10.flo" for number in range(3)]
     assert sorted(file.name for file in flows.iterdir()) == names

@@ -1,5 +1,4 @@
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ def test_config_knows_the_hosts_there_are():
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_type_of_a_network_is_known_before_it_is_built(host):
-    config = replace(SMALL, host=host)
+    config = SMALL.with_host(host)
     assert type(build(config)) is network_type(config)
 
 

@@ -68,7 +68,7 @@ def test_a_plot_without_confidence_is_refused(run, tmp_path):
     root = make_sintel(tmp_path / "Sintel")
     data = ["-d", f"sintel-clean={root}"]
     for arguments, message in [
-        (("--baseline", "dis", "--sparsification", tmp_path / "x.png"), "the baseline has not"),
+        (("--baseline", "dis", "--sparsification", tmp_path / "x.png"), "a baseline has none"),
         (("--sparsification", tmp_path / "x.jpg"), "drawn as .png"),
     ]:
         code, _, err = run("eval", *data, *arguments)

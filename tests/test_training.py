@@ -246,7 +246,7 @@ def test_batch_norm_needs_more_than_one_pixel():
     smallest = ["augment.crop=[128, 128]", "batch=1"]
     in_parts = ["augment.crop=[128, 128]", "batch=4", "optimizer.accumulate=4"]
     for changes in (smallest, in_parts):
-        with pytest.raises(InputError, match=r"two pairs at a time, or augment\.crop larger"):
+        with pytest.raises(InputError, match=r"two pairs at a time, or a larger augment\.crop"):
             read_recipe("chairs-1", changes)
     assert read_recipe("chairs-1", [*smallest, "optimizer.freeze_norm=true"]).batch == 1
     without_norms = ["model.host=pwcnet", "augment.crop=[64, 64]", "batch=1"]
