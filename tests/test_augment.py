@@ -207,3 +207,13 @@ def test_the_generator_decides_everything(sample):
     for name in ("image1", "image2", "flow", "valid"):
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     assert not np.array_equal(first.image1, other.image1)
+
+
+def test_a_margin_makes_crops_at_the_border_frequent():
+    config = replace(AugmentConfig.crop_only((8, 8)), crop_margin=20)
+    generator = np.random.default_rng(0)
+    placements = [draw_placement((12, 12), config, generator, sparse=False) for _ in range(200)]
+    corners = np.array([placement.origin[:2, 2] for placement in placements])
+    assert (corners >= 0).all()
+    assert (corners <= 4).all()
+    assert np.isin(corners, [0, 4]).mean() > 0.8  # 42 of 45 positions; without a margin, 2 of 5

@@ -362,6 +362,7 @@ def test_convolutions_start_kaiming_normal_fan_out(paper):
     norm = paper.features.stem[0].bn
     assert (norm.weight == 1).all()
     assert (norm.bias == 0).all()
+    assert (paper.levels["4"].matcher.net[-1].bias == 0).all()
 
 
 # --- the whole ------------------------------------------------------------------------------

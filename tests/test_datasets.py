@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import fake_trees
@@ -228,7 +229,11 @@ def test_sintel_masks(tmp_path):
     fake_trees.make_sintel(tmp_path)
     (tmp_path / "training/occlusions/cave_4/frame_0001.png").unlink()
     (tmp_path / "training/invalid/cave_4/frame_0001.png").unlink()
-    with_masks, _, without_masks, _ = map(read_sample, sintel_pairs(tmp_path))
+    pairs = sintel_pairs(tmp_path)
+    assert all(read_sample(pair).valid.all() for pair in pairs)  # as published
+    with_masks, _, without_masks, _ = (
+        read_sample(replace(pair, valid_only=True)) for pair in pairs
+    )
     assert not with_masks.valid[:2, :2].any()
     assert with_masks.valid.mean() > 0.9
     motion = np.broadcast_to(with_masks.flow[-1, -1], with_masks.flow.shape)

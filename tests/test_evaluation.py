@@ -12,6 +12,7 @@ import torch
 from conftest import SMALL
 from fake_trees import (
     SIZE,
+    make_chairs,
     make_kitti12,
     make_kitti15,
     make_middlebury,
@@ -26,6 +27,7 @@ import dicl_flow
 from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
 from dicl_flow.evaluation import (
+    PUBLISHED,
     Grid,
     Result,
     dis,
@@ -232,6 +234,45 @@ def test_published_rows_stand_beside_ours(sintel, kitti):
     assert "| SelFlow | +K/S | (1.18) |  | (1.77) |" in lines
     assert "| RAFT* | C+T | 5.04 | 17.4 | 2.71 |" in lines
     assert any("4 of the 1041 pairs: not comparable" in line for line in lines)
+
+
+def test_sintel_counts_all_pixels_unless_asked(run, sintel, kitti, tmp_path):
+    arguments = ["eval", "-d", f"sintel-clean={sintel}", "--baseline", "dis"]
+    kept = tmp_path / "kept"
+    _, everything, _ = run(*arguments, "--json", "--keep", kept)
+    again = ["eval", "-d", f"sintel-clean={sintel}", "--predictions", kept, "--valid-only"]
+    _, valid, _ = run(*again, "--json")
+    (everything,), (valid,) = (json.loads(text)["results"] for text in (everything, valid))
+    assert (everything["num_masked"], valid["num_masked"]) == (0, 4)
+    assert everything["metrics"]["epe"] != valid["metrics"]["epe"]
+    pairs = list_pairs("sintel-clean", sintel)
+    masked = [replace(pair, valid_only=True) for pair in pairs]
+    scores = score_predictions(read_predictions(masked, kept / "dis" / "sintel-clean"))
+    assert valid["metrics"]["epe"] == pool(scores.values()).values["epe"]
+    assert "leaves out invalid pixels of 4 pairs: not comparable" in " ".join(
+        run(*again)[1].split()
+    )
+    code, _, error = run("eval", "-d", f"kitti15={kitti}", "--baseline", "dis", "--valid-only")
+    assert (code, "--valid-only: no pair has a mask" in error) == (2, True)
+
+
+def test_table_2_is_whole():
+    rows = [row for row in PUBLISHED if row.source == "table 2 of the paper"]
+    assert len(rows) == len({row[:2] for row in rows}) == 20
+    numbers = [[value for value in row if isinstance(value, float)] for row in rows]
+    assert sum(map(len, numbers)) == 127  # of 20 rows and 8 columns; the others are dashes
+    # the sum of a column, so that a slip of the pen is found
+    columns = zip(*(row[2:10] for row in rows), strict=True)
+    sums = [sum(filter(None, column)) for column in columns]
+    assert sums == pytest.approx([25.3, 93.08, 274.9, 112.7, 34.74, 54.06, 44.52, 59.4])
+
+
+def test_chairs_stands_beside_its_published_rows(tmp_path):
+    document = json.loads(to_json([evaluated("chairs:val", make_chairs(tmp_path))]))
+    rows = {row["method"]: row["metrics"]["chairs:val"]["epe"] for row in document["published"]}
+    assert rows["DICL without DAP"] == 1.33
+    assert set(document["published"][0]) >= {"source", "all"}
+    assert len(rows) == 5  # methods without a number for Chairs are left out
 
 
 def test_no_published_rows_without_their_data_set(kitti, tmp_path):

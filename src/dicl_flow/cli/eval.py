@@ -40,6 +40,10 @@ def evaluate(
     predictions: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Score what --keep has written.")
     ] = None,
+    valid_only: Annotated[
+        bool,
+        typer.Option("--valid-only", help="Leave out what Sintel marks as invalid, unlike papers."),
+    ] = False,
     device: options.Device = "auto",
     precision: options.Precision = "auto",
     backend: options.Backend = "auto",
@@ -80,7 +84,9 @@ def evaluate(
     refuse_inputs(wanted, (file for pairs in sets.values() for file in files_of(pairs)))
     progress = partial(options.track, quiet=quiet)
     if predictions:
-        found = evaluate_predictions(sets, predictions, worst=worst, progress=progress)
+        found = evaluate_predictions(
+            sets, predictions, worst=worst, valid_only=valid_only, progress=progress
+        )
     else:
         networks = [weights] if weights or not baseline else []
         found = estimate_and_score(
@@ -88,6 +94,7 @@ def evaluate(
             [*networks, *([baseline] if baseline else [])],
             keep=keep,
             worst=worst,
+            valid_only=valid_only,
             progress=progress,
             quality=quality,
             full_size=full_size,

@@ -16,6 +16,9 @@ class AugmentConfig:
 
     crop: tuple[int, int] = (256, 384)
     """(height, width) of the result; a smaller image is scaled up first."""
+    crop_margin: int = 0
+    """How far outside the frame, in px, positions are drawn too; they are moved inside, so crops at
+    the border become more frequent. The authors' code has 20 for dense ground truth."""
     color: float = 1.0
     """Probability of a change of colour."""
     brightness: float = 0.4
@@ -91,6 +94,7 @@ _AUGMENT_RANGES = {
     "hue": (0, 0.5),
     **dict.fromkeys(("min_scale", "max_scale"), (-4, 4)),
     **dict.fromkeys(("stretch", "motion_scale"), (0, 2)),
+    "crop_margin": (0, 1000),
     "motion_shift": (0, 1000),
     "motion_rotation": (0, 180),
 }

@@ -34,8 +34,9 @@ def draw_placement(
     """Draw scale, position, flips and extra motion for frames of this (height, width)."""
     image, crop = np.array(size[::-1]), np.array(config.crop[::-1])  # x first from here on
     scale = _draw_scale(image, crop, config, generator, sparse=sparse)
-    room = np.floor(scale * (image - 1) + 1e-9).astype(int) - (crop - 1)
-    shift = generator.integers(0, np.maximum(room, 0), endpoint=True)
+    room = np.maximum(np.floor(scale * (image - 1) + 1e-9).astype(int) - (crop - 1), 0)
+    margin = config.crop_margin
+    shift = generator.integers(-margin, room + margin, endpoint=True).clip(0, room)
     flips = generator.random(2) < (config.horizontal_flip, 0 if sparse else config.vertical_flip)
     origin = _affine(1 / scale) @ _affine((1, 1), shift) @ flip(crop, flips)
     return Placement(config.crop, origin, _draw_motion(crop, config, generator))

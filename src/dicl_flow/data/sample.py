@@ -35,6 +35,8 @@ class FlowPair:
     """The same truth without occluded pixels (KITTI flow_noc)."""
     invalid: Path | None = None
     """Image that is not black where the truth is unreliable (Sintel)."""
+    valid_only: bool = False
+    """Leave out the pixels of `invalid`; the published numbers count all pixels."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def read_sample(pair: FlowPair) -> FlowSample:
     if flow.shape[:2] != image1.shape[:2]:
         raise InputError(f"{pair.truth} and {pair.image1} differ in size")
     valid = np.isfinite(flow[..., 0])
-    if pair.invalid is not None:
+    if pair.valid_only and pair.invalid is not None:
         valid &= ~_read_mask(pair.invalid, valid.shape)
     flow[~valid] = 0
     return FlowSample(image1, image2, flow, valid, _read_occlusion(pair, valid))

@@ -24,6 +24,8 @@ def sintel_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
                 flow/alley_1/frame_0001.flo
                 occlusions/alley_1/frame_0001.png     white where hidden in frame 2 (optional)
                 invalid/alley_1/frame_0001.png        white where the truth is unreliable (optional)
+
+    All pixels count, as in the authors' training and evaluation, unless `FlowPair.valid_only`.
     """
     frames = _frames(root / "training", render_pass)
     flows = require_folder(root / "training" / "flow", _ADVICE)

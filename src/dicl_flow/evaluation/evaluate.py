@@ -1,11 +1,12 @@
 """Scores methods on data sets: `dicl_flow.evaluate`, and the work of `dicl-flow eval`."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..data import FlowPair, data_set, list_pairs
+from ..errors import InputError
 from ..files import encode_image, write_files
 from .methods import (
     Methods,
@@ -53,6 +54,7 @@ def evaluate(
     *,
     keep: str | Path | None = None,
     worst: tuple[int, str | Path] | None = None,
+    valid_only: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> Evaluation:
@@ -63,11 +65,12 @@ def evaluate(
     functions that return the flow of two (H, W, 3) uint8 frames. `options` are those of
     `dicl_flow.load`, for weights: `device`, `quality` and the others. `keep` is a folder for the
     flows, as METHOD/DATA/PAIR.flo; `worst=(10, folder)` draws the 10 worst pairs of each.
+    `valid_only` leaves out the pixels that Sintel marks as invalid; published numbers count them.
 
     >>> found = dicl_flow.evaluate({"kitti15": "KITTI2015"}, ["rendered", "dis"])
     >>> found.results[0].total.values["fl_all"]
     """
-    sets = _list(data)
+    sets = _list(data, valid_only=valid_only)
     computed: dict[str, str] = {}
     opened = open_methods(methods, computed, **options)
     chosen = predictors(opened, None if keep is None else Path(keep))
@@ -79,17 +82,24 @@ def evaluate_predictions(
     folder: str | Path,
     *,
     worst: tuple[int, str | Path] | None = None,
+    valid_only: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Score the flows that `evaluate` has kept in `folder`."""
-    return Evaluation(_score(_list(data), kept_predictors(Path(folder)), worst, progress))
+    sets = _list(data, valid_only=valid_only)
+    return Evaluation(_score(sets, kept_predictors(Path(folder)), worst, progress))
 
 
-def _list(data: Data) -> dict[str, Sequence[FlowPair]]:
-    return {
+def _list(data: Data, *, valid_only: bool) -> dict[str, Sequence[FlowPair]]:
+    sets = {
         name: list_pairs(name, Path(found)) if isinstance(found, str | Path) else found
         for name, found in data.items()
     }
+    if not valid_only:
+        return sets
+    if not any(pair.invalid for pairs in sets.values() for pair in pairs):
+        raise InputError("`valid_only`: no pair has a mask of invalid pixels; only Sintel has them")
+    return {name: [replace(pair, valid_only=True) for pair in sets[name]] for name in sets}
 
 
 def _score(
@@ -103,7 +113,8 @@ def _score(
         for method, predictor in chosen.items():
             watched = progress(pairs, f"{method} on {data}") if progress else pairs
             scores = score_predictions(predictor(data, watched))
-            results.append(Result(data, data_set(data).label, method, scores))
+            masked = sum(pair.valid_only and pair.invalid is not None for pair in pairs)
+            results.append(Result(data, data_set(data).label, method, scores, masked))
             if worst is not None:
                 _draw_worst(results[-1], pairs, predictor, worst[0], Path(worst[1]))
     return results

@@ -24,6 +24,8 @@ class Result:
     method: str
     scores: Mapping[str, Score]
     """By the name of the pair."""
+    num_masked: int = 0
+    """Number of pairs whose invalid pixels were left out."""
 
     @property
     def total(self) -> Score:

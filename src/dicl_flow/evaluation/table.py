@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .metrics import METRICS
-from .published import FULL_SIZE, PUBLISHED, PublishedRow, relevant_columns
+from .published import FULL_SIZE, PublishedRow, relevant_columns, relevant_rows
 from .score import Result
 from .sparsification import sparsification_curves
 
@@ -99,7 +99,7 @@ def as_document(
     columns = relevant_columns(result.data for result in results)
     return {
         "results": [_result_json(result) for result in results],
-        "published": [_published_json(row, columns) for row in PUBLISHED] if columns else [],
+        "published": [_published_json(row, columns) for row in relevant_rows(columns)],
         "computed": dict(computed or {}),
         "metrics": {name: metric.meaning for name, metric in METRICS.items()},
     }
@@ -132,7 +132,7 @@ def _published_grid(results: Sequence[Result]) -> Grid:
         [method, "", *(_cell(metric, totals.get(data, {}).get(metric)) for data, metric in columns)]
         for method, totals in ours.items()
     ]
-    rows += [_published_cells(row, columns) for row in PUBLISHED]
+    rows += [_published_cells(row, columns) for row in relevant_rows(columns)]
     headings = [f"{labels[data]} {METRICS[metric].heading}" for data, metric in columns]
     return Grid(
         "Compared with published results",
@@ -155,11 +155,16 @@ def _note(results: Sequence[Result]) -> str:
         for data, (label, count) in sizes.items()
         if FULL_SIZE.get(data, count) != count
     ]
+    masked = [
+        f"{label} here leaves out invalid pixels of {masked} pairs: not comparable."
+        for label, masked in {result.label: result.num_masked for result in results}.items()
+        if masked
+    ]
     meaning = (
         "C: FlyingChairs, T: FlyingThings3D, +K/S: and KITTI or Sintel. (…): measured on the "
-        f"method's own training data. {_NOT_IN_PAPER}: not in the paper's table 2."
+        f"method's own training data. {_NOT_IN_PAPER}: not in the paper's tables."
     )
-    return " ".join([*partial, meaning])
+    return " ".join([*partial, *masked, meaning])
 
 
 def _cell(metric: str, value: float | None, template: str = "{}") -> str:
@@ -179,6 +184,7 @@ def _result_json(result: Result) -> dict[str, Any]:
         "label": result.label,
         "method": result.method,
         "num_pairs": len(result.scores),
+        "num_masked": result.num_masked,
         "metrics": result.total.values,
         "sparsification": sparsification_curves(result.total),
         "pairs": {name: score.values for name, score in result.scores.items()},
@@ -192,7 +198,9 @@ def _published_json(row: PublishedRow, columns: Sequence[tuple[str, str]]) -> di
     return {
         "method": row.method,
         "training": row.training,
+        "source": row.source,
         "in_paper": row.in_paper,
         "on_training_data": row.on_training_data,
         "metrics": metrics,
+        "all": {key: value for key, value in row._asdict().items() if isinstance(value, float)},
     }
