@@ -72,6 +72,13 @@ def test_variants_differ_in_the_model_alone():
     assert projection["DICL"].folder != metrics["DICL"].folder
 
 
+def test_a_recipe_that_starts_from_weights_is_refused():
+    for name, change in (("chairs-1", "start="), ("finetune", "needs_weights=false")):
+        with pytest.raises(InputError, match="start from trained weights"):
+            list_variants("metrics", read_recipe(name, []), [0])
+        assert list_variants("metrics", read_recipe(name, [change]), [0])
+
+
 def test_every_variant_has_its_row_in_the_paper():
     rows = [(row.study, row.variant) for row in PUBLISHED_ABLATIONS]
     assert rows == [(study, name) for study, names in STUDIES.items() for name in names]

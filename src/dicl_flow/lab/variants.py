@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import TrainConfig, to_toml
-from ..errors import unknown_name
+from ..errors import InputError, unknown_name
 
 STUDIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "metrics": {  # the paper's table 3: all without DAP
@@ -60,9 +60,15 @@ class Variant:
 
 
 def list_variants(study: str, base: TrainConfig, seeds: Iterable[int]) -> list[Variant]:
-    """All variants of a study, seed by seed."""
+    """All variants of a study, seed by seed; each starts from random weights."""
     if study not in STUDIES:
         raise unknown_name("study", study, STUDIES)
+    if base.start or base.needs_weights:
+        raise InputError(
+            f"{base.name!r} is meant to start from trained weights, which the variants of a study "
+            f"cannot share; to start them from random ones: `changes=['start=']` and "
+            f"`changes=['needs_weights=false']`"
+        )
     return [
         Variant(name, replace(_with_model(base, changes), seed=seed))
         for seed in seeds
