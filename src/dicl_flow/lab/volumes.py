@@ -112,7 +112,7 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
     model = estimator.model
     with ExitStack() as hooks:
         for stride, level in model.levels.items():
-            parts = {"before": level.matcher, "level": level}
+            parts: dict[str, Any] = {"before": level.matcher, "level": level}
             if isinstance(level, DiclLevel):
                 parts["after"] = level.projection
             for what, module in parts.items():
