@@ -77,8 +77,7 @@ def ablate(
 
       dicl-flow ablate projection --seeds 3 --pairs 20000 --data rendered=PHOTOS -o runs/ablation
 
-      dicl-flow ablate metrics --protocol paper --data chairs=FlyingChairs_release --data
-      things-clean=FlyingThings3D_subset --data sintel-clean=Sintel -o runs/paper
+      dicl-flow ablate hosts --protocol paper --data chairs=FlyingChairs_release -o runs/paper
 
       dicl-flow ablate figures --data rendered=PHOTOS -o runs/figures
     """

@@ -169,7 +169,8 @@ class Trainer:
 
     def _training_mode(self) -> None:
         self.parallel.train()
-        freeze_parts(self.model, self.config.optimizer.frozen or ())
+        if self.config.optimizer.frozen:
+            freeze_parts(self.model, self.config.optimizer.frozen)
         if self.config.optimizer.freeze_norm:
             freeze_norms(self.model)
 
