@@ -40,7 +40,7 @@ def small_changes(name):
     changes = [SMALL_LEVELS, "model.multiple=1", "augment.crop=[32,48]", "loss.matched=[0.4,0.8]"]
     if name != "chairs-0":
         changes.append("loss.refined=[0.5,1.0]")
-    if name == "every-level":
+    if name in ("every-level", "figures"):
         changes.append("loss.matching=[1.0,0.0]")
     # reduced precision has separate tests
     return [*changes, "render.sizes=[]", "optimizer.precision=fp32", "backend=plain"]

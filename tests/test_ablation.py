@@ -2,25 +2,38 @@
 
 import json
 import signal
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 
 import pytest
 import torch
 from children import TESTS, run_child
-from fake_trees import make_chairs, make_sintel
+from fake_trees import make_chairs, make_kitti15, make_sintel, make_things
 from signal_child import signal_after
 from small_study import RECIPE
 
 from dicl_flow.config import MATCHERS
+from dicl_flow.data import list_pairs, read_frames
 from dicl_flow.errors import InputError
-from dicl_flow.evaluation import PUBLISHED_ABLATIONS
-from dicl_flow.lab import ablation
+from dicl_flow.estimation.estimator import load
+from dicl_flow.evaluation import PUBLISHED_ABLATIONS, score_pair
+from dicl_flow.lab import ablation, variants
 from dicl_flow.lab.study_scenes import keep_to, split_photos
-from dicl_flow.lab.variants import STUDIES, list_variants
+from dicl_flow.lab.variants import STUDIES, list_variants, paper_variants
+from dicl_flow.models import build
 from dicl_flow.ops import size_in_multiples
 from dicl_flow.training import SceneSource, read_recipe
-from dicl_flow.weights import read_weights
+from dicl_flow.weights import (
+    Weights,
+    encode_weights,
+    halve,
+    in_parts,
+    load_model,
+    read_weights,
+    store,
+)
 
 pytestmark = pytest.mark.heavy
 
@@ -72,9 +85,17 @@ def test_variants_differ_in_the_model_alone():
     assert projection["DICL"].folder != metrics["DICL"].folder
 
 
+def test_a_recipe_that_starts_from_weights_is_refused():
+    for name, change in (("chairs-1", "start="), ("finetune", "needs_weights=false")):
+        with pytest.raises(InputError, match="start from trained weights"):
+            list_variants("metrics", read_recipe(name, []), [0])
+        assert list_variants("metrics", read_recipe(name, [change]), [0])
+
+
 def test_every_variant_has_its_row_in_the_paper():
     rows = [(row.study, row.variant) for row in PUBLISHED_ABLATIONS]
-    assert rows == [(study, name) for study, names in STUDIES.items() for name in names]
+    tables = {study: names for study, names in STUDIES.items() if study != "figures"}
+    assert rows == [(study, name) for study, names in tables.items() for name in names]
 
 
 def test_the_folder_name_knows_what_matters():
@@ -167,6 +188,99 @@ def test_seeds_are_averaged_and_their_spread_is_told(command, run, tmp_path):
     data = ["--data", f"sintel-clean={tmp_path / 'Sintel'}"]
     assert run(*command, *data, "--seeds", 2, "--pairs", 2)[0] == 0
     assert "1 or 2 seeds" in (tmp_path / "out" / "projection.md").read_text()
+
+
+def test_the_stages_of_the_paper():
+    metrics = paper_variants("metrics", [], [0, 1])
+    assert len(metrics) == 10
+    for variant in metrics:
+        names = [stage.name for stage in variant.stages]
+        assert names == ["chairs-0", "chairs-1", "chairs-2", "things"]
+        assert [stage.model.context for stage in variant.stages] == [False, True, True, True]
+        assert not any(stage.model.projection for stage in variant.stages)
+    assert metrics[0].pairs == 150_000 * 64 + 220_000 * 16
+    without, with_dap = paper_variants("projection", [], [0])
+    assert [stage.model.projection for stage in with_dap.stages] == [False, False, True, True]
+    assert without.folder == metrics[4].folder  # trained once
+    for variant in paper_variants("hosts", [], [0]):
+        assert [stage.start for stage in variant.stages] == ["", "chairs-1"]
+        assert {stage.model.host for stage in variant.stages} <= {"pwcnet", "vcn"}
+    with pytest.raises(InputError, match="unknown study of the paper 'figures'"):
+        paper_variants("figures", [], [0])
+
+
+def test_the_paper_s_protocol_end_to_end(run, tmp_path, monkeypatch):
+    """Stage by stage on Chairs and Things; Chairs is scored before Things, the rest after it."""
+    stages = []
+    for name, data in (("first", "chairs"), ("second", "things-clean")):
+        stages.append(tmp_path / f"{name}.toml")
+        text = RECIPE.replace('"rendered"', f'"{data}"').replace('"tiny"', f'"{name}"')
+        stages[-1].write_text(text.replace("steps = 1", "steps = 3\nworkers = 0"))
+    monkeypatch.setitem(variants.PAPER_STAGES, "projection", [*map(str, stages)])
+    monkeypatch.setitem(STUDIES, "projection", {"DICL": STUDIES["projection"]["DICL"]})
+    roots = {"chairs": make_chairs, "things-clean": make_things}
+    scored = {"sintel-clean": make_sintel, "kitti15": make_kitti15}
+    data = [f"--data={name}={make(tmp_path / name)}" for name, make in {**roots, **scored}.items()]
+    out = tmp_path / "out"
+    command = ["ablate", "projection", "--protocol", "paper", "-o", out, "--device", "cpu", "-q"]
+    code, _, err = run(*command, data[0], *data[2:])
+    assert code == 2
+    assert "the recipe trains on 'things-clean'" in err
+    with monkeypatch.context() as patch:  # in the second stage
+        signal_after("SIGINT", 3, "dicl_flow.training.run_folder:RunFolder.save", patch.setattr)
+        assert run(*command, *data)[0] == 128 + signal.SIGINT
+    assert run(*command, *data)[0] == 0
+    (pair,) = list_pairs("chairs:val", tmp_path / "chairs", needs_truth=True)
+    ((name, result),) = results(out).items()
+    assert set(result["scores"]) == {"chairs:val", *scored}
+    assert result["trained_pairs"] == 12
+    origin = read_weights(out / name / "weights.safetensors").about["started_from"]
+    assert origin.startswith("first/weights.safetensors")
+    first = load(out / name / "first" / "weights.safetensors", "cpu", "fp32")
+    epe = score_pair(pair, first(*read_frames(pair)).flow).values["epe"]
+    assert result["scores"]["chairs:val"]["metrics"]["epe"] == pytest.approx(epe)
+    assert not [*(out / name).glob("*/last.ckpt")]
+    assert {path.suffix for path in out.glob("projection.*")} == {".md", ".json"}
+    code, _, err = run(*command, "--pairs", 2)
+    assert code == 2
+    assert "leave out --pairs" in err
+
+
+def test_variants_that_share_a_frozen_feature_net(command, run, tmp_path, monkeypatch):
+    """The small files of the figures: they hold what was trained, and name what they complete."""
+    recipe = read_recipe(str(tmp_path / "tiny.toml"), [])
+    torch.manual_seed(5)
+    model = build(replace(recipe.model, matcher="dicl"))
+    whole = halve(Weights(model.config, model.state_dict()))
+    packaged = tmp_path / "packaged"
+    packaged.mkdir()
+    base = packaged / "rendered.safetensors"
+    base.write_bytes(encode_weights(whole))
+    monkeypatch.setattr(store, "_PACKAGED", packaged)
+    monkeypatch.setitem(store.PACKAGED_SHA256, "rendered", sha256(base.read_bytes()).hexdigest())
+    figures = {name: STUDIES["figures"][name] for name in ("dot product", "DICL with DAP")}
+    monkeypatch.setitem(STUDIES, "figures", figures)
+    command[1] = "figures"
+    command += [*RENDERED, "--pairs", 2, "--set", "needs_weights=true"]
+    command += ["--set", 'optimizer.frozen=["features", "context"]']
+    code, printed, _ = run(*command, "--json")
+    assert code == 0
+    written = [Path(path) for path in json.loads(printed)["written"]]
+    small = [path for path in written if path.suffix == ".safetensors"]
+    assert [path.stem for path in small] == ["dot-product", "dicl-with-dap"]
+    for path in small:
+        assert path.stat().st_size < 0.5 * base.stat().st_size
+        found = read_weights(path)
+        load_model(found)
+        for key, tensor in found.tensors.items():
+            if in_parts(key, ["features", "context"]):
+                assert torch.equal(tensor, whole.tensors[key])
+    dicl = read_weights(small[1]).tensors
+    for key in ("levels.8.matcher.net.0.conv.weight", "levels.8.projection.weight"):
+        assert not torch.equal(dicl[key], whole.tensors[key])
+    monkeypatch.setitem(store.PACKAGED_SHA256, "rendered", "0" * 64)
+    with pytest.raises(InputError, match="not those of this version"):
+        read_weights(small[0])
 
 
 FIRST_CHECKPOINT = (1, "dicl_flow.training.run_folder:RunFolder.save")

@@ -19,7 +19,9 @@ from dicl_flow.evaluation import dis, score_pair
 from dicl_flow.files import write_flow
 from dicl_flow.lab import layer_costs as layers
 from dicl_flow.lab import layer_runs, volumes
+from dicl_flow.lab.given_flows import find_flows
 from dicl_flow.lab.peaks import Peaks
+from dicl_flow.lab.pixel import _cell
 from dicl_flow.lab.projection_kernels import (
     projection_kernels,
     summarize_kernel,
@@ -145,10 +147,41 @@ def test_a_network_without_dap_has_one_volume():
         assert torch.equal(volume.before, volume.after)
 
 
-def test_other_hosts_are_refused(monkeypatch):
-    other = SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(host="pwcnet")))
+@pytest.mark.parametrize("host", ["pwcnet", "vcn"])
+def test_volumes_of_other_hosts_are_those_of_their_matcher(host):
+    reader = estimator(replace(SMALL.with_host(host), matcher="dicl"))
+    image1, image2 = formula.pair(*SIZE)
+    scores, levels = {}, []
+    for stride, level in reader.model.levels.items():
+        level.matcher.register_forward_hook(
+            lambda module, inputs, output, stride=int(stride): scores.update({stride: output})
+        )
+    reader.model.register_forward_hook(lambda module, images, output: levels.extend(output))
+    found = read_volumes(reader, image1, image2)
+    for level, (stride, volume) in zip(levels, found.levels.items(), strict=True):
+        expected = displacement_probability(scores[stride][:, 0])[0]
+        torch.testing.assert_close(volume.before, expected)
+        assert torch.equal(volume.before, volume.after)
+        assert torch.equal(volume.matched, level.matched[0])
+        assert volume.start.shape == volume.matched.shape
+    assert found.levels[8].start.abs().max() == 0
+    upsampled = reader.model.upsample(levels[0].refined, tuple(found.levels[4].start.shape[-2:]))
+    if host == "vcn":  # PWC-Net enlarges it with a learned layer
+        torch.testing.assert_close(found.levels[4].start, upsampled[0])
+    expected = reader(image1, image2).flow
+    np.testing.assert_allclose(found.to_frame(levels[-1].refined[0]), expected, atol=1e-5)
+
+
+def test_the_cell_of_a_pixel():
+    assert [_cell(place, 64, 8, "dicl") for place in (-0.4, 0, 4, 5, 63)] == [0, 0, 0, 1, 7]
+    assert [_cell(place, 64, 8, "vcn") for place in (-0.4, 7, 8, 63)] == [0, 0, 1, 7]
+
+
+def test_hosts_with_their_own_matcher_are_refused(monkeypatch):
+    config = SimpleNamespace(host="pwcnet", matcher=None)
+    other = SimpleNamespace(model=SimpleNamespace(config=config))
     monkeypatch.setattr(volumes, "load", lambda *_: other)
-    with pytest.raises(InputError, match="host 'pwcnet'"):
+    with pytest.raises(InputError, match="host 'pwcnet' with its own matcher"):
         open_networks([None], "cpu")
 
 
@@ -341,6 +374,45 @@ def test_compare_command(run, tmp_path, pair, arguments, weights):
     bare = [*arguments[:3], "--device", "cpu"]
     assert run("analyze", "compare", "dis", *bare, "-o", tmp_path / "bare")[0] == 0
     assert "warping_error" in read(tmp_path / "bare", "compare")["totals"]["dis"]
+
+
+def test_compare_takes_flow_files_of_other_methods(run, tmp_path, pair, arguments):
+    (tmp_path / "other").mkdir()
+    write_flow(tmp_path / "other" / "one.png", np.tile(np.float32([3, -2]), (*SIZE, 1)))
+    flows = [f"file={pair.truth}", f"folder={tmp_path / 'other'}"]
+    out = tmp_path / "out"
+    assert run("analyze", "compare", *flows, *arguments, "-o", out)[0] == 0
+    totals = read(out, "compare")["totals"]
+    assert {name: total["epe"] for name, total in totals.items()} == {"file": 0, "folder": 1}
+
+    small = tmp_path / "small.flo"
+    write_flow(small, np.zeros((3, 4, 2), np.float32))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    wrong = {
+        f"x={empty}": "no flow of one in",
+        f"x={small}": "small.flo: the estimate has the shape",
+    }
+    for flow, message in wrong.items():
+        code, _, err = run("analyze", "compare", flow, *arguments, "-o", tmp_path / "new")
+        assert code == 2
+        assert message in err
+
+
+def test_a_folder_of_flows_is_laid_out_as_eval_keeps_it_or_as_benchmarks_do(tmp_path):
+    pairs = [FlowPair(f"kitti15:noc/00000{n}_10", tmp_path, tmp_path) for n in range(2)]
+    kept = tmp_path / "kitti15-noc" / "000000_10.flo"
+    kept.parent.mkdir()
+    kept.touch()
+    published = tmp_path / "000001_10.png"
+    published.touch()
+    found = find_flows(f"other={tmp_path}", pairs)
+    assert [*found.files.values()] == [kept, published]
+    assert find_flows("rendered", pairs) is None
+    with pytest.raises(InputError, match="one flow, but there are 2 pairs"):
+        find_flows(f"other={kept}", pairs)
+    with pytest.raises(FileNotFoundError, match="NAME=PATH, but there is no"):
+        find_flows("other=nowhere", pairs)
 
 
 @pytest.mark.parametrize(

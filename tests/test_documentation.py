@@ -51,6 +51,7 @@ EXEMPT = {
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
     r"python benchmarks/pwcnet_start\.py.*": "needs minutes",
+    r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
 }
 """Commands that are not run, as whole-line patterns, and why."""

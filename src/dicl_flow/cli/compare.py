@@ -11,7 +11,11 @@ from .outputs import check_outputs, files_of, refuse_inputs
 
 def compare(
     methods: Annotated[
-        list[str], typer.Argument(metavar="METHOD", help="Weights, or a baseline: dis.")
+        list[str],
+        typer.Argument(
+            metavar="METHOD",
+            help="Weights, a baseline (dis), or flow files of another method: NAME=PATH.",
+        ),
     ],
     output: analyze.Output,
     pair: analyze.Pair = None,
@@ -28,28 +32,37 @@ def compare(
 ) -> None:
     """Draw several methods on the same pairs: estimates, error maps, EPE in the corner.
 
+    NAME=PATH is a flow file, or a folder with DATA/PAIR.flo or PAIR.flo for each pair (or .png,
+    .pfm …), as other methods write them and as eval --keep does.
+
     Examples:
 
       dicl-flow analyze compare rendered dis --data kitti15=KITTI2015 --limit 5 -o sheets
+
+      dicl-flow analyze compare rendered raft=raft/kitti --data kitti15=KITTI2015 -o sheets
     """
     import json
 
     from ..evaluation import BASELINES, pool
     from ..files import encode_image, write_files
+    from ..lab.given_flows import find_flows
     from ..weights import resolve
 
     check_outputs(folders=[output])
     pairs = analyze.find_pairs(pair, truth, data, limit)
     sheets = {item.name: output / f"{_file_name(item.name)}.png" for item in pairs}
     numbers = output / "compare.json"
-    refuse_inputs([*sheets.values(), numbers], [*files_of(pairs), *methods])
-    for name in filter(lambda name: name not in BASELINES, methods):
-        resolve(name)  # a missing file is named before torch is imported
+    found = [find_flows(method, pairs) or method for method in methods]
+    given = [path for flows in found if not isinstance(flows, str) for path in flows.files.values()]
+    refuse_inputs([*sheets.values(), numbers], [*files_of(pairs), *methods, *given])
+    for name in found:
+        if isinstance(name, str) and name not in BASELINES:
+            resolve(name)  # a missing file is named before torch is imported
 
     from ..lab.compare import compare as compare_pair
     from ..lab.compare import open_methods
 
-    opened = open_methods(methods, **options.compute(device, precision, backend, memory_limit))
+    opened = open_methods(found, **options.compute(device, precision, backend, memory_limit))
     output.mkdir(parents=True, exist_ok=True)
     scores: dict[str, dict[str, Any]] = {name: {} for name in opened}
     for item in options.track(pairs, "pairs", quiet=quiet):
@@ -59,7 +72,7 @@ def compare(
         for name, score in comparison.scores.items():
             scores[name][item.name] = score
     totals = {name: pool(by_pair.values()).values for name, by_pair in scores.items()}
-    by_pair = {n: {p: score.values for p, score in found.items()} for n, found in scores.items()}
+    by_pair = {n: {p: score.values for p, score in known.items()} for n, known in scores.items()}
     document = json.dumps({"totals": totals, "pairs": by_pair}, indent=1) + "\n"
     write_files({numbers: document.encode()})
     report(totals, [*sheets.values(), numbers], quiet=quiet, as_json=as_json)

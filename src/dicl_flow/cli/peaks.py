@@ -23,6 +23,9 @@ def peaks(
     level. With truth also: the error of the flow before the context net, read off as the most
     probable displacement (winner takes all) or as the expected one (soft-argmin).
 
+    PWC-Net and VCN with a learned matcher: the 81 probabilities are a softmax of its scores, which
+    these networks do not compute themselves.
+
     Examples:
 
       dicl-flow analyze peaks --data sintel-clean=Sintel -o peaks

@@ -29,6 +29,9 @@ def pixel(
     probability, and the displacement that would be correct given the coarser levels, in cells of
     that level (at stride 8, a cell is 8 pixels of the frame).
 
+    PWC-Net and VCN with a learned matcher: the probabilities are a softmax of its scores, which
+    these networks do not compute themselves.
+
     Examples:
 
       dicl-flow analyze pixel 300 200 --pair one.png two.png --truth flow.flo -o pixel

@@ -15,6 +15,7 @@ OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 BACKENDS = ("plain", "fused")
 TRAINING_PRECISIONS = ("fp32", "bf16")
+FREEZABLE = ("features", "context")
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,18 @@ class OptimizerConfig:
     """fp32, or bf16 for the convolutions; softmax, flow and loss are always float32."""
     freeze_norm: bool = False
     """Keep the batch norm statistics fixed (small batches, fine-tuning)."""
+    frozen: tuple[str, ...] | None = None
+    """Parts that are taken from the weights to start from and not trained: "features" (the feature
+    net), "context" (the context nets). All other parts then start from random weights."""
 
     def __post_init__(self) -> None:
         if self.kind not in OPTIMIZERS:
             raise unknown_name("optimizer.kind", self.kind, OPTIMIZERS)
         if self.precision not in TRAINING_PRECISIONS:
             raise unknown_name("optimizer.precision", self.precision, TRAINING_PRECISIONS)
+        for part in self.frozen or ():
+            if part not in FREEZABLE:
+                raise unknown_name("optimizer.frozen", part, FREEZABLE)
         _at_least("optimizer.accumulate", self.accumulate, 1)
         for key in ("weight_decay", "clip"):
             _at_least(f"optimizer.{key}", getattr(self, key), 0)
@@ -168,6 +175,10 @@ class TrainConfig:
         if self.backend == "fused" and self.optimizer.accumulate > 1:
             raise InputError(
                 "backend='fused' computes a batch at once; optimizer.accumulate must be 1"
+            )
+        if self.optimizer.frozen and not (self.start or self.needs_weights):
+            raise InputError(
+                "optimizer.frozen needs weights to start from; set needs_weights = true"
             )
         if not self.data:
             raise InputError("data is empty; name at least one data set: [[data]] name = …")

@@ -27,7 +27,7 @@ from ..training import (
     open_source,
     train,
 )
-from ..weights import encode_weights, halve, load_model, read_weights
+from ..weights import Weights, encode_weights, halve, leave_out, load_model, read_weights
 from .study_scenes import Curve, held_out_scenes, keep_to, score_scenes, split_photos
 from .variants import Variant
 
@@ -64,9 +64,25 @@ class VariantFolder:
     """The files of one variant; it is finished when the results exist."""
 
     def __init__(self, root: Path, variant: Variant) -> None:
+        self.variant = variant
         self.run = RunFolder(root / variant.folder)
         self.results = self.run.path / "results.json"
         self.curve = self.run.path / "curve.json"
+
+    def stage(self, config: TrainConfig) -> RunFolder:
+        """Return the folder of one of several stages."""
+        return RunFolder(self.run.path / config.name)
+
+    def weights_for(self, data: str) -> Path:
+        """Return the weights to score on a data set: on Chairs, those trained on Chairs alone."""
+        on_chairs = [
+            stage
+            for stage in self.variant.stages
+            if all(entry.name.startswith("chairs") for entry in stage.data)
+        ]
+        if data.startswith("chairs") and on_chairs and on_chairs[-1] != self.variant.config:
+            return self.stage(on_chairs[-1]).weights
+        return self.run.weights
 
     def read(self) -> VariantResult | None:
         """Return the results, if training has finished."""
@@ -107,7 +123,14 @@ class Laboratory:
         curve = Curve(folder.curve, config, self.scenes)
         source, processes = self.source(config), Processes(self.device)
         outcome = train(
-            config, source, folder.run, processes, resume=True, watch=curve, quiet=self.quiet
+            config,
+            source,
+            folder.run,
+            processes,
+            initial=variant.start and variant.start.path,
+            resume=True,
+            watch=curve,
+            quiet=self.quiet,
         )
         if outcome.finished:
             self._conclude(variant, folder, curve)
@@ -118,17 +141,29 @@ class Laboratory:
         weights = halve(read_weights(folder.run.weights))
         count = sum(len(scene.flow) for scene in self.scenes)
         metrics = score_scenes(weights, self.scenes).values
-        result = VariantResult(
-            config=to_toml(variant.config),
-            seed=variant.config.seed,
-            trained_pairs=variant.pairs,
-            device=_device_name(self.device),
-            parameters=count_parameters(load_model(weights)),
-            pairs_per_second=_speed(folder.run.log),
-            curve=curve.points,
-            scores={HELD_OUT: DataScore(count, metrics)},
-        )
+        result = first_result(variant, weights, folder.run.log, self.device)
+        held_out = {HELD_OUT: DataScore(count, metrics)}
+        result = replace(result, curve=curve.points, scores=held_out)
+        frozen = variant.config.optimizer.frozen
+        if variant.start and frozen:
+            weights = leave_out(weights, variant.start.path, frozen)
         folder.write(result, encode_weights(weights))
+
+
+def first_result(
+    variant: Variant, weights: Weights, log: Path, device: torch.device
+) -> VariantResult:
+    """Return what is known of a trained variant before it is scored."""
+    return VariantResult(
+        config="\n".join(map(to_toml, variant.stages)),
+        seed=variant.config.seed,
+        trained_pairs=variant.pairs,
+        device=_device_name(device),
+        parameters=count_parameters(load_model(weights)),
+        pairs_per_second=_speed(log),
+        curve={},
+        scores={},
+    )
 
 
 def open_laboratory(
@@ -170,9 +205,10 @@ def evaluate_variant(
     known = result.scores.get(data)
     if known is not None and set(known.pairs) == {pair.name for pair in pairs}:
         return True
-    if not folder.run.weights.exists():
+    weights = folder.weights_for(data)
+    if not weights.exists():
         return False
-    estimator = load(folder.run.weights, device, "fp32")
+    estimator = load(weights, device, "fp32")
     scores = score_predictions(predict(watched or pairs, lambda *frames: estimator(*frames).flow))
     by_pair = {name: score.values for name, score in scores.items()}
     total = pool(scores.values()).values

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..evaluation import Grid, grid_markdown
+from ..files import read_bytes
 from .ablation import VariantFolder, VariantResult
 from .ablation_table import ablation_document, ablation_grid, ablation_json, ablation_plot
 from .variants import Variant
@@ -27,9 +28,20 @@ def finished_variants(variants: Iterable[Variant], folder: Path) -> dict[Variant
     if not finished:
         raise InputError(
             f"{folder} holds no finished variant of this study, recipe, seed and number of "
-            f"pairs; train them with `roots={{'rendered': PHOTOS}}`"
+            f"pairs; train them with the data of the recipe, such as `roots={{'rendered': PHOTOS}}`"
         )
     return finished
+
+
+def small_files(variants: Iterable[Variant], folder: Path) -> dict[Path, bytes]:
+    """Return the weights of the first seed of each variant as dot-product.safetensors and so on."""
+    files: dict[Path, bytes] = {}
+    for variant in variants:
+        weights = VariantFolder(folder, variant).run.weights
+        name = variant.name.lower().replace(" ", "-")
+        if weights.exists():
+            files.setdefault(folder / f"{name}.safetensors", read_bytes(weights))
+    return files
 
 
 def report_study(study: str, finished: Mapping[Variant, VariantResult], folder: Path) -> Report:
@@ -38,11 +50,10 @@ def report_study(study: str, finished: Mapping[Variant, VariantResult], folder: 
     for variant, result in finished.items():
         results.setdefault(variant.name, []).append(result)
     grid = ablation_grid(study, results)
-    figure = f"![EPE on held-out scenes against the pairs seen]({study}.svg)"
-    contents = {
-        "md": f"{grid_markdown(grid)}\n\n{figure}\n".encode(),
-        "json": ablation_json(study, results).encode(),
-        **{kind: ablation_plot(study, results, kind) for kind in ("svg", "png")},
-    }
+    text, curves = f"{grid_markdown(grid)}\n", {}
+    if any(result.curve for result in finished.values()):  # the paper's stages have no scenes
+        text += f"\n![EPE on held-out scenes against the pairs seen]({study}.svg)\n"
+        curves = {kind: ablation_plot(study, results, kind) for kind in ("svg", "png")}
+    contents = {"md": text.encode(), "json": ablation_json(study, results).encode(), **curves}
     files = {folder / f"{study}.{kind}": content for kind, content in contents.items()}
     return Report(grid, ablation_document(study, results), files)

@@ -1,6 +1,7 @@
 """Compare methods on the same pairs: one sheet per pair with estimates and their errors."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -9,13 +10,16 @@ from ..data import FlowPair, read_frames, read_sample
 from ..errors import InputError
 from ..estimation.estimator import load
 from ..evaluation import BASELINES, Score, endpoint_error, score_pair
+from ..evaluation.metrics import check_estimate
 from ..evaluation.score import warping_difference
-from ..files import Array
+from ..files import Array, read_flow
 from ..pictures.sheets import contact_sheet, thumbnail, write_on
 from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
+from .given_flows import GivenFlows
 from .volumes import weights_name
 
-FlowMethod: TypeAlias = Callable[[Array, Array], Array]
+FlowMethod: TypeAlias = Callable[[FlowPair, Array, Array], Array]
+"""A pair and its frames -> the flow."""
 
 _CELL = (448, 336)  # px
 
@@ -28,28 +32,48 @@ class Comparison(NamedTuple):
     """By method."""
 
 
-def open_methods(names: Sequence[str], **options: Any) -> dict[str, FlowMethod]:
-    """Open baselines by name, everything else as weights, with `options` of `load`."""
+def open_methods(entries: Sequence[str | GivenFlows], **options: Any) -> dict[str, FlowMethod]:
+    """Open baselines by name and given flows; else weights, with `options` of `load`."""
     methods: dict[str, FlowMethod] = {}
-    for entry in names:
-        name = entry if entry in BASELINES else weights_name(entry)
+    for entry in entries:
+        name = _name(entry)
         if name in methods:
-            raise InputError(f"two methods are called {name!r}; rename a weights file")
-        methods[name] = BASELINES[entry]() if entry in BASELINES else _network(entry, options)
+            raise InputError(f"two methods are called {name!r}; rename one of them")
+        methods[name] = _open(entry, options)
     return methods
 
 
 def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
     """Estimate, score and draw one pair."""
     frames = read_frames(pair)
-    flows = {name: method(*frames) for name, method in methods.items()}
+    flows = {name: method(pair, *frames) for name, method in methods.items()}
     scores = {name: score_pair(pair, flow) for name, flow in flows.items()}
     return Comparison(_draw(pair, frames, flows, scores), scores)
 
 
-def _network(weights: str, options: Mapping[str, Any]) -> FlowMethod:
-    estimator = load(weights, **options)
-    return lambda *frames: estimator(*frames).flow
+def _name(entry: str | GivenFlows) -> str:
+    if isinstance(entry, GivenFlows):
+        return entry.name
+    return entry if entry in BASELINES else weights_name(entry)
+
+
+def _open(entry: str | GivenFlows, options: Mapping[str, Any]) -> FlowMethod:
+    if isinstance(entry, GivenFlows):
+        return lambda pair, image1, _: _read(entry.files[pair.name], image1)
+    if entry in BASELINES:
+        baseline = BASELINES[entry]()
+        return lambda _, *frames: baseline(*frames)
+    estimator = load(entry, **options)
+    return lambda _, *frames: estimator(*frames).flow
+
+
+def _read(path: Path, image1: Array) -> Array:
+    flow = read_flow(path)
+    try:
+        check_estimate(flow, (image1.shape[0], image1.shape[1]))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    return flow
 
 
 def _draw(

@@ -96,15 +96,26 @@ def _pixel_map(
 
 def _place(volumes: Volumes, volume: LevelVolume, pixel: tuple[int, int]) -> tuple[int, int]:
     """The cell of a level, (column, row), that contains a pixel of the frame."""
-    sizes = (volumes.frame_size, volumes.resized_size, volumes.network_size)
     row, column = (
-        # the frame is resized with pixels as areas; inside the network, corners are aligned
-        round(((place + 0.5) * resized / side - 0.5) * (small - 1) / (large - 1))
+        # the frame is resized with pixels as areas
+        _cell((place + 0.5) * resized / side - 0.5, large, small, volumes.model.config.host)
         for place, side, resized, large, small in zip(
-            reversed(pixel), *sizes, volume.start.shape[-2:], strict=True
+            reversed(pixel),
+            volumes.frame_size,
+            volumes.resized_size,
+            volumes.network_size,
+            volume.start.shape[-2:],
+            strict=True,
         )
     )
-    return max(column, 0), max(row, 0)
+    return column, row
+
+
+def _cell(place: float, large: int, small: int, host: str) -> int:
+    """The cell of a map with `small` cells at a place of a frame with `large` pixels."""
+    if host == "vcn":  # pixels are areas
+        return int((place + 0.5) * small / large)
+    return max(round(place * (small - 1) / (large - 1)), 0)  # corners are aligned
 
 
 def _frame_pixels(volumes: Volumes, level_size: tuple[int, int]) -> Array:

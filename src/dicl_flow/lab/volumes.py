@@ -12,9 +12,10 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, load
 from ..estimation.feeding import Feeding
 from ..files import Array
-from ..models import DiclFlow, LevelFlow
+from ..models import FlowNetwork, LevelFlow
 from ..models.dicl import DiclLevel
-from ..ops import displacement_probability, expected_displacement, upsample_flow
+from ..models.pwcnet import PwcLevel
+from ..ops import displacement_probability, expected_displacement
 from ..weights import resolve
 
 _NO_TILES = 2**60  # bytes: a level must see the whole frame
@@ -24,13 +25,14 @@ class LevelVolume(NamedTuple):
     """The probabilities and flows of one level for one pair."""
 
     before: Tensor
-    """(U, V, H, W): the probability of each displacement according to the matcher."""
+    """(U, V, H, W): the probability of each displacement: a softmax of the matcher's scores. Hosts
+    other than "dicl" have no such softmax; they filter or decode the scores instead."""
     after: Tensor
     """The same after the projection; equal if there is none."""
     start: Tensor
     """(2, H, W): the coarser flow that the displacements are added to."""
     matched: Tensor
-    """(2, H, W): the flow read off the scores."""
+    """(2, H, W): the matched flow of the level."""
     refined: Tensor
     """(2, H, W): the matched flow after correction by the context net."""
 
@@ -39,7 +41,7 @@ class LevelVolume(NamedTuple):
 class Volumes:
     """All levels for one pair."""
 
-    model: DiclFlow
+    model: FlowNetwork
     levels: dict[int, LevelVolume]
     """By stride, coarsest first."""
     frame_size: tuple[int, int]
@@ -65,7 +67,7 @@ class Volumes:
 
     def to_frame(self, flow: Tensor) -> Array:
         """Bring a level's flow (2, h, w) to the frame, (H, W, 2), as the estimator does."""
-        full = upsample_flow(flow[None], self.network_size)
+        full = self.model.upsample(flow[None], self.network_size)
         return self.feeding.unfit_flow(full, self.frame_size)[0].permute(1, 2, 0).cpu().numpy()
 
 
@@ -77,10 +79,11 @@ def open_networks(weights: Sequence[str | None], device: str) -> dict[str, FlowE
         if name in estimators:
             raise InputError(f"two weights files are called {name!r}; rename one of them")
         estimators[name] = load(entry, device, "fp32", "plain", _NO_TILES)
-        host = estimators[name].model.config.host
-        if host != "dicl":
+        config = estimators[name].model.config
+        if config.host != "dicl" and config.matcher is None:
             raise InputError(
-                f"{name} has the host {host!r}: this analysis reads the levels of the host 'dicl'"
+                f"{name} has the host {config.host!r} with its own matcher, whose products are no "
+                f"scores to compare; this analysis needs a matcher such as 'dicl' in it"
             )
     return estimators
 
@@ -106,35 +109,48 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
 
         return hook
 
+    model = estimator.model
     with ExitStack() as hooks:
-        for stride, level in estimator.model.levels.items():
-            assert isinstance(level, DiclLevel)
-            parts = {"before": level.matcher, "after": level.projection, "level": level}
+        for stride, level in model.levels.items():
+            parts: dict[str, Any] = {"before": level.matcher, "level": level}
+            if isinstance(level, DiclLevel):
+                parts["after"] = level.projection
             for what, module in parts.items():
                 hooks.callback(module.register_forward_hook(keep(stride, what)).remove)
         estimator(image1, image2)
-    assert isinstance(estimator.model, DiclFlow)
     levels = {
-        int(stride): _volume(kept[stride, "before"], kept[stride, "after"], *kept[stride, "level"])
-        for stride in estimator.model.levels
+        int(stride): _volume(
+            level,
+            kept[stride, "before"].squeeze(1),  # (B, U, V, H, W)
+            kept.get((stride, "after")),
+            *kept[stride, "level"],
+        )
+        for stride, level in model.levels.items()
     }
     size = (image1.shape[0], image1.shape[1])
-    return Volumes(estimator.model, levels, size, estimator.plan.last)
+    return Volumes(model, levels, size, estimator.plan.last)
 
 
 def _volume(
-    before: Tensor, after: Tensor, inputs: tuple[Tensor, ...], found: LevelFlow
+    level: Any, scores: Tensor, projected: Tensor | None, inputs: tuple[Any, ...], output: Any
 ) -> LevelVolume:
-    features1, _, _, coarse_flow = inputs
-    start = torch.zeros_like(features1[:, :2]) if coarse_flow is None else coarse_flow
-    scores = before.squeeze(1)  # (B, U, V, H, W)
+    found: LevelFlow = output if isinstance(level, DiclLevel) else output[0]
+    start = _start(level, inputs)
     return LevelVolume(
         displacement_probability(scores)[0],
-        displacement_probability(after)[0],
-        start[0],
+        displacement_probability(scores if projected is None else projected)[0],
+        torch.zeros_like(found.matched[0]) if start is None else start[0],
         found.matched[0],
         found.refined[0],
     )
+
+
+def _start(level: Any, inputs: tuple[Any, ...]) -> Tensor | None:
+    """The coarser flow (B, 2, H, W), in pixels of the level; None at the coarsest."""
+    if isinstance(level, PwcLevel):
+        carried = inputs[2]
+        return None if carried is None else level.scale * carried.flow
+    return inputs[3] if isinstance(level, DiclLevel) else inputs[2]
 
 
 def winner(probability: Tensor) -> Tensor:

@@ -11,15 +11,20 @@ from ..config import OptimizerConfig, TrainConfig
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, *, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Return Adam or AdamW; norms, biases and the projection have no weight decay."""
-    decayed = [p for name, p in model.named_parameters() if p.ndim > 1 and "projection" not in name]
+    """Return Adam or AdamW; norms, biases and the projection have no weight decay.
+
+    Frozen parameters are left out.
+    """
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    decayed = [p for name, p in trained.items() if p.ndim > 1 and "projection" not in name]
     chosen = {id(parameter) for parameter in decayed}
-    rest = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    rest = [parameter for parameter in trained.values() if id(parameter) not in chosen]
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": rest, "weight_decay": 0.0},
     ]
+    groups = [group for group in groups if group["params"]]
     return kind(
         groups, lr=config.learning_rate, betas=(0.9, 0.999), fused=fused or None, capturable=fused
     )

@@ -1,11 +1,12 @@
 """Starting a run from the weights of an earlier one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import ModelConfig, TrainConfig
 from ..errors import InputError
-from ..weights import check_keys, packaged_names, read_weights, resolve
+from ..weights import check_keys, in_parts, packaged_names, read_weights, resolve
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,11 +47,12 @@ def find_start(config: TrainConfig, folder: Path, initial: str | None = None) ->
     return path
 
 
-def start_from(model: "FlowNetwork", path: str | Path) -> ModelConfig:
+def start_from(model: "FlowNetwork", path: str | Path, frozen: Sequence[str] = ()) -> ModelConfig:
     """Fill `model` with the weights of an earlier stage; return that stage's config.
 
     Parts that the earlier stage did not have (projection, context nets, finer levels) keep their
-    initial values; all other weights must be present and fit.
+    initial values; all other weights must be present and fit. If parts are `frozen`, only they are
+    filled in.
     """
     weights = read_weights(path)
     fresh = [
@@ -65,9 +67,10 @@ def start_from(model: "FlowNetwork", path: str | Path) -> ModelConfig:
     initial = {
         key: tensor
         for key, tensor in model.state_dict().items()
-        if any(marker in key for marker in fresh)
+        if any(marker in key for marker in fresh) or (frozen and not in_parts(key, frozen))
     }
-    tensors = {**initial, **weights.tensors}
+    given = {k: t for k, t in weights.tensors.items() if not frozen or in_parts(k, frozen)}
+    tensors = {**initial, **given}
     try:
         check_keys(tensors, model)
     except InputError as error:
@@ -98,6 +101,13 @@ def origin(path: str | Path) -> str:
     packaged = path.stem in packaged_names() and path == resolve(path.stem)
     name = path.stem if packaged else "/".join(path.absolute().parts[-2:])
     return f"{name}, sha256 {read_weights(path).sha256[:12]}"
+
+
+def freeze_parts(model: "nn.Module", parts: Sequence[str]) -> None:
+    """Keep the parameters and batch norm statistics of these parts fixed."""
+    for name, module in model.named_modules():
+        if in_parts(f"{name}.", parts):
+            module.eval().requires_grad_(False)
 
 
 def freeze_norms(model: "nn.Module") -> None:

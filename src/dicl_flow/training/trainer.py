@@ -26,7 +26,15 @@ from .matching_loss import matching_weight
 from .optimizer import build_optimizer, learning_rate
 from .recorded_step import RecordedStep
 from .second_pass import enlarged, first_pass, is_second_pass, second_pass_config
-from .start import RANDOM, freeze_norms, fresh_levels, origin, pairs_behind, start_from
+from .start import (
+    RANDOM,
+    freeze_norms,
+    freeze_parts,
+    fresh_levels,
+    origin,
+    pairs_behind,
+    start_from,
+)
 
 _FEEDING = (
     "padding",
@@ -50,7 +58,9 @@ class Trainer:
             warn_if_emulated(config.optimizer.precision, processes.device, instead)
         model = build(config.model)
         # images are fed as they were to the weights that the run starts from
-        fed = config.model if initial is None else start_from(model, initial)
+        frozen = config.optimizer.frozen or ()
+        fed = config.model if initial is None else start_from(model, initial, frozen)
+        freeze_parts(model, frozen)
         self.feeding: dict[str, Any] = {name: getattr(fed, name) for name in _FEEDING}
         self.pairs_before = 0 if initial is None else pairs_behind(initial)
         self.fresh_levels = () if initial is None else fresh_levels(config.model, initial)
@@ -159,6 +169,8 @@ class Trainer:
 
     def _training_mode(self) -> None:
         self.parallel.train()
+        if self.config.optimizer.frozen:
+            freeze_parts(self.model, self.config.optimizer.frozen)
         if self.config.optimizer.freeze_norm:
             freeze_norms(self.model)
 

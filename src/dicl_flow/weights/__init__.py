@@ -1,11 +1,13 @@
 """Weights: safetensors files that contain their config; packaged ones are known by name."""
 
 from .legacy import import_legacy
+from .parts import in_parts
 from .store import (
     Weights,
     check_keys,
     encode_weights,
     halve,
+    leave_out,
     load_model,
     packaged_names,
     read_weights,
@@ -18,6 +20,8 @@ __all__ = [
     "encode_weights",
     "halve",
     "import_legacy",
+    "in_parts",
+    "leave_out",
     "load_model",
     "packaged_names",
     "read_weights",

@@ -13,6 +13,7 @@ import safetensors
 from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
+from .parts import BASE_KEY, Base, in_parts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,6 +42,8 @@ class Weights:
     """Makes the confidence a probability; fitted to these weights."""
     quality_calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     """The same for qualities other than "normal", by name."""
+    base: Base | None = None
+    """The file leaves out what it shares with these weights."""
 
     def calibration_for(self, quality: Quality) -> Calibration | None:
         """Return the calibration for a quality; without one, that of quality "normal"."""
@@ -80,7 +83,7 @@ def resolve(name_or_path: str | Path | None) -> Path:
 
 
 def read_weights(path: str | Path) -> Weights:
-    """Read a .safetensors file written by this package."""
+    """Read a .safetensors file written by this package, and the weights that it completes."""
     data = read_bytes(path)
     if data[:2] in (b"PK", b"\x80\x02"):  # zip or pickle: what torch.save writes
         raise InputError(
@@ -107,7 +110,21 @@ def read_weights(path: str | Path) -> Weights:
         raise InputError(
             f"{path} is damaged: its sha256 differs from the expected one; reinstall the package"
         )
-    return Weights(config, tensors, about, sha256, calibrations.pop(NORMAL, None), calibrations)
+    base = Base.from_json(about.pop(BASE_KEY)) if BASE_KEY in about else None
+    if base is not None:
+        tensors |= base.shared(_read_base(path, base).tensors)
+    normal = calibrations.pop(NORMAL, None)
+    return Weights(config, tensors, about, sha256, normal, calibrations, base)
+
+
+def _read_base(path: str | Path, base: Base) -> Weights:
+    """Read the packaged weights that a file completes."""
+    if PACKAGED_SHA256.get(base.name) != base.sha256:
+        raise InputError(
+            f"{path} completes the packaged weights {base.name!r} with sha256 {base.sha256[:12]}…, "
+            f"which are not those of this version; it must be made again"
+        )
+    return read_weights(resolve(base.name))
 
 
 def encode_weights(weights: Weights) -> bytes:
@@ -119,7 +136,14 @@ def encode_weights(weights: Weights) -> bytes:
         about[CALIBRATION_KEY] = weights.calibration.to_json()
     for name, calibration in weights.quality_calibrations.items():
         about[_calibration_key(name)] = calibration.to_json()
-    tensors = {key: tensor.contiguous() for key, tensor in weights.tensors.items()}
+    parts: tuple[str, ...] = ()
+    if weights.base is not None:
+        about[BASE_KEY], parts = weights.base.to_json(), weights.base.parts
+    tensors = {
+        key: tensor.contiguous()
+        for key, tensor in weights.tensors.items()
+        if not in_parts(key, parts)
+    }
     return _in_order(save(tensors, metadata=about))
 
 
@@ -130,6 +154,18 @@ def halve(weights: Weights) -> Weights:
         for key, tensor in weights.tensors.items()
     }
     return replace(weights, tensors=tensors)
+
+
+def leave_out(weights: Weights, start: Path, parts: tuple[str, ...]) -> Weights:
+    """Leave `parts` out of the file of `weights`, if `start`, where they are from, is packaged."""
+    if start.parent != _PACKAGED:
+        return weights
+    base = Base(start.stem, PACKAGED_SHA256[start.stem], parts)
+    for key, tensor in base.shared(read_weights(start).tensors).items():
+        mine = weights.tensors[key]
+        if not bool((mine == tensor.to(mine.dtype)).all()):
+            raise InputError(f"{key} differs from the weights {base.name!r}; it was not frozen")
+    return replace(weights, base=base)
 
 
 def load_model(weights: Weights) -> "FlowNetwork":
