@@ -74,8 +74,8 @@ def test_the_whole_chain_killed_and_resumed(data, run, tmp_path):
 @pytest.mark.usefixtures("short_pace")
 def test_a_dry_run_tells_the_plan_and_what_is_missing(data, run, tmp_path):
     words = ["reproduce", "things", *data[:2], *CHANGES, "--dry-run", "-o", tmp_path / "out"]
-    code, printed, err = run(*words)
-    assert (code, err) == (0, "")
+    code, printed, _ = run(*words)
+    assert code == 0
     assert "chairs-0  3 steps of 2 pairs, 6 pairs in all, 0.0 min" in printed
     assert "chairs: 3 pairs in" in printed
     assert "chairs:val: 1 pairs in" in printed
@@ -87,9 +87,9 @@ def test_a_dry_run_tells_the_plan_and_what_is_missing(data, run, tmp_path):
 def test_missing_data_is_named_before_anything_starts(data, run, tmp_path):
     code, _, err = run("reproduce", "all", *data[:2], *CHANGES, "-o", tmp_path / "out")
     assert code == 2
-    for name in ("things-clean:authors", "things-clean:val", "sintel-final", "kitti15"):
+    for name in ("things-clean", "sintel-clean", "sintel-final", "kitti15"):
         assert f"--data {name}=PATH" in err
-    assert "chairs:" not in err
+    assert "chairs" not in err
     assert not (tmp_path / "out").exists()
 
 

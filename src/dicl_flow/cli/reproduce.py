@@ -71,22 +71,22 @@ def reproduce(
 
     processes = join(choose_device(device))
     silent = quiet or not processes.is_first
+    trained = [] if dry_run else [stage for stage in stages if not stage.finished]
     try:
-        plan = _plan(stages, roots, processes)
+        plan = _plan(stages, roots, processes, quiet=silent)
         if not (silent or as_json):
             _print_plan(plan)
-        signal = None if dry_run else _train(stages, roots, processes, quiet=silent)
+        signal = _train(trained, roots, processes, quiet=silent)
     finally:
         leave(processes)
-    if as_json and processes.is_first:
-        done = {} if dry_run else {"finished": signal is None, "signal": signal}
-        options.report({**plan, **done, **_results(stages)}, quiet=quiet, as_json=True)
+    if processes.is_first:
+        _conclude(plan, stages, trained, signal, quiet=quiet, as_json=as_json)
     if signal is not None:
         raise typer.Exit(128 + signal)
 
 
 def _plan(
-    stages: Sequence["Stage"], roots: Mapping[str, Path], processes: "Processes"
+    stages: Sequence["Stage"], roots: Mapping[str, Path], processes: "Processes", *, quiet: bool
 ) -> dict[str, Any]:
     """Return the plan, with the time of the stages whose data was found."""
     from ..training.chain import describe_stage
@@ -97,6 +97,8 @@ def _plan(
         plan = describe_stage(stage, roots)
         seconds: float | None = 0.0 if plan["finished"] else None
         if not plan["finished"] and not any(need["problem"] for need in plan["data"]):
+            if not quiet:
+                typer.echo(f"measuring the time of {plan['name']}", err=True)
             pace = measure_pace(stage.config, roots, processes)
             seconds = pace.seconds(stage.config, plan["steps_done"])
         described.append({**plan, "seconds": seconds})
@@ -139,15 +141,13 @@ def _hours(seconds: float | None) -> str:
 def _train(
     stages: Sequence["Stage"], roots: Mapping[str, Path], processes: "Processes", *, quiet: bool
 ) -> int | None:
-    """Train what is left; return the signal that ended it, if any."""
+    """Train these stages; return the signal that ended it, if any."""
     import gc
 
     from ..training import Validation, open_source, train
     from ..training.start import find_start
 
     for stage in stages:
-        if stage.finished:
-            continue
         config = stage.config
         if not quiet:
             typer.echo(f"{config.name}: {stage.folder.path}", err=True)
@@ -171,8 +171,31 @@ def _train(
     return None
 
 
-def _results(stages: Sequence["Stage"]) -> dict[str, Any]:
-    """Return the validation of finished stages, and the weights in all their folders."""
-    written = [path for s in stages for path in (s.folder.best, s.folder.weights) if path.is_file()]
+def _conclude(
+    plan: Mapping[str, Any],
+    stages: Sequence["Stage"],
+    trained: Sequence["Stage"],
+    signal: int | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Print the results of the stages that have finished."""
     results = {stage.config.name: stage.finished for stage in stages if stage.finished}
-    return {"results": results, "written": written}
+    if as_json:
+        folders = [stage.folder for stage in trained]
+        files = [path for run in folders for path in (run.best, run.weights) if path.is_file()]
+        end = {"finished": len(results) == len(stages), "signal": signal}
+        document = {**plan, **end, "results": results, "written": files}
+        options.report(document, quiet=quiet, as_json=True)
+    elif trained and not quiet:
+        for stage in trained:
+            found = results.get(stage.config.name)
+            told = "stopped; the same command resumes it" if found is None else _best(found)
+            typer.echo(f"{stage.config.name:<9} {told}")
+
+
+def _best(record: Mapping[str, Any]) -> str:
+    if record["best_step"] is None:
+        return "finished"
+    return f"finished, best: step {record['best_step']:,}, {record['best_epe']:.2f} px"

@@ -114,7 +114,7 @@ def _run(
         fitted = limits.epe is not None and epe < limits.epe
         finished = trainer.progress >= 1 or fitted
         wish = processes.any(stop.received is not None)
-        if validation is not None and not wish and _is_due(trainer, finished=finished):
+        if validation is not None and _is_due(trainer, finished=finished, wish=wish):
             _validate(trainer, validation, folder, journal)
         elif finished or wish or (trainer.step and trainer.step % config.save_every == 0):
             _save(trainer, folder)
@@ -147,10 +147,10 @@ def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
     return alarm
 
 
-def _is_due(trainer: Trainer, *, finished: bool) -> bool:
-    """Whether to validate before the next step; not twice after the same one."""
-    due = finished or trainer.step % trainer.config.validate_every == 0
-    return due and trainer.step > trainer.validated.step
+def _is_due(trainer: Trainer, *, finished: bool, wish: bool) -> bool:
+    """Whether to validate now: not twice after a step, and later if the run is to stop."""
+    due = trainer.step % trainer.config.validate_every == 0 and not wish
+    return (due or finished) and trainer.step > trainer.validated.step
 
 
 def _validate(
@@ -159,10 +159,10 @@ def _validate(
     """Measure the errors and save: a killed run must know which weights were the best."""
     start = perf_counter()
     errors = validation.errors(trainer.weights(), trainer.processes)
+    if journal is not None:  # before the checkpoint, after which the run would not write it again
+        journal.validation(trainer.step, errors, mean_error(errors), perf_counter() - start)
     trainer.validated = trainer.validated.after(trainer.step, mean_error(errors))
     _save(trainer, folder, best=trainer.validated.best_step == trainer.step)
-    if journal is not None:
-        journal.validation(trainer.step, errors, mean_error(errors), perf_counter() - start)
 
 
 def _save(trainer: Trainer, folder: RunFolder, *, best: bool = False) -> None:

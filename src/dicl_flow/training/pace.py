@@ -2,7 +2,8 @@
 
 import gc
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -30,12 +31,16 @@ class Pace:
         """Return the time from step `done` to the end."""
         left = config.steps - done
         every = config.validate_every
-        validations = config.steps // every - done // every if every else 0
+        validations = ceil(config.steps / every) - done // every if every else 0
         return left * self.step + validations * self.validation
 
 
 def measure_pace(config: TrainConfig, roots: Mapping[str, Path], processes: Processes) -> Pace:
     """Train a few steps from random weights, and estimate a pair of each validation set."""
+    whole = config.batch
+    if processes.device.type == "cpu":  # a step takes minutes, in proportion to its pairs
+        few = 2 * processes.world_size * config.optimizer.accumulate
+        config = replace(config, batch=min(whole, few))
     trainer = Trainer(config, processes)
     size = processes.share(config.batch, config.optimizer.accumulate)
     batches = open_source(config, roots).batches(size, 0, processes)
@@ -49,7 +54,8 @@ def measure_pace(config: TrainConfig, roots: Mapping[str, Path], processes: Proc
     gc.collect()  # a recorded step is part of a reference cycle
     if processes.device.type == "cuda":
         torch.cuda.empty_cache()
-    return Pace(median(times[1:]), validation)  # the first one includes all start-up
+    # the first step includes all start-up
+    return Pace(median(times[1:]) * whole / config.batch, validation)
 
 
 def _validation_seconds(trainer: Trainer, validation: Validation | None) -> float:

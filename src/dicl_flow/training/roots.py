@@ -14,7 +14,7 @@ def find_root(name: str, roots: Mapping[str, Path]) -> Path:
     for known in (name, name.partition(":")[0]):
         if known in roots:
             return roots[known]
-    place = f"`roots={{'{name}': PATH}}`"
+    place = f"`roots={{'{name.partition(':')[0]}': PATH}}`"
     raise InputError(f"the recipe needs {name!r}: give its folder with {place}")
 
 
