@@ -76,12 +76,13 @@ def mean_error(errors: Mapping[str, float]) -> float:
 
 def _error(pairs: Sequence[FlowPair], estimator: FlowEstimator, processes: Processes) -> float:
     """Return the mean over all valid pixels of a data set."""
-    total, count = 0.0, 0
+    total, count = 0.0, 0.0
     for pair in pairs[processes.rank :: processes.world_size]:
         sample = read_sample(pair)
         flow = estimator(sample.image1, sample.image2).flow
         error = np.linalg.norm(flow - sample.flow, axis=-1)[sample.valid]
         total, count = total + float(error.sum(dtype=np.float64)), count + error.size
-    sums = torch.tensor([total, count], dtype=torch.float64, device=processes.device)
-    total_all, count_all = processes.sum(sums).tolist()
-    return float(total_all / max(count_all, 1))
+    if processes.world_size > 1:
+        sums = torch.tensor([total, count], dtype=torch.float64, device=processes.device)
+        total, count = processes.sum(sums).tolist()
+    return total / max(count, 1)
