@@ -19,6 +19,7 @@ figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
 pairs = 0
 for number, run in enumerate(runs):
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "epe" in line]  # not those of validations
     batch = read_recipe(run.name, []).batch
     counts = [line.get("pairs", batch * line["step"]) for line in lines]
     seen = np.array(

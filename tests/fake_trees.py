@@ -25,15 +25,15 @@ def make_chairs(root, size=SIZE, num_pairs=4):
 
 
 def make_things(root, size=SIZE, num_frames=3):
-    """The subset: both passes, views and directions."""
-    for seed, view in enumerate(("left", "right")):
+    """The subset: both splits, passes, views and directions."""
+    sides = [(split, view) for split in ("train", "val") for view in ("left", "right")]
+    for seed, (split, view) in enumerate(sides):
         frames, flow = moving_frames(num_frames, size, seed)
         for number, frame in enumerate(frames):
             for render_pass in ("clean", "final"):
-                write_image(
-                    root / "train" / f"image_{render_pass}" / view / f"{number:07d}.png", frame
-                )
-        flows = root / "train" / "flow" / view
+                images = root / split / f"image_{render_pass}" / view
+                write_image(images / f"{number:07d}.png", frame)
+        flows = root / split / "flow" / view
         for number in range(num_frames - 1):
             write_truth(flows / "into_future" / f"{number:07d}.flo", flow)
             write_truth(flows / "into_past" / f"{number + 1:07d}.flo", -flow)
@@ -42,9 +42,10 @@ def make_things(root, size=SIZE, num_frames=3):
 
 def make_things_full(root, size=SIZE, num_frames=4):
     """The full data set: frames from 0006 on, with flow in both directions."""
-    for seed, (view, letter) in enumerate((("left", "L"), ("right", "R"))):
+    scenes = ("TRAIN/A/0000", "TEST/A/0000")
+    sides = [(scene, *view) for scene in scenes for view in (("left", "L"), ("right", "R"))]
+    for seed, (scene, view, letter) in enumerate(sides):
         frames, flow = moving_frames(num_frames, size, seed)
-        scene = "TRAIN/A/0000"
         for number, frame in enumerate(frames, start=6):
             for render_pass in ("clean", "final"):
                 folder = root / f"frames_{render_pass}pass" / scene / view

@@ -58,6 +58,9 @@ COUNTS = {
     "chairs:all": 4,
     "things-clean": 8,  # 2 views, 2 directions, 2 pairs in 3 frames
     "things-final": 12,  # the full tree has 4 frames
+    "things-clean:val": 2,
+    "things-clean:authors": 8,
+    "things-final:val": 3,
     "sintel-clean": 4,
     "sintel-final": 4,
     "kitti12": 2,
@@ -216,6 +219,28 @@ def test_things_drops_the_publishers_unused_frames(tmp_path):
     # frame 7 is the start or the end of 6->7, 7->8, and both ways back
     assert left == ["TRAIN/A/0000/left/into_future/0008", "TRAIN/A/0000/left/into_past/0009"]
     assert len(things_pairs(tmp_path, "final")) == 2 + 6
+
+
+def test_things_leaves_out_the_hard_flows_of_the_authors(tmp_path):
+    fake_trees.make_things(tmp_path)
+    train = tmp_path / "train"
+    for view, number in (("left", 4117), ("left", 2890), ("right", 2890)):
+        (train / f"flow/{view}/into_future/{number:07d}.flo").touch()
+        (train / f"image_clean/{view}/{number:07d}.png").touch()
+        (train / f"image_clean/{view}/{number + 1:07d}.png").touch()
+    listed, kept = (
+        set(names(list_pairs(name, tmp_path))) for name in ("things-clean", "things-clean:authors")
+    )
+    assert listed - kept == {"left/into_future/0004117", "right/into_future/0002890"}
+    with pytest.raises(InputError, match="numbered as in the subset"):
+        list_pairs("things-clean:authors", fake_trees.make_things_full(tmp_path / "full"))
+
+
+def test_things_validates_on_the_left_view_into_the_future(tmp_path):
+    fake_trees.make_things(tmp_path)
+    pairs = list_pairs("things-clean:val", tmp_path)
+    assert names(pairs) == ["left/into_future/0000000", "left/into_future/0000001"]
+    assert pairs[0].image1 == tmp_path / "val/image_clean/left/0000000.png"
 
 
 def test_things_names_the_pass_that_was_not_downloaded(tmp_path):

@@ -52,6 +52,7 @@ EXEMPT = {
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
     r"python benchmarks/pwcnet_start\.py.*": "needs minutes",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
+    r"dicl-flow reproduce .*": "several networks; tests/test_reproduce.py runs the command",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
 }
 """Commands that are not run, as whole-line patterns, and why."""
@@ -60,7 +61,8 @@ SMALL_TRAINING = " ".join(
     f"--set {shlex.quote(change)}"
     for change in (
         *("steps=1", "batch=2", "workers=0", "augment.crop=[32,48]", "render.sizes=[]"),
-        *("backend=plain", "log_every=1", "optimizer.precision=fp32", "optimizer.accumulate=1"),
+        *("backend=plain", "log_every=1", "validate_every=0"),
+        *("optimizer.precision=fp32", "optimizer.accumulate=1"),
         *(SMALL_LEVELS, "loss.matched=[0.4,0.8]", "loss.matching=[]"),
     )
 )

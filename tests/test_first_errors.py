@@ -36,6 +36,8 @@ MISSING = {
     "data check chairs no": "no folder no",
     "data bench chairs no": "no folder no",
     "train chairs-0 --data chairs=no": "no folder no",
+    "reproduce chairs --data chairs=no": "no folder no",
+    "reproduce all": "sintel-final: the recipe needs",
     "train chairs-0": "give its folder with --data chairs=PATH",
     "train finetune --data pairs=. --init no.safetensors": "no weights file",
     "train no.toml": "no recipe at no.toml",

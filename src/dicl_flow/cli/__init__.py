@@ -28,6 +28,7 @@ from . import (
     peaks,
     pixel,
     render,
+    reproduce,
     show,
     submit,
     train,
@@ -60,6 +61,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.command("train")(train.train)
+app.command("reproduce")(reproduce.reproduce)
 app.command("render")(render.render)
 app.command("eval")(eval.evaluate)
 app.command("submit")(submit.submit)

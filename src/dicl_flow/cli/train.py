@@ -83,7 +83,7 @@ def train(
 
     # torch, which takes seconds: after all that may be missing
     from ..estimation.compute import choose_device
-    from ..training import FixedSource, Limits, join, leave, open_source
+    from ..training import FixedSource, Limits, Validation, join, leave, open_source
     from ..training import train as run_training
 
     chosen = choose_device(device)
@@ -98,6 +98,7 @@ def train(
             initial=initial,
             resume=resume,
             limits=Limits(minutes, 0.5 if fixed else None),
+            validation=None if fixed else Validation.of(config, roots),
             quiet=quiet or not processes.is_first,
         )
     finally:
@@ -112,15 +113,20 @@ def _conclude(outcome: "Outcome", folder: "RunFolder", *, quiet: bool, as_json: 
     """Print how the run ended."""
     import math
 
+    best = outcome.validated
     summary = {
         "finished": outcome.finished,
         "step": outcome.step,
         "epe": outcome.epe if math.isfinite(outcome.epe) else None,
+        **best.best(),
         "signal": outcome.signal,
-        "written": [folder.weights, folder.checkpoint],
+        "written": [folder.weights, folder.checkpoint, *([folder.best] if best.best_step else [])],
     }
     if as_json:
         options.report(summary, quiet=quiet, as_json=True)
     elif not quiet:
         end = "finished" if outcome.finished else "stopped; resume with --resume"
         typer.echo(f"{end}: step {outcome.step}, EPE {outcome.epe:.2f} px, in {folder.path}")
+        if best.best_step:
+            found = f"{best.best_epe:.2f} px in validation"
+            typer.echo(f"best: step {best.best_step}, {found}, {folder.best.name}")

@@ -13,7 +13,7 @@ from .render import RenderConfig
 
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
-BACKENDS = ("plain", "fused")
+BACKENDS = ("auto", "plain", "fused")
 TRAINING_PRECISIONS = ("fp32", "bf16")
 FREEZABLE = ("features", "context")
 
@@ -137,13 +137,18 @@ class TrainConfig:
     batch: int = 64
     """Pairs per step, over all processes."""
     seed: int = 0
-    backend: str = "plain"
-    """plain, or fused: accelerated with Triton kernels and CUDA graphs, on one GPU."""
+    backend: str = "auto"
+    """plain; fused: accelerated with Triton kernels and CUDA graphs, on one GPU; or auto: fused
+    where it can run, otherwise plain."""
     workers: int = 4
     """Loader processes per training process."""
     save_every: int = 1000
     log_every: int = 50
     picture_every: int = 1000
+    validation: tuple[str, ...] = ()
+    """The data sets on which the error is measured during training ("chairs:val" …)."""
+    validate_every: int = 0
+    """Steps between two validations; the last step is validated too. 0: never."""
     model: ModelConfig = field(default_factory=ModelConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     render: RenderConfig = field(default_factory=RenderConfig)
@@ -168,7 +173,7 @@ class TrainConfig:
     def _check_settings(self) -> None:
         for key in self._POSITIVE:
             _at_least(key, getattr(self, key), 1)
-        for key in ("seed", "workers", "picture_every"):
+        for key in ("seed", "workers", "picture_every", "validate_every"):
             _at_least(key, getattr(self, key), 0)
         if self.backend not in BACKENDS:
             raise unknown_name("backend", self.backend, BACKENDS)
@@ -180,6 +185,8 @@ class TrainConfig:
             raise InputError(
                 "optimizer.frozen needs weights to start from; set needs_weights = true"
             )
+        if self.validate_every and not self.validation:
+            raise InputError('validate_every needs a data set: validation = ["chairs:val"]')
         if not self.data:
             raise InputError("data is empty; name at least one data set: [[data]] name = …")
 

@@ -39,6 +39,13 @@ DATA_SETS: dict[str, DataSet] = {
     "chairs:all": DataSet("FlyingChairs (all)", partial(chairs_pairs, split="all")),
     "things-clean": DataSet("FlyingThings3D clean", partial(things_pairs, render_pass="clean")),
     "things-final": DataSet("FlyingThings3D final", partial(things_pairs, render_pass="final")),
+    "things-clean:val": DataSet("FlyingThings3D clean (val)", partial(things_pairs, split="val")),
+    "things-clean:authors": DataSet(
+        "FlyingThings3D clean (authors)", partial(things_pairs, split="authors")
+    ),
+    "things-final:val": DataSet(
+        "FlyingThings3D final (val)", partial(things_pairs, render_pass="final", split="val")
+    ),
     "sintel-clean": DataSet("Sintel clean", partial(sintel_pairs, render_pass="clean")),
     "sintel-final": DataSet("Sintel final", partial(sintel_pairs, render_pass="final")),
     "kitti12": DataSet("KITTI-12 (occ)", partial(kitti_pairs, year=2012, truth="occ"), _KITTI),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import unknown_name
+from ..errors import InputError, unknown_name
 from ..files import read_bytes
 from .listing import complete_pairs, digits, neighbour, require_folder
 from .sample import FlowPair
@@ -12,10 +12,24 @@ UNUSED_FILE = "all_unused_files.txt"
 _PASSES = ("clean", "final")
 _VIEWS = {"left": "L", "right": "R"}
 _DIRECTIONS = {"into_future": 1, "into_past": -1}  # frame 2 is the next or the previous frame
+_SPLITS = ("train", "val", "authors")
+_HARD = {
+    ("left", "into_future"): "4117 3149 1203 3147 3666 6337 6336 7126 4118",
+    ("right", "into_future"): "3148 4117 2890 3149 1203 3666 6337 6336 4118",
+    ("left", "into_past"): "4237 4705 4045 4346 161 931 121 10822 4117 6023 5034 5054 162 53 5055 "
+    "3147 4876 163 6878",
+    ("right", "into_past"): "3148 4705 161 121 4117 160 5034 5054 162 53 5055 3147 1549 163 6336 "
+    "1648 6878",
+}
+"""The flows of the subset that the authors do not train on (after VCN), by view and direction."""
 
 
-def things_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
-    """List FlyingThings3D for training: left and right views, forward and backward in time.
+def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -> list[FlowPair]:
+    """List FlyingThings3D: left and right views, forward and backward in time.
+
+    `split` is "train"; "authors", the same without the hard flows that the authors of DICL-Flow
+    leave out, which are numbered as in the subset; or "val", on which they validate: left view,
+    forward in time, of `val` (of TEST in the full data set).
 
     The subset (of the "DispNet/FlowNet2.0 dataset subsets"), or the full data set::
 
@@ -34,14 +48,26 @@ def things_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
     """
     if render_pass not in _PASSES:
         raise unknown_name("pass of FlyingThings3D", render_pass, _PASSES)
-    if (root / "train" / "flow").is_dir():
-        images = root / "train" / f"image_{render_pass}"
-        candidates = _subset(root / "train" / "flow", images)
+    if split not in _SPLITS:
+        raise unknown_name("split of FlyingThings3D", split, _SPLITS)
+    folder = "val" if split == "val" else "train"
+    if any((root / part / "flow").is_dir() for part in ("train", "val")):
+        images = root / folder / f"image_{render_pass}"
+        candidates = _subset(root / folder / "flow", images)
+    elif split == "authors" and (root / "optical_flow").is_dir():
+        raise InputError(
+            f"{root}: the hard flows that the authors leave out are numbered as in the subset; "
+            f"point at its folder, which holds 'train' with 'image_{render_pass}' and 'flow'"
+        )
     else:
         images = root / f"frames_{render_pass}pass"
-        candidates = _full(root, images)
+        candidates = _full(root, images, "TEST" if split == "val" else "TRAIN")
+    if split == "val":
+        candidates = (pair for pair in candidates if "left/into_future/" in pair.name)
+    if split == "authors":
+        candidates = (pair for pair in candidates if not _is_hard(pair))
     advice = (
-        f"for things-{render_pass}, point at the folder that holds 'train' with "
+        f"for things-{render_pass}, point at the folder that holds '{folder}' with "
         f"'image_{render_pass}' and 'flow' (the subset), or 'frames_{render_pass}pass' and "
         f"'optical_flow' (the full set)"
     )
@@ -57,9 +83,14 @@ def _subset(flows: Path, images: Path) -> Iterator[FlowPair]:
                 yield FlowPair(name, frame, neighbour(frame, step), flow)
 
 
-def _full(root: Path, images: Path) -> Iterator[FlowPair]:
+def _is_hard(pair: FlowPair) -> bool:
+    view, direction, number = pair.name.split("/")
+    return str(int(number)) in _HARD[view, direction].split()
+
+
+def _full(root: Path, images: Path, split: str) -> Iterator[FlowPair]:
     unused = _read_unused(root / UNUSED_FILE, images)
-    for scene in (root / "optical_flow" / "TRAIN").glob(f"[ABC]/{digits(4)}"):
+    for scene in (root / "optical_flow" / split).glob(f"[ABC]/{digits(4)}"):
         place = scene.relative_to(root / "optical_flow")
         for view, letter in _VIEWS.items():
             for direction, step in _DIRECTIONS.items():

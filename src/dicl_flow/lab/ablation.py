@@ -220,7 +220,8 @@ def evaluate_variant(
 def _speed(log: Path) -> float:
     """The median number of pairs per second in a training log."""
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return median(line["pairs_per_second"] for line in lines) if lines else 0.0
+    speeds = [line["pairs_per_second"] for line in lines if "pairs_per_second" in line]
+    return median(speeds) if speeds else 0.0
 
 
 def _device_name(device: torch.device) -> str:

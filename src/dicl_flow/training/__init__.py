@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .loop import Limits, Outcome, train
     from .loss import end_point_error, pyramid_loss
     from .trainer import Trainer
+    from .validation import Validation
 else:
     __getattr__ = on_first_use(
         __name__,
@@ -23,6 +24,7 @@ else:
             **dict.fromkeys(("BatchSource", "DataSource", "FixedSource"), "batch_sources"),
             **dict.fromkeys(("SceneSource", "open_source"), "batch_sources"),
             "Trainer": "trainer",
+            "Validation": "validation",
         },
     )
 
@@ -37,6 +39,7 @@ __all__ = [
     "RunFolder",
     "SceneSource",
     "Trainer",
+    "Validation",
     "check_roots",
     "end_point_error",
     "join",

@@ -27,6 +27,7 @@ class Journal:
         self._board = _open_board(path.parent)
         self._sums: dict[str, float] = {}
         self._count, self._pairs, self._since = 0, 0, perf_counter()
+        self._backend, self._validated, self._quiet = "", "", quiet
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         console = Console(stderr=True)
         bar, lines = not quiet and console.is_terminal, not quiet and not console.is_terminal
@@ -36,6 +37,12 @@ class Journal:
         self._step, self._last, self._begin, self._closed = start, "", perf_counter(), Event()
         if lines:  # in a thread, because a step may take minutes
             Thread(target=self._tell_now_and_then, daemon=True).start()
+
+    def begin(self, backend: str) -> None:
+        """Record and print how the steps are computed."""
+        self._backend = backend
+        if not self._quiet:
+            self.say(f"backend: {backend}")
 
     def step(self, pairs: int, fraction: float, values: dict[str, float]) -> None:
         """Record a step, after which `fraction` of the run is done."""
@@ -53,18 +60,24 @@ class Journal:
         seconds = max(perf_counter() - self._since, 1e-9)
         line = {key: value / max(self._count, 1) for key, value in self._sums.items()}
         line = {"step": step, **line, "pairs_per_second": self._pairs / seconds, **extra}
-        with naming(self.path), self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        if self._board is not None:
-            for key, value in line.items():
-                self._board.add_scalar(key, value, step)
+        self._write(step, line, backend=self._backend)
         self._progress.update(
             self._task,
             description=f"step {step}  loss {line.get('loss', 0):.3f}  "
-            f"EPE {line.get('epe', 0):.2f} px  {line['pairs_per_second']:.1f} pairs/s",
+            f"EPE {line.get('epe', 0):.2f} px  {line['pairs_per_second']:.1f} pairs/s"
+            f"{self._validated}",
         )
         self._sums, self._count, self._pairs, self._since = {}, 0, 0, perf_counter()
         return line
+
+    def validation(self, step: int, errors: dict[str, float], mean: float, seconds: float) -> None:
+        """Write the errors of a validation, which took `seconds`, as a separate line."""
+        by_name = {f"validation/{name}": error for name, error in errors.items()}
+        self._write(step, {"step": step, "validation_epe": mean, **by_name})
+        self._validated = f", validation {mean:.2f} px"
+        if not self._quiet:
+            self.say(f"step {step}: validation EPE {mean:.3f} px, {seconds:.0f} s")
+        self._since += seconds
 
     def picture(self, step: int, image: Array) -> None:
         """Show an (H, W, 3) uint8 picture."""
@@ -82,11 +95,19 @@ class Journal:
         if self._board is not None:
             self._board.close()
 
+    def _write(self, step: int, line: dict[str, float], **words: str) -> None:
+        with naming(self.path), self.path.open("a") as file:
+            file.write(json.dumps({**line, **words}) + "\n")
+        if self._board is not None:
+            for key, value in line.items():
+                self._board.add_scalar(key, value, step)
+
     def _tell_now_and_then(self) -> None:
         while not self._closed.wait(EVERY):
             task = self._progress.tasks[self._task]
             done, seconds = task.percentage, perf_counter() - self._begin
-            self.say(f"step {self._step}, {done:.1f} % done, {seconds:.0f} s{self._last}")
+            last = self._last + self._validated
+            self.say(f"step {self._step}, {done:.1f} % done, {seconds:.0f} s{last}")
 
     def _forget_after(self, step: int) -> None:
         """Drop lines of steps that a resumed run repeats."""

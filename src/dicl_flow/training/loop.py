@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
+from time import perf_counter
 
 from ..config import TrainConfig
 from ..errors import InputError
@@ -16,6 +17,7 @@ from .run_folder import RunFolder
 from .sheet import training_sheet
 from .stopping import Clock, StopSignal
 from .trainer import Trainer
+from .validation import NOT_VALIDATED, Validated, Validation, mean_error
 
 _PATIENCE = 10  # consecutive steps with a loss that is not finite before the run stops
 
@@ -28,6 +30,7 @@ class Outcome:
     epe: float
     finished: bool
     signal: int | None = None
+    validated: Validated = NOT_VALIDATED
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,13 @@ def train(
     initial: str | Path | None = None,
     resume: bool = False,
     limits: Limits | None = None,
+    validation: Validation | None = None,
     watch: Callable[[Trainer], None] | None = None,
     quiet: bool = False,
 ) -> Outcome:
     """Train until the last step, a limit or a signal; the folder then holds a checkpoint.
 
+    With a `validation`, it also holds the best weights.
     `watch` is called before each step and after the last.
     """
     limits = limits or Limits()
@@ -66,6 +71,8 @@ def train(
     journal = (
         Journal(folder.log, config.steps, trainer.step, quiet=quiet) if processes.is_first else None
     )
+    if journal is not None:
+        journal.begin(trainer.backend)
     if journal is not None and trainer.fresh_levels:
         strides = ", ".join(map(str, trainer.fresh_levels))
         journal.say(
@@ -75,7 +82,7 @@ def train(
     alarm = _alarm(limits.minutes, journal)
     try:
         with StopSignal() as stop:
-            return _run(trainer, source, folder, journal, limits, alarm, stop, watch)
+            return _run(trainer, source, folder, journal, limits, alarm, stop, watch, validation)
     finally:
         alarm.cancel()
         if journal is not None:
@@ -91,6 +98,7 @@ def _run(
     alarm: Timer,
     stop: StopSignal,
     watch: Callable[[Trainer], None] | None,
+    validation: Validation | None,
 ) -> Outcome:
     config, processes = trainer.config, trainer.processes
     parts = config.optimizer.accumulate
@@ -106,10 +114,12 @@ def _run(
         fitted = limits.epe is not None and epe < limits.epe
         finished = trainer.progress >= 1 or fitted
         wish = processes.any(stop.received is not None)
-        if finished or wish or (trainer.step and trainer.step % config.save_every == 0):
+        if validation is not None and _is_due(trainer, finished=finished, wish=wish):
+            _validate(trainer, validation, folder, journal)
+        elif finished or wish or (trainer.step and trainer.step % config.save_every == 0):
             _save(trainer, folder)
         if finished or wish:
-            return Outcome(trainer.step, epe, finished, stop.received)
+            return Outcome(trainer.step, epe, finished, stop.received, trainer.validated)
         values = trainer.train_step(batches, trainer.progress)
         alarm.cancel()
         epe = values.get("epe", epe)
@@ -137,9 +147,27 @@ def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
     return alarm
 
 
-def _save(trainer: Trainer, folder: RunFolder) -> None:
+def _is_due(trainer: Trainer, *, finished: bool, wish: bool) -> bool:
+    """Whether to validate now: not twice after a step, and later if the run is to stop."""
+    due = trainer.step % trainer.config.validate_every == 0 and not wish
+    return (due or finished) and trainer.step > trainer.validated.step
+
+
+def _validate(
+    trainer: Trainer, validation: Validation, folder: RunFolder, journal: Journal | None
+) -> None:
+    """Measure the errors and save: a killed run must know which weights were the best."""
+    start = perf_counter()
+    errors = validation.errors(trainer.weights(), trainer.processes)
+    if journal is not None:  # before the checkpoint, after which the run would not write it again
+        journal.validation(trainer.step, errors, mean_error(errors), perf_counter() - start)
+    trainer.validated = trainer.validated.after(trainer.step, mean_error(errors))
+    _save(trainer, folder, best=trainer.validated.best_step == trainer.step)
+
+
+def _save(trainer: Trainer, folder: RunFolder, *, best: bool = False) -> None:
     if trainer.processes.is_first:
-        folder.save(trainer.checkpoint(), encode_weights(trainer.weights()))
+        folder.save(trainer.checkpoint(), encode_weights(trainer.weights()), best=best)
 
 
 def _note(

@@ -2,10 +2,11 @@
 
 import io
 import pickle
+import tomllib
 from pathlib import Path
 from typing import Any
 
-from ..config import TrainConfig, differences, to_toml
+from ..config import TrainConfig, differences, structure, to_toml
 from ..errors import InputError
 from ..files import check_folder, read_bytes, write_files
 
@@ -22,6 +23,7 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoint = self.path / "last.ckpt"
         self.weights = self.path / "weights.safetensors"
+        self.best = self.path / "best.safetensors"
         self.config = self.path / "config.toml"
         self.log = self.path / "log.jsonl"
         self.bad_batch = self.path / "bad_batch.pt"
@@ -38,6 +40,7 @@ class RunFolder:
                 f"folder"
             )
         if not self.checkpoint.exists():
+            self.best.unlink(missing_ok=True)  # of an earlier run
             write_files({self.config: to_toml(config).encode()})
 
     def check_resumable(self) -> None:
@@ -53,22 +56,32 @@ class RunFolder:
         if not self.checkpoint.exists():
             return None
         checkpoint = load_checkpoint(self.checkpoint)
-        changes = differences(checkpoint["config"], to_toml(config))
+        self.check_settings(checkpoint["config"], config)
+        return checkpoint
+
+    def check_settings(self, begun: str, config: TrainConfig) -> None:
+        """Refuse to resume a run that was begun with other settings, given as TOML."""
+        # of an older version, which did not have all settings: those have their defaults
+        complete = to_toml(structure(TrainConfig, tomllib.loads(begun)))
+        changes = differences(complete, to_toml(config))
         changed = [key for key in changes if key not in _HARMLESS]
         if changed:
             raise InputError(
                 f"{self.path} was started with another {', '.join(changed)}; resume it with "
                 f"the same, or start a new run from its weights with `initial='{self.weights}'`"
             )
-        return checkpoint
 
-    def save(self, checkpoint: Checkpoint, weights: bytes) -> None:
-        """Replace checkpoint and weights together."""
+    def save(self, checkpoint: Checkpoint, weights: bytes, *, best: bool = False) -> None:
+        """Replace checkpoint and weights together; with `best`, the best weights too."""
         import torch
 
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
-        write_files({self.checkpoint: buffer.getvalue(), self.weights: weights}, durable=True)
+        # The best weights first: killed in between, the run resumes before the step that made them
+        # and makes the same again.
+        contents = {self.best: weights} if best else {}
+        contents |= {self.checkpoint: buffer.getvalue(), self.weights: weights}
+        write_files(contents, durable=True)
 
     def save_bad_batch(self, batch: dict[str, Any]) -> None:
         """Save the batch of the last step that was not finite."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..config import ModelConfig, TrainConfig
 from ..errors import InputError
 from ..weights import check_keys, in_parts, packaged_names, read_weights, resolve
+from .run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,7 +26,8 @@ _LEVEL = [
 def find_start(config: TrainConfig, folder: Path, initial: str | None = None) -> Path | None:
     """Return the weights that a run in `folder` starts from; None: random ones.
 
-    They are `initial`, or those that the stage before has left in its own run folder.
+    They are `initial`, or those that the stage before has left in its own run folder: the best ones
+    if it was validated, otherwise the last.
     """
     if initial == RANDOM:
         return None
@@ -38,7 +40,8 @@ def find_start(config: TrainConfig, folder: Path, initial: str | None = None) ->
         )
     if not config.start:
         return None
-    path = folder.parent / config.start / "weights.safetensors"
+    before = RunFolder(folder.parent / config.start)
+    path = before.best if before.best.is_file() else before.weights
     if not path.is_file():
         raise InputError(
             f"this stage starts from {config.start!r}, but there is no {path}; train that first, "

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from ..config import TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
 from ..estimation.inputs import normalize
-from ..models import FlowNetwork, LevelFlow, build
+from ..models import LevelFlow, build
 from ..weights import Weights
 from .averaging import WeightAverage
+from .backend import accelerated, choose_backend
 from .distributed import Processes, distribute, share_norms
 from .gauges import Gauges, level_gauges
 from .loss import end_point_error, training_loss
@@ -35,6 +36,7 @@ from .start import (
     pairs_behind,
     start_from,
 )
+from .validation import NOT_VALIDATED, Validated
 
 _FEEDING = (
     "padding",
@@ -66,8 +68,9 @@ class Trainer:
         self.fresh_levels = () if initial is None else fresh_levels(config.model, initial)
         self.started_from = RANDOM if initial is None else origin(initial)
         model = share_norms(model.to(processes.device), processes)
-        fused = config.backend == "fused"
-        self.model = _accelerated(model, processes) if fused else model
+        self.backend = choose_backend(config, processes)
+        fused = self.backend == "fused"
+        self.model = accelerated(model) if fused else model
         self.parallel = distribute(self.model, processes)
         self.optimizer = build_optimizer(self.model, config.optimizer, fused=fused)
         decay = config.optimizer.average
@@ -82,6 +85,7 @@ class Trainer:
         self._second_pass = False
         self.step, self.pairs, self.progress = 0, 0, 0.0
         self.skipped, self.skipped_in_a_row = 0, 0
+        self.validated = NOT_VALIDATED
 
     def train_step(self, batches: Iterator[FlowBatch], progress: float) -> dict[str, float]:
         """Take one step of the optimizer; return loss, EPE, gradient norm and learning rate."""
@@ -216,6 +220,7 @@ class Trainer:
             "progress": self.progress,
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
+            "validated": asdict(self.validated),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": self.average.state_dict(self.model) if self.average else None,
@@ -231,6 +236,7 @@ class Trainer:
         self.feeding = checkpoint["feeding"]
         self.skipped = checkpoint["skipped"]
         self.skipped_in_a_row = checkpoint["skipped_in_a_row"]
+        self.validated = Validated(**checkpoint.get("validated", {}))  # none in an older version
         self.model.load_state_dict(checkpoint["model"], strict=True)
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         if self.average is not None:
@@ -250,16 +256,3 @@ class Trainer:
             "started_from": self.started_from,
         }
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
-
-
-def _accelerated(model: FlowNetwork, processes: Processes) -> FlowNetwork:
-    """Return the same network with accelerated parts."""
-    from ..accelerated.training.matching import accelerate
-
-    if processes.device.type != "cuda":
-        raise InputError(
-            "backend='fused' trains on a CUDA GPU; elsewhere: `changes=['backend=plain']`"
-        )
-    if processes.world_size > 1:
-        raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
-    return accelerate(model)

@@ -1,0 +1,31 @@
+"""The choice of how a training step is computed: plain, or fused on one CUDA GPU."""
+
+from importlib.util import find_spec
+
+from ..config import TrainConfig
+from ..errors import InputError
+from ..models import FlowNetwork
+from .distributed import Processes
+
+
+def choose_backend(config: TrainConfig, processes: Processes) -> str:
+    """Return "plain" or "fused", which is refused where it cannot run."""
+    on_gpu, alone = processes.device.type == "cuda", processes.world_size == 1
+    if config.backend == "auto":
+        whole = config.optimizer.accumulate == 1
+        able = on_gpu and alone and whole and find_spec("triton") is not None
+        return "fused" if able else "plain"
+    if config.backend == "fused" and not on_gpu:
+        raise InputError(
+            "backend='fused' trains on a CUDA GPU; elsewhere: `changes=['backend=plain']`"
+        )
+    if config.backend == "fused" and not alone:
+        raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
+    return config.backend
+
+
+def accelerated(model: FlowNetwork) -> FlowNetwork:
+    """Return the same network with accelerated parts."""
+    from ..accelerated.training.matching import accelerate
+
+    return accelerate(model)

@@ -1,0 +1,32 @@
+"""`dicl-flow reproduce` in a process that kills itself at a step of a stage.
+
+python reproduce_child.py STAGE STEP ARGUMENT …
+"""
+
+import os
+import signal
+import sys
+
+import torch
+
+from dicl_flow.cli import main
+from dicl_flow.training import Trainer, pace
+
+
+def main_child(stage: str, step: str, *arguments: str) -> None:
+    torch.set_num_threads(1)
+    pace._STEPS = 2
+    real = Trainer.train_step
+
+    def dying(self, batches, progress):
+        trained = self.config.name == stage and self.started_from != "random"
+        if trained and self.step == int(step):  # not one of the steps that measure the pace
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(self, batches, progress)
+
+    Trainer.train_step = dying
+    main(list(arguments))
+
+
+if __name__ == "__main__":
+    main_child(*sys.argv[1:])

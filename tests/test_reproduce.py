@@ -1,0 +1,117 @@
+"""`dicl-flow reproduce`: the stages of the paper as one chain, on fake data in their layouts."""
+
+import json
+import signal
+
+import pytest
+from children import TESTS, run_child
+from conftest import SMALL_LEVELS
+from fake_trees import make_chairs, make_kitti15, make_sintel, make_things
+
+from dicl_flow.errors import InputError
+from dicl_flow.training import pace
+from dicl_flow.training.chain import TARGETS, plan_chain
+from dicl_flow.weights import read_weights
+
+SMALL = [
+    *("steps=3", "batch=2", "workers=0", "save_every=2", "validate_every=2", "picture_every=0"),
+    *(SMALL_LEVELS, "model.matcher=dot", "augment.crop=[16,32]", "loss.matched=[0.4,0.8]"),
+    *(f"{stage}:loss.refined=[0.5,1.0]" for stage in TARGETS["all"][1:]),
+]
+CHANGES = [word for change in SMALL for word in ("--set", change)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The words that name all data sets."""
+    root = tmp_path_factory.mktemp("data")
+    makers = {"chairs": make_chairs, "things-clean": make_things, "sintel-clean": make_sintel}
+    places = {name: make(root / name, size=(20, 40)) for name, make in makers.items()}
+    places["sintel-final"] = places["sintel-clean"]
+    places["kitti15"] = make_kitti15(root / "kitti", size=(20, 40))
+    return [word for name, place in places.items() for word in ("--data", f"{name}={place}")]
+
+
+@pytest.fixture
+def short_pace(monkeypatch):
+    monkeypatch.setattr(pace, "_STEPS", 2)
+
+
+@pytest.mark.heavy
+@pytest.mark.usefixtures("short_pace", "one_thread")
+def test_the_whole_chain_killed_and_resumed(data, run, tmp_path):
+    """Killed in the middle of a stage, run again: the same weights as without interruption."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    words = [*data, *CHANGES, "--quiet", "--json", "-o"]
+    code, printed, err = run("reproduce", "all", *words, whole)
+    assert (code, err) == (0, "")
+    document = json.loads(printed)
+    assert [stage["name"] for stage in document["stages"]] == list(TARGETS["all"])
+    assert all(stage["seconds"] > 0 for stage in document["stages"])
+    assert document["finished"]
+    assert set(document["results"]) == set(TARGETS["all"])
+
+    again = ["reproduce", "chairs", *words, broken]
+    killed = run_child(TESTS / "reproduce_child.py", "chairs-1", "2", *again)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (broken / "chairs-2").exists()
+    assert run(*again)[0] == 0
+    for name in TARGETS["chairs"]:
+        for file in ("best.safetensors", "weights.safetensors"):
+            assert (broken / name / file).read_bytes() == (whole / name / file).read_bytes(), name
+    for name, before in (("things", "chairs-2"), ("sintel", "things"), ("kitti", "things")):
+        about = read_weights(whole / name / "weights.safetensors").about
+        assert about["started_from"].startswith(f"{before}/best.safetensors")
+
+    # all is finished: nothing is trained, and no data is needed
+    before = (whole / "kitti" / "last.ckpt").stat().st_mtime_ns
+    code, printed, _ = run("reproduce", "all", *CHANGES, "--quiet", "--json", "-o", whole)
+    assert code == 0
+    assert all(stage["finished"] for stage in json.loads(printed)["stages"])
+    assert (whole / "kitti" / "last.ckpt").stat().st_mtime_ns == before
+
+
+@pytest.mark.usefixtures("short_pace")
+def test_a_dry_run_tells_the_plan_and_what_is_missing(data, run, tmp_path):
+    words = ["reproduce", "things", *data[:2], *CHANGES, "--dry-run", "-o", tmp_path / "out"]
+    code, printed, _ = run(*words)
+    assert code == 0
+    assert "chairs-0  3 steps of 2 pairs, 6 pairs in all, 0.0 min" in printed
+    assert "chairs: 3 pairs in" in printed
+    assert "chairs:val: 1 pairs in" in printed
+    assert "things-clean:val: the recipe needs 'things-clean:val': give its folder" in printed
+    assert "in all: time unknown without the data" in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_data_is_named_before_anything_starts(data, run, tmp_path):
+    code, _, err = run("reproduce", "all", *data[:2], *CHANGES, "-o", tmp_path / "out")
+    assert code == 2
+    for name in ("things-clean", "sintel-clean", "sintel-final", "kitti15"):
+        assert f"--data {name}=PATH" in err
+    assert "chairs" not in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_stages_are_those_of_the_paper(tmp_path):
+    stages = {stage.config.name: stage.config for stage in plan_chain("all", tmp_path, [])}
+    assert [entry.name for entry in stages["things"].data] == ["things-clean:authors"]
+    assert all(stage.validate_every and stage.validation for stage in stages.values())
+    bare = plan_chain("kitti", tmp_path, [], without_projection=True)
+    assert not any(stage.config.model.projection for stage in bare)
+    assert sum(stage.config.steps for stage in bare) == 430_000
+
+
+def test_changes_are_for_all_stages_or_for_one(tmp_path):
+    stages = plan_chain("chairs", tmp_path, ["seed=3", "chairs-1:steps=7"])
+    assert [stage.config.seed for stage in stages] == [3, 3, 3]
+    assert [stage.config.steps for stage in stages] == [50_000, 7, 50_000]
+    with pytest.raises(InputError, match="unknown stage 'chair-1'"):
+        plan_chain("chairs", tmp_path, ["chair-1:steps=7"])
+
+
+def test_other_settings_need_another_folder(tmp_path):
+    (stage, *_) = plan_chain("chairs", tmp_path, [])
+    stage.folder.prepare(stage.config, resume=True)
+    with pytest.raises(InputError, match="was started with another steps"):
+        plan_chain("chairs", tmp_path, ["steps=7"])
