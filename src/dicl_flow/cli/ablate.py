@@ -49,7 +49,7 @@ def ablate(
     ] = None,
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a key of the recipe: backend=plain."),
+        typer.Option("--set", help="Change a key of the recipe: optimizer.precision=fp32."),
     ] = None,
     device: options.Device = "auto",
     max_size: options.MaxSize = None,
