@@ -225,7 +225,7 @@ def test_the_paper_s_protocol_end_to_end(run, tmp_path, monkeypatch):
     command = ["ablate", "projection", "--protocol", "paper", "-o", out, "--device", "cpu", "-q"]
     code, _, err = run(*command, data[0], *data[2:])
     assert code == 2
-    assert "the recipe trains on 'things-clean'" in err
+    assert "the recipe needs 'things-clean'" in err
     with monkeypatch.context() as patch:  # in the second stage
         signal_after("SIGINT", 3, "dicl_flow.training.run_folder:RunFolder.save", patch.setattr)
         assert run(*command, *data)[0] == 128 + signal.SIGINT
