@@ -28,6 +28,8 @@ from dicl_flow.training.matching_loss import matching_loss
 from dicl_flow.training.second_pass import is_second_pass
 from dicl_flow.weights import Weights, encode_weights
 
+pytestmark = pytest.mark.heavy
+
 CPU = Processes(torch.device("cpu"))
 SIZE, SEEN = (128, 192), (64, 128)  # half is (64, 96), and the network takes multiples of 64
 LEVELS = tuple(LevelConfig(stride, 1, ((4, 1),)) for stride in (32, 16, 8))

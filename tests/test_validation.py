@@ -17,6 +17,8 @@ from dicl_flow.training.run_folder import load_checkpoint
 from dicl_flow.training.start import find_start
 from dicl_flow.weights import read_weights
 
+pytestmark = pytest.mark.heavy
+
 VALIDATED = replace(
     CONFIG,
     model=QUICK,
