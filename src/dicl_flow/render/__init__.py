@@ -6,7 +6,7 @@ from ..lazy import on_first_use
 from .photos import list_photos
 
 if TYPE_CHECKING:
-    from .held_out import HELD_OUT_SEED, held_out_renderer
+    from .held_out import held_out_renderer
     from .motion_statistics import MotionStatistics
     from .renderer import RenderedBatch, Renderer
     from .textures import TextureAtlas, load_textures
@@ -15,7 +15,6 @@ else:
     __getattr__ = on_first_use(
         __name__,
         {
-            "HELD_OUT_SEED": "held_out",
             "held_out_renderer": "held_out",
             "RenderedBatch": "renderer",
             "Renderer": "renderer",
@@ -27,7 +26,6 @@ else:
     )
 
 __all__ = [
-    "HELD_OUT_SEED",
     "MotionStatistics",
     "RenderedBatch",
     "Renderer",

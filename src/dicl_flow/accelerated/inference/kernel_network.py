@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ...models import DiclFlow, InitialFlow, LevelFlow
+from ...models import InitialFlow, LevelFlow
 from ...models.dicl import DiclLevel
 from ...models.network import Pair
 from ...nn import ConvBlock, FeaturePyramid, Merge
@@ -61,15 +61,7 @@ class KernelContext(FoldedContext):
 class KernelDiclFlow(AcceleratedDiclFlow):
     """An `AcceleratedDiclFlow` for CUDA; it can be recorded."""
 
-    def __init__(
-        self,
-        model: DiclFlow,
-        dtype: torch.dtype = torch.float32,
-        memory_limit: int | None = None,
-        device: torch.device | None = None,
-    ) -> None:
-        super().__init__(model, dtype, memory_limit, device)
-        self._stream: torch.cuda.Stream | None = None
+    _stream: torch.cuda.Stream | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of a pickle what belongs to this process."""
