@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..config import RenderConfig
 from ..ops.warp import sample_clamped, sampling_grid
+from .colors import mix_colors
 from .compositing import Frames
 from .dice import Dice
 from .scene import upsample
@@ -94,7 +95,8 @@ def _defocus(depth: Tensor, dice: Dice) -> Effect:
         focus = _twice(dice.uniform(len(numbers) // 2))
         blurred = frames
         for _ in range(2):
-            blurred = F.avg_pool2d(F.pad(blurred, (2, 2, 2, 2), mode="replicate"), 5, stride=1)
+            padded = F.pad(blurred, (2, 2, 2, 2), mode="replicate")
+            blurred = F.avg_pool2d(F.avg_pool2d(padded, (1, 5), stride=1), (5, 1), stride=1)
         return torch.lerp(frames, blurred, strength * (depth[numbers] - focus).abs().sqrt())
 
     return blur
@@ -111,8 +113,7 @@ def _expose(frames: Tensor, config: RenderConfig, dice: Dice) -> Tensor:
     matrix = torch.diag_embed(gain) * (1 + saturation)[:, None, None]
     matrix = matrix - (saturation / 3)[:, None, None]
     light = upsample(_light(config, dice, batch, frames), (size[0], size[1]))
-    lit = (frames * light).flatten(2)
-    mixed = torch.baddbmm(offset[:, None, None] / 4, matrix, lit).view_as(frames)
+    mixed = mix_colors(frames * light, matrix, offset / 4)
     return mixed.clamp_(1e-4, 1).pow_(gamma.exp()[:, None, None, None])
 
 
@@ -148,10 +149,12 @@ def _compress(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
     rows, columns = (side // _BLOCK for side in padded.shape[-2:])
     blocks = padded.unflatten(3, (columns, _BLOCK)).unflatten(2, (rows, _BLOCK)).transpose(3, 4)
     cosines, steps = _cosines(frames), _steps(frames)
-    waves = cosines @ blocks @ cosines.mT  # (N, 3, rows, columns, 8, 8)
-    step = steps * strength[..., None, None] + 1e-3
+    # rows and columns in one product: a GPU is slow at many products of 8x8
+    transform = torch.kron(cosines, cosines)
+    waves = blocks.flatten(4) @ transform.mT  # (N, 3, rows, columns, 64)
+    step = steps.flatten() * strength[..., None] + 1e-3
     waves = (waves / step).round_().mul_(step)
-    restored = cosines.mT @ waves @ cosines
+    restored = (waves @ transform).unflatten(4, (_BLOCK, _BLOCK))
     return restored.transpose(3, 4).reshape_as(padded)[..., :height, :width]
 
 

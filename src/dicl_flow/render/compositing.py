@@ -61,9 +61,9 @@ def _visible_layers(scene: Scene, size: tuple[int, int]) -> tuple[Tensor, Tensor
     edge = sample_clamped(outline, grid)
     edge = edge.view(frames, objects, *size)  # at least 1: inside, at most 0: outside
     numbers = torch.arange(1, objects + 1, device=edge.device, dtype=torch.uint8).view(1, -1, 1, 1)
-    front = (numbers * (edge > 0)).amax(1)
+    front = (edge > 0).view(torch.uint8).mul_(numbers).amax(1)
     opaque = (edge >= 0.5).logical_and_(numbers != front[:, None])
-    behind = (numbers * opaque).amax(1)
+    behind = opaque.view(torch.uint8).mul_(numbers).amax(1)
     index = front.long().sub_(1).clamp_(min=0)[:, None]
     return front, behind, edge.gather(1, index)[:, 0].clamp(0, 1)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..config import AugmentConfig
 from ..data import FlowBatch
 from ..data.augment_color import LUMA
+from .colors import mix_colors
 from .dice import Dice
 
 
@@ -42,9 +43,8 @@ def _jitter(image: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
     gray = sum(weight * mean[..., i : i + 1] for i, weight in enumerate(LUMA))
     # contrast is about the mean grey of the frame
     matrix = (1 + contrast) * _saturate(saturation) @ _turn(hue)
-    offset = gray * -contrast
-    mixed = torch.baddbmm((1 + brightness) * offset, (1 + brightness) * matrix, image.flatten(2))
-    return mixed.view_as(image).clamp_(0, 1)
+    offset = (1 + brightness) * gray * -contrast
+    return mix_colors(image, (1 + brightness) * matrix, offset.flatten()).clamp_(0, 1)
 
 
 def _saturate(change: Tensor) -> Tensor:
