@@ -178,14 +178,14 @@ def _machine(device: Any) -> dict[str, Any]:
     import torch
 
     from .._version import __version__
+    from ..estimation.compute import gpu_name
 
-    on_gpu = device.type == "cuda"
     return {
         "command": shlex.join(["dicl-flow", *sys.argv[1:]]),
         "date": date.today().isoformat(),
         "dicl_flow": __version__,
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if on_gpu else _processor(),
+        "device": gpu_name(device) or _processor(),
         "threads": torch.get_num_threads(),
     }
 

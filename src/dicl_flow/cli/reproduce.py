@@ -104,8 +104,8 @@ def _plan(
         described.append({**plan, "seconds": seconds})
     known = [plan["seconds"] for plan in described]
     total = None if None in known else sum(known)
-    on_gpu = processes.device.type == "cuda"
-    hours = None if total is None or not on_gpu else total * processes.world_size / 3600
+    gpu_seconds = total if processes.on_gpu else None
+    hours = None if gpu_seconds is None else gpu_seconds * processes.world_size / 3600
     return {"stages": described, "seconds": total, "gpu_hours": hours}
 
 
