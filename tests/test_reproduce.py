@@ -72,12 +72,12 @@ def test_the_whole_chain_killed_and_resumed(data, run, tmp_path, monkeypatch):
     assert (whole / "kitti" / "last.ckpt").stat().st_mtime_ns == before
 
 
-@pytest.mark.usefixtures("short_pace")
-def test_a_dry_run_tells_the_plan_and_what_is_missing(data, run, tmp_path):
+def test_a_dry_run_tells_the_plan_and_what_is_missing(data, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(pace, "measure_pace", lambda *_: pace.Pace(step=20.0, validation=0.0))
     words = ["reproduce", "things", *data[:2], *CHANGES, "--dry-run", "-o", tmp_path / "out"]
     code, printed, _ = run(*words)
     assert code == 0
-    assert "chairs-0  3 steps of 2 pairs, 6 pairs in all, 0.0 min" in printed
+    assert "chairs-0  3 steps of 2 pairs, 6 pairs in all, 1.0 min" in printed
     assert "chairs: 3 pairs in" in printed
     assert "chairs:val: 1 pairs in" in printed
     assert "things-clean:val: the recipe needs 'things-clean:val': give its folder" in printed
