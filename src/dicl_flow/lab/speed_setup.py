@@ -14,7 +14,7 @@ from ..estimation.compute import gpu_name
 from ..estimation.engines import choose_compute
 from ..models import FlowNetwork, build
 from ..weights import load_model, read_weights, resolve
-from .speed_compiled import COMPILED, check_compiler
+from . import speed_compiled
 
 
 def open_network(weights: str | None, quality: Quality) -> tuple[FlowNetwork, Calibration | None]:
@@ -39,11 +39,11 @@ def choose_ways(
         backend, dash, precision = path.partition("-")
         if not dash:
             raise InputError(f"`path` is BACKEND-PRECISION, as fast-fp16, got {path!r}")
-        compiled = backend == COMPILED
+        compiled = backend == speed_compiled.COMPILED
         if compiled:
-            check_compiler(device)
+            speed_compiled.check_compiler(device)
         chosen = choose_compute(config, str(device), precision, "fast" if compiled else backend)
-        ways.append((COMPILED if compiled else chosen.backend, chosen.precision))
+        ways.append((backend if compiled else chosen.backend, chosen.precision))
     return list(dict.fromkeys(ways))
 
 
