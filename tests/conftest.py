@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exports import Exported, export_both
 from golden import formula
 from small_study import use_small_textures
 
@@ -132,6 +133,12 @@ def small_weights(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("weights") / "small.safetensors"
     path.write_bytes(encode_weights(Weights(SMALL, model.state_dict(), {"recipe": "none"})))
     return path
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory) -> Exported:
+    """Files of a tiny network for other programs."""
+    return export_both(tmp_path_factory.mktemp("exported"))
 
 
 @pytest.fixture

@@ -15,12 +15,11 @@ from dicl_flow.training import Trainer, pace
 
 def main_child(stage: str, step: str, *arguments: str) -> None:
     torch.set_num_threads(1)
-    pace._STEPS = 2
+    pace.measure_pace = lambda *_: pace.Pace(1.0, 1.0)  # which would take steps, too
     real = Trainer.train_step
 
     def dying(self, batches, progress):
-        trained = self.config.name == stage and self.started_from != "random"
-        if trained and self.step == int(step):  # not one of the steps that measure the pace
+        if (self.config.name, self.step) == (stage, int(step)):
             os.kill(os.getpid(), signal.SIGKILL)
         return real(self, batches, progress)
 

@@ -348,6 +348,16 @@ def test_pixel_command(run, tmp_path, arguments, weights):
     assert "outside the 60x40 frame" in err
 
 
+def test_precision_is_a_choice(run, tmp_path, arguments, weights):
+    words, found = ("analyze", "pixel", 20, 30, "-w", weights[0], *arguments), []
+    for precision in ("auto", "fp16"):
+        out = tmp_path / precision
+        assert run(*words, "--precision", precision, "-o", out)[0] == 0
+        with np.load(out / "pixel.npz") as arrays:
+            found.append(arrays["with, after DAP, stride 4"])
+    assert 0 < np.abs(found[0] - found[1]).max() < 0.02
+
+
 def test_layers_command(run, tmp_path):
     out = tmp_path / "out"
     size = ["--channels", 4, "--size", "8x6", "--radius", 2, "--device", "cpu"]

@@ -88,13 +88,13 @@ def test_features_are_computed_once(estimator, monkeypatch):
 @pytest.mark.heavy
 def test_both_ways_in_tiles(small_weights, monkeypatch):
     pixel = network_bytes(torch.float32, torch.device("cpu"), fast=True)
-    tiled = dicl_flow.load(small_weights, "cpu", "fp32", memory_limit=304 * 300 * pixel)
+    tiled = dicl_flow.load(small_weights, "cpu", "fp32", memory_limit=64 * 256 * pixel)
     calls = []
     compute = tiled.answers._both_ways
     monkeypatch.setattr(tiled.answers, "_both_ways", lambda *x: calls.append(1) or compute(*x))
-    result = tiled(*formula.pair(300, 560), backward=True)
-    assert result.backward.flow.shape == (300, 560, 2)
-    assert len(calls) > 1
+    result = tiled(*formula.pair(64, 400), backward=True)
+    assert result.backward.flow.shape == (64, 400, 2)
+    assert len(calls) == 3
 
 
 # --- occlusion ----------------------------------------------------------------------------------
@@ -125,16 +125,17 @@ def test_what_leaves_the_frame_is_occluded():
 def test_occlusion_follows_the_truth_on_rendered_scenes():
     estimator = dicl_flow.load(device="cpu")
     textures = load_textures(None, size=(192, 256))
-    renderer = Renderer(RenderConfig(num_shapes=40, shape_side=96), (256, 256), textures, seed=5)
+    renderer = Renderer(RenderConfig(num_shapes=40, shape_side=96), (256, 256), textures, seed=6)
     found = true = both = 0
-    for number in range(3):
+    for number in range(2):
         rendered = renderer.render(1, number)
         (flow, _), (backward, _) = estimator.estimate_both(rendered.image1, rendered.image2)
         hidden = find_occlusion(flow, backward)[:, 0]
         found, true = found + hidden.sum(), true + rendered.occluded.sum()
         both += (hidden & rendered.occluded).sum()
     assert both / true > 0.7
-    assert both / found > 2 * rendered.occluded.float().mean()
+    share = true / (2 * rendered.occluded.numel())
+    assert both / found > 2 * share
 
 
 # --- confidence ---------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ def test_a_network_that_is_never_right_cannot_be_calibrated():
 def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     """The packaged weights, a few small scenes: the least sure are the most wrong."""
     output = tmp_path / "out.safetensors"
-    arguments = ["-d", "rendered=procedural", "-n", 6, "--size", "256x128", "--device", "cpu"]
+    arguments = ["-d", "rendered=procedural", "-n", 4, "--size", "128x128", "--device", "cpu"]
     code, out, _ = run("calibrate", *arguments, "-o", output, "--json")
     assert code == 0
     summary = json.loads(out)
@@ -233,13 +234,14 @@ def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     assert deciles[0] > deciles[2] > deciles[5] > deciles[9]
     assert summary["ause"] < summary["ause_of_entropy"]
     weights = read_weights(output)
-    assert weights.calibration.scenes == 6
-    assert "6 rendered scenes" in weights.about["calibration"]
+    assert weights.calibration.scenes == 4
+    assert "4 rendered scenes" in weights.about["calibration"]
     before = read_weights(dicl_flow.weights.resolve(None))
     assert all(torch.equal(weights.tensors[key], before.tensors[key]) for key in before.tensors)
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("small_textures")
 def test_calibrate_gives_the_same_file_again(run, small_weights, tmp_path):
     arguments = ["-w", small_weights, "-d", "rendered=procedural", "-n", 4, "--size", "64x64"]
     outputs = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]

@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import cv2
+import exports
 import fake_trees
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from dicl_flow.cli import app, main
 from dicl_flow.config import CUES, Calibration
 from dicl_flow.data import demo_pairs
 from dicl_flow.files import read_image, write_flow
-from dicl_flow.weights import Weights, encode_weights, read_weights, store
+from dicl_flow.weights import encode_weights, read_weights, store
 
 REPOSITORY = Path(__file__).parents[1]
 PAGES = sorted(
@@ -54,6 +55,7 @@ EXEMPT = {
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
     r"dicl-flow reproduce .*": "several networks; tests/test_reproduce.py runs the command",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
+    r"dicl-flow export .*": "takes a minute; tests/exports.py runs it for the page",
 }
 """Commands that are not run, as whole-line patterns, and why."""
 
@@ -66,6 +68,7 @@ SMALL_TRAINING = " ".join(
         *(SMALL_LEVELS, "loss.matched=[0.4,0.8]", "loss.matching=[]"),
     )
 )
+SMALL_PAIR = "--pair frame1.png frame2.png --truth flow.flo"
 SMALLER = [
     (r"^(dicl-flow train .*)$", rf"\1 {SMALL_TRAINING}"),
     (r"^(dicl-flow train (?!chairs-0).*)$", r"\1 --set loss.refined=[0.5,1.0]"),
@@ -76,10 +79,9 @@ SMALLER = [
     (r"^(dicl-flow render .*)$", r"\1 --size 96x64"),
     (r"^(dicl-flow data bench .*?) --workers \d+", r"\1 --workers 0 --seconds 0.1 --crop 64x64"),
     (r"^(dicl-flow analyze layers .*)$", r"\1 --size 24x16"),
+    (r"^(dicl-flow analyze pixel) \d+ \d+(.*)$", r"\1 40 50\2"),
+    (r"^(dicl-flow analyze (peaks|levels|pixel)(?!.*--data).*)$", rf"\1 {SMALL_PAIR}"),
     (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 3 --size 128x128 --threshold 8"),
-    # any size takes a minute: `make slow` does it, in tests/test_export.py
-    (r"^(dicl-flow export .*?)--dynamic(.*)$", r"\1--size FIXED\2"),
-    (r"^(dicl-flow export .*?)--size \S+(.*)$", r"\1--size 128x96\2 -w tiny.safetensors"),
     (r"^(dicl-flow bench.*?)( --size \S+)?( --device \S+)?( .*)?$", r"\1 --quick --size 64x64\4"),
     (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
     (r"^(python benchmarks/quality\.py .*?)--size \S+ -n \d+(.*)$", r"\1-n 1 --size 32x32\2"),
@@ -167,7 +169,7 @@ def prepared(tmp_path_factory, small_weights, checkpoint):
     names = ["W", "my.safetensors", "weights.safetensors", "WEIGHTS.safetensors"]
     for name in [*names, "with-dap.safetensors", "without-dap.safetensors"]:
         (folder / name).symlink_to(small_weights)
-    make_tiny_weights(folder / "tiny.safetensors")
+    exports.make_weights(folder)
     for name in ("ckpt_sintel.pth.tar", "ckpt_kitti.pth.tar"):
         (folder / name).symlink_to(checkpoint)
     for name in ("benchmarks", "docs", "constraints.txt"):
@@ -228,14 +230,6 @@ def make_video(folder):
         container.mux(stream.encode())
 
 
-def make_tiny_weights(path):
-    """Of a network that even an export traces in seconds."""
-    level = dicl_flow.LevelConfig(4, 1)
-    config = dicl_flow.ModelConfig(levels=(level,), projection=False, context=False)
-    state = dicl_flow.build(config).state_dict()
-    path.write_bytes(encode_weights(Weights(config, state)))
-
-
 def presumed_names():
     """What Python blocks use without making it themselves."""
     frame1, frame2 = (read_image(f"frame{number}.png") for number in (1, 2))
@@ -287,13 +281,17 @@ def small_packaged_weights(small_weights, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pages(prepared, tmp_path_factory):
+def pages(prepared, request, tmp_path_factory):
     """The folder and the Python names of each page, made when its first block runs."""
 
     @lru_cache
     def open_page(page):
         folder = tmp_path_factory.mktemp("page") / "work"
         shutil.copytree(prepared, folder, symlinks=True)
+        if str(page.relative_to(REPOSITORY)) == exports.GROUP:
+            made = request.getfixturevalue("exported")
+            for path in (made.onnx, made.pt2):
+                (folder / path.name).symlink_to(path)
         with chdir(folder):
             return folder, presumed_names()
 
@@ -367,7 +365,9 @@ def test_options_and_inline_commands_exist(page):
     scripts = "".join(path.read_text() for path in REPOSITORY.glob("benchmarks/*.py"))
     known = set().union(*OPTIONS.values(), re.findall(r'"(--[a-z-]+)"', scripts)) | FOREIGN_OPTIONS
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", read_prose(page))]
-    for span in spans:
+    shell = [block for block in read_blocks(page) if block.language in SHELL]
+    not_run = [line for block in shell for line in read_commands(block) if exempt_reason(line)]
+    for span in [*spans, *not_run]:
         assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= known, span
         words = span.split()
         if words[0] == "dicl-flow" and len(words) > 1:

@@ -2,34 +2,18 @@
 
 import io
 import json
-from dataclasses import replace
 
 import onnxruntime
 import pytest
 import torch
+from exports import GROUP, SIZE, make_weights
 
 from dicl_flow import export
-from dicl_flow.config import Calibration, LevelConfig, ModelConfig
+from dicl_flow.config import ModelConfig
 from dicl_flow.export import demo_frames
-from dicl_flow.models import build
 from dicl_flow.ops import displacement_windows
-from dicl_flow.weights import Weights, encode_weights
 
-pytestmark = pytest.mark.heavy
-
-# sides in multiples of 8
-TINY = ModelConfig(levels=(LevelConfig(4, 1),), projection=False, context=False)
-
-
-def make_weights(tmp_path, **changes):
-    torch.manual_seed(0)
-    config = replace(TINY, **changes)
-    path = tmp_path / "tiny.safetensors"
-    calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9)
-    state = build(config).state_dict()
-    weights = Weights(config, state, {"recipe": "r"}, calibration=calibration)
-    path.write_bytes(encode_weights(weights))
-    return path
+pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group(GROUP)]
 
 
 def reference(path, frames):
@@ -57,22 +41,31 @@ def open_onnx(path):
     return session, run
 
 
-def test_onnx_of_one_size(run, tmp_path):
-    weights, output = make_weights(tmp_path, padding="resize", max_pixels=2000), tmp_path / "x.onnx"
-    code, out, _ = run("export", "--size", "70x50", "-w", weights, "-o", output, "--json")
-    assert code == 0
-    summary = json.loads(out)
-    assert summary["written"] == [str(output)]
+def open_pt2(path):
+    extra = {"dicl_flow.json": ""}
+    program = torch.export.load(io.BytesIO(path.read_bytes()), extra_files=extra)
+    return program.module(), json.loads(extra["dicl_flow.json"])
+
+
+def test_onnx_of_one_size(exported):
+    summary = exported.summary
+    assert summary["written"] == [str(exported.onnx)]
     assert summary["mean_difference_px"] <= summary["max_difference_px"] < 1e-3
-    session, estimate = open_onnx(output)
-    assert session.get_inputs()[0].shape == ["batch", 3, 50, 70]
+    session, estimate = open_onnx(exported.onnx)
+    assert session.get_inputs()[0].shape == ["batch", 3, *SIZE]
     assert session.get_inputs()[0].type == "tensor(uint8)"
     about = session.get_modelmeta().custom_metadata_map
     assert "uint8, RGB" in about["input"]
     assert "px of the input" in about["output"]
     assert about["recipe"] == "r"
     assert ModelConfig.from_json(about["dicl_flow.config"]).max_pixels == 2000
-    assert_equal_flow(weights, estimate, [(1, (50, 70)), (3, (50, 70))])
+    assert_equal_flow(exported.weights, estimate, [(1, SIZE), (3, SIZE)])
+
+
+def test_torch_export_of_one_size(exported):
+    estimate, about = open_pt2(exported.pt2)
+    assert about["recipe"] == "r"
+    assert_equal_flow(exported.weights, estimate, [(1, SIZE), (3, SIZE)])
 
 
 # Tracing for any size takes a minute.
@@ -91,25 +84,23 @@ def test_torch_export_of_any_size(run, tmp_path):
     weights, output = make_weights(tmp_path, padding="resize"), tmp_path / "x.pt2"
     arguments = ("--dynamic", "-w", weights, "-o", output)
     assert run("export", *arguments)[0] == 0
-    extra = {"dicl_flow.json": ""}
-    estimate = torch.export.load(io.BytesIO(output.read_bytes()), extra_files=extra).module()
-    assert "uint8, RGB" in json.loads(extra["dicl_flow.json"])["input"]
+    estimate, about = open_pt2(output)
+    assert "uint8, RGB" in about["input"]
     assert_equal_flow(weights, estimate, [(1, (37, 51)), (2, (64, 40)), (1, (8, 8))])
 
 
 def test_a_file_that_differs_is_not_written(run, tmp_path, monkeypatch):
-    """A runtime that answers half a pixel beside the estimator."""
-    form = export.FORMATS["torch-export"]
+    """A runtime whose flow is half a pixel off; nothing is traced, which would take long."""
+    weights, output = make_weights(tmp_path, padding="white"), tmp_path / "x.pt2"
 
     def open_wrongly(data):
-        right = form.open(data)
-        return lambda *frames: tuple(output + 0.5 for output in right(*frames))
+        assert data == b"a file"
+        return lambda *frames: tuple(part + 0.5 for part in reference(weights, frames))
 
-    wrong = replace(form, open=open_wrongly)
+    wrong = export.Format(".pt2", lambda program, metadata: b"a file", open_wrongly)
     monkeypatch.setitem(export.FORMATS, "torch-export", wrong)
-    weights, output = make_weights(tmp_path, padding="white"), tmp_path / "x.pt2"
-    arguments = ("--size", "16x16", "-w", weights, "-o", output)
-    code, out, err = run("export", *arguments)
+    monkeypatch.setattr(export, "_trace", lambda module, size: None)
+    code, out, err = run("export", "--size", "16x16", "-w", weights, "-o", output)
     assert (code, out) == (2, "")
     assert "differs from the estimator's by 0.707 px" in err
     assert not output.exists()

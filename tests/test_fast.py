@@ -231,7 +231,7 @@ def test_too_little_memory_names_the_least(small_model):
 
 @pytest.mark.heavy
 def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
-    limit = 304 * 300 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
+    limit = 64 * 256 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
     sizes = []
     whole = estimator.answers._one_way
@@ -241,19 +241,18 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
         return whole(image1, image2)
 
     monkeypatch.setattr(estimator.answers, "_one_way", spy)
-    flow, confidence = estimator.estimate(*torch.rand(2, 1, 3, 300, 560))
-    assert flow.shape == (1, 2, 300, 560)
-    assert confidence.shape == (1, 1, 300, 560)
+    flow, confidence = estimator.estimate(*torch.rand(2, 1, 3, 64, 400))
+    assert flow.shape == (1, 2, 64, 400)
+    assert confidence.shape == (1, 1, 64, 400)
     assert flow.isfinite().all()
-    assert len(sizes) > 1
-    assert max(height * width for height, width in sizes) <= 304 * 300
+    assert sizes == [(64, 256), (64, 256), (64, 144)]
 
 
 @pytest.mark.heavy
 def test_packaged_weights_give_the_same_answer():
     """A part of the demo's film, with trained weights: float32 to rounding, bfloat16 nearly."""
     pair = demo_pairs()[0]
-    images = [read_image(path)[100:356, 200:584] for path in (pair.image1, pair.image2)]
+    images = [read_image(path)[100:228, 200:456] for path in (pair.image1, pair.image2)]
     ways = {"plain": "fp32", "fast": "fp32", **({"reduced": "bf16"} if HAS_BF16 else {})}
     flows = {
         name: dicl_flow.load(

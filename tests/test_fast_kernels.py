@@ -33,6 +33,7 @@ from dicl_flow.ops.warp import INSIDE  # noqa: E402
 pytestmark = pytest.mark.heavy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SIZE = (10, 12) if DEVICE == "cuda" else (6, 8)  # of a level: the interpreter is slow
 LAST = torch.channels_last
 
 
@@ -87,10 +88,10 @@ def test_readout_kernel_equals_the_plain_readout(projects, adds):
 def test_kernel_level_equals_the_plain_level(scene, memory_limit):
     torch.manual_seed(0)
     level = randomize_norms(build(SMALL)).levels["4"].to(DEVICE)
-    features1, features2 = torch.randn(2, 2, 32, 10, 12, device=DEVICE).unbind(0)
-    features2 = features2 * (torch.rand(2, 1, 10, 12, device=DEVICE) > 0.03)
-    image = torch.rand(2, 3, 40, 48, device=DEVICE)
-    flow = None if scene == "no flow" else torch.full((2, 2, 10, 12), 2.3, device=DEVICE)
+    features1, features2 = torch.randn(2, 2, 32, *SIZE, device=DEVICE).unbind(0)
+    features2 = features2 * (torch.rand(2, 1, *SIZE, device=DEVICE) > 0.03)
+    image = torch.rand(2, 3, 4 * SIZE[0], 4 * SIZE[1], device=DEVICE)
+    flow = None if scene == "no flow" else torch.full((2, 2, *SIZE), 2.3, device=DEVICE)
     fast = KernelLevel(level, level.context, torch.float32, memory_limit).to(DEVICE)
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         expected = level(features1, features2, image, flow)

@@ -30,6 +30,7 @@ from dicl_flow.training import pyramid_loss
 pytestmark = pytest.mark.heavy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SIDE = 16 if DEVICE == "cuda" else 8  # of a whole network's images: the interpreter is slow
 CHANNELS_LAST = torch.channels_last
 
 
@@ -225,7 +226,7 @@ def test_whole_network_trains_as_the_plain_one(config, tolerance):
     plain = decided(build(config).to(DEVICE).train())
     fused = accelerate(copy.deepcopy(plain))
     assert fused.state_dict().keys() == plain.state_dict().keys()
-    images = [torch.randn(2, 3, 16, 16, device=DEVICE) for _ in range(2)]
+    images = [torch.randn(2, 3, SIDE, SIDE, device=DEVICE) for _ in range(2)]
     expected = training_step(plain.double(), [image.double() for image in images])
     assert max(map(relative, training_step(fused, images), expected)) < tolerance
 

@@ -19,6 +19,7 @@ import torch
 from children import TESTS, run_child
 from clips import read_rows, read_video, write_images, write_video
 from conftest import SMALL
+from video_child import PIECE
 
 import dicl_flow
 from dicl_flow.cli.watching import Watch
@@ -45,7 +46,7 @@ from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy
 
-CHILD = TESTS / "signal_child.py"
+CHILD, SHORT_PIECES = TESTS / "signal_child.py", TESTS / "video_child.py"
 SIZE = (64, 96)
 FRAMES, _ = fake_trees.moving_frames(8, SIZE)
 
@@ -213,11 +214,17 @@ def test_statistics_tell_motion_and_cuts(run, tmp_path):
     assert float(rows[1]["direction"]) == pytest.approx(np.degrees(np.arctan2(y, x)), rel=1e-3)
 
 
+@pytest.fixture
+def short_clip(tmp_path):
+    """Two pairs: the packaged weights take seconds for each."""
+    return write_video(tmp_path / "short.mkv", FRAMES[:3])
+
+
 @pytest.fixture(scope="module")
 def both_ways():
     """What the packaged weights say of each pair: they know where a frame hides the other."""
     estimator = dicl_flow.load(device="cpu", precision="fp32")
-    results = [estimator(*pair, backward=True) for pair in pairwise(FRAMES)]
+    results = [estimator(*pair, backward=True) for pair in pairwise(FRAMES[:3])]
     assert 0.05 < np.mean([result.occlusion for result in results]) < 0.95
     return results
 
@@ -228,13 +235,14 @@ def packaged(run):
     return lambda *arguments: run("video", *arguments, "--device", "cpu", "--precision", "fp32")
 
 
-def test_backward_flow_and_masks_lie_next_to_the_flow(packaged, clip, tmp_path, both_ways):
+@pytest.mark.xdist_group("both ways")
+def test_backward_flow_and_masks_lie_next_to_the_flow(packaged, short_clip, tmp_path, both_ways):
     flows, stack = tmp_path / "flows", tmp_path / "stack.npy"
-    code, _, _ = packaged(clip, "-o", flows, "-o", stack, "--backward", "--occlusion")
+    code, _, _ = packaged(short_clip, "-o", flows, "-o", stack, "--backward", "--occlusion")
     assert code == 0
-    assert len(list(flows.iterdir())) == 3 * 7
+    assert len(list(flows.iterdir())) == 3 * 2
     array = np.load(stack)
-    assert array.shape == (7, 2, *SIZE, 2)
+    assert array.shape == (2, 2, *SIZE, 2)
     for number, result in enumerate(both_ways):
         name = f"frame_{number:06d}"
         there, back = (dicl_flow.read_flow(flows / f"{name}{end}.flo") for end in ("", "_backward"))
@@ -246,9 +254,10 @@ def test_backward_flow_and_masks_lie_next_to_the_flow(packaged, clip, tmp_path, 
         assert ((mask == 255) != result.occlusion).mean() < 1e-3  # rounding, at the bound
 
 
-def test_a_video_shows_what_is_hidden(packaged, clip, tmp_path, both_ways):
+@pytest.mark.xdist_group("both ways")
+def test_a_video_shows_what_is_hidden(packaged, short_clip, tmp_path, both_ways):
     movie, table = tmp_path / "out.mkv", tmp_path / "s.csv"
-    assert packaged(clip, "-o", movie, "--show", "occlusion", "--stats", table)[0] == 0
+    assert packaged(short_clip, "-o", movie, "--show", "occlusion", "--stats", table)[0] == 0
     for (picture, _), row, result in zip(
         read_video(movie), read_rows(table), both_ways, strict=True
     ):
@@ -256,11 +265,12 @@ def test_a_video_shows_what_is_hidden(packaged, clip, tmp_path, both_ways):
         assert float(row["occluded"]) == pytest.approx(result.occlusion.mean(), abs=1e-3)
 
 
-def test_flow_of_little_confidence_is_unknown(packaged, clip, tmp_path, both_ways):
+@pytest.mark.xdist_group("both ways")
+def test_flow_of_little_confidence_is_unknown(packaged, short_clip, tmp_path, both_ways):
     bound = round(float(np.median([result.confidence for result in both_ways])), 3)
     flows, stack, movie, table = (tmp_path / n for n in ("flows", "s.npy", "out.mkv", "s.csv"))
     outputs = ("-o", flows, "-o", stack, "-o", movie, "--stats", table)
-    code, _, _ = packaged(clip, *outputs, "--backward", "--min-confidence", bound, "--max", 9)
+    code, _, _ = packaged(short_clip, *outputs, "--backward", "--min-confidence", bound, "--max", 9)
     assert code == 0
     array = np.load(stack)
     pictures = [picture for picture, _ in read_video(movie)]
@@ -501,8 +511,9 @@ EACH_FLOW = "dicl_flow.cli.watching:Watch.__call__"
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path):
-    frames, _ = fake_trees.moving_frames(75, (32, 48))
+def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path, monkeypatch):
+    monkeypatch.setattr(PictureVideo, "piece", PIECE)
+    frames, _ = fake_trees.moving_frames(20, (32, 48))
     clip = write_video(tmp_path / "long.mkv", frames)
     names = ("out.mp4", "stack.npy")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -515,17 +526,17 @@ def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path
         return clip, *outputs, *more, "--stats", folder / "s.csv"
 
     assert video(*arguments(whole))[0] == 0
-    child = run_child(CHILD, "SIGKILL", 70, EACH_FLOW, "video", *arguments(killed), *usual)
+    child = run_child(SHORT_PIECES, "SIGKILL", 14, EACH_FLOW, "video", *arguments(killed), *usual)
     assert child.returncode == -signal.SIGKILL, child.stderr
     assert not (killed / "out.mp4").exists()
     state = json.loads((killed / "out.mp4.parts" / "state.json").read_text())
-    assert state["done"] == 64  # the second run does not start over
+    assert state["done"] == PIECE  # the second run does not start over
     assert video(*arguments(killed))[0] == 0
     assert 0.2 < np.isfinite(np.load(whole / "stack.npy")).mean() < 0.8
     assert (whole / "s.csv").read_text() == (killed / "s.csv").read_text()
     assert (whole / "stack.npy").read_bytes() == (killed / "stack.npy").read_bytes()
     one, two = read_video(whole / "out.mp4"), read_video(killed / "out.mp4")
-    assert len(one) == len(two) == 74
+    assert len(one) == len(two) == 19
     for (picture1, time1), (picture2, time2) in zip(one, two, strict=True):
         assert time1 == time2
         np.testing.assert_array_equal(picture1, picture2)

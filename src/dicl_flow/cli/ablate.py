@@ -82,7 +82,7 @@ def ablate(
       dicl-flow ablate figures --data rendered=PHOTOS -o runs/figures
     """
     from ..data import list_pairs, parse_data_argument
-    from ..lab.variants import paper_variants
+    from ..lab.variants import paper_variants, recipe_variants
     from ..training import check_roots
 
     of_paper = _is_paper(protocol, recipe=recipe, pairs=pairs, scenes=scenes, init=init)
@@ -90,7 +90,7 @@ def ablate(
     variants = (
         paper_variants(study, changes or [], numbers)
         if of_paper
-        else _one_stage(study, recipe, changes or [], pairs, init, numbers)
+        else recipe_variants(study, recipe, changes or [], pairs, init, numbers)
     )
     roots = dict(parse_data_argument(argument, also="rendered") for argument in data or [])
     stages = variants[0].stages
@@ -132,27 +132,6 @@ def _is_paper(protocol: str, **others: object) -> bool:
     if protocol == "paper" and given:
         raise InputError(f"--protocol paper has its own recipes; leave out {', '.join(given)}")
     return protocol == "paper"
-
-
-def _one_stage(
-    study: str,
-    recipe: str | None,
-    changes: list[str],
-    pairs: int | None,
-    init: str | None,
-    seeds: Iterable[int],
-) -> "list[Variant]":
-    from dataclasses import replace
-
-    from ..lab.variants import list_variants
-    from ..training import read_recipe
-    from ..weights import resolve
-
-    base = read_recipe(recipe or ("figures" if study == "figures" else "ablation"), changes)
-    if pairs is not None:
-        base = replace(base, steps=-(-pairs // base.batch))
-    shared = init is not None or base.optimizer.frozen  # by default, the packaged weights
-    return list_variants(study, base, seeds, resolve(init) if shared else None)
 
 
 def _train(

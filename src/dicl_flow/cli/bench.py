@@ -1,7 +1,7 @@
 """`dicl-flow bench`: the speed of this machine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,9 +9,7 @@ from . import options
 from .outputs import check_outputs
 
 if TYPE_CHECKING:
-    from ..config import Calibration, ModelConfig, Quality
     from ..lab.speed_cases import Result
-    from ..models import FlowNetwork
 
 _SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
 
@@ -73,7 +71,11 @@ def bench(
       dicl-flow bench --host vcn --size 1024x436 --batch 1
     """
     import json
+    import shlex
+    import sys
+    from datetime import date
 
+    from .._version import __version__
     from ..config import find_quality
     from ..errors import InputError
     from ..files import write_files
@@ -93,15 +95,18 @@ def bench(
     from ..estimation.compute import choose_device
     from ..lab.speed_cases import Case, measure
     from ..lab.speed_plot import encode_plot
+    from ..lab.speed_setup import choose_ways, describe_machine, open_network, random_network
     from ..lab.speed_table import LEGEND, as_record
 
     cases = [Case(*shape, batches[0]) for shape in shapes]
     cases += [Case(*shapes[0], batch) for batch in batches[1:]]
     place = choose_device(device)
-    model, calibration = _model(weights, effort) if host is None else (_fresh_model(host), None)
+    model, calibration = (
+        open_network(weights, effort) if host is None else (random_network(host), None)
+    )
     default = ["plain-fp32", "fast-fp32", "fast-auto"] if host is None else ["plain-fp32"]
     more = ["compiled-fp32", "compiled-auto"] if compiled else []
-    ways = _ways([*(paths or default), *more], model.config, place)
+    ways = choose_ways([*(paths or default), *more], model.config, place)
     results = []
     repeats = 3 if quick else repeats
     for result in measure(model, place, cases, ways, repeats, calibration, effort):
@@ -109,7 +114,10 @@ def bench(
         if not (quiet or as_json):
             _print_row(result, first=len(results) == 1)
     report = {
-        **_machine(place),
+        "command": shlex.join(["dicl-flow", *sys.argv[1:]]),
+        "date": date.today().isoformat(),
+        "dicl_flow": __version__,
+        **describe_machine(place),
         "host": model.config.host,
         "quality": quality,
         "results": [as_record(result) for result in results],
@@ -128,78 +136,6 @@ def bench(
 def _parse_size(text: str) -> tuple[int, int]:
     size = options.parse_size("--size", text)
     return size.width, size.height
-
-
-def _ways(paths: list[str], config: "ModelConfig", device: Any) -> list[tuple[str, str]]:
-    """Read BACKEND-PRECISION, resolve "auto", drop duplicates."""
-    from ..errors import InputError
-    from ..estimation.engines import choose_compute
-    from ..lab.speed_compiled import COMPILED, check_compiler
-
-    ways = []
-    for path in paths:
-        backend, dash, precision = path.partition("-")
-        if not dash:
-            raise InputError(f"--path is BACKEND-PRECISION, as fast-fp16, got {path!r}")
-        compiled = backend == COMPILED
-        if compiled:
-            check_compiler(device)
-        chosen = choose_compute(config, str(device), precision, "fast" if compiled else backend)
-        ways.append((COMPILED if compiled else chosen.backend, chosen.precision))
-    return list(dict.fromkeys(ways))
-
-
-def _model(weights: str | None, quality: "Quality") -> "tuple[FlowNetwork, Calibration | None]":
-    from dataclasses import replace
-
-    from ..weights import load_model, read_weights, resolve
-
-    found = read_weights(resolve(weights))
-    # the size asked for, even if the weights would scale frames down
-    config = found.config.at_full_size()
-    return load_model(replace(found, config=config)), found.calibration_for(quality)
-
-
-def _fresh_model(host: str) -> "FlowNetwork":
-    import torch
-
-    from ..config import ModelConfig
-    from ..models import build
-
-    torch.manual_seed(0)
-    return build(ModelConfig(host=host))
-
-
-def _machine(device: Any) -> dict[str, Any]:
-    import shlex
-    import sys
-    from datetime import date
-
-    import torch
-
-    from .._version import __version__
-
-    on_gpu = device.type == "cuda"
-    return {
-        "command": shlex.join(["dicl-flow", *sys.argv[1:]]),
-        "date": date.today().isoformat(),
-        "dicl_flow": __version__,
-        "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if on_gpu else _processor(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _processor() -> str:
-    """The name of the processor (Linux) or its kind, and its threads."""
-    import platform
-
-    import torch
-
-    table = Path("/proc/cpuinfo")
-    lines = table.read_text().splitlines() if table.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(names, platform.machine())}, {torch.get_num_threads()} threads"
 
 
 def _print_row(result: "Result", *, first: bool) -> None:

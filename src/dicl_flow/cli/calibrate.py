@@ -2,15 +2,17 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import options
+from .computing import estimates
 from .input_files import parse_photos
 from .outputs import check_outputs
 
 
+@estimates
 def calibrate(
     data: Annotated[
         str,
@@ -32,13 +34,10 @@ def calibrate(
         float, typer.Option(min=0.01, help="Errors up to this many px count as right.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same scenes.")] = 1000,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
-    memory_limit: options.MemoryLimit = None,
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Turn the confidence of weights into a probability, from errors on rendered scenes.
 
@@ -66,7 +65,7 @@ def calibrate(
         threshold=threshold,
         seed=seed,
         progress=partial(options.track, quiet=quiet),
-        **options.compute(device, precision, backend, memory_limit),
+        **how,
     )
     found.save(output)
     summary = {

@@ -5,10 +5,12 @@ from typing import Annotated, Any
 import typer
 
 from . import analyze, options
+from .computing import estimates
 from .findings import report
 from .outputs import check_outputs, files_of, refuse_inputs
 
 
+@estimates
 def compare(
     methods: Annotated[
         list[str],
@@ -23,12 +25,9 @@ def compare(
     data: options.Data = None,
     limit: analyze.Limit = None,
     max_size: options.MaxSize = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
-    memory_limit: options.MemoryLimit = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Draw several methods on the same pairs: estimates, error maps, EPE in the corner.
 
@@ -62,7 +61,7 @@ def compare(
     from ..lab.compare import compare as compare_pair
     from ..lab.compare import open_methods
 
-    opened = open_methods(found, **options.compute(device, precision, backend, memory_limit))
+    opened = open_methods(found, **how)
     output.mkdir(parents=True, exist_ok=True)
     scores: dict[str, dict[str, Any]] = {name: {} for name in opened}
     for item in options.track(pairs, "pairs", quiet=quiet):

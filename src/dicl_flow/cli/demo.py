@@ -1,25 +1,24 @@
 """The command `demo`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import options
+from .computing import estimates
 from .outputs import check_outputs
 
 
+@estimates
 def demo(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="Folder for the results.")
     ] = Path("dicl-flow-demo"),
     weights: options.Weights = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
-    memory_limit: options.MemoryLimit = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Estimate and draw the flow of two packaged pairs: a film, and a rendered scene with truth.
 
@@ -41,7 +40,7 @@ def demo(
 
     from ..estimation.estimator import load
 
-    estimator = load(weights, **options.compute(device, precision, backend, memory_limit))
+    estimator = load(weights, **how)
     contents: dict[Path, bytes] = {}
     found: dict[str, float] = {}
     for pair in demo_pairs():

@@ -2,11 +2,12 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options
+from .computing import estimates
 from .outputs import check_outputs, files_of, refuse_inputs
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ..evaluation import Evaluation
 
 
+@estimates
 def evaluate(
     data: Annotated[
         list[str], typer.Option("--data", "-d", metavar="NAME=PATH", help="Data set; repeatable.")
@@ -44,15 +46,12 @@ def evaluate(
         bool,
         typer.Option("--valid-only", help="Leave out what Sintel marks as invalid, unlike papers."),
     ] = False,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
-    memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     quality: options.Quality = "normal",
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Score a network on data sets, and compare it with the published numbers.
 
@@ -98,7 +97,7 @@ def evaluate(
             progress=progress,
             quality=quality,
             full_size=full_size,
-            **options.compute(device, precision, backend, memory_limit),
+            **how,
         )
     texts = {output: found.to_json(), markdown: found.to_markdown()}
     contents = {path: text.encode() for path, text in texts.items() if path is not None}

@@ -30,7 +30,8 @@ def export(
     """Write the whole estimator, from uint8 images to flow and confidence, as one file.
 
     Before it is written, the file is run and compared with the estimator; a mean difference
-    above 0.01 px is an error. The number of pairs is always free.
+    above 0.01 px is an error. The number of pairs is always free. The file is the plain network in
+    float32; the program that runs it chooses the device.
 
     Examples:
 

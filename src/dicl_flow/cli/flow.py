@@ -1,11 +1,12 @@
 """The command `flow`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import options
+from .computing import estimates
 from .input_files import STANDARD, files_among, read_frames
 from .outputs import check_outputs, check_standard_output, write_standard_output
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ..files import Array
 
 
+@estimates
 def flow(
     image1: Annotated[Path, typer.Argument(help="First frame; - is the standard input.")],
     image2: Annotated[Path, typer.Argument(help="Second frame, of the same size, or -.")],
@@ -40,11 +42,7 @@ def flow(
         float | None, typer.Option(min=0, max=1, help="Flow with less confidence becomes unknown.")
     ] = None,
     weights: options.Weights = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
     quality: options.Quality = "normal",
-    memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     maximum: options.Maximum = None,
     file_format: options.FlowFormat = None,
@@ -52,6 +50,7 @@ def flow(
     verbose: options.Verbose = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Estimate the flow from IMAGE1 to IMAGE2.
 
@@ -95,7 +94,6 @@ def flow(
     from ..estimation.choices import computed
     from ..estimation.estimator import load
 
-    how = options.compute(device, precision, backend, memory_limit)
     estimator = load(weights, quality=quality, full_size=full_size, **how)
     if verbose:
         _explain(estimator, frames[0])

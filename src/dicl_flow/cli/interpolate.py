@@ -6,11 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from . import options
+from .computing import estimates
 from .input_files import files_among, read_frames
 from .outputs import check_outputs, quote_pattern
 from .slow_motion import Network, slow_motion
 
 
+@estimates
 def interpolate(
     inputs: Annotated[
         list[str],
@@ -47,14 +49,11 @@ def interpolate(
         bool, typer.Option("--restart", help="Start a clip from scratch instead of resuming it.")
     ] = False,
     weights: options.Weights = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
-    memory_limit: options.MemoryLimit = None,
     quality: options.Quality = "normal",
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Make the frames between two frames, or slow motion of a whole clip.
 
@@ -74,7 +73,6 @@ def interpolate(
 
     if len(inputs) > 2:
         raise quote_pattern(inputs, "two frames or one clip are taken")
-    how = options.compute(device, precision, backend, memory_limit)
     network = Network(weights, quality, how)
     if len(inputs) == 1:
         if factor is None or time is not None or count is not None:

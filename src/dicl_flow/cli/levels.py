@@ -32,6 +32,7 @@ def levels(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same scenes.")] = 1000,
     max_size: options.MaxSize = None,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -75,7 +76,7 @@ def levels(
         renderer = held_out_renderer(photos, frame, choose_device(device), seed=seed)
         numbers = options.track(range(scenes), "scenes", quiet=quiet)
         samples = (renderer.render(1, number).to_samples()[0] for number in numbers)
-    found = find_level_errors(open_networks(weights or [None], device), samples)
+    found = find_level_errors(open_networks(weights or [None], device, precision), samples)
     summary = {name: errors.summary() for name, errors in found.items()}
     document = {**what, "found": summary}
     written = write_findings(output, "levels", document, draw_levels(found))

@@ -14,6 +14,7 @@ def peaks(
     limit: analyze.Limit = None,
     max_size: options.MaxSize = None,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -42,7 +43,7 @@ def peaks(
 
     draw_figure(1, 1)  # complain now if there is no matplotlib
     check_findings(output, "peaks", [*files_of(pairs), *(weights or [])])
-    estimators = open_networks(weights or [None], device)
+    estimators = open_networks(weights or [None], device, precision)
     found = find_peaks(estimators, options.track(pairs, "pairs", quiet=quiet))
     summary = {name: peak.summary() for name, peak in found.items()}
     document = {"pairs": [p.name for p in pairs], "found": summary, "paper": PUBLISHED_PEAKS}

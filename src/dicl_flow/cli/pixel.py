@@ -20,6 +20,7 @@ def pixel(
     number: Annotated[int, typer.Option(min=1, help="Which pair of the data.")] = 1,
     max_size: options.MaxSize = None,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -50,7 +51,7 @@ def pixel(
 
     chosen = pairs[number - 1]
     check_findings(output, "pixel", [*files_of([chosen]), *(weights or [])])
-    found = read_pixel(open_networks(weights or [None], device), chosen, x, y)
+    found = read_pixel(open_networks(weights or [None], device, precision), chosen, x, y)
     summary = {
         name: {f"stride {m.stride}": m.summary() for m in maps} for name, maps in found.items()
     }

@@ -1,6 +1,7 @@
 """The command `reproduce`."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,6 @@ import typer
 from . import options
 
 if TYPE_CHECKING:
-    from ..training import Processes
     from ..training.chain import Stage
 
 
@@ -68,45 +68,23 @@ def reproduce(
     # torch, which takes seconds: after all that may be missing
     from ..estimation.compute import choose_device
     from ..training import join, leave
+    from ..training.chain_run import describe_chain, train_chain
 
     processes = join(choose_device(device))
     silent = quiet or not processes.is_first
+    tell = (lambda line: None) if silent else partial(typer.echo, err=True)
     trained = [] if dry_run else [stage for stage in stages if not stage.finished]
     try:
-        plan = _plan(stages, roots, processes, quiet=silent)
+        plan = describe_chain(stages, roots, processes, tell)
         if not (silent or as_json):
             _print_plan(plan)
-        signal = _train(trained, roots, processes, quiet=silent)
+        signal = train_chain(trained, roots, processes, tell, quiet=silent)
     finally:
         leave(processes)
     if processes.is_first:
         _conclude(plan, stages, trained, signal, quiet=quiet, as_json=as_json)
     if signal is not None:
         raise typer.Exit(128 + signal)
-
-
-def _plan(
-    stages: Sequence["Stage"], roots: Mapping[str, Path], processes: "Processes", *, quiet: bool
-) -> dict[str, Any]:
-    """Return the plan, with the time of the stages whose data was found."""
-    from ..training.chain import describe_stage
-    from ..training.pace import measure_pace
-
-    described = []
-    for stage in stages:
-        plan = describe_stage(stage, roots)
-        seconds: float | None = 0.0 if plan["finished"] else None
-        if not plan["finished"] and not any(need["problem"] for need in plan["data"]):
-            if not quiet:
-                typer.echo(f"measuring the time of {plan['name']}", err=True)
-            pace = measure_pace(stage.config, roots, processes)
-            seconds = pace.seconds(stage.config, plan["steps_done"])
-        described.append({**plan, "seconds": seconds})
-    known = [plan["seconds"] for plan in described]
-    total = None if None in known else sum(known)
-    on_gpu = processes.device.type == "cuda"
-    hours = None if total is None or not on_gpu else total * processes.world_size / 3600
-    return {"stages": described, "seconds": total, "gpu_hours": hours}
 
 
 def _print_plan(plan: Mapping[str, Any]) -> None:
@@ -136,39 +114,6 @@ def _hours(seconds: float | None) -> str:
     if seconds is None:
         return "time unknown without the data"
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
-
-
-def _train(
-    stages: Sequence["Stage"], roots: Mapping[str, Path], processes: "Processes", *, quiet: bool
-) -> int | None:
-    """Train these stages; return the signal that ended it, if any."""
-    import gc
-
-    from ..training import Validation, open_source, train
-    from ..training.start import find_start
-
-    for stage in stages:
-        config = stage.config
-        if not quiet:
-            typer.echo(f"{config.name}: {stage.folder.path}", err=True)
-        begun = stage.folder.checkpoint.is_file()
-        outcome = train(
-            config,
-            open_source(config, roots),
-            stage.folder,
-            processes,
-            initial=None if begun else find_start(config, stage.folder.path),
-            resume=True,
-            validation=Validation.of(config, roots),
-            quiet=quiet,
-        )
-        if not outcome.finished:
-            return outcome.signal
-        if processes.is_first:
-            stage.finish({"step": outcome.step, **outcome.validated.best()})
-        processes.any(False)  # other processes wait until the next stage can start from this one
-        gc.collect()  # a recorded step is part of a reference cycle
-    return None
 
 
 def _conclude(

@@ -1,27 +1,26 @@
 """The command `submit`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import options
+from .computing import estimates
 from .outputs import check_outputs
 
 
+@estimates
 def submit(
     benchmark: Annotated[str, typer.Argument(help="sintel, kitti15 or kitti12.")],
     root: Annotated[Path, typer.Argument(help="The data set's folder, with its test frames.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .zip file to write.")],
     weights: options.Weights = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
-    memory_limit: options.MemoryLimit = None,
     quality: options.Quality = "normal",
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Estimate the test frames of a benchmark and pack them for upload.
 
@@ -44,7 +43,6 @@ def submit(
 
     from ..estimation.estimator import load
 
-    how = options.compute(device, precision, backend, memory_limit)
     estimator = load(weights, quality=quality, **how)
     pairs = options.track(entries.values(), benchmark, quiet=quiet)
     predictions = predict(pairs, lambda *frames: estimator(*frames).flow)

@@ -2,14 +2,16 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import options
+from .computing import estimates
 from .outputs import check_outputs, folders_of, quote_pattern, refuse_inputs
 
 
+@estimates
 def video(
     inputs: Annotated[
         list[str],
@@ -64,16 +66,13 @@ def video(
         bool, typer.Option("--restart", help="Start from scratch instead of resuming.")
     ] = False,
     weights: options.Weights = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
     quality: options.Quality = "normal",
-    memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     maximum: options.Maximum = None,
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Estimate the flow from each frame of INPUT to the next.
 
@@ -137,7 +136,6 @@ def video(
     rate = fps or (source.rate or STILL_RATE) / stride
     for path in output:
         check_rate(path, rate)
-    how = options.compute(device, precision, backend, memory_limit)
     estimator = load(weights, quality=quality, full_size=full_size, **how)
     settings = {
         "input": source.stamp,

@@ -69,11 +69,15 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def gpu_name(device: torch.device) -> str:
+    """The name of a CUDA device; "" for any other."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+
+
 def explain_device(device: torch.device) -> str:
     """Why `device` is the best one here."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return {"mps": "no CUDA device", "cpu": "no CUDA device, no MPS"}[device.type]
+    others = {"mps": "no CUDA device", "cpu": "no CUDA device, no MPS"}
+    return gpu_name(device) or others[device.type]
 
 
 def _available_devices() -> dict[str, bool]:

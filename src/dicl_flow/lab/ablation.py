@@ -12,6 +12,7 @@ import torch
 from ..config import TrainConfig, to_toml
 from ..data import FlowPair
 from ..errors import InputError
+from ..estimation.compute import gpu_name
 from ..estimation.estimator import load
 from ..evaluation import pool, predict, score_predictions
 from ..files import write_files
@@ -158,7 +159,7 @@ def first_result(
         config="\n".join(map(to_toml, variant.stages)),
         seed=variant.config.seed,
         trained_pairs=variant.pairs,
-        device=_device_name(device),
+        device=gpu_name(device) or device.type,
         parameters=count_parameters(load_model(weights)),
         pairs_per_second=_speed(log),
         curve={},
@@ -222,7 +223,3 @@ def _speed(log: Path) -> float:
     lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     speeds = [line["pairs_per_second"] for line in lines if "pairs_per_second" in line]
     return median(speeds) if speeds else 0.0
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -12,6 +12,7 @@ from ..matching import MatchingNet, PairwiseMatcher
 from ..models import InitialFlow, build
 from .clock import median_seconds
 
+_PROBES = {"cuda": (8192, 256)}  # side of a matrix and MiB of a copy that keep a device busy
 _CONVOLUTIONS = nn.Conv2d | nn.ConvTranspose2d | nn.Conv3d
 
 
@@ -59,10 +60,9 @@ def floor_seconds(work: Work, rates: tuple[float, float], dtype: torch.dtype) ->
 
 def machine_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
     """Measure operations per second of a matrix product and bytes per second of a copy."""
-    side = 8192 if device.type == "cuda" else 1024
+    side, mebibytes = _PROBES.get(device.type, (1024, 64))
     matrix = torch.randn(side, side, device=device).to(dtype)
-    source = torch.empty((256 if device.type == "cuda" else 64) << 20, dtype=torch.uint8)
-    source = source.to(device)
+    source = torch.empty(mebibytes << 20, dtype=torch.uint8, device=device)
     product = median_seconds(lambda: matrix @ matrix, device, repeats=10)
     copy = median_seconds(source.clone, device, repeats=10)
     return 2 * side**3 / product, 2 * source.numel() / copy

@@ -10,6 +10,7 @@ from ..config import TrainConfig, to_toml
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
 from ..training import read_recipe
+from ..weights import resolve
 
 Settings = Mapping[str, Any]
 
@@ -114,6 +115,26 @@ def list_variants(
         for seed in seeds
         for name, changes in STUDIES[study].items()
     ]
+
+
+def recipe_variants(
+    study: str,
+    recipe: str | None,
+    changes: list[str],
+    pairs: int | None,
+    initial: str | None,
+    seeds: Iterable[int],
+) -> list[Variant]:
+    """All variants of a study, of the recipe of that name; default: that of the study.
+
+    `pairs` replaces the number of training pairs. Recipes that freeze parts start from the
+    packaged weights if no others are given.
+    """
+    base = read_recipe(recipe or ("figures" if study == "figures" else "ablation"), changes)
+    if pairs is not None:
+        base = replace(base, steps=-(-pairs // base.batch))
+    shared = initial is not None or base.optimizer.frozen
+    return list_variants(study, base, seeds, resolve(initial) if shared else None)
 
 
 def paper_variants(study: str, changes: list[str], seeds: Iterable[int]) -> list[Variant]:

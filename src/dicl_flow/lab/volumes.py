@@ -71,14 +71,16 @@ class Volumes:
         return self.feeding.unfit_flow(full, self.frame_size)[0].permute(1, 2, 0).cpu().numpy()
 
 
-def open_networks(weights: Sequence[str | None], device: str) -> dict[str, FlowEstimator]:
-    """Load networks for the plain backend in float32, by the names used in figures."""
+def open_networks(
+    weights: Sequence[str | None], device: str, precision: str = "auto"
+) -> dict[str, FlowEstimator]:
+    """Load plain networks, whose scores can be read, by the names used in figures."""
     estimators: dict[str, FlowEstimator] = {}
     for entry in weights or [None]:
         name = weights_name(entry)
         if name in estimators:
             raise InputError(f"two weights files are called {name!r}; rename one of them")
-        estimators[name] = load(entry, device, "fp32", "plain", _NO_TILES)
+        estimators[name] = load(entry, device, precision, "plain", _NO_TILES)
         config = estimators[name].model.config
         if config.host != "dicl" and config.matcher is None:
             raise InputError(

@@ -10,18 +10,23 @@ from .distributed import Processes
 
 def choose_backend(config: TrainConfig, processes: Processes) -> str:
     """Return "plain" or "fused", which is refused where it cannot run."""
-    on_gpu, alone = processes.device.type == "cuda", processes.world_size == 1
+    obstacle = _obstacle(processes)
     if config.backend == "auto":
         whole = config.optimizer.accumulate == 1
-        able = on_gpu and alone and whole and find_spec("triton") is not None
+        able = not obstacle and whole and find_spec("triton") is not None
         return "fused" if able else "plain"
-    if config.backend == "fused" and not on_gpu:
-        raise InputError(
-            "backend='fused' trains on a CUDA GPU; elsewhere: `changes=['backend=plain']`"
-        )
-    if config.backend == "fused" and not alone:
-        raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
+    if config.backend == "fused" and obstacle:
+        raise InputError(obstacle)
     return config.backend
+
+
+def _obstacle(processes: Processes) -> str:
+    """Why these processes cannot train with the fused backend; "" if they can."""
+    if not processes.on_gpu:
+        return "backend='fused' trains on a CUDA GPU; elsewhere: `changes=['backend=plain']`"
+    if processes.world_size > 1:
+        return "backend='fused' trains on one GPU; use backend='plain' with torchrun"
+    return ""
 
 
 def accelerated(model: FlowNetwork) -> FlowNetwork:

@@ -85,7 +85,7 @@ class SceneSource:
             return augment_batch(batch, config.augment, renderer.dice)
 
         scenes = map(render, count(start_step))
-        return on_own_stream(scenes) if device.type == "cuda" else scenes
+        return on_own_stream(scenes) if processes.on_gpu else scenes
 
 
 class FixedSource:

@@ -1,7 +1,7 @@
 """Training with several processes: gradients and batch statistics are those of one process."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +27,11 @@ class Processes:
     def is_first(self) -> bool:
         """Whether this process is the one that prints and writes."""
         return self.rank == 0
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether they train on CUDA devices."""
+        return self.device.type == "cuda"
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum over all processes of a tensor that needs no gradient."""
@@ -61,11 +66,12 @@ def join(device: torch.device) -> Processes:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
         return Processes(device)
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return Processes(device, dist.get_rank(), world_size)
+    processes = Processes(device, int(os.environ["RANK"]), world_size)
+    if processes.on_gpu:
+        processes = replace(processes, device=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+        torch.cuda.set_device(processes.device)
+    dist.init_process_group(dist.get_default_backend_for_device(device))
+    return processes
 
 
 def leave(processes: Processes) -> None:
@@ -85,7 +91,7 @@ def share_norms(model: Model, processes: Processes) -> Model:
     """Compute batch norm over all processes; state-dict keys stay the same."""
     if processes.world_size == 1:
         return model
-    if processes.device.type == "cuda":
+    if processes.on_gpu:
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for module in model.modules():
         for name, child in module.named_children():

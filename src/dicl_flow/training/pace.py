@@ -38,7 +38,7 @@ class Pace:
 def measure_pace(config: TrainConfig, roots: Mapping[str, Path], processes: Processes) -> Pace:
     """Train a few steps from random weights, and estimate a pair of each validation set."""
     whole = config.batch
-    if processes.device.type == "cpu":  # a step takes minutes, in proportion to its pairs
+    if not processes.on_gpu:  # a step takes minutes, in proportion to its pairs
         few = 2 * processes.world_size * config.optimizer.accumulate
         config = replace(config, batch=min(whole, few))
     trainer = Trainer(config, processes)
@@ -52,7 +52,7 @@ def measure_pace(config: TrainConfig, roots: Mapping[str, Path], processes: Proc
     validation = _validation_seconds(trainer, Validation.of(config, roots))
     del trainer, batches
     gc.collect()  # a recorded step is part of a reference cycle
-    if processes.device.type == "cuda":
+    if processes.on_gpu:
         torch.cuda.empty_cache()
     # the first step includes all start-up
     return Pace(median(times[1:]) * whole / config.batch, validation)
