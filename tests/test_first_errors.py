@@ -53,6 +53,7 @@ MISSING = {
     "analyze pixel 1 1 -w no.safetensors -o out": "no weights file",
     "analyze compare no.safetensors -o out": "no weights file",
     "bench -w no.safetensors": "no weights file",
+    "serve -w no.safetensors": "no weights file",
     "convert no.pth -o x.safetensors": "no such file: no.pth",
     "export --dynamic -w no.safetensors -o x.onnx": "no weights file",
     "info no.safetensors": "no weights file",

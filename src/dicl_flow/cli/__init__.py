@@ -29,6 +29,7 @@ from . import (
     pixel,
     render,
     reproduce,
+    serve,
     show,
     submit,
     train,
@@ -55,6 +56,7 @@ app.command("video")(video.video)
 app.command("show")(show.show)
 app.command("warp")(warp.warp)
 app.command("interpolate")(interpolate.interpolate)
+app.command("serve")(serve.serve)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
 app.command("calibrate")(calibrate.calibrate)
