@@ -11,8 +11,10 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from ..errors import InputError
+from . import job_routes, openapi
 from .counters import Counted, resident_bytes
 from .formats import FORMATS, read_wanted
+from .jobs import Jobs
 from .security import Guard, error
 from .service import FlowService
 from .uploads import check_frame, decode_frame, read_images
@@ -37,18 +39,23 @@ def create_app(
     With a `token`, every request must have it. `allowed_hosts` are names of the server, besides
     localhost and addresses. `pages` are further routes.
     """
+    jobs = Jobs(service)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         service.start()
+        jobs.start()
         try:
             yield
         finally:
+            jobs.close()
             service.close()
 
     app = Starlette(
         routes=[
             Route("/flow", flow, methods=["POST"]),
+            *job_routes.ROUTES,
+            *openapi.ROUTES,
             Route("/health", health),
             Route("/metrics", metrics),
             *pages,
@@ -61,7 +68,7 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.state.service = service
+    app.state.service, app.state.jobs = service, jobs
     return Guard(Counted(app, service.counters), token, allowed_hosts)
 
 
@@ -92,10 +99,16 @@ async def health(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Return the numbers of the server for Prometheus."""
     service: FlowService = request.app.state.service
+    jobs: Jobs = request.app.state.jobs
     gauges = {
         "requests_in_progress": (service.admission.requests, "Requests being read or estimated."),
         "held_bytes": (service.admission.bytes, "Uploads and frames of these requests."),
         "waiting": (service.waiting, "Pairs and calls that wait for the estimator."),
+        **{
+            f"videos_{state}": (number, f"Videos that are {state}.")
+            for state, number in jobs.counts().items()
+        },
+        "videos_bytes": (jobs.used(), "Disk space of videos."),
         "resident_bytes": (resident_bytes(), "Memory of the process."),
     }
     return PlainTextResponse(service.counters.text(gauges), media_type="text/plain; version=0.0.4")

@@ -23,19 +23,23 @@ def run_server(
 
     Port 0 is any free one. `announce` gets the address when requests are answered.
     """
-    listening = bind(host, port)
-    with listening:
-        config = uvicorn.Config(
-            app,
-            http=protocol_with(limits),
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-        )
-        Server(config, lambda: announce(address_of(listening))).run([listening])
+    with bind(host, port) as listening:
+        make_server(app, limits, lambda: announce(address_of(listening))).run([listening])
+
+
+def make_server(app: ASGIApp, limits: Limits, on_start: Callable[[], None]) -> "Server":
+    """Return a server, which runs until its `should_exit` is set."""
+    config = uvicorn.Config(
+        app,
+        http=protocol_with(limits),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+    )
+    return Server(config, on_start)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -99,6 +103,15 @@ def protocol_with(limits: Limits) -> type[H11Protocol]:
         def on_response_complete(self) -> None:
             self._expect_progress()
             super().on_response_complete()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._expect_progress()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if self.cycle and not self.cycle.response_complete:
+                self._expect_nothing()
 
         def send_400_response(self, msg: str) -> None:
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

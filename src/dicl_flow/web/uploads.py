@@ -1,8 +1,8 @@
 """Reads uploads: limited in bytes while they arrive, in pixels before they are decoded."""
 
 import asyncio
+import re
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
 from python_multipart.exceptions import FormParserError
@@ -10,7 +10,6 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from ..errors import InputError
 from ..files import Array, check_unit_range, decode_image, max_size
 from ..files.image_sizes import image_size
 from .limits import BYTES_PER_PIXEL, Hold
@@ -18,6 +17,15 @@ from .limits import BYTES_PER_PIXEL, Hold
 SLOWEST = 64 * 1024
 """Bytes per second that a sender must reach after the timeout."""
 _MOST_PARTS = 16
+
+_CONTAINERS = {
+    rb"\0...(ftyp|moov|mdat|wide|free|skip)": "mov",
+    rb"\x1a\x45\xdf\xa3": "matroska",
+    rb"RIFF....AVI ": "avi",
+    rb"GIF8[79]a": "gif",
+    rb"\0\0\x01\xba": "mpeg",
+}
+"""FFmpeg's names of the containers that are taken, by the first bytes of a file."""
 
 Write = Callable[[bytes], Any]
 """Takes the next bytes of a part."""
@@ -94,9 +102,15 @@ def check_frame(data: bytes, name: str) -> int:
     return width * height * BYTES_PER_PIXEL
 
 
-def without_path(error: InputError, path: Path, name: str) -> str:
-    """Return the message of an error with `name` in place of a path on the server."""
-    return " ".join(str(error).replace(str(path), name).split())
+def video_container(head: bytes) -> str:
+    """Return FFmpeg's name of a video's container; refuse anything else.
+
+    If FFmpeg chose, it would also open playlists, which name other files of the server.
+    """
+    for signature, container in _CONTAINERS.items():
+        if re.match(signature, head, re.DOTALL):
+            return container
+    raise HTTPException(415, "video is not an MP4, MOV, Matroska, WebM, AVI, MPEG or GIF file")
 
 
 class _Form:
