@@ -115,7 +115,7 @@ WRONG = [
     ("/flow", {"image1": FRAMES["image1"]}, 400, "image2 is missing or empty"),
     ("/flow", FRAMES | {"image2": b""}, 400, "image2 is missing or empty"),
     ("/flow", FRAMES | {"image3": b"x"}, 400, "unknown field 'image3'"),
-    ("/flow", FRAMES | {"image2": b"no picture"}, 415, "image2 is not an image"),
+    ("/flow", FRAMES | {"image2": b"no picture"}, 415, "image2 is not a PNG"),
     ("/flow", FRAMES | {"image2": FRAMES["image2"][:200]}, 400, "image2"),
     ("/flow", FRAMES | {"image2": OTHER}, 400, "must have one size, got 51x37 and 51x40"),
     ("/flow?format=jpeg", FRAMES, 400, "unknown format 'jpeg'"),

@@ -48,10 +48,12 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
     """
     av = pyav()
     try:
-        with av.open(str(path), format=container) as opened:
+        with av.open(str(path), format=container, metadata_errors="replace") as opened:
             if not opened.streams.video:
                 raise InputError(f"{path} has no video stream")
             stream = opened.streams.video[0]
+            if stream.codec_context is None:
+                raise InputError(f"{path} has a video stream of an unknown codec")
             _check_size(path, stream)
             stream.thread_type = "AUTO"
             # the size may change later; twice the limit, because coded frames have borders

@@ -20,6 +20,12 @@ def image_size(data: bytes) -> Size | None:
 
 
 def _png(data: bytes) -> Size:
+    place = 8
+    while place + 4 <= len(data):  # OpenCV allocates what a chunk claims to have
+        (length,) = unpack_from(">I", data, place)
+        if length > len(data):
+            raise ValueError
+        place += 12 + length
     return unpack_from(">II", data, 16)
 
 

@@ -68,6 +68,7 @@ def create_app(
         },
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # one address for each thing
     app.state.service, app.state.jobs = service, jobs
     return Guard(Counted(app, service.counters), token, allowed_hosts)
 

@@ -18,6 +18,8 @@ SLOWEST = 64 * 1024
 """Bytes per second that a sender must reach after the timeout."""
 _MOST_PARTS = 16
 
+_IMAGES = rb"\x89PNG|\xff\xd8\xff|RIFF....WEBP|II[*+]\0|MM\0[*+]|BM|P[1-6]\s"
+"""The first bytes of images that are taken; for other formats OpenCV writes temporary files."""
 _CONTAINERS = {
     rb"\0...(ftyp|moov|mdat|wide|free|skip)": "mov",
     rb"\x1a\x45\xdf\xa3": "matroska",
@@ -91,9 +93,9 @@ def decode_frame(data: bytes, name: str) -> Array:
 
 def check_frame(data: bytes, name: str) -> int:
     """Refuse what is no image or has too many pixels; return its bytes when it is decoded."""
-    size = image_size(data)
+    size = image_size(data) if re.match(_IMAGES, data, re.DOTALL) else None
     if size is None:
-        raise HTTPException(415, f"{name} is not an image in a known format, such as PNG or JPEG")
+        raise HTTPException(415, f"{name} is not a PNG, JPEG, WebP, TIFF, BMP or PNM image")
     width, height = size
     if width * height > max_size() * 1e6:
         raise HTTPException(
