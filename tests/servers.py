@@ -82,3 +82,20 @@ def serving(estimator, limits=None, **options):
             server.should_exit = True
             thread.join(30)
     assert not thread.is_alive()
+
+
+@contextmanager
+def busy_estimator(server):
+    """Keep the estimator busy until the event is set, at the latest at the end of the block."""
+    started, go = Event(), Event()
+
+    def work():
+        started.set()
+        go.wait(30)
+
+    server.service.call(work)
+    assert started.wait(30)
+    try:
+        yield go
+    finally:
+        go.set()

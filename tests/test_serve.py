@@ -9,7 +9,7 @@ import struct
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from contextlib import suppress
 
 import cv2
 import numpy as np
@@ -24,7 +24,8 @@ from dicl_flow.files import decode_flow
 from dicl_flow.models import build
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
-from servers import BOUNDARY, form, serving
+from hostile import StandIn
+from servers import BOUNDARY, busy_estimator, form, serving
 
 from dicl_flow.web.limits import Limits
 from dicl_flow.web.openapi import describe_interface
@@ -53,10 +54,8 @@ def expected(estimator):
 @pytest.fixture
 def held(server):
     """Keep the estimator busy until the event is set."""
-    go = Event()
-    server.service.call(go.wait)
-    yield go
-    go.set()
+    with busy_estimator(server) as go:
+        yield go
 
 
 def wait_for(condition):
@@ -111,12 +110,13 @@ def test_npz_has_what_was_added(server, expected, tmp_path):
 
 
 OTHER = bytes(cv2.imencode(".png", np.zeros((40, 51, 3), np.uint8))[1])
+DAMAGED = FRAMES["image2"][:60] + bytes(2000) + FRAMES["image2"][2060:]
 WRONG = [
     ("/flow", {"image1": FRAMES["image1"]}, 400, "image2 is missing or empty"),
     ("/flow", FRAMES | {"image2": b""}, 400, "image2 is missing or empty"),
     ("/flow", FRAMES | {"image3": b"x"}, 400, "unknown field 'image3'"),
     ("/flow", FRAMES | {"image2": b"no picture"}, 415, "image2 is not a PNG"),
-    ("/flow", FRAMES | {"image2": FRAMES["image2"][:200]}, 400, "image2"),
+    ("/flow", FRAMES | {"image2": DAMAGED}, 400, "image2 is not an image"),
     ("/flow", FRAMES | {"image2": OTHER}, 400, "must have one size, got 51x37 and 51x40"),
     ("/flow?format=jpeg", FRAMES, 400, "unknown format 'jpeg'"),
     ("/flow?format=flo&backward=1", FRAMES, 400, "only format=npz has room for backward"),
@@ -209,16 +209,13 @@ def test_a_failure_is_told_without_its_reason(server, monkeypatch, caplog):
 
 
 def test_a_full_queue_answers_503_and_a_slow_estimate_too(estimator):
-    with serving(estimator, Limits(queue=1, timeout=0.5)) as server:
-        go = Event()
-        server.service.call(go.wait)
-        with ThreadPoolExecutor(1) as pool:
+    with serving(estimator, Limits(queue=1, timeout=1.0)) as server:
+        with busy_estimator(server), ThreadPoolExecutor(1) as pool:
             first = pool.submit(server.post, "/flow", FRAMES)
             wait_for(lambda: server.service.waiting == 1)
             second = server.post("/flow", FRAMES)
             assert (second.status, second.headers["retry-after"]) == (503, "1")
-            assert "took more than 0.5 s" in first.result().error
-        go.set()
+            assert "took more than 1 s" in first.result().error
         wait_for(lambda: server.service.waiting == 0)
         assert counted(server.get("/metrics").body.decode(), "pairs_total") == 0  # nobody waits
 
@@ -237,9 +234,11 @@ def test_who_leaves_is_not_estimated_for(server, held):
 
 
 def test_the_end_waits_for_what_was_accepted(estimator):
-    with serving(estimator) as server, ThreadPoolExecutor(1) as pool:
-        go = Event()
-        server.service.call(go.wait)
+    with (
+        serving(estimator) as server,
+        ThreadPoolExecutor(1) as pool,
+        busy_estimator(server) as go,
+    ):
         answer = pool.submit(server.post, "/flow", FRAMES)
         wait_for(lambda: server.service.waiting == 1)
         server.server.should_exit = True
@@ -262,6 +261,33 @@ def test_slow_senders_are_cut_off(estimator):
             line.sendall(head + body.encode() + b"\r\n--")
             line.settimeout(5)
             assert line.recv(100).startswith(b"HTTP/1.1 408 ")
+
+
+def test_slow_readers_are_cut_off(monkeypatch):
+    """Their answers take no more memory than is allowed."""
+    monkeypatch.setattr("dicl_flow.web.pacing.SLOWEST", 2**40)
+    images = {name: cv2.imencode(".png", np.zeros((999, 999, 3), np.uint8))[1] for name in FRAMES}
+    with serving(StandIn(), Limits(timeout=1.0, queue=1)) as server:
+        with socket.create_connection((server.host, server.port)) as line:
+            body = form({name: bytes(data) for name, data in images.items()})
+            kind = f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
+            head = f"POST /flow HTTP/1.1\r\nHost: {server.host}\r\n{kind}"
+            line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            line.settimeout(5)
+            assert line.recv(12) == b"HTTP/1.1 200"
+            assert server.post("/flow", FRAMES).status == 503  # the answer of 8 MB is still there
+            wait_for(lambda: server.service.admission.requests == 0)
+            assert rest_of(line) < 7_000_000  # of 8; some are in buffers of the system
+        assert server.post("/flow", FRAMES).status == 200
+
+
+def rest_of(line):
+    """How many bytes still come before the connection is closed."""
+    number = 0
+    with suppress(ConnectionError):
+        while data := line.recv(2**20):
+            number += len(data)
+    return number
 
 
 def test_what_is_not_http_is_told_in_json(server):

@@ -87,6 +87,7 @@ def test_a_browser_gets_the_token_as_a_cookie(server):
     assert "httponly" in cookie.lower()
     assert "samesite=strict" in cookie.lower()
     assert server.get("/", Cookie=cookie.partition(";")[0]).status == 200
+    assert server.get(f"//evil.example/?token={TOKEN}").headers["location"] == "/evil.example/"
     assert server.get("/?token=wrong").status == 401
     assert server.ask("POST", f"/flow?token={TOKEN}").status == 401
 

@@ -3,7 +3,6 @@
 import tempfile
 import time
 from importlib import import_module
-from threading import Event
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from dicl_flow.models import build
 pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("av", reason="the extra video is not installed")
 from clips import read_video, write_video
-from servers import serving
+from servers import busy_estimator, serving
 
 from dicl_flow.web.limits import Limits
 
@@ -116,12 +115,10 @@ def test_a_video_that_cannot_be_estimated_fails(server, tmp_path_factory):
 
 
 def test_a_running_video_can_be_removed(server, clip, place):
-    go = Event()
-    server.service.call(go.wait)
-    name = server.post("/video", {"video": clip}).json["id"]
-    assert server.get(f"/video/{name}/result").status == 409
-    assert server.ask("DELETE", f"/video/{name}").status == 204
-    go.set()
+    with busy_estimator(server):
+        name = server.post("/video", {"video": clip}).json["id"]
+        assert server.get(f"/video/{name}/result").status == 409
+        assert server.ask("DELETE", f"/video/{name}").status == 204
     deadline = time.monotonic() + 20
     while files_in(place):
         assert time.monotonic() < deadline
@@ -129,25 +126,20 @@ def test_a_running_video_can_be_removed(server, clip, place):
 
 
 def test_the_end_stops_videos_and_removes_their_files(estimator, clip, place):
-    with serving(estimator) as server:
-        go = Event()
-        server.service.call(go.wait)
+    with serving(estimator) as server, busy_estimator(server):
         for _ in range(2):
             assert server.post("/video", {"video": clip}).status == 202
         assert files_in(place)
-        go.set()
     assert list(place.iterdir()) == []
 
 
 def test_videos_are_limited_in_number_time_bytes_and_disk(estimator, clip, place):
     limits = Limits(jobs=1, keep=0.5, disk=len(clip) + 200, max_video=len(clip) + 500)
     with serving(estimator, limits) as server:
-        go = Event()
-        server.service.call(go.wait)
-        name = server.post("/video", {"video": clip}).json["id"]
-        second = server.post("/video", {"video": clip})
-        assert (second.status, second.headers["retry-after"]) == (503, "1")
-        go.set()
+        with busy_estimator(server):
+            name = server.post("/video", {"video": clip}).json["id"]
+            second = server.post("/video", {"video": clip})
+            assert (second.status, second.headers["retry-after"]) == (503, "1")
         assert ended(server, name)["error"] == "the disk space of the server for videos is full"
         assert server.post("/video", {"video": clip + bytes(250)}).status == 507
         assert server.post("/video", {"video": clip + bytes(999)}).status == 413
@@ -158,14 +150,10 @@ def test_videos_are_limited_in_number_time_bytes_and_disk(estimator, clip, place
 
 def test_requests_and_a_video_share_the_estimator(server, clip):
     """A video does not keep requests waiting until it ends."""
-    order = []
-    go = Event()
-    server.service.call(go.wait)
-    name = server.post("/video", {"video": clip}).json["id"]
-    waiting = server.service.call(lambda: order.append(server.get(f"/video/{name}").json["done"]))
-    go.set()
-    waiting.result(20)
-    assert order[0] < 3
+    with busy_estimator(server):
+        name = server.post("/video", {"video": clip}).json["id"]
+        between = server.service.call(lambda: server.get(f"/video/{name}").json["done"])
+    assert between.result(20) < 3
     assert ended(server, name)["state"] == "done"
 
 

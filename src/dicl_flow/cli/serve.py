@@ -88,7 +88,9 @@ def serve(
 
     how = options.compute(device, precision, backend, memory_limit)
     estimator = load(weights, quality=quality, full_size=full_size, **how)
-    app = create_app(FlowService(estimator, limits), token=token, allowed_hosts=allow_host or ())
+    app = create_app(
+        FlowService(estimator, limits), token=token, allowed_hosts=[host, *(allow_host or ())]
+    )
 
     def announce(address: str) -> None:
         summary = {

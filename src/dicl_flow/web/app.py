@@ -1,7 +1,7 @@
 """The application: which address is answered by what, and how errors are told."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,6 +15,7 @@ from . import job_routes, openapi
 from .counters import Counted, resident_bytes
 from .formats import FORMATS, read_wanted
 from .jobs import Jobs
+from .pacing import PacedResponse
 from .security import Guard, error
 from .service import FlowService
 from .uploads import check_frame, decode_frame, read_images
@@ -77,7 +78,8 @@ async def flow(request: Request) -> Response:
     """Estimate the flow between two uploaded images."""
     service: FlowService = request.app.state.service
     wanted, limits = read_wanted(request), service.limits
-    with service.admission.enter() as hold:
+    with ExitStack() as admitted:
+        hold = admitted.enter_context(service.admission.enter())
         files = await read_images(
             request, FRAMES, most=limits.max_upload, timeout=limits.timeout, hold=hold
         )
@@ -87,9 +89,10 @@ async def flow(request: Request) -> Response:
         future = service.estimate(*frames, backward=wanted.both_ways)
         result = await service.wait(request, future)
         body = await service.aside(wanted.answer, result)
+        kept = admitted.pop_all()
     form = FORMATS[wanted.format]
     headers = {"Content-Disposition": f'attachment; filename="{form.file_name}"'}
-    return Response(body, media_type=form.media_type, headers=headers)
+    return PacedResponse(body, form.media_type, headers, limits.timeout, kept)
 
 
 async def health(request: Request) -> Response:

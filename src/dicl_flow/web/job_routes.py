@@ -99,11 +99,11 @@ def _read_order(request: Request) -> Order:
 
 async def _receive(request: Request, service: FlowService, jobs: Jobs, job: Job) -> None:
     """Store the upload in the folder of the job."""
-    limits, others = service.limits, jobs.used()
+    limits = service.limits
     with job.source.open("wb") as file:
 
         def write(data: bytes) -> None:
-            if others + file.tell() + len(data) > limits.disk:
+            if jobs.used() + len(data) > limits.disk:
                 raise HTTPException(507, "the disk space for videos is full; delete some")
             file.write(data)
 

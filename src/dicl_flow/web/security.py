@@ -78,7 +78,7 @@ class Guard:
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["method"] == "GET" and _equal(asked, token):
             # the address that was printed: the token moves from there into a cookie
-            answer = RedirectResponse(scope["path"], 303)
+            answer = RedirectResponse("/" + scope["path"].lstrip("/"), 303)
             answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
             return answer
         message = "give the token that the server printed: Authorization: Bearer TOKEN"

@@ -13,9 +13,8 @@ from starlette.requests import Request
 from ..files import Array, check_unit_range, decode_image, max_size
 from ..files.image_sizes import image_size
 from .limits import BYTES_PER_PIXEL, Hold
+from .pacing import SLOWEST
 
-SLOWEST = 64 * 1024
-"""Bytes per second that a sender must reach after the timeout."""
 _MOST_PARTS = 16
 
 _IMAGES = rb"\x89PNG|\xff\xd8\xff|RIFF....WEBP|II[*+]\0|MM\0[*+]|BM|P[1-6]\s"
