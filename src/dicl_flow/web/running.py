@@ -48,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
         (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return socket.create_server(address[:2], family=family, backlog=256)
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = (error.strerror or str(error)).partition(" (")[0]
         raise InputError(f"cannot listen on `host` {host}, `port` {port}: {reason}") from None
 
 

@@ -153,7 +153,7 @@ class FlowService:
             return taken
 
     def _batch_size(self, pair: _Pair, available: int) -> int:
-        """A power of two, so that few sizes are prepared for; less than fits into memory."""
+        """A power of two, so that few sizes are prepared for; at most what fits into memory."""
         size = 2 ** (min(available, self.limits.batch).bit_length() - 1)
         while size > 1 and not self._fits(size, pair):
             size //= 2
