@@ -172,9 +172,15 @@ def test_a_chunk_that_claims_more_than_the_file_has_is_not_decoded(monkeypatch):
     data = bytearray(cv2.imencode(".png", np.zeros((4, 5, 3), np.uint8))[1])
     place = data.index(b"IDAT") - 4
     data[place : place + 4] = b"\x7f\xff\xff\xff"
-    monkeypatch.setattr(cv2, "imdecode", pytest.fail)
-    with pytest.raises(InputError, match="is not an image"):
-        decode_image(bytes(data), "x.png")
+    with monkeypatch.context() as patch:
+        patch.setattr(cv2, "imdecode", pytest.fail)
+        with pytest.raises(InputError, match="is not an image"):
+            decode_image(bytes(data), "x.png")
+
+
+def test_what_follows_the_end_of_a_png_is_not_read():
+    data = bytes(cv2.imencode(".png", IMAGE)[1]) + b"\xff" * 20
+    assert (decode_image(data, "x.png")[..., ::-1] == IMAGE).all()
 
 
 def test_the_limit_can_be_set(tmp_path, monkeypatch):

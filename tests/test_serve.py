@@ -84,6 +84,7 @@ def claimed_png(width, height):
         ("?format=npz", "*/*", "application/x-npz"),
         ("?format=wheel", "*/*", "image/png"),
         ("", "image/png", "image/png"),
+        ("", "image/*", "image/png"),
         ("", "text/html, image/*;q=0.5, application/x-npz;q=0.9", "application/x-npz"),
     ],
 )

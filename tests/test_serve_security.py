@@ -77,6 +77,7 @@ def test_the_token_is_needed(server, given):
     answer = server.get("/metrics", **given)
     assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert TOKEN not in answer.error
+    assert b'endpoint="none",status="401"' in asked(server).body
     assert server.get("/health", **given).status == 200
 
 

@@ -71,7 +71,7 @@ def create_app(
     )
     app.router.redirect_slashes = False  # one address for each thing
     app.state.service, app.state.jobs = service, jobs
-    return Guard(Counted(app, service.counters), token, allowed_hosts)
+    return Counted(Guard(app, token, allowed_hosts), service.counters)
 
 
 async def flow(request: Request) -> Response:

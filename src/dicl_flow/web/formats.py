@@ -52,18 +52,12 @@ def _npz(result: FlowResult, wanted: Wanted) -> bytes:
     return encode_arrays(arrays)
 
 
-FORMATS = {
+FORMATS = {  # of two that an Accept allows, the first
     "flo": Format(
         "application/x-flo",
         "flow.flo",
         "Middlebury file",
         lambda result, wanted: encode_flow("flow.flo", result.flow),
-    ),
-    "kitti": Format(
-        "image/x-kitti-flow",
-        "flow.png",
-        "16-bit PNG of KITTI",
-        lambda result, wanted: encode_flow("flow.png", result.flow),
     ),
     "npz": Format("application/x-npz", "flow.npz", "arrays of NumPy, with what was added", _npz),
     "wheel": Format(
@@ -71,6 +65,12 @@ FORMATS = {
         "flow.png",
         "picture in the colours of the wheel",
         lambda result, wanted: encode_image("flow.png", result.to_rgb()),
+    ),
+    "kitti": Format(
+        "image/x-kitti-flow",
+        "flow.png",
+        "16-bit PNG of KITTI",
+        lambda result, wanted: encode_flow("flow.png", result.flow),
     ),
 }
 
