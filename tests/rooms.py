@@ -36,8 +36,8 @@ ROOMS = {
         "files config errors _version",
     ),
     "web": room(
-        "the HTTP server: uploads, a thread for the estimator, videos as jobs, security",
-        "video estimation files errors",
+        "the HTTP server: uploads, the thread of the estimator, jobs, security; the explorer",
+        "lab video estimation files errors",
     ),
     "lab": room(
         "analyses of a network, ablations, speed of the machine",

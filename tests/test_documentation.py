@@ -49,6 +49,7 @@ EXEMPT = {
     r"make (test|quick|slow|demo|docs|wheel)": "builds an environment; CI itself is `make test`",
     r"dicl-flow demo": "tests/test_demo.py runs it",
     r"torchrun .*": "needs several GPUs; tests/test_distributed.py runs two processes",
+    r"dicl-flow explore.*": "runs until Ctrl-C; tests/test_explorer.py runs the command",
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
     r"python benchmarks/pwcnet_start\.py.*": "needs minutes",

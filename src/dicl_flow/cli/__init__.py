@@ -17,6 +17,7 @@ from . import (
     data_bench,
     demo,
     eval,
+    explore,
     export,
     flow,
     info,
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
 app.command("video")(video.video)
+app.command("explore")(explore.explore)
 app.command("show")(show.show)
 app.command("warp")(warp.warp)
 app.command("interpolate")(interpolate.interpolate)
