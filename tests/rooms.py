@@ -32,8 +32,12 @@ ROOMS = {
     ),
     "cli": room(
         "one file per command: parses and prints",
-        "lab video evaluation training export estimation render weights models data pictures "
+        "web lab video evaluation training export estimation render weights models data pictures "
         "files config errors _version",
+    ),
+    "web": room(
+        "the HTTP server: uploads, the thread of the estimator, jobs, security; the explorer",
+        "lab video estimation files errors",
     ),
     "lab": room(
         "analyses of a network, ablations, speed of the machine",

@@ -21,13 +21,19 @@ from dicl_flow.lab import layer_costs as layers
 from dicl_flow.lab import layer_runs, volumes
 from dicl_flow.lab.given_flows import find_flows
 from dicl_flow.lab.peaks import Peaks
-from dicl_flow.lab.pixel import _cell
 from dicl_flow.lab.projection_kernels import (
     projection_kernels,
     summarize_kernel,
     weight_by_distance,
 )
-from dicl_flow.lab.volumes import open_networks, peak_distance, read_volumes, soft_argmax, winner
+from dicl_flow.lab.volumes import (
+    _cell,
+    open_networks,
+    peak_distance,
+    read_volumes,
+    soft_argmax,
+    winner,
+)
 from dicl_flow.models import build
 from dicl_flow.ops import displacement_probability
 from dicl_flow.weights import Weights, encode_weights

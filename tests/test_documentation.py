@@ -10,6 +10,7 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 from contextlib import chdir
 from dataclasses import dataclass, replace
@@ -49,10 +50,13 @@ EXEMPT = {
     r"make (test|quick|slow|demo|docs|wheel)": "builds an environment; CI itself is `make test`",
     r"dicl-flow demo": "tests/test_demo.py runs it",
     r"torchrun .*": "needs several GPUs; tests/test_distributed.py runs two processes",
+    r"dicl-flow explore.*": "runs until Ctrl-C; tests/test_explorer.py runs the command",
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
     r"python benchmarks/pwcnet_start\.py.*": "needs minutes",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
+    r"dicl-flow serve.*": "runs until it is stopped; tests/test_serve.py runs the command",
+    r"curl .*/ID.*": "the id is made by the server; tests/test_serve_video.py asks for it",
     r"dicl-flow reproduce .*": "several networks; tests/test_reproduce.py runs the command",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
     r"dicl-flow export .*": "takes a minute; tests/exports.py runs it for the page",
@@ -101,6 +105,8 @@ SMALLER_PYTHON = [
     (r"^.*\.push_to_hub\(.*$", "pass  # needs an account"),
 ]
 """(pattern, replacement), applied to each line of Python."""
+
+SERVER = "127.0.0.1:8000"
 
 FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
@@ -249,6 +255,8 @@ def run_command(command):
     program, *arguments = shlex.split(shrink(command, SMALLER))
     if program == "python" and arguments and arguments[0].endswith(".py"):
         run_script(arguments)
+    elif program == "curl" and shutil.which("curl"):
+        subprocess.run([program, "--fail", *arguments], check=True)
     elif program == "dicl-flow":
         with pytest.raises(SystemExit) as exit_info:
             main(arguments)
@@ -298,6 +306,16 @@ def pages(prepared, request, tmp_path_factory):
     return open_page
 
 
+@pytest.fixture(scope="module")
+def server(small_weights):
+    """The address of a server, in place of the one that the pages name."""
+    pytest.importorskip("starlette", reason="the extra web is not installed")
+    from servers import serving
+
+    with serving(dicl_flow.load(small_weights, device="cpu")) as running:
+        yield f"{running.host}:{running.port}"
+
+
 def runnable_blocks():
     """A test for each block, those of a page in one process."""
     for page in PAGES:
@@ -309,9 +327,12 @@ def runnable_blocks():
 
 
 @pytest.mark.parametrize(("page", "block"), list(runnable_blocks()))
-def test_every_block_runs(page, block, pages, monkeypatch):
+def test_every_block_runs(page, block, pages, monkeypatch, request):
     folder, names = pages(page)
     monkeypatch.chdir(folder)
+    if SERVER in block.text:
+        running = request.getfixturevalue("server")
+        block = replace(block, text=block.text.replace(SERVER, running))
     if block.language in PYTHON:
         text = shrink(block.text, SMALLER_PYTHON)
         exec(compile(text, f"{page.name}:{block.line}", "exec"), names)
@@ -332,7 +353,7 @@ def test_blocks_say_their_language(page):
 
 def test_an_unknown_command_fails():
     with pytest.raises(pytest.fail.Exception, match="EXEMPT"):
-        run_command("curl http://somewhere")
+        run_command("wget http://somewhere")
     with pytest.raises(AssertionError, match="exit code 2"):
         run_command("dicl-flow show nowhere.flo")
 

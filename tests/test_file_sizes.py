@@ -16,6 +16,7 @@ from dicl_flow.cli import app
 from dicl_flow.data import video_frames
 from dicl_flow.errors import InputError
 from dicl_flow.files import (
+    decode_image,
     max_size,
     read_bytes,
     read_disparity,
@@ -164,6 +165,22 @@ def test_a_large_image_is_not_even_decoded(tmp_path, monkeypatch, kind):
     limit(monkeypatch, 34e-6)
     with pytest.raises(InputError, match=rf"x\.{kind}: 7x5 has 3.5e-05 megapixels"):
         read_image(path)
+
+
+def test_a_chunk_that_claims_more_than_the_file_has_is_not_decoded(monkeypatch):
+    """OpenCV would allocate 2 GiB for it."""
+    data = bytearray(cv2.imencode(".png", np.zeros((4, 5, 3), np.uint8))[1])
+    place = data.index(b"IDAT") - 4
+    data[place : place + 4] = b"\x7f\xff\xff\xff"
+    with monkeypatch.context() as patch:
+        patch.setattr(cv2, "imdecode", pytest.fail)
+        with pytest.raises(InputError, match="is not an image"):
+            decode_image(bytes(data), "x.png")
+
+
+def test_what_follows_the_end_of_a_png_is_not_read():
+    data = bytes(cv2.imencode(".png", IMAGE)[1]) + b"\xff" * 20
+    assert (decode_image(data, "x.png")[..., ::-1] == IMAGE).all()
 
 
 def test_the_limit_can_be_set(tmp_path, monkeypatch):

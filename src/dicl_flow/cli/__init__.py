@@ -17,6 +17,7 @@ from . import (
     data_bench,
     demo,
     eval,
+    explore,
     export,
     flow,
     info,
@@ -29,6 +30,7 @@ from . import (
     pixel,
     render,
     reproduce,
+    serve,
     show,
     submit,
     train,
@@ -52,9 +54,11 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
 app.command("video")(video.video)
+app.command("explore")(explore.explore)
 app.command("show")(show.show)
 app.command("warp")(warp.warp)
 app.command("interpolate")(interpolate.interpolate)
+app.command("serve")(serve.serve)
 app.command("info")(info.info)
 app.command("convert")(convert.convert)
 app.command("calibrate")(calibrate.calibrate)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import Array, encode_image, write_files
-from ..files.sizes import check_size
+from ..files.sizes import check_size, max_size
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".gif")
 CAMERA = "camera:"
@@ -41,17 +41,24 @@ def pyav() -> Any:
 
 
 @contextmanager
-def open_video(path: Path) -> Iterator[Any]:
-    """Open a video for reading; errors of FFmpeg within the block name the file."""
+def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
+    """Open a video for reading; errors of FFmpeg within the block name the file.
+
+    `container` is FFmpeg's name of the file format; None: FFmpeg looks at the file.
+    """
     av = pyav()
     try:
-        with av.open(str(path)) as container:
-            if not container.streams.video:
+        with av.open(str(path), format=container, metadata_errors="replace") as opened:
+            if not opened.streams.video:
                 raise InputError(f"{path} has no video stream")
-            stream = container.streams.video[0]
+            stream = opened.streams.video[0]
+            if stream.codec_context is None:
+                raise InputError(f"{path} has a video stream of an unknown codec")
             _check_size(path, stream)
             stream.thread_type = "AUTO"
-            yield container
+            # the size may change later; twice the limit, because coded frames have borders
+            stream.codec_context.options = {"max_pixels": str(int(2e6 * max_size()))}
+            yield opened
     except av.FFmpegError as error:
         raise InputError(f"{path} cannot be decoded as a video: {error.strerror}") from None
 

@@ -20,6 +20,14 @@ def image_size(data: bytes) -> Size | None:
 
 
 def _png(data: bytes) -> Size:
+    place = 8
+    while place + 8 <= len(data):  # OpenCV allocates what a chunk claims to have
+        length, kind = unpack_from(">I4s", data, place)
+        if length > len(data):
+            raise ValueError
+        if kind == b"IEND":  # anything may follow
+            break
+        place += 12 + length
     return unpack_from(">II", data, 16)
 
 

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
 from ..files import Array
 from ..pictures.figures import draw_figure
-from .volumes import LevelVolume, Volumes, has_projection, read_volumes
+from .volumes import Volumes, has_projection, read_volumes
 
 _PATCH = 48  # px shown around the pixel
 
@@ -69,64 +69,22 @@ def read_pixel(
         for stage in stages:
             label = f"{name}, {stage} DAP" if len(stages) > 1 else f"{name}, without DAP"
             found[label] = [
-                _pixel_map(volumes, stride, volume, stage, (x, y), truth)
-                for stride, volume in volumes.levels.items()
+                _pixel_map(volumes, stride, stage, (x, y), truth) for stride in volumes.levels
             ]
     return found
 
 
 def _pixel_map(
-    volumes: Volumes,
-    stride: int,
-    volume: LevelVolume,
-    stage: str,
-    pixel: tuple[int, int],
-    truth: Array | None,
+    volumes: Volumes, stride: int, stage: str, pixel: tuple[int, int], truth: Array | None
 ) -> PixelMap:
-    column, row = _place(volumes, volume, pixel)
+    volume = volumes.levels[stride]
+    column, row = volumes.cell(stride, *pixel)
     probability = getattr(volume, stage)[:, :, row, column].cpu().numpy()
     if truth is None:
         return PixelMap(stride, probability, None)
     start = volume.start[:, row, column].cpu().numpy()
-    height, width = volume.start.shape[-2:]
-    scale = _frame_pixels(volumes, (height, width))
-    u, v = truth / scale - start
+    u, v = truth / volumes.cell_size(stride) - start
     return PixelMap(stride, probability, (float(u), float(v)))
-
-
-def _place(volumes: Volumes, volume: LevelVolume, pixel: tuple[int, int]) -> tuple[int, int]:
-    """The cell of a level, (column, row), that contains a pixel of the frame."""
-    row, column = (
-        # the frame is resized with pixels as areas
-        _cell((place + 0.5) * resized / side - 0.5, large, small, volumes.model.config.host)
-        for place, side, resized, large, small in zip(
-            reversed(pixel),
-            volumes.frame_size,
-            volumes.resized_size,
-            volumes.network_size,
-            volume.start.shape[-2:],
-            strict=True,
-        )
-    )
-    return column, row
-
-
-def _cell(place: float, large: int, small: int, host: str) -> int:
-    """The cell of a map with `small` cells at a place of a frame with `large` pixels."""
-    if host == "vcn":  # pixels are areas
-        return int((place + 0.5) * small / large)
-    return max(round(place * (small - 1) / (large - 1)), 0)  # corners are aligned
-
-
-def _frame_pixels(volumes: Volumes, level_size: tuple[int, int]) -> Array:
-    """The width and height of a cell of the level, in pixels of the frame."""
-    height, width = (
-        side * large / resized / small
-        for side, large, resized, small in zip(
-            volumes.frame_size, volumes.network_size, volumes.resized_size, level_size, strict=True
-        )
-    )
-    return np.array([width, height])
 
 
 def draw_pixel(found: Mapping[str, list[PixelMap]], pair: FlowPair, x: int, y: int) -> Any:

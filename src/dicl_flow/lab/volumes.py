@@ -5,11 +5,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..estimation.estimator import FlowEstimator, load
+from ..estimation.estimator import FlowEstimator, FlowResult, load
 from ..estimation.feeding import Feeding
 from ..files import Array
 from ..models import FlowNetwork, LevelFlow
@@ -65,6 +66,36 @@ class Volumes:
         columns = -(-self.resized_size[1] * width // self.network_size[1])
         return level_map[..., :rows, :columns]
 
+    def cell(self, stride: int, x: int, y: int) -> tuple[int, int]:
+        """The cell of a level, (column, row), that contains the pixel (x, y) of the frame."""
+        row, column = (
+            # the frame is resized with pixels as areas
+            _cell((place + 0.5) * resized / side - 0.5, large, small, self.model.config.host)
+            for place, side, resized, large, small in zip(
+                (y, x),
+                self.frame_size,
+                self.resized_size,
+                self.network_size,
+                self.levels[stride].start.shape[-2:],
+                strict=True,
+            )
+        )
+        return column, row
+
+    def cell_size(self, stride: int) -> Array:
+        """The width and height of a cell of the level, in pixels of the frame."""
+        height, width = (
+            side * large / resized / small
+            for side, large, resized, small in zip(
+                self.frame_size,
+                self.network_size,
+                self.resized_size,
+                self.levels[stride].start.shape[-2:],
+                strict=True,
+            )
+        )
+        return np.array([width, height])
+
     def to_frame(self, flow: Tensor) -> Array:
         """Bring a level's flow (2, h, w) to the frame, (H, W, 2), as the estimator does."""
         full = self.model.upsample(flow[None], self.network_size)
@@ -72,15 +103,15 @@ class Volumes:
 
 
 def open_networks(
-    weights: Sequence[str | None], device: str, precision: str = "auto"
+    weights: Sequence[str | None], device: str, precision: str = "auto", backend: str = "plain"
 ) -> dict[str, FlowEstimator]:
-    """Load plain networks, whose scores can be read, by the names used in figures."""
+    """Load networks by the names used in figures; kernels on CUDA have no volumes to record."""
     estimators: dict[str, FlowEstimator] = {}
     for entry in weights or [None]:
         name = weights_name(entry)
         if name in estimators:
             raise InputError(f"two weights files are called {name!r}; rename one of them")
-        estimators[name] = load(entry, device, precision, "plain", _NO_TILES)
+        estimators[name] = load(entry, device, precision, backend, _NO_TILES)
         config = estimators[name].model.config
         if config.host != "dicl" and config.matcher is None:
             raise InputError(
@@ -103,6 +134,13 @@ def has_projection(estimator: FlowEstimator) -> bool:
 
 def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volumes:
     """Run the network on two (H, W, 3) frames and record the volumes of its levels."""
+    return estimate_with_volumes(estimator, image1, image2)[1]
+
+
+def estimate_with_volumes(
+    estimator: FlowEstimator, image1: Array, image2: Array
+) -> tuple[FlowResult, Volumes]:
+    """Estimate the flow of two (H, W, 3) frames, and record the volumes behind it."""
     kept: dict[tuple[str, str], Any] = {}
 
     def keep(stride: str, what: str) -> Callable[..., None]:
@@ -119,7 +157,7 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
                 parts["after"] = level.projection
             for what, module in parts.items():
                 hooks.callback(module.register_forward_hook(keep(stride, what)).remove)
-        estimator(image1, image2)
+        result = estimator(image1, image2)
     levels = {
         int(stride): _volume(
             level,
@@ -130,7 +168,14 @@ def read_volumes(estimator: FlowEstimator, image1: Array, image2: Array) -> Volu
         for stride, level in model.levels.items()
     }
     size = (image1.shape[0], image1.shape[1])
-    return Volumes(model, levels, size, estimator.plan.last)
+    return result, Volumes(model, levels, size, estimator.plan.last)
+
+
+def _cell(place: float, large: int, small: int, host: str) -> int:
+    """The cell of a map with `small` cells at a place of a frame with `large` pixels."""
+    if host == "vcn":  # pixels are areas
+        return int((place + 0.5) * small / large)
+    return max(round(place * (small - 1) / (large - 1)), 0)  # corners are aligned
 
 
 def _volume(

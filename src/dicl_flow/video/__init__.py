@@ -10,7 +10,7 @@ from .output_kinds import Outputs, output_kind
 from .panels import PANELS, flow_colors, parse_panels
 from .run import run
 from .slow_motion import SlowMotion, SlowMotionFrames
-from .sources import Source, open_source, stamp
+from .sources import Source, open_source, stamp, video_source
 from .statistics import StatisticsTable
 from .threads import Behind, ahead
 from .writers import FlowFiles, FlowStack, Writer, refuse_one_name
@@ -49,4 +49,5 @@ __all__ = [
     "run",
     "settle_cuts",
     "stamp",
+    "video_source",
 ]

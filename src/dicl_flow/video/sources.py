@@ -63,7 +63,7 @@ def open_source(text: str, *, keep_depth: bool = False) -> Source:
     if path.is_dir():
         return images(image_files(path.iterdir()), path, keep_depth=keep_depth)
     if path.is_file():
-        return _video(path)
+        return video_source(path)
     files = map(Path, glob(text))  # noqa: PTH207 - Path.glob needs the folder separately
     return images(image_files(files), path, keep_depth=keep_depth)
 
@@ -120,17 +120,18 @@ def _camera(text: str) -> Source:
     return capture(int(number), live=True)
 
 
-def _video(path: Path) -> Source:
-    with open_video(path) as container:
-        stream = container.streams.video[0]
+def video_source(path: Path, container: str | None = None) -> Source:
+    """Frames of a video file; `container` as for `open_video`."""
+    with open_video(path, container) as opened:
+        stream = opened.streams.video[0]
         rate = float(stream.average_rate or stream.guessed_rate or 0) or None
         count = stream.frames or None
-        if count is None and rate and container.duration:
-            count = round(container.duration / 1e6 * rate)  # FFmpeg counts microseconds
+        if count is None and rate and opened.duration:
+            count = round(opened.duration / 1e6 * rate)  # FFmpeg counts microseconds
 
     def shots() -> Iterator[Shot]:
-        with open_video(path) as container:
-            for number, (time, read) in enumerate(_decoded(container)):
+        with open_video(path, container) as opened:
+            for number, (time, read) in enumerate(_decoded(opened)):
                 if time is None and rate:
                     time = number / rate
                 yield Shot(f"frame_{number:06d}", time, read)

@@ -1,0 +1,252 @@
+"""Videos as jobs: one at a time is estimated, results are kept for a while, disk is limited."""
+
+import logging
+import secrets
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Condition, Thread
+from time import monotonic
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import InputError
+from ..estimation.inputs import Image
+from ..estimation.sequence import FlowSequence
+from ..video import STILL_RATE, Checkpoint, FrameFlow, Outputs, Selection, run, video_source
+from .limits import busy
+from .service import FlowService
+
+log = logging.getLogger(__name__)
+
+WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
+_SWEEP = 10.0  # seconds between looks for videos that are too old
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to make of a video."""
+
+    format: str = "mp4"
+    show: str | None = None
+    """The pictures of a video, with commas; None: the colour wheel."""
+    cuts: str = "estimate"
+    container: str | None = None
+    """FFmpeg's name of the file format of the upload."""
+
+    def outputs(self, folder: Path) -> Outputs:
+        """Return what to write; refuse what makes no sense."""
+        return Outputs((folder / f"flow.{self.format}",), show=self.show)
+
+
+class Job:
+    """A video, its progress and its result, in a folder that goes away with it."""
+
+    def __init__(self, place: Path) -> None:
+        self.id = secrets.token_urlsafe(12)
+        self.folder = place / self.id
+        self.folder.mkdir()
+        self.order = Order()
+        self.state, self.error = WAITING, ""
+        self.done, self.total = 0, None
+        self.ended: float | None = None
+        self.removed = False
+
+    done: int
+    total: int | None
+
+    @property
+    def source(self) -> Path:
+        """The uploaded video."""
+        return self.folder / "video"
+
+    @property
+    def result(self) -> Path:
+        """What was made of it."""
+        (path,) = self.order.outputs(self.folder).paths
+        return path
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(_size(path) for path in self.folder.rglob("*"))
+
+    def described(self, keep: float) -> dict[str, Any]:
+        """Return what is told about the job."""
+        known: dict[str, Any] = {"id": self.id, "state": self.state}
+        known |= {"done": self.done, "total": self.total}
+        if self.error:
+            known["error"] = self.error
+        if self.state == DONE:
+            known["result"] = f"/video/{self.id}/result"
+        if self.ended is not None:
+            known["seconds_left"] = max(0, round(self.ended + keep - monotonic()))
+        return known
+
+
+class Jobs:
+    """The videos of a server."""
+
+    def __init__(self, service: FlowService) -> None:
+        self._service, self._limits = service, service.limits
+        self._jobs: dict[str, Job] = {}
+        self._waiting: deque[Job] = deque()
+        self._changed = Condition()
+        self._closed = False
+        self._worker = Thread(target=self._work, name="videos", daemon=True)
+        self._place: Path | None = None
+
+    def start(self) -> None:
+        """Start the thread that works on videos."""
+        self._place = Path(tempfile.mkdtemp(prefix="dicl-flow-serve-"))
+        self._worker.start()
+
+    def close(self) -> None:
+        """Stop, and remove all files: nobody could ask for a result any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._place is not None:
+            self._worker.join()
+            shutil.rmtree(self._place, ignore_errors=True)
+
+    def create(self) -> Job:
+        """Return a job with an empty folder; refuse it if there are too many."""
+        self.sweep()
+        with self._changed:
+            active = sum(job.state in (WAITING, RUNNING) for job in self._jobs.values())
+            if self._closed or self._place is None or active >= self._limits.jobs:
+                raise busy("too many videos are waiting; try again later")
+            job = Job(self._place)
+            self._jobs[job.id] = job
+            return job
+
+    def submit(self, job: Job, order: Order) -> None:
+        """Let a job with an uploaded video wait for its turn."""
+        job.order = order
+        with self._changed:
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def find(self, name: str) -> Job | None:
+        """Return the job with this id."""
+        self.sweep()
+        return self._jobs.get(name)
+
+    def remove(self, job: Job) -> None:
+        """Stop a job and remove its files."""
+        with self._changed:
+            self._jobs.pop(job.id, None)
+            job.removed = True
+            if job in self._waiting:
+                self._waiting.remove(job)
+            running = job.state == RUNNING
+        if not running:  # otherwise the thread removes them
+            shutil.rmtree(job.folder, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Remove the jobs whose time is over."""
+        oldest = monotonic() - self._limits.keep
+        for job in list(self._jobs.values()):
+            if job.ended is not None and job.ended < oldest:
+                self.remove(job)
+
+    def used(self) -> int:
+        """Bytes on disk."""
+        return sum(job.size() for job in list(self._jobs.values()))
+
+    def counts(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        states = [job.state for job in list(self._jobs.values())]
+        return {state: states.count(state) for state in (WAITING, RUNNING, DONE, FAILED)}
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed, timeout=_SWEEP)
+                if self._closed:
+                    return
+                job = self._waiting.popleft() if self._waiting else None
+                if job is not None:
+                    job.state = RUNNING
+            if job is None:
+                self.sweep()
+            else:
+                self._finish(job)
+
+    def _finish(self, job: Job) -> None:
+        try:
+            estimate_video(self._service, job, self._goes_well)
+            state, error = DONE, ""
+        except InputError as problem:
+            state, error = FAILED, told(problem, job)
+        except Exception:
+            log.exception("a video failed")
+            state, error = FAILED, "the server failed; its log has the reason"
+        with self._changed:
+            job.state, job.error, job.ended = state, error, monotonic()
+        job.source.unlink(missing_ok=True)
+        if job.removed:
+            shutil.rmtree(job.folder, ignore_errors=True)
+
+    def _goes_well(self, job: Job) -> bool:
+        """Whether to continue with the next frame."""
+        self.sweep()
+        if self.used() > self._limits.disk:
+            raise InputError("the disk space of the server for videos is full")
+        return not (self._closed or job.removed)
+
+
+def told(problem: InputError, job: Job) -> str:
+    """Return the message of an error without paths of the server."""
+    text = str(problem).replace(str(job.source), "the video").replace(f"{job.folder}/", "")
+    return " ".join(text.split())
+
+
+def estimate_video(service: FlowService, job: Job, goes_well: Callable[[Job], bool]) -> None:
+    """Estimate a video and write its result."""
+
+    def note(done: int, total: int | None) -> None:
+        job.done, job.total = done, total
+
+    def watch(flow: FrameFlow) -> bool:
+        return goes_well(job)
+
+    source = video_source(job.source, job.order.container)
+    outputs = job.order.outputs(job.folder)
+    sequence = SharedSequence(service, backward=outputs.needs_backward)
+    with Checkpoint(job.result, {}) as checkpoint:
+        writers = outputs.writers(checkpoint.folder, source.rate or STILL_RATE)
+        selection, cuts = Selection(), job.order.cuts
+        run(
+            *(source, selection, sequence, writers, checkpoint, watch),
+            cuts=cuts,
+            on_progress=note,
+        )
+
+
+class SharedSequence(FlowSequence):
+    """A sequence that estimates in the thread of the service, in turn with the requests."""
+
+    def __init__(self, service: FlowService, *, backward: bool = False) -> None:
+        super().__init__(service.estimator, backward=backward)
+        self._service = service
+
+    def advance(self, frame: Image) -> Tensor | None:
+        """Return the packed estimate."""
+        return self._service.call(partial(super().advance, frame)).result()
+
+    def fresh(self) -> FlowSequence:
+        """Another sequence, for frames of another size."""
+        return SharedSequence(self._service, backward=self.backward)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # just removed
+        return 0

@@ -1,0 +1,192 @@
+"""One thread owns the estimator: it takes what waits, and estimates pairs of one size together."""
+
+import asyncio
+import os
+from asyncio import FIRST_COMPLETED
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
+
+import torch
+from starlette.requests import ClientDisconnect, Request
+
+from ..errors import InputError
+from ..estimation.estimator import FlowEstimator, FlowResult
+from ..files import Array
+from .counters import Counters
+from .limits import Admission, Limits, busy
+
+Result = TypeVar("Result")
+
+
+class _Work(Protocol):
+    """Something that waits for the estimator."""
+
+    future: "Future[Any]"
+
+
+@dataclass(eq=False)
+class _Call:
+    function: Callable[[], Any]
+    future: "Future[Any]" = field(default_factory=Future)
+
+
+@dataclass(eq=False)
+class _Pair:
+    image1: Array
+    image2: Array
+    backward: bool
+    future: "Future[FlowResult]" = field(default_factory=Future)
+
+    def goes_with(self, other: _Work) -> bool:
+        """Whether both can be estimated in one batch."""
+        return (
+            isinstance(other, _Pair)
+            and other.image1.shape == self.image1.shape
+            and other.backward == self.backward
+        )
+
+
+class FlowService:
+    """The estimator of a server, used by one thread, and a few threads that decode and encode."""
+
+    def __init__(self, estimator: FlowEstimator, limits: Limits | None = None) -> None:
+        self.estimator, self.limits = estimator, limits or Limits()
+        self.admission = Admission(self.limits.queue)
+        self.counters = Counters()
+        self._waiting: deque[_Work] = deque()
+        self._changed = Condition()
+        self._closed = False
+        self._worker = Thread(target=self._run, name="estimator", daemon=True)
+        self._helpers = ThreadPoolExecutor(os.cpu_count(), "helper")
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._worker.start()
+
+    def close(self) -> None:
+        """Finish what was accepted, then stop the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._worker.is_alive():
+            self._worker.join()
+        self._helpers.shutdown()
+
+    def estimate(
+        self, image1: Array, image2: Array, *, backward: bool = False
+    ) -> "Future[FlowResult]":
+        """Estimate the flow of two (H, W, 3) frames of one size, in a batch with others."""
+        if image1.shape != image2.shape:
+            sizes = (f"{image.shape[1]}x{image.shape[0]}" for image in (image1, image2))
+            raise InputError(f"the two images must have one size, got {' and '.join(sizes)}")
+        pair = _Pair(image1, image2, backward)
+        self._put(pair)
+        return pair.future
+
+    def call(self, function: Callable[[], Result]) -> "Future[Result]":
+        """Let the thread of the estimator call a function: whatever computes with torch."""
+        work = _Call(function)
+        self._put(work)
+        return work.future
+
+    async def aside(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Let another thread decode or encode, while the event loop serves others."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._helpers, function, *arguments)
+
+    async def wait(self, request: Request, future: "Future[Result]") -> Result:
+        """Wait for a result; drop it if the sender leaves or the time is over.
+
+        The body of the request must have been read.
+        """
+        wrapped = asyncio.wrap_future(future)
+        gone = asyncio.ensure_future(request.receive())
+        try:
+            either: set[asyncio.Future[Any]] = {wrapped, gone}
+            await asyncio.wait(either, timeout=self.limits.timeout, return_when=FIRST_COMPLETED)
+            if wrapped.done():
+                return wrapped.result()
+            if gone.done():
+                raise ClientDisconnect
+            raise busy(f"the estimate took more than {self.limits.timeout:g} s; try again later")
+        finally:
+            gone.cancel()
+            wrapped.cancel()
+
+    @property
+    def waiting(self) -> int:
+        """How many pairs and calls wait for the estimator."""
+        return len(self._waiting)
+
+    def _put(self, work: _Work) -> None:
+        with self._changed:
+            if self._closed:
+                raise busy("the server is shutting down")
+            self._waiting.append(work)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while works := self._take():
+            started = [work for work in works if work.future.set_running_or_notify_cancel()]
+            if started and isinstance(started[0], _Pair):
+                self._estimate([work for work in started if isinstance(work, _Pair)])
+            elif started and isinstance(started[0], _Call):
+                _settle(started[0].future, started[0].function)
+
+    def _take(self) -> list[_Work]:
+        """Wait for work: a call, or pairs for one batch; nothing when the service is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if not self._waiting:
+                return []
+            first = self._waiting[0]
+            if not isinstance(first, _Pair):
+                return [self._waiting.popleft()]
+            alike = [work for work in self._waiting if first.goes_with(work)]
+            taken = alike[: self._batch_size(first, len(alike))]
+            self._waiting = deque(work for work in self._waiting if work not in taken)
+            return taken
+
+    def _batch_size(self, pair: _Pair, available: int) -> int:
+        """A power of two, so that few sizes are prepared for; at most what fits into memory."""
+        size = 2 ** (min(available, self.limits.batch).bit_length() - 1)
+        while size > 1 and not self._fits(size, pair):
+            size //= 2
+        return size
+
+    def _fits(self, number: int, pair: _Pair) -> bool:
+        try:
+            shape = (number, 3, *pair.image1.shape[:2])
+            return self.estimator.fits(torch.empty(shape, device="meta"))
+        except InputError:
+            return False
+
+    def _estimate(self, pairs: list[_Pair]) -> None:
+        start = perf_counter()
+        try:
+            images1, images2 = [p.image1 for p in pairs], [p.image2 for p in pairs]
+            found = self.estimator(images1, images2, backward=pairs[0].backward)
+        except Exception as error:
+            if len(pairs) == 1:
+                pairs[0].future.set_exception(error)
+            else:  # one may be to blame
+                for pair in pairs:
+                    self._estimate([pair])
+            return
+        self.counters.batch(len(pairs), perf_counter() - start)
+        for pair, result in zip(pairs, found, strict=True):
+            pair.future.set_result(result)
+
+
+def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:
+    try:
+        result = function()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
