@@ -167,7 +167,7 @@ def test_too_many_bytes_are_refused_before_they_are_read(estimator):
 # --- one thread for the estimator --------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("held")
+@pytest.mark.heavy
 def test_what_waits_is_estimated_in_batches(server, held, expected):
     before = server.get("/metrics").body.decode()
     with ThreadPoolExecutor(5) as pool:
@@ -185,6 +185,7 @@ def counted(text, name):
     return float(re.search(rf"^dicl_flow_{name} (.+)$", text, re.MULTILINE)[1])
 
 
+@pytest.mark.heavy
 def test_a_batch_that_fails_is_estimated_one_by_one(server, held, monkeypatch):
     estimate = FlowEstimator.__call__
 
@@ -209,6 +210,7 @@ def test_a_failure_is_told_without_its_reason(server, monkeypatch, caplog):
     wait_for(lambda: "ZeroDivisionError" in caplog.text)
 
 
+@pytest.mark.heavy
 def test_a_full_queue_answers_503_and_a_slow_estimate_too(estimator):
     with serving(estimator, Limits(queue=1, timeout=1.0)) as server:
         with busy_estimator(server), ThreadPoolExecutor(1) as pool:
@@ -234,6 +236,7 @@ def test_who_leaves_is_not_estimated_for(server, held):
     assert counted(server.get("/metrics").body.decode(), "pairs_total") == before
 
 
+@pytest.mark.heavy
 def test_the_end_waits_for_what_was_accepted(estimator):
     with (
         serving(estimator) as server,
@@ -250,6 +253,7 @@ def test_the_end_waits_for_what_was_accepted(estimator):
         server.get("/health")
 
 
+@pytest.mark.heavy
 def test_slow_senders_are_cut_off(estimator):
     with serving(estimator, Limits(timeout=0.3)) as server:
         head = f"POST /flow HTTP/1.1\r\nHost: {server.host}\r\n".encode()
@@ -264,6 +268,7 @@ def test_slow_senders_are_cut_off(estimator):
             assert line.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.heavy
 def test_slow_readers_are_cut_off(monkeypatch):
     """Their answers take no more memory than is allowed."""
     monkeypatch.setattr("dicl_flow.web.pacing.SLOWEST", 2**40)

@@ -20,6 +20,8 @@ from servers import serving
 from dicl_flow.estimation.estimator import load
 from dicl_flow.web.limits import Limits
 
+pytestmark = pytest.mark.heavy
+
 SIZE = (64, 96)
 IMAGES = formula.pair(*SIZE)
 FRAMES = {f"image{i + 1}": bytes(cv2.imencode(".png", im)[1]) for i, im in enumerate(IMAGES)}

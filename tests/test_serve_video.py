@@ -19,6 +19,8 @@ from servers import busy_estimator, serving
 
 from dicl_flow.web.limits import Limits
 
+pytestmark = pytest.mark.heavy
+
 FRAMES = [np.full((32, 48, 3), 20 * number, np.uint8) for number in range(4)]
 
 

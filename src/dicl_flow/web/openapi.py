@@ -203,9 +203,13 @@ def _table(title: str, rows: dict[str, str]) -> Iterator[str]:
 
 def _parameters(operation: Json) -> dict[str, str]:
     return {
-        known["name"]: " | ".join([known["description"], *known["schema"].get("enum", [])])
+        known["name"]: known["description"] + _choices(known["schema"].get("enum", []))
         for known in operation.get("parameters", [])
     }
+
+
+def _choices(values: list[str]) -> str:
+    return f" ({', '.join(values)})" if values else ""
 
 
 def _fields(operation: Json) -> dict[str, str]:
@@ -217,5 +221,5 @@ def _fields(operation: Json) -> dict[str, str]:
 def _answers(operation: Json) -> dict[str, str]:
     return {
         status: " ".join([known["description"], *known.get("content", {})])
-        for status, known in operation["responses"].items()
+        for status, known in sorted(operation["responses"].items())
     }
