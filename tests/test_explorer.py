@@ -25,7 +25,7 @@ from servers import serving
 from dicl_flow.web.exploration import Exploration, View, _Kept, open_explored
 from dicl_flow.web.exploration_clips import clip_of_arrays, clip_of_source
 from dicl_flow.web.explorer import explorer_pages
-from dicl_flow.web.running import bind
+from dicl_flow.web.listening import bind
 
 STATIC = Path(__file__).parents[1] / "src/dicl_flow/web/static"
 SIZE = (64, 96)
@@ -238,7 +238,7 @@ def announced(monkeypatch):
     """Run no server: tell the address at once; return the pages that were opened."""
     pages = []
     told = lambda app, host, port, limits, announce: announce("http://127.0.0.1:1/")  # noqa: E731
-    monkeypatch.setattr("dicl_flow.web.running.run_server", told)
+    monkeypatch.setattr("dicl_flow.web.listening.run_server", told)
     monkeypatch.setattr("webbrowser.open", pages.append)
     return pages
 

@@ -28,8 +28,8 @@ from hostile import StandIn
 from servers import BOUNDARY, busy_estimator, form, serving
 
 from dicl_flow.web.limits import Limits
+from dicl_flow.web.listening import bind
 from dicl_flow.web.openapi import describe_interface
-from dicl_flow.web.running import bind
 
 IMAGES = formula.pair(37, 51)
 FRAMES = {f"image{i + 1}": bytes(cv2.imencode(".png", image)[1]) for i, image in enumerate(IMAGES)}
@@ -344,6 +344,12 @@ def test_a_limit_must_be_positive(run, small_weights, monkeypatch):
     assert (code, err) == (2, "error: --queue must be above 0, got 0\n")
 
 
+def test_a_token_that_nobody_would_see_is_not_made(run, small_weights):
+    code, _, err = run("serve", "-w", small_weights, "--host", "0.0.0.0", "--quiet")
+    assert code == 2
+    assert "give --token" in err
+
+
 @pytest.mark.heavy
 def test_the_command_prints_its_address_and_ends_on_a_signal(small_weights, tmp_path):
     words = ("-m", "dicl_flow", "serve", "-w", small_weights, "--port", "0", "--json")
@@ -354,6 +360,10 @@ def test_the_command_prints_its_address_and_ends_on_a_signal(small_weights, tmp_
         connection = http.client.HTTPConnection(host, int(port))
         connection.request("GET", "/health")
         assert json.loads(connection.getresponse().read()) == {"status": "ok"}
+        connection.request("GET", "/")  # the page of the explorer, with the packaged frames
+        assert b"<title>" in connection.getresponse().read()
+        connection.request("GET", "/explore/clips/0")
+        assert json.loads(connection.getresponse().read())["name"] == "demo"
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")

@@ -63,7 +63,7 @@ def explore(
     from ..web.exploration import Exploration, View, open_explored
     from ..web.explorer import explorer_pages
     from ..web.limits import Limits
-    from ..web.running import run_server
+    from ..web.listening import run_server
     from ..web.security import choose_token
     from ..web.service import FlowService
 
@@ -99,19 +99,17 @@ def explore(
 
 def _check_inputs(inputs: list[Path], truth: Path | None) -> "Callable[[], Clip]":
     """Read two images; a video or a folder is only opened by the result, since it needs torch."""
-    from ..data import demo_pairs
     from ..data.video_frames import check_source
     from ..errors import InputError
     from ..files import read_flow
-    from ..web.exploration_clips import Clip, clip_of_arrays, clip_of_source, pair_of_files
+    from ..web.exploration_clips import clip_of_arrays, clip_of_source
 
     if len(inputs) > 2:
         raise InputError(f"explore takes two images, a video or a folder; got {len(inputs)} files")
     if truth is not None and len(inputs) != 2:
         raise InputError("--truth is the flow of IMAGE1 IMAGE2; give those as well")
     if not inputs:
-        pairs = [pair_of_files(p.name, p.image1, p.image2, p.truth) for p in demo_pairs()]
-        return lambda: Clip("demo", pairs)
+        return demo_clip
     if len(inputs) == 1:
         check_source(str(inputs[0]))
         return lambda: clip_of_source(str(inputs[0]))
@@ -119,6 +117,14 @@ def _check_inputs(inputs: list[Path], truth: Path | None) -> "Callable[[], Clip]
     true_flow = None if truth is None else read_flow(truth)
     clip = clip_of_arrays(inputs[0].name, image1, image2, true_flow)
     return lambda: clip
+
+
+def demo_clip() -> "Clip":
+    """The packaged frames."""
+    from ..data import demo_pairs
+    from ..web.exploration_clips import Clip, pair_of_files
+
+    return Clip("demo", [pair_of_files(p.name, p.image1, p.image2, p.truth) for p in demo_pairs()])
 
 
 def _open_browser(address: str) -> None:

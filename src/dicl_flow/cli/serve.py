@@ -1,10 +1,12 @@
 """The command `serve`."""
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from . import options
+from .explore import demo_clip
 
 
 def serve(
@@ -48,7 +50,7 @@ def serve(
 ) -> None:
     """Answer HTTP requests with flow until Ctrl-C.
 
-    The address /docs of the server describes what it answers.
+    The address /docs of the server describes what it answers; / is the page of dicl-flow explore.
 
     Examples:
 
@@ -58,6 +60,7 @@ def serve(
 
       dicl-flow serve --host 0.0.0.0 --port 9000 --device cuda
     """
+    from ..errors import InputError
     from ..files import set_max_size
     from ..web import check_installed
     from ..weights import resolve
@@ -67,7 +70,7 @@ def serve(
     set_max_size(max_size)
 
     from ..web.limits import Limits
-    from ..web.security import choose_token
+    from ..web.security import choose_token, is_loopback
 
     limits = Limits(
         queue=queue,
@@ -79,18 +82,20 @@ def serve(
         keep=60 * keep,
         disk=int(disk * 2**30),
     )
+    if quiet and token is None and not is_loopback(host):
+        raise InputError("--quiet would hide the token that is made for --host; give --token")
     token = choose_token(host, token)
 
     from ..estimation.estimator import load
+    from ..lab.volumes import has_scores
     from ..web.app import create_app
-    from ..web.running import run_server
+    from ..web.exploration import Exploration, open_explored
+    from ..web.explorer import explorer_pages
+    from ..web.listening import run_server
     from ..web.service import FlowService
 
     how = options.compute(device, precision, backend, memory_limit)
     estimator = load(weights, quality=quality, full_size=full_size, **how)
-    app = create_app(
-        FlowService(estimator, limits), token=token, allowed_hosts=[host, *(allow_host or ())]
-    )
 
     def announce(address: str) -> None:
         summary = {
@@ -103,4 +108,13 @@ def serve(
         }
         options.report(summary, quiet=quiet, as_json=as_json)
 
-    run_server(app, host, port, limits, announce)
+    service, names = FlowService(estimator, limits), [host, *(allow_host or ())]
+    with ExitStack() as stack:
+        pages = []
+        if has_scores(estimator):  # otherwise there is nothing to look inside
+            networks = open_explored([] if weights is None else [weights], device, precision)
+            exploration = Exploration(networks, demo_clip())
+            stack.callback(exploration.close)
+            pages = explorer_pages(exploration)
+        app = create_app(service, token=token, allowed_hosts=names, pages=pages)
+        run_server(app, host, port, limits, announce)

@@ -112,13 +112,19 @@ def open_networks(
         if name in estimators:
             raise InputError(f"two weights files are called {name!r}; rename one of them")
         estimators[name] = load(entry, device, precision, backend, _NO_TILES)
-        config = estimators[name].model.config
-        if config.host != "dicl" and config.matcher is None:
+        if not has_scores(estimators[name]):
+            host = estimators[name].model.config.host
             raise InputError(
-                f"{name} has the host {config.host!r} with its own matcher, whose products are no "
+                f"{name} has the host {host!r} with its own matcher, whose products are no "
                 f"scores to compare; this analysis needs a matcher such as 'dicl' in it"
             )
     return estimators
+
+
+def has_scores(estimator: FlowEstimator) -> bool:
+    """Whether the matcher of a network gives each displacement a score."""
+    config = estimator.model.config
+    return config.host == "dicl" or config.matcher is not None
 
 
 def weights_name(weights: str | None) -> str:

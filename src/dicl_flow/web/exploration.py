@@ -1,5 +1,6 @@
 """What one looks at in the explorer: clips, their flows by each network, and the beliefs."""
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,14 +73,12 @@ class Exploration:
     def __init__(self, networks: Mapping[str, FlowEstimator], clip: Clip) -> None:
         self._networks = dict(networks)
         self._clips: OrderedDict[str, Clip] = OrderedDict({"0": clip})
-        self._num_clips = 1
         self._kept = _Kept(_KEPT_BYTES)
 
     def add(self, clip: Clip) -> str:
-        """Add an uploaded clip; return its id."""
-        name = str(self._num_clips)
+        """Add an uploaded clip; return its id, which nobody can guess."""
+        name = secrets.token_urlsafe(9)
         self._clips[name] = clip
-        self._num_clips += 1
         uploaded = [key for key in self._clips if key != "0"]
         for oldest in uploaded[:-_KEPT_CLIPS]:
             self._clips.pop(oldest).close()
