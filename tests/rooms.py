@@ -68,7 +68,7 @@ ROOMS = {
     ),
     "accelerated": room(
         "the same computation, faster: Triton kernels, inference, training",
-        "models matching nn ops config errors",
+        "models matching nn ops errors",
     ),
     "weights": room(
         "safetensors that carry their config; import of the authors' checkpoints",

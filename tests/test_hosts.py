@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from conftest import HAS_BF16, SMALL
 
-from dicl_flow.accelerated.inference import AcceleratedDiclFlow, is_supported
+from dicl_flow.accelerated.inference import AcceleratedDiclFlow
 from dicl_flow.accelerated.training.matching import accelerate
 from dicl_flow.config import (
     HOST_RECORDS,
@@ -29,7 +29,7 @@ from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.matching import ChannelwiseMatcher, CorrelationMatcher
-from dicl_flow.models import LevelFlow, build, count_parameters, pwcnet
+from dicl_flow.models import LevelFlow, build, count_parameters, has_matching_net, pwcnet
 from dicl_flow.models.pwcnet import Carried, DenseDecoder
 from dicl_flow.models.vcn import Hypotheses, read_hypotheses, weigh
 from dicl_flow.nn import SeparableConv
@@ -282,7 +282,7 @@ def test_training_changes_every_parameter_of_vcn():
 @pytest.mark.parametrize("host", BOTH)
 def test_the_fast_path_is_refused_not_faked(host):
     model = build(small(host))
-    assert not is_supported(model.config)
+    assert not has_matching_net(model.config)
     assert FlowEstimator(model, "cpu").backend == "plain"
     with pytest.raises(InputError, match=f"'{host}' with matcher None has no accelerated version"):
         FlowEstimator(model, "cpu", backend="fast")
@@ -291,8 +291,8 @@ def test_the_fast_path_is_refused_not_faked(host):
 @pytest.mark.parametrize("matcher", [None, *MATCHERS])
 def test_what_is_supported_is_what_can_be_built(matcher):
     model = build(small("dicl", matcher))
-    assert is_supported(model.config) == (matcher in (None, "dicl"))
-    if is_supported(model.config):
+    assert has_matching_net(model.config) == (matcher in (None, "dicl"))
+    if has_matching_net(model.config):
         AcceleratedDiclFlow(model)
     else:
         with pytest.raises(InputError, match=f"matcher '{matcher}' has no accelerated version"):

@@ -15,12 +15,11 @@ from ..accelerated.inference import (
     Graphs,
     KernelDiclFlow,
     cudnn_flags,
-    is_supported,
     network_bytes,
 )
 from ..config import PAPER_LEVELS, Calibration, ModelConfig
 from ..errors import unknown_name
-from ..models import DiclFlow, FlowNetwork, InitialFlow, LevelFlow
+from ..models import DiclFlow, FlowNetwork, InitialFlow, LevelFlow, has_matching_net
 from .compute import AS_ASKED, PRECISIONS, Choice, Compute, choose_device, explain_device
 from .confidence import KernelConfidence, find_confidence
 
@@ -190,7 +189,7 @@ def _find_engine(backend: str, device: torch.device) -> type[Engine]:
 
 
 def _best_backend(config: ModelConfig, device: torch.device) -> Choice:
-    if not is_supported(config):
+    if not has_matching_net(config):
         network = f"host {config.host!r} with matcher {config.matcher!r}"
         return Choice("plain", f"{network} has no accelerated version")
     engine = _ACCELERATED.get(device.type)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from torch import nn
 
 from ..config import ModelConfig
-from .dicl import DiclFlow, build_dicl
+from ..matching import PAIRWISE_NETS, MatchingNet
+from .dicl import OWN_MATCHER, DiclFlow, build_dicl
 from .network import FlowNetwork, InitialFlow, LevelFlow
 from .pwcnet import PwcNet, build_pwcnet
 from .vcn import Vcn, build_vcn
@@ -28,6 +29,12 @@ def network_type(config: ModelConfig) -> type[FlowNetwork]:
     return _HOSTS[config.host][0]
 
 
+def has_matching_net(config: ModelConfig) -> bool:
+    """Whether `build` makes the paper's network: its host, and its matching net."""
+    net = PAIRWISE_NETS.get(config.matcher or OWN_MATCHER)
+    return network_type(config) is DiclFlow and net is MatchingNet
+
+
 def count_parameters(model: nn.Module, *, inference: bool = False) -> int:
     """The number of trainable parameters; with `inference`, without those only training needs."""
     left_out = getattr(model, "training_only", None) if inference else None
@@ -45,5 +52,6 @@ __all__ = [
     "LevelFlow",
     "build",
     "count_parameters",
+    "has_matching_net",
     "network_type",
 ]

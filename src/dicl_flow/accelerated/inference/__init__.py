@@ -1,6 +1,6 @@
 """The accelerated version of the plain network for inference: backend "fast"."""
 
-from .folded_network import AcceleratedDiclFlow, is_supported
+from .folded_network import AcceleratedDiclFlow
 from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
@@ -15,7 +15,6 @@ __all__ = [
     "cudnn_flags",
     "fixed_bytes",
     "has_bf16",
-    "is_supported",
     "network_bytes",
     "warn_if_emulated",
 ]

@@ -6,11 +6,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ...config import ModelConfig
 from ...errors import InputError
-from ...matching import PAIRWISE_NETS, MatchingNet, PairwiseMatcher
-from ...models import DiclFlow, InitialFlow, LevelFlow, network_type
-from ...models.dicl import OWN_MATCHER, DiclLevel
+from ...matching import PairwiseMatcher
+from ...models import DiclFlow, InitialFlow, LevelFlow, has_matching_net
+from ...models.dicl import DiclLevel
 from ...nn import ContextNet, ConvBlock, FeaturePyramid
 from ...ops import resize
 from .factored_matching import FactoredMatcher
@@ -82,7 +81,7 @@ class AcceleratedDiclFlow(DiclFlow):
         memory_limit: int | None = None,
         device: torch.device | None = None,
     ) -> None:
-        if not is_supported(model.config):
+        if not has_matching_net(model.config):
             raise InputError(
                 f"host {model.config.host!r} with matcher {model.config.matcher!r} has no "
                 f"accelerated version; use `backend='plain'`"
@@ -116,12 +115,6 @@ class AcceleratedDiclFlow(DiclFlow):
         if is_reduced(dtype):
             accelerated.stem[0] = ImageConv(cast(ConvBlock, pyramid.stem[0]), dtype)
         return accelerated
-
-
-def is_supported(config: ModelConfig) -> bool:
-    """Whether the network that `config` describes has an accelerated version."""
-    net = PAIRWISE_NETS.get(config.matcher or OWN_MATCHER)
-    return network_type(config) is DiclFlow and net is MatchingNet
 
 
 def _level_dtype(dtype: torch.dtype, stride: int) -> torch.dtype:
