@@ -57,6 +57,9 @@ EXEMPT = {
 }
 """Commands that are not run, as whole-line patterns, and why."""
 
+NEEDS = {r"\bexr\b": "OpenEXR"}
+"""Patterns of commands, and the library of an extra without which they are skipped."""
+
 SMALL_TRAINING = " ".join(
     f"--set {shlex.quote(change)}"
     for change in (
@@ -319,6 +322,8 @@ def test_every_block_runs(page, block, pages, monkeypatch):
         exec(compile(text, f"{page.name}:{block.line}", "exec"), names)
         return
     for command in read_commands(block):
+        for library in (name for pattern, name in NEEDS.items() if re.search(pattern, command)):
+            pytest.importorskip(library, reason=f"{library} is not installed")
         if exempt_reason(command) is None:
             print(command)
             run_command(command)
