@@ -32,8 +32,12 @@ ROOMS = {
     ),
     "cli": room(
         "one file per command: parses and prints",
-        "lab video evaluation training export estimation render weights models data pictures "
+        "bulk lab video evaluation training export estimation render weights models data pictures "
         "files config errors _version",
+    ),
+    "bulk": room(
+        "millions of pairs: manifests, segments written whole or not at all, engines",
+        "video estimation pictures files errors",
     ),
     "lab": room(
         "analyses of a network, ablations, speed of the machine",

@@ -1,0 +1,264 @@
+"""Where inputs are read and outputs written: this machine, or what pyarrow or fsspec opens."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+from ..errors import InputError
+from ..files import read_bytes, write_files
+
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+
+
+def is_address(text: str) -> bool:
+    """Whether a path is on another machine or in a store: s3://bucket/name."""
+    return _ADDRESS.match(text) is not None and not text.lower().startswith("file://")
+
+
+def local_path(text: str) -> Path:
+    """The path of a file on this machine; file:// is left out."""
+    return Path(text[7:] if text.lower().startswith("file://") else text)
+
+
+class Storage(Protocol):
+    """A folder of files, addressed by names with slashes; a file appears whole or not at all."""
+
+    def read(self, name: str) -> bytes:
+        """Return the contents of a file; a missing one is an `OSError`."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file."""
+
+    def publish(self, files: Mapping[str, Path]) -> None:
+        """Move finished files of this machine to their names."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file unless it exists; return whether it was written."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return name and bytes of all files below a folder; empty if it does not exist."""
+
+    def names(self) -> list[str]:
+        """Return the names of the files directly in it."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+
+
+def open_storage(text: str) -> Storage:
+    """Open a folder by its path or address; a local one is created when it is written to."""
+    if is_address(text):
+        return RemoteFolder(text)
+    return LocalFolder(local_path(text))
+
+
+class LocalFolder:
+    """A folder on this machine, or on a drive that it mounts."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def read(self, name: str) -> bytes:
+        """See `Storage`."""
+        return read_bytes(self.root / name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """See `Storage`."""
+        write_files({self._place(name): data})
+
+    def publish(self, files: Mapping[str, Path]) -> None:
+        """See `Storage`."""
+        for name, path in files.items():
+            path.replace(self._place(name))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Storage`. A hard link, because a new name never replaces another."""
+        temporary = self._place(f".{name}.{os.getpid()}")
+        write_files({temporary: data})
+        try:
+            os.link(temporary, self.root / name)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See `Storage`."""
+        return dict(self._walk(folder))
+
+    def names(self) -> list[str]:
+        """See `Storage`."""
+        return sorted(path.name for path in self.root.iterdir() if path.is_file())
+
+    def remove(self, name: str) -> None:
+        """See `Storage`."""
+        (self.root / name).unlink(missing_ok=True)
+
+    def _place(self, name: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, int]]:
+        try:
+            entries = os.scandir(self.root / folder)
+        except FileNotFoundError:
+            return
+        with entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue  # a temporary file
+                if entry.is_dir():
+                    yield from self._walk(f"{folder}/{entry.name}")
+                else:
+                    yield f"{folder}/{entry.name}", entry.stat().st_size
+
+
+class RemoteFolder:
+    """A folder of a store that pyarrow opens (s3, gs), or else fsspec."""
+
+    def __init__(self, address: str) -> None:
+        self._system, self._root = _file_system(address)
+
+    def read(self, name: str) -> bytes:
+        """See `Storage`."""
+        with self._system.open_input_file(f"{self._root}/{name}") as file:
+            return bytes(file.read())
+
+    def write(self, name: str, data: bytes) -> None:
+        """See `Storage`."""
+        path = f"{self._root}/{name}"
+        self._system.create_dir(path.rpartition("/")[0], recursive=True)
+        with self._system.open_output_stream(path) as file:
+            file.write(data)
+
+    def publish(self, files: Mapping[str, Path]) -> None:
+        """See `Storage`."""
+        for name, path in files.items():
+            self.write(name, path.read_bytes())
+            path.unlink()
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Storage`. Stores have no such call that all share: two runs in one second race."""
+        try:
+            self.read(name)
+        except OSError:
+            self.write(name, data)
+            return True
+        return False
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See `Storage`."""
+        from pyarrow.fs import FileSelector, FileType
+
+        root = f"{self._root}/{folder}"
+        found = self._system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+        start = len(self._root.lstrip("/")) + 1  # fsspec drops a leading slash
+        files = (info for info in found if info.type == FileType.File)
+        return {info.path.lstrip("/")[start:]: info.size for info in files}
+
+    def names(self) -> list[str]:
+        """See `Storage`."""
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self._system.get_file_info(FileSelector(self._root))
+        return sorted(info.base_name for info in found if info.type == FileType.File)
+
+    def remove(self, name: str) -> None:
+        """See `Storage`."""
+        if name in self.sizes(name.rpartition("/")[0]):
+            self._system.delete_file(f"{self._root}/{name}")
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Copy a file to this machine."""
+        with self._system.open_input_stream(f"{self._root}/{name}") as file, path.open("wb") as to:
+            shutil.copyfileobj(file, to, 2**22)
+
+
+def read_input(text: str) -> bytes:
+    """Return the contents of a local or remote file."""
+    if not is_address(text):
+        return read_bytes(local_path(text))
+    folder, _, name = text.rpartition("/")
+    with _naming(text):
+        return RemoteFolder(folder).read(name)
+
+
+@contextmanager
+def on_this_machine(text: str) -> Iterator[str]:
+    """Yield a local path; a remote file or folder of frames is copied until the block ends."""
+    if not is_address(text):
+        yield str(local_path(text))
+        return
+    with TemporaryDirectory(prefix="dicl-flow-") as temporary, _naming(text):
+        yield _fetched(text.rstrip("/"), Path(temporary))
+
+
+def _fetched(address: str, folder: Path) -> str:
+    parent, _, name = address.rpartition("/")
+    remote, target = RemoteFolder(parent), folder / name
+    inside = [found for found in remote.sizes(name) if found.count("/") == name.count("/") + 1]
+    if not inside:
+        remote.fetch(name, target)
+        return str(target)
+    target.mkdir()
+    for found in inside:
+        remote.fetch(found, folder / found)
+    return str(target)
+
+
+@contextmanager
+def _naming(address: str) -> Iterator[None]:
+    """Shorten what a store's library says about an address that cannot be read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no such file: {address}") from None
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    """The file system of an address, and the path in it."""
+    scheme, _, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    system, root = _opened(f"{scheme}://{host}")
+    return system, f"{root}{slash}{path}".rstrip("/")
+
+
+@cache  # a client for each file would be slow
+def _opened(address: str) -> tuple[Any, str]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+    except ImportError:
+        raise InputError(f"{address} needs pyarrow: pip install 'dicl-flow[bulk]'") from None
+    try:
+        return FileSystem.from_uri(address)
+    except (ArrowInvalid, NotImplementedError):  # not one of pyarrow's own
+        import fsspec  # a dependency of torch
+
+    try:
+        found, root = fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{address} cannot be opened: {error}") from None
+    return PyFileSystem(FSSpecHandler(found)), root.rstrip("/")
+
+
+def read_json(storage: Storage, name: str) -> Any:
+    """Read a JSON file; a damaged one is an `InputError`."""
+    try:
+        return json.loads(storage.read(name))
+    except ValueError:
+        raise InputError(f"{name} is damaged") from None
+
+
+def write_json(storage: Storage, name: str, value: object) -> None:
+    """Write a JSON file, the same value always as the same bytes."""
+    storage.write(name, (json.dumps(value, indent=1) + "\n").encode())

@@ -1,0 +1,301 @@
+"""The commands `bulk`, `bulk list` and `bulk verify`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import options
+from .command import Group
+
+if TYPE_CHECKING:
+    from ..bulk.job import Job
+    from ..bulk.segments import Plan
+
+_RUN = "run"
+
+
+class BulkGroup(Group):
+    """Commands under one name; anything that is not one of them is the manifest of a run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments: `bulk MANIFEST` is `bulk run MANIFEST`."""
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [_RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+bulk_app = typer.Typer(
+    cls=BulkGroup,
+    help="Estimate millions of pairs: `dicl-flow bulk MANIFEST -o OUT` is `bulk run`.",
+    no_args_is_help=True,
+)
+
+
+@bulk_app.command(_RUN)
+def run(
+    manifest: Annotated[
+        str, typer.Argument(help="Manifest (.csv, .parquet), folder tree, 'glob' or video.")
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder, or address as s3://….")],
+    scores: Annotated[
+        bool, typer.Option("--scores/--no-scores", help="Tables of flows and of clips.")
+    ] = True,
+    table: Annotated[
+        str, typer.Option(help="Format of the tables: parquet or csv; auto: what is installed.")
+    ] = "auto",
+    fields: Annotated[
+        str, typer.Option(metavar="npy|png", help="Write fields as tar shards: fp16, or KITTI.")
+    ] = "",
+    grid: Annotated[int, typer.Option(help="Fields are means over squares of N px.")] = 1,
+    flows: Annotated[
+        str, typer.Option(metavar="FORMAT", help="Write a file for each flow: flo, npz, png …")
+    ] = "",
+    occlusion: Annotated[
+        bool, typer.Option("--occlusion", help="Estimate both directions: the occluded share.")
+    ] = False,
+    min_confidence: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Flow with less confidence is unknown.")
+    ] = None,
+    decoder: Annotated[str, typer.Option(help="What reads videos: pyav or opencv.")] = "pyav",
+    segment: Annotated[int, typer.Option(help="Flows that are written at a time.")] = 256,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="Compute part I of N.")] = "1/1",
+    max_errors: Annotated[
+        int | None, typer.Option(min=0, help="Stop when more flows have failed.")
+    ] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Compute segments with failed flows again.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how many flows, bytes and hours it is.")
+    ] = False,
+    weights: options.Weights = None,
+    device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    backend: options.Backend = "auto",
+    quality: options.Quality = "normal",
+    memory_limit: options.MemoryLimit = None,
+    full_size: options.FullSize = False,
+    max_size: options.MaxSize = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Estimate all pairs and clips of MANIFEST.
+
+    The same command resumes a run that was stopped or killed, and computes only what is missing.
+    What cannot be read is a row of the table with its error.
+
+    Examples:
+
+      dicl-flow bulk manifest.parquet -o out
+
+      dicl-flow bulk 'clips/*.mp4' -o out --fields npy --grid 8
+
+      dicl-flow bulk manifest.csv -o out --shard 3/64
+
+      dicl-flow bulk manifest.csv -o out --dry-run
+    """
+    from dataclasses import replace
+
+    from ..bulk.job import Job, Settings, sha256_of
+    from ..bulk.manifest import read_manifest
+    from ..bulk.segments import Plan
+    from ..weights import resolve
+
+    part = _parse_shard(shard)
+    _check_output(output)
+    digest = sha256_of(resolve(weights))
+    listed = read_manifest(manifest)
+    settings = Settings(
+        *(digest, scores, _table(table, quiet=quiet or not scores), fields, grid, flows),
+        occlusion=occlusion,
+        min_confidence=min_confidence,
+        precision=precision,
+        backend=backend,
+        quality=quality,
+        full_size=full_size,
+        decoder=decoder,
+        segment=segment,
+    )
+    devices = _devices(device)  # imports torch: what was given is checked first
+    settings = replace(settings, device=devices[0].partition(":")[0])
+    limit = options.compute(device, precision, backend, memory_limit)["memory_limit"]
+    job = Job(settings, output, listed.root, weights, limit)
+    plan = Plan(listed, settings)
+    if dry_run:
+        from ..bulk.forecast import forecast
+
+        found = {"written": [], **forecast(job, plan, devices[0], len(devices))}
+        options.report(found, quiet=quiet, as_json=as_json)
+        return
+    summary = _run(job, plan, devices, part, max_errors, retry=retry, quiet=quiet)
+    options.report(summary, quiet=quiet, as_json=as_json)
+
+
+def _run(
+    job: "Job",
+    plan: "Plan",
+    devices: list[str],
+    shard: tuple[int, int],
+    max_errors: int | None,
+    *,
+    retry: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    from ..bulk.local import run_local
+    from ..bulk.running import BulkRun
+    from .bulk_progress import watched_bulk
+
+    run = BulkRun(job, plan, shard, max_errors, retry=retry)
+    kind = devices[0].partition(":")[0]
+    try:
+        with watched_bulk(len(devices), kind, quiet=quiet) as progress:
+            summary = run.run(
+                lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch),
+                ", ".join(devices),
+                progress,
+            )
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stopped; {len(run.markers)} of {len(plan)} segments are done; the same command "
+            "resumes the run",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+    names = ("segments", "segments_planned", "clips", "flows", "failed", "cuts", "bytes")
+    return {
+        "written": [job.out],
+        **{name: summary[name] for name in names},
+        "new_flows": progress.new,
+        "seconds": progress.seconds,
+        "flows_per_second": progress.rate,
+        f"{'gpu' if kind == 'cuda' else kind}_hours": progress.hours,
+    }
+
+
+@bulk_app.command("list")
+def list_(
+    folder: Annotated[str, typer.Argument(help="Folder tree, 'glob' or address.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Manifest to write, .csv or .parquet.")
+    ],
+    count: Annotated[
+        bool, typer.Option("--count/--no-count", help="Open each clip for its number of flows.")
+    ] = True,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Write a manifest: a row for each video, and for each folder of frames.
+
+    Examples:
+
+      dicl-flow bulk list footage -o manifest.parquet
+
+      dicl-flow bulk list 'footage/**/*.mp4' -o manifest.csv --no-count
+    """
+    from ..bulk.manifest import MANIFEST_SUFFIXES, Manifest, read_manifest, write_manifest
+    from ..bulk.tables import check_table
+    from ..errors import InputError
+    from .outputs import check_outputs
+
+    check_outputs([output])
+    if output.suffix.lower() not in MANIFEST_SUFFIXES:
+        raise InputError(f"{output}: a manifest ends in {' or '.join(MANIFEST_SUFFIXES)}")
+    check_table(output.suffix.lower())
+    listed: Manifest = read_manifest(folder)
+    rows = listed.rows(0, len(listed))
+    if count:
+        from ..bulk.folders import with_flows
+
+        rows = [with_flows(r, r.path) for r in options.track(rows, "opening", quiet=quiet)]
+    write_manifest(output, rows)
+    flows = sum(row.expected() for row in rows)
+    found = {"written": [output], "clips": len(rows), "flows": flows}
+    options.report(found, quiet=quiet, as_json=as_json)
+
+
+@bulk_app.command("verify")
+def verify(
+    output: Annotated[str, typer.Argument(metavar="OUT", help="The output of a run.")],
+    samples: Annotated[int, typer.Option(min=0, help="Flows to compute again.")] = 3,
+    weights: options.Weights = None,
+    device: options.Device = "auto",
+    memory_limit: options.MemoryLimit = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Read an output again: check all files, and compute some flows again.
+
+    What is wrong is listed, and the exit code is 2.
+    """
+    from dataclasses import asdict
+
+    from ..bulk.job import Job, read_settings, sha256_of
+    from ..bulk.storage import open_storage
+    from ..errors import InputError
+    from ..weights import resolve
+
+    storage = open_storage(output)
+    settings, about = read_settings(storage, output)
+    if samples and sha256_of(resolve(weights)) != settings.weights:
+        raise InputError(
+            f"{output} was computed with other weights; give those with the sha256 "
+            f"{settings.weights}, or --samples 0"
+        )
+    from ..bulk.verify import check_files, check_samples
+
+    limit = None if memory_limit is None else int(memory_limit * 2**30)
+    job = Job(settings, output, about["root"], weights, limit)
+    report = check_files(storage, about["segments"])
+    if samples:
+        check_samples(storage, job, _devices(device)[0], samples, report)
+    found = {"written": [], "missing": report.missing, **asdict(report)}
+    problems = found.pop("problems")
+    found["problems"] = problems if as_json else len(problems)
+    options.report(found, quiet=quiet, as_json=as_json)
+    if problems or report.missing:
+        typer.echo("\n".join(f"problem: {problem}" for problem in problems[:100]), err=True)
+        if report.missing:
+            typer.echo(f"{report.missing} segments are missing; the run is not finished", err=True)
+        raise typer.Exit(2)
+
+
+def _parse_shard(text: str) -> tuple[int, int]:
+    from ..errors import InputError
+
+    place, slash, total = text.partition("/")
+    if not (slash and place.isdecimal() and total.isdecimal() and 1 <= int(place) <= int(total)):
+        raise InputError(f"--shard is I/N, with I from 1 to N, got {text!r}")
+    return int(place), int(total)
+
+
+def _check_output(output: str) -> None:
+    from ..bulk.storage import is_address, local_path
+    from .outputs import check_outputs
+
+    if not is_address(output):
+        check_outputs(folders=[local_path(output)])
+
+
+def _table(name: str, *, quiet: bool) -> str:
+    from ..bulk.tables import has_parquet
+
+    if name != "auto":
+        return name
+    if has_parquet():
+        return "parquet"
+    if not quiet:
+        typer.echo("pyarrow is not installed: the tables are written as .csv", err=True)
+    return "csv"
+
+
+def _devices(name: str) -> list[str]:
+    """Every GPU if none is named, or one device."""
+    import torch
+
+    from ..estimation.compute import choose_device
+
+    device = choose_device(name)
+    if name in ("auto", "cuda") and device.type == "cuda" and torch.cuda.device_count() > 1:
+        return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return [str(device)]
