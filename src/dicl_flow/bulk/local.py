@@ -25,23 +25,27 @@ def run_local(
     Segments that another run computes are waited for: if it is killed, they are computed here.
     `watch` is called with the number of flows whenever some are written.
     """
-    storage, left = job.storage(), list(numbers)
     compute = _here if len(devices) == 1 else _in_processes
     with ExitStack() as stack:
-        run = compute(job, devices, watch, stack)
-        while left:
-            held = []
-            for outcome in run(plan, left):
-                if outcome.marker is None and not is_finished(storage, outcome.segment):
-                    held.append(int(outcome.segment.partition("-")[0]))
-                else:
-                    yield outcome
-            left = held
-            if left:
-                sleep(_PATIENCE)
+        yield from until_finished(job, plan, numbers, compute(job, devices, watch, stack))
 
 
-Run = Callable[[Plan, Sequence[int]], Iterator[Outcome]]
+Run = Callable[[Plan, Sequence[int]], "Iterator[Outcome]"]
+
+
+def until_finished(job: Job, plan: Plan, numbers: Sequence[int], run: Run) -> "Iterator[Outcome]":
+    """Run segments; those that other processes compute are looked at again until they are done."""
+    storage, left = job.storage(), list(numbers)
+    while left:
+        held = []
+        for outcome in run(plan, left):
+            if outcome.marker is None and not is_finished(storage, outcome.segment):
+                held.append(int(outcome.segment.partition("-")[0]))
+            else:
+                yield outcome
+        left = held
+        if left:
+            sleep(_PATIENCE)
 
 
 def _here(job: Job, devices: Sequence[str], watch: Watch, stack: ExitStack) -> Run:

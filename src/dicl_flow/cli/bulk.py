@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import options
+from . import bulk_ray, options
 from .command import Group
 
 if TYPE_CHECKING:
+    from ..bulk.cluster import Cluster
     from ..bulk.job import Job
+    from ..bulk.running import Engine
     from ..bulk.segments import Plan
 
 _RUN = "run"
@@ -66,6 +68,10 @@ def run(
     retry: Annotated[
         bool, typer.Option("--retry", help="Compute segments with failed flows again.")
     ] = False,
+    ray: bulk_ray.Ray = None,
+    actors: bulk_ray.Actors = None,
+    cpus_per_actor: bulk_ray.CpusPerActor = None,
+    gpus_per_actor: bulk_ray.GpusPerActor = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say how many flows, bytes and hours it is.")
     ] = False,
@@ -93,6 +99,8 @@ def run(
 
       dicl-flow bulk manifest.csv -o out --shard 3/64
 
+      dicl-flow bulk manifest.csv -o out --ray auto --actors 2:16
+
       dicl-flow bulk manifest.csv -o out --dry-run
     """
     from dataclasses import replace
@@ -103,6 +111,7 @@ def run(
     from ..weights import resolve
 
     part = _parse_shard(shard)
+    cluster = bulk_ray.parse_cluster(ray, actors, cpus_per_actor, gpus_per_actor)
     _check_output(output)
     digest = sha256_of(resolve(weights))
     listed = read_manifest(manifest)
@@ -117,7 +126,8 @@ def run(
         decoder=decoder,
         segment=segment,
     )
-    devices = _devices(device)  # imports torch: what was given is checked first
+    # imports torch: what was given is checked first
+    devices = _devices(device) if cluster is None or device == "auto" else [device]
     settings = replace(settings, device=devices[0].partition(":")[0])
     limit = options.compute(device, precision, backend, memory_limit)["memory_limit"]
     job = Job(settings, output, listed.root, weights, limit)
@@ -128,7 +138,7 @@ def run(
         found = {"written": [], **forecast(job, plan, devices[0], len(devices))}
         options.report(found, quiet=quiet, as_json=as_json)
         return
-    summary = _run(job, plan, devices, part, max_errors, retry=retry, quiet=quiet)
+    summary = _run(job, plan, devices, cluster, part, max_errors, retry=retry, quiet=quiet)
     options.report(summary, quiet=quiet, as_json=as_json)
 
 
@@ -136,13 +146,13 @@ def _run(
     job: "Job",
     plan: "Plan",
     devices: list[str],
+    cluster: "Cluster | None",
     shard: tuple[int, int],
     max_errors: int | None,
     *,
     retry: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    from ..bulk.local import run_local
     from ..bulk.running import BulkRun
     from .bulk_progress import watched_bulk
 
@@ -150,11 +160,9 @@ def _run(
     kind = devices[0].partition(":")[0]
     try:
         with watched_bulk(len(devices), kind, quiet=quiet) as progress:
-            summary = run.run(
-                lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch),
-                ", ".join(devices),
-                progress,
-            )
+            engine = bulk_ray.ray_engine(cluster, progress) if cluster else _local_engine(devices)
+            where = f"{kind} on Ray" if cluster else ", ".join(devices)
+            summary = run.run(engine, where, progress)
     except KeyboardInterrupt:
         typer.echo(
             f"stopped; {len(run.markers)} of {len(plan)} segments are done; the same command "
@@ -171,6 +179,12 @@ def _run(
         "flows_per_second": progress.rate,
         f"{'gpu' if kind == 'cuda' else kind}_hours": progress.hours,
     }
+
+
+def _local_engine(devices: list[str]) -> "Engine":
+    from ..bulk.local import run_local
+
+    return lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch)
 
 
 @bulk_app.command("list")

@@ -17,6 +17,7 @@ class BulkProgress:
     def __init__(self, devices: int, unit: str, show: "Callable[[BulkProgress], None]") -> None:
         self._devices, self._unit, self._show = devices, unit, show
         self._start = perf_counter()
+        self.busy: float | None = None  # seconds of devices that come and go
         self._total = self._left = self._open = self.new = 0
         self._counts: dict[int, int] = {}
 
@@ -53,7 +54,7 @@ class BulkProgress:
     @property
     def hours(self) -> float:
         """Hours of all devices together."""
-        return self.seconds * self._devices / 3600
+        return (self.seconds * self._devices if self.busy is None else self.busy) / 3600
 
     @property
     def left(self) -> int:
