@@ -38,9 +38,9 @@ def run(
         str, typer.Argument(help="Manifest (.csv, .parquet), folder tree, 'glob' or video.")
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="Folder, or address as s3://….")],
-    scores: Annotated[
-        bool, typer.Option("--scores/--no-scores", help="Tables of flows and of clips.")
-    ] = True,
+    no_scores: Annotated[
+        bool, typer.Option("--no-scores", help="Write no tables of flows and of clips.")
+    ] = False,
     table: Annotated[
         str, typer.Option(help="Format of the tables: parquet or csv; auto: what is installed.")
     ] = "auto",
@@ -107,7 +107,7 @@ def run(
     digest = sha256_of(resolve(weights))
     listed = read_manifest(manifest)
     settings = Settings(
-        *(digest, scores, _table(table, quiet=quiet or not scores), fields, grid, flows),
+        *(digest, not no_scores, _table(table, quiet=quiet or no_scores), fields, grid, flows),
         occlusion=occlusion,
         min_confidence=min_confidence,
         precision=precision,
@@ -179,9 +179,9 @@ def list_(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Manifest to write, .csv or .parquet.")
     ],
-    count: Annotated[
-        bool, typer.Option("--count/--no-count", help="Open each clip for its number of flows.")
-    ] = True,
+    no_count: Annotated[
+        bool, typer.Option("--no-count", help="Do not open each clip for its number of flows.")
+    ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -204,7 +204,7 @@ def list_(
     check_table(output.suffix.lower())
     listed: Manifest = read_manifest(folder)
     rows = listed.rows(0, len(listed))
-    if count:
+    if not no_count:
         from ..bulk.folders import with_flows
 
         rows = [with_flows(r, r.path) for r in options.track(rows, "opening", quiet=quiet)]
