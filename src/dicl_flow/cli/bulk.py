@@ -103,7 +103,7 @@ def run(
     from ..weights import resolve
 
     part = _parse_shard(shard)
-    _check_output(output)
+    _check_output(output, manifest)
     digest = sha256_of(resolve(weights))
     listed = read_manifest(manifest)
     settings = Settings(
@@ -269,12 +269,17 @@ def _parse_shard(text: str) -> tuple[int, int]:
     return int(place), int(total)
 
 
-def _check_output(output: str) -> None:
+def _check_output(output: str, manifest: str) -> None:
     from ..bulk.storage import is_address, local_path
+    from ..errors import InputError
     from .outputs import check_outputs
 
-    if not is_address(output):
-        check_outputs(folders=[local_path(output)])
+    if is_address(output):
+        return
+    folder, source = local_path(output).resolve(), local_path(manifest).resolve()
+    check_outputs(folders=[folder])
+    if source.is_dir() and (source == folder or source in folder.parents):
+        raise InputError(f"{output} is in the folder that is listed; write elsewhere")
 
 
 def _table(name: str, *, quiet: bool) -> str:
