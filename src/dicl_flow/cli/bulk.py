@@ -166,7 +166,7 @@ def _run(
     return {
         "written": [job.out],
         **{name: summary[name] for name in names},
-        "new_flows": progress.new,
+        "new_rows": progress.new,
         "seconds": progress.seconds,
         "flows_per_second": progress.rate,
         f"{'gpu' if kind == 'cuda' else kind}_hours": progress.hours,
