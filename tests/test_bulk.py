@@ -387,6 +387,8 @@ def test_the_commands_run_list_and_verify(tmp_path, pairs, run, known, small_wei
         ("{m} -o out --shard 0/4", "--shard is I/N"),
         ("{m} -o out --grid 4", "--grid is for --fields"),
         ("{m} -o {m}", "is not a folder"),
+        ("f0.png -o out", "f0.png is neither a manifest (.csv, .parquet) nor a video"),
+        (". -o out", "out is in the folder that is listed"),
         ("no.csv -o out", "no manifest, folder or video no.csv"),
         ("verify {m}", "no bulk output"),
         ("verify nowhere", "no bulk output at nowhere"),

@@ -193,12 +193,14 @@ def test_ray_alone_is_a_cluster_on_this_machine(
     assert [given[0] for given in found] == [expected, "local"]
 
 
-def test_options_of_a_cluster_are_checked_first(run, manifest, tmp_path):
+def test_options_of_a_cluster_are_checked_first(run, manifest, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "ray_library", FakeRay)
     bulk = ("bulk", manifest, "-o", tmp_path / "out")
     for words, message in (
         (["--actors", "2"], "--actors is for --ray, which is not given"),
         (["--ray", "--actors", "many"], "--actors is a number, or MIN:MAX, got 'many'"),
         (["--ray", "--actors", "4:2"], "--actors is the fewest and the most processes, got 4:2"),
+        (["--ray", "--device", "cuda:1"], "on a cluster, --device is cpu or cuda, got 'cuda:1'"),
         (["--ray", "--gpus-per-actor", "0"], "--gpus-per-actor must be positive"),
     ):
         code, _, error = run(*bulk, *words)

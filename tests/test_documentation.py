@@ -14,6 +14,7 @@ import sys
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -50,8 +51,9 @@ EXEMPT = {
     r"torchrun .*": "needs several GPUs; tests/test_distributed.py runs two processes",
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
-    r"python benchmarks/pwcnet_start\.py.*": "needs minutes",
+    r"python benchmarks/(pwcnet_start|bulk_speed)\.py.*": "needs minutes",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
+    r"sbatch .*": "needs Slurm",
     r"dicl-flow reproduce .*": "several networks; tests/test_reproduce.py runs the command",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
 }
@@ -87,6 +89,8 @@ SMALLER = [
     (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
     (r"^(python benchmarks/quality\.py .*?)--size \S+ -n \d+(.*)$", r"\1-n 1 --size 32x32\2"),
     (r"^(python benchmarks/quality\.py .*)$", r"\1 --repeats 1 -w tiny.safetensors"),
+    (r"\$SLURM_ARRAY_TASK_ID/\d+", "1/1"),
+    *([] if find_spec("pyarrow") else [(r"^(dicl-flow bulk .*?)\.parquet", r"\1.csv")]),
     # an ellipsis stands for the reader's folder
     (r"--data (\w[-\w]*)((?::\w+)?)=…", r"--data \1\2=trees/\1"),
     (r" …$", " --data pairs=my-data"),
@@ -103,8 +107,12 @@ SMALLER_PYTHON = [
 ]
 """(pattern, replacement), applied to each line of Python."""
 
+OPTIONAL = ("pyarrow", "pandas", "duckdb", "webdataset")
+"""Modules that Python blocks may import; without them, the block is skipped."""
+
 FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
+    *("--requeue", "--array"),  # of Slurm
 }
 
 
@@ -319,6 +327,9 @@ def test_every_block_runs(page, block, pages, monkeypatch):
     monkeypatch.chdir(folder)
     if block.language in PYTHON:
         text = shrink(block.text, SMALLER_PYTHON)
+        for module in re.findall(r"^import (\w+)", text, re.MULTILINE):
+            if module in OPTIONAL:
+                pytest.importorskip(module, reason=f"{module} is not installed")
         exec(compile(text, f"{page.name}:{block.line}", "exec"), names)
         return
     for command in read_commands(block):

@@ -1,10 +1,17 @@
 """Rows of a manifest from a folder tree or a pattern."""
 
 from collections.abc import Iterator
-from glob import has_magic
+from pathlib import Path
 
-from ..video.clips import clips_below, clips_by_folder, clips_of_pattern, count_frames
-from .manifest import Row
+from ..errors import InputError
+from ..video.clips import (
+    clips_among,
+    clips_below,
+    clips_by_folder,
+    clips_of_pattern,
+    count_frames,
+)
+from .manifest import MANIFEST_SUFFIXES, Row
 from .storage import RemoteFolder, is_address, local_path
 
 
@@ -27,4 +34,15 @@ def _clips(text: str) -> Iterator[str]:
         return clips_by_folder(f"{address}/{name.lstrip('/')}" for name in files)
     if path.is_dir():
         return clips_below(path.resolve())
-    return clips_of_pattern(path.absolute()) if has_magic(text) else iter([str(path.resolve())])
+    if path.is_file():
+        return _one_video(path.resolve())
+    return clips_of_pattern(path.absolute())
+
+
+def _one_video(path: Path) -> Iterator[str]:
+    found = [*clips_among(str(path.parent), [path.name], "")]
+    if not found:
+        raise InputError(
+            f"{path} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a video"
+        )
+    return iter(found)

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -136,9 +136,13 @@ class RemoteFolder:
     def write(self, name: str, data: bytes) -> None:
         """See `Storage`."""
         path = f"{self._root}/{name}"
-        self._system.create_dir(path.rpartition("/")[0], recursive=True)
-        with self._system.open_output_stream(path) as file:
-            file.write(data)
+        try:
+            stream = self._system.open_output_stream(path)
+        except FileNotFoundError:  # not a store of objects, whose folders need not exist
+            self._system.create_dir(path.rpartition("/")[0], recursive=True)
+            stream = self._system.open_output_stream(path)
+        with stream:
+            stream.write(data)
 
     def publish(self, files: Mapping[str, Path]) -> None:
         """See `Storage`."""
@@ -174,7 +178,7 @@ class RemoteFolder:
 
     def remove(self, name: str) -> None:
         """See `Storage`."""
-        if name in self.sizes(name.rpartition("/")[0]):
+        with suppress(FileNotFoundError):
             self._system.delete_file(f"{self._root}/{name}")
 
     def fetch(self, name: str, path: Path) -> None:

@@ -9,6 +9,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -148,7 +149,7 @@ class Worker:
             numbers = self._measure(answer)
             field = to_grid(answer, settings.grid, self._keep) if settings.fields else None
             flow = to_grid(answer, 1, self._keep) if settings.flows else None
-        return partial(writer.write, step, numbers, field, flow)
+            return partial(writer.write, step, _sent(numbers), _sent(field), _sent(flow))
 
 
 class _Sequences:
@@ -190,15 +191,20 @@ class _Writer:
         self._slowest = ("", 0.0)
 
     def write(
-        self, step: _Step, numbers: Tensor | None, field: Tensor | None, flow: Tensor | None
+        self,
+        step: _Step,
+        numbers: "_Arriving | None",
+        field: "_Arriving | None",
+        flow: "_Arriving | None",
     ) -> None:
         """Add a flow to the files of its segment."""
         assert step.pair is not None
         scores: dict[str, Any] = {}
         if numbers is not None:
             assert step.pair.images is not None
-            scores = self._describe(numbers.cpu().numpy(), *step.pair.images)
-        step.open.products.add(step.pair, scores, _array(field), _array(flow))
+            scores = self._describe(numbers(), *step.pair.images)
+        vectors = (None if sent is None else np.moveaxis(sent(), 0, 2) for sent in (field, flow))
+        step.open.products.add(step.pair, scores, *vectors)
         self._watch(1)
 
     def end(self, step: _Step) -> None:
@@ -219,9 +225,23 @@ class _Writer:
         self._slowest = ("", 0.0)
 
 
-def _array(vectors: Tensor | None) -> Array | None:
-    """(2, H, W) -> (H, W, 2), copied from the device."""
-    return None if vectors is None else vectors.permute(1, 2, 0).cpu().numpy()
+_Arriving = Callable[[], Array]
+"""Waits until an array has arrived from the device."""
+
+
+def _sent(tensor: Tensor | None) -> _Arriving | None:
+    """Start to copy a tensor to the host; the device goes ahead with the next pair."""
+    if tensor is None or not tensor.is_cuda:
+        return None if tensor is None else tensor.cpu().numpy
+    with torch.cuda.device(tensor.device):
+        host, arrived = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
+        arrived.record()
+
+    def wait() -> Array:
+        arrived.synchronize()
+        return host.numpy()
+
+    return wait
 
 
 def run_segment(worker: Worker, segment: Segment, *, again: bool = False) -> Outcome:

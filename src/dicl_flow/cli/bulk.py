@@ -40,9 +40,9 @@ def run(
         str, typer.Argument(help="Manifest (.csv, .parquet), folder tree, 'glob' or video.")
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="Folder, or address as s3://….")],
-    scores: Annotated[
-        bool, typer.Option("--scores/--no-scores", help="Tables of flows and of clips.")
-    ] = True,
+    no_scores: Annotated[
+        bool, typer.Option("--no-scores", help="Write no tables of flows and of clips.")
+    ] = False,
     table: Annotated[
         str, typer.Option(help="Format of the tables: parquet or csv; auto: what is installed.")
     ] = "auto",
@@ -112,11 +112,11 @@ def run(
 
     part = _parse_shard(shard)
     cluster = bulk_ray.parse_cluster(ray, actors, cpus_per_actor, gpus_per_actor)
-    _check_output(output)
+    _check_output(output, manifest)
     digest = sha256_of(resolve(weights))
     listed = read_manifest(manifest)
     settings = Settings(
-        *(digest, scores, _table(table, quiet=quiet or not scores), fields, grid, flows),
+        *(digest, not no_scores, _table(table, quiet=quiet or no_scores), fields, grid, flows),
         occlusion=occlusion,
         min_confidence=min_confidence,
         precision=precision,
@@ -127,7 +127,7 @@ def run(
         segment=segment,
     )
     # imports torch: what was given is checked first
-    devices = _devices(device) if cluster is None or device == "auto" else [device]
+    devices = bulk_ray.devices(device) if cluster and device != "auto" else _devices(device)
     settings = replace(settings, device=devices[0].partition(":")[0])
     limit = options.compute(device, precision, backend, memory_limit)["memory_limit"]
     job = Job(settings, output, listed.root, weights, limit)
@@ -174,7 +174,7 @@ def _run(
     return {
         "written": [job.out],
         **{name: summary[name] for name in names},
-        "new_flows": progress.new,
+        "new_rows": progress.new,
         "seconds": progress.seconds,
         "flows_per_second": progress.rate,
         f"{'gpu' if kind == 'cuda' else kind}_hours": progress.hours,
@@ -193,9 +193,9 @@ def list_(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Manifest to write, .csv or .parquet.")
     ],
-    count: Annotated[
-        bool, typer.Option("--count/--no-count", help="Open each clip for its number of flows.")
-    ] = True,
+    no_count: Annotated[
+        bool, typer.Option("--no-count", help="Do not open each clip for its number of flows.")
+    ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
@@ -218,7 +218,7 @@ def list_(
     check_table(output.suffix.lower())
     listed: Manifest = read_manifest(folder)
     rows = listed.rows(0, len(listed))
-    if count:
+    if not no_count:
         from ..bulk.folders import with_flows
 
         rows = [with_flows(r, r.path) for r in options.track(rows, "opening", quiet=quiet)]
@@ -283,12 +283,17 @@ def _parse_shard(text: str) -> tuple[int, int]:
     return int(place), int(total)
 
 
-def _check_output(output: str) -> None:
+def _check_output(output: str, manifest: str) -> None:
     from ..bulk.storage import is_address, local_path
+    from ..errors import InputError
     from .outputs import check_outputs
 
-    if not is_address(output):
-        check_outputs(folders=[local_path(output)])
+    if is_address(output):
+        return
+    folder, source = local_path(output).resolve(), local_path(manifest).resolve()
+    check_outputs(folders=[folder])
+    if source.is_dir() and (source == folder or source in folder.parents):
+        raise InputError(f"{output} is in the folder that is listed; write elsewhere")
 
 
 def _table(name: str, *, quiet: bool) -> str:

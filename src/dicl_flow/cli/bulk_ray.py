@@ -61,6 +61,13 @@ def _parse_actors(text: str) -> tuple[int, int]:
     return int(fewest), int(most or fewest)
 
 
+def devices(name: str) -> list[str]:
+    """Return the kind of the devices of a cluster, which this machine need not have."""
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"on a cluster, --device is cpu or cuda, got {name!r}")
+    return [name]
+
+
 def ray_engine(cluster: "Cluster", progress: "BulkProgress") -> "Engine":
     """Return the engine of a cluster, which counts the hours that its processes compute."""
     from ..bulk.cluster import run_ray
