@@ -314,7 +314,9 @@ def test_a_stopped_run_leaves_no_lock(tmp_path, pairs, known):
     next(outcomes)
     outcomes.close()
     assert not list((tmp_path / "out" / ".parts").iterdir())
+    (tmp_path / "out" / ".parts" / plan.names[0]).mkdir()  # as if killed after the marker
     run_bulk(job, plan)
+    assert not (tmp_path / "out" / ".parts").exists()
 
 
 def test_motion_beyond_a_format_is_a_row(tmp_path, pairs, known, monkeypatch):

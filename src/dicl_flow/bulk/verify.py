@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-from .decoding import Decoder
+from .decoding import find_pair
 from .job import Job
 from .manifest import Row
 from .products import CLIP_TYPES, OK
@@ -110,9 +110,7 @@ def check_samples(storage: Storage, job: Job, device: str, count: int, report: R
 
 def _compare(worker: Any, clip: dict[str, Any], score: dict[str, Any], report: Report) -> None:
     row = Row(**{name: clip[name] or "" for name in Row._fields if name != "flows"})
-    place, number = map(int, score["key"].split("_"))
-    decoder = Decoder(worker.job)
-    pair = next((pair for pair in decoder.pairs(place, row) if pair.number == number), None)
+    pair = find_pair(worker.job, row, score["key"])
     report.sampled += 1
     if pair is None or pair.images is None:
         problem = "there is no such frame now" if pair is None else pair.problem
