@@ -9,11 +9,12 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from ..errors import InputError
 from ..files import read_bytes, write_files
 
+_CHUNK = 2**22  # bytes that are copied at a time
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -32,6 +33,9 @@ class Storage(Protocol):
 
     def read(self, name: str) -> bytes:
         """Return the contents of a file; a missing one is an `OSError`."""
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file for reading."""
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file."""
@@ -68,6 +72,10 @@ class LocalFolder:
     def read(self, name: str) -> bytes:
         """See `Storage`."""
         return read_bytes(self.root / name)
+
+    def open(self, name: str) -> IO[bytes]:
+        """See `Storage`."""
+        return (self.root / name).open("rb")
 
     def write(self, name: str, data: bytes) -> None:
         """See `Storage`."""
@@ -130,25 +138,33 @@ class RemoteFolder:
 
     def read(self, name: str) -> bytes:
         """See `Storage`."""
-        with self._system.open_input_file(f"{self._root}/{name}") as file:
+        with self.open(name) as file:
             return bytes(file.read())
+
+    def open(self, name: str) -> IO[bytes]:
+        """See `Storage`."""
+        stream: IO[bytes] = self._system.open_input_stream(f"{self._root}/{name}")
+        return stream
 
     def write(self, name: str, data: bytes) -> None:
         """See `Storage`."""
-        path = f"{self._root}/{name}"
-        try:
-            stream = self._system.open_output_stream(path)
-        except FileNotFoundError:  # not a store of objects, whose folders need not exist
-            self._system.create_dir(path.rpartition("/")[0], recursive=True)
-            stream = self._system.open_output_stream(path)
-        with stream:
+        with self._output(name) as stream:
             stream.write(data)
 
     def publish(self, files: Mapping[str, Path]) -> None:
         """See `Storage`."""
         for name, path in files.items():
-            self.write(name, path.read_bytes())
+            with path.open("rb") as file, self._output(name) as stream:
+                shutil.copyfileobj(file, stream, _CHUNK)
             path.unlink()
+
+    def _output(self, name: str) -> Any:
+        path = f"{self._root}/{name}"
+        try:
+            return self._system.open_output_stream(path)
+        except FileNotFoundError:  # not a store of objects, whose folders need not exist
+            self._system.create_dir(path.rpartition("/")[0], recursive=True)
+            return self._system.open_output_stream(path)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Storage`. Stores have no such call that all share: two runs in one second race."""
@@ -183,8 +199,8 @@ class RemoteFolder:
 
     def fetch(self, name: str, path: Path) -> None:
         """Copy a file to this machine."""
-        with self._system.open_input_stream(f"{self._root}/{name}") as file, path.open("wb") as to:
-            shutil.copyfileobj(file, to, 2**22)
+        with self.open(name) as file, path.open("wb") as copy:
+            shutil.copyfileobj(file, copy, _CHUNK)
 
 
 def read_input(text: str) -> bytes:
