@@ -27,6 +27,7 @@ from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, read_manifest, write_man
 from dicl_flow.bulk.scores import measure, to_grid
 from dicl_flow.bulk.segments import finished, marker_name
 from dicl_flow.bulk.storage import open_storage
+from dicl_flow.bulk.tables import encode_table
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.errors import InputError
 from dicl_flow.files import read_flow, read_image
@@ -96,6 +97,14 @@ def test_parquet_and_csv_hold_the_same_rows(tmp_path):
     (tmp_path / "x.parquet").write_text("no table")
     with pytest.raises(InputError, match="not a Parquet file"):
         read_manifest(str(tmp_path / "x.parquet"))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_take_names_that_are_not_utf8(suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    data = encode_table({"clip": ["f\udcff.png", "ü"]}, suffix, {"clip": str})
+    assert b"\xff" in data or "f\ufffd.png".encode() in data
 
 
 def test_a_folder_tree_and_a_pattern_become_clips(tmp_path):
