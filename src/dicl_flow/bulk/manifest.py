@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError, unknown_name
-from .storage import is_address, local_path, read_input
+from .storage import is_address, local_path
+from .stores import read_input
 
 _END = "\x1f"  # between the entries of a row in memory; no path contains it
 UNKNOWN_FLOWS = 64
