@@ -161,12 +161,13 @@ def test_wrong_settings_are_refused(settings, message):
 # --- scores -------------------------------------------------------------------------------------
 
 
-def test_measured_numbers_are_those_of_numpy():
+@pytest.mark.parametrize("min_confidence", [0.0, 0.3])
+def test_measured_numbers_are_those_of_numpy(min_confidence):
     generator = torch.Generator().manual_seed(0)
     answer = torch.randn(1, 3, 30, 50, generator=generator)
     answer[:, 2] = torch.rand(30, 50, generator=generator)
-    numbers = measure(answer, 0.3).numpy()
-    known = answer[0, 2].numpy() >= 0.3
+    numbers = measure(answer, min_confidence).numpy()
+    known = answer[0, 2].numpy() >= min_confidence
     vectors = answer[0, :2].numpy()[:, known].astype(np.float64)
     lengths = np.hypot(*vectors)
     expected = [
@@ -177,6 +178,18 @@ def test_measured_numbers_are_those_of_numpy():
     assert numbers[:9] == pytest.approx(expected, rel=1e-4)
     assert np.isnan(numbers[9])  # the occluded share needs both directions
     assert measure(torch.cat([answer, -answer], 1)).numpy()[9] >= 0
+
+
+def test_large_frames_are_measured_on_a_grid():
+    generator = torch.Generator().manual_seed(0)
+    answer = torch.rand(1, 3, 600, 900, generator=generator)
+    answer[0, 0] += 4 * torch.linspace(0, 1, 900)
+    numbers = measure(answer).numpy()
+    lengths = np.hypot(*answer[0, :2].numpy())
+    assert numbers[4:6] == pytest.approx(np.percentile(lengths, [50, 95]), rel=0.01)
+    assert numbers[6] == lengths.max()
+    small = numbers[10:].reshape(2, 64, 96)
+    assert small[0].mean(0) == pytest.approx(np.linspace(0.5, 4.5, 96), abs=0.1)
 
 
 def test_a_grid_has_the_means_of_known_vectors():
