@@ -2,13 +2,13 @@
 
 python bulk_scale_child.py plan|compute|resume MANIFEST OUT
 
-Prints seconds, the peak of its memory in MiB, and how many segments were left to do.
+Prints seconds of processor time, the peak of its memory in MiB, and the segments left to do.
 """
 
 import json
 import resource
 import sys
-from time import perf_counter
+from time import process_time
 
 from dicl_flow.bulk.job import Job, Settings
 from dicl_flow.bulk.manifest import read_manifest
@@ -17,6 +17,8 @@ from dicl_flow.bulk.segments import Plan
 
 class Watcher:
     """Remembers what was left to do."""
+
+    left = None
 
     def begin(self, plan, done, left):
         self.left = len(left)
@@ -49,8 +51,7 @@ def stand_in(job, plan, numbers, watch):
 
 
 def main(task, manifest, out):
-    start, watcher = perf_counter(), Watcher()
-    watcher.left = None
+    watcher = Watcher()
     listed = read_manifest(manifest)
     job = Job(Settings("stand-in", table="csv"), out, listed.root)
     plan = Plan(listed, job.settings)
@@ -59,7 +60,7 @@ def main(task, manifest, out):
 
         BulkRun(job, plan).run(stand_in, "cpu", watcher)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    found = {"seconds": perf_counter() - start, "peak": peak, "left": watcher.left}
+    found = {"seconds": process_time(), "peak": peak, "left": watcher.left}
     print(json.dumps({**found, "segments": len(plan)}))
 
 

@@ -27,6 +27,7 @@ from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, read_manifest, write_man
 from dicl_flow.bulk.scores import measure, to_grid
 from dicl_flow.bulk.segments import finished, marker_name
 from dicl_flow.bulk.storage import open_storage
+from dicl_flow.bulk.tables import encode_table
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.errors import InputError
 from dicl_flow.files import read_flow, read_image
@@ -98,6 +99,14 @@ def test_parquet_and_csv_hold_the_same_rows(tmp_path):
         read_manifest(str(tmp_path / "x.parquet"))
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_tables_take_names_that_are_not_utf8(suffix):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    data = encode_table({"clip": ["f\udcff.png", "ü"]}, suffix, {"clip": str})
+    assert b"\xff" in data or "f\ufffd.png".encode() in data
+
+
 def test_a_folder_tree_and_a_pattern_become_clips(tmp_path):
     write_frames(tmp_path / "b" / "shot10", 2)
     write_frames(tmp_path / "b" / "shot9", 3)
@@ -152,12 +161,13 @@ def test_wrong_settings_are_refused(settings, message):
 # --- scores -------------------------------------------------------------------------------------
 
 
-def test_measured_numbers_are_those_of_numpy():
+@pytest.mark.parametrize("min_confidence", [0.0, 0.3])
+def test_measured_numbers_are_those_of_numpy(min_confidence):
     generator = torch.Generator().manual_seed(0)
     answer = torch.randn(1, 3, 30, 50, generator=generator)
     answer[:, 2] = torch.rand(30, 50, generator=generator)
-    numbers = measure(answer, 0.3).numpy()
-    known = answer[0, 2].numpy() >= 0.3
+    numbers = measure(answer, min_confidence).numpy()
+    known = answer[0, 2].numpy() >= min_confidence
     vectors = answer[0, :2].numpy()[:, known].astype(np.float64)
     lengths = np.hypot(*vectors)
     expected = [
@@ -168,6 +178,18 @@ def test_measured_numbers_are_those_of_numpy():
     assert numbers[:9] == pytest.approx(expected, rel=1e-4)
     assert np.isnan(numbers[9])  # the occluded share needs both directions
     assert measure(torch.cat([answer, -answer], 1)).numpy()[9] >= 0
+
+
+def test_large_frames_are_measured_on_a_grid():
+    generator = torch.Generator().manual_seed(0)
+    answer = torch.rand(1, 3, 600, 900, generator=generator)
+    answer[0, 0] += 4 * torch.linspace(0, 1, 900)
+    numbers = measure(answer).numpy()
+    lengths = np.hypot(*answer[0, :2].numpy())
+    assert numbers[4:6] == pytest.approx(np.percentile(lengths, [50, 95]), rel=0.01)
+    assert numbers[6] == lengths.max()
+    small = numbers[10:].reshape(2, 64, 96)
+    assert small[0].mean(0) == pytest.approx(np.linspace(0.5, 4.5, 96), abs=0.1)
 
 
 def test_a_grid_has_the_means_of_known_vectors():
@@ -314,7 +336,9 @@ def test_a_stopped_run_leaves_no_lock(tmp_path, pairs, known):
     next(outcomes)
     outcomes.close()
     assert not list((tmp_path / "out" / ".parts").iterdir())
+    (tmp_path / "out" / ".parts" / plan.names[0]).mkdir()  # as if killed after the marker
     run_bulk(job, plan)
+    assert not (tmp_path / "out" / ".parts").exists()
 
 
 def test_motion_beyond_a_format_is_a_row(tmp_path, pairs, known, monkeypatch):

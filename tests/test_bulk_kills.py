@@ -2,10 +2,14 @@
 
 import random
 import signal
+from dataclasses import replace
 
 import pytest
-from bulk_runs import contents, journal_of, write_frames, write_pairs
+from bulk_runs import contents, journal_of, make_job, run_bulk, write_frames, write_pairs
 from children import TESTS, run_child
+
+from dicl_flow.bulk.job import sha256_of
+from dicl_flow.bulk.local import run_local
 
 CHILD = TESTS / "signal_child.py"
 PLACES = (
@@ -38,8 +42,24 @@ def survive(folder, run, weights, kills, flows):
     assert run("bulk", manifest, "-o", killed, *how)[0] == 0
     assert run("bulk", manifest, "-o", out, *how)[0] == 0
     assert contents(killed) == contents(out)
-    assert not any((killed / ".parts").iterdir())
     return journal_of(killed)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_two_processes_write_what_one_writes(tmp_path, small_weights):
+    write_frames(tmp_path, 4)
+    manifest = write_pairs(tmp_path / "m.csv", [("f0.png", "f1.png"), ("f2.png", "f3.png")] * 4)
+    for devices in (["cpu"], ["cpu", "cpu"]):
+        out, digest = tmp_path / f"out{len(devices)}", sha256_of(small_weights)
+        job, plan = make_job(manifest, out, digest, segment=1)
+        job = replace(job, weights=str(small_weights))
+
+        def engine(job, plan, numbers, watch, devices=devices):
+            return run_local(job, plan, numbers, devices, watch)
+
+        run_bulk(job, plan, engine)
+    assert contents(tmp_path / "out1") == contents(tmp_path / "out2")
 
 
 @pytest.mark.heavy

@@ -6,8 +6,9 @@ import pytest
 from bulk_runs import contents, know_motion, make_job, run_bulk, write_frames, write_pairs
 from s3_server import s3_server
 
-from dicl_flow.bulk import storage
+from dicl_flow.bulk import stores
 from dicl_flow.bulk.manifest import read_manifest
+from dicl_flow.bulk.storage import open_storage
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def objects(monkeypatch):
             "AWS_EC2_METADATA_DISABLED": "true",
         }.items():
             monkeypatch.setenv(name, value)
-        storage._opened.cache_clear()  # the server has another address each time
+        stores._opened.cache_clear()  # the server has another address each time
         yield found
 
 
@@ -61,4 +62,4 @@ def test_a_manifest_and_its_clips_may_be_in_s3(objects, tmp_path):
     assert row.path == "s3://bucket/shots/one"
     with pytest.raises(FileNotFoundError, match=r"no such file: s3://bucket/none\.csv"):
         read_manifest("s3://bucket/none.csv")
-    assert storage.open_storage("s3://bucket/shots").names() == ["list.csv"]
+    assert open_storage("s3://bucket/shots").names() == ["list.csv"]

@@ -1,6 +1,7 @@
 """A segment while it is computed: its folder of parts, locked against other processes."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -55,3 +56,14 @@ class Claim:
         for path in self.folder.iterdir():
             if self._lock is None or path != self._lock.path:
                 path.unlink()
+
+
+def sweep(storage: Storage) -> None:
+    """Remove what processes that were killed have left, except where another one computes."""
+    if not isinstance(storage, LocalFolder):
+        return
+    parts = storage.root / PARTS
+    for folder in [*parts.iterdir()] if parts.is_dir() else ():
+        Claim(storage, folder.name).release()
+    with suppress(OSError):  # another run uses it, or has removed it
+        parts.rmdir()

@@ -12,7 +12,8 @@ from ..video.clips import (
     count_frames,
 )
 from .manifest import MANIFEST_SUFFIXES, Row
-from .storage import RemoteFolder, is_address, local_path
+from .storage import is_address, local_path
+from .stores import RemoteFolder
 
 
 def list_rows(text: str) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, unknown_name
-from ..files import FLOW_SUFFIXES, read_bytes
+from ..files import FLOW_SUFFIXES, check_flow_name, read_bytes
 from .storage import Storage, is_address, open_storage, read_json
 from .tables import TABLE_SUFFIXES, check_table
 
@@ -62,6 +62,7 @@ class Settings:
             raise InputError("`grid` is for `fields`, and none are written")
         if self.flows:
             _check("flows", self.flows, [suffix[1:] for suffix in FLOW_SUFFIXES])
+            check_flow_name(f".{self.flows}")
         if self.grid < 1:
             raise InputError(f"`grid` is 1 or more, got {self.grid}")
         if self.segment < 1:

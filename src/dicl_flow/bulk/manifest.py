@@ -3,18 +3,20 @@
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import has_magic
-from itertools import pairwise
+from itertools import pairwise, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import InputError, unknown_name
-from .storage import is_address, local_path, read_input
+from .storage import is_address, local_path
+from .stores import read_input
 
 _END = "\x1f"  # between the entries of a row in memory; no path contains it
 UNKNOWN_FLOWS = 64
@@ -43,13 +45,12 @@ class Row(NamedTuple):
 
     def problem(self) -> str:
         """What is wrong with the row; empty if nothing is."""
-        if self.path and (self.image1 or self.image2):
+        image1, image2, path, start, end, stride, _ = self  # attributes would be slower
+        if path and (image1 or image2):
             return "a row has either path or image1 and image2"
-        if self.path:
-            return ""
-        if not (self.image1 and self.image2):
+        if not (path or (image1 and image2)):
             return "a row needs path, or both image1 and image2"
-        if self.start or self.end or self.stride:
+        if not path and (start or end or stride):
             return "start, end and stride are for clips, not for a pair"
         return ""
 
@@ -131,13 +132,14 @@ def _read_csv(text: str) -> Iterator[Row]:
         table = csv.reader(lines)
         try:
             columns = _check_columns(text, next(table, []))
+            arrange = _arranged(columns)
             for entries in table:
                 if len(entries) != len(columns):
                     raise InputError(
                         f"{text}, line {table.line_num}: {len(entries)} entries, but the first "
                         f"line has {len(columns)}"
                     )
-                yield Row(**dict(zip(columns, map(str.strip, entries), strict=True)))
+                yield Row._make(arrange([*map(str.strip, entries), ""]))
         except (UnicodeDecodeError, csv.Error) as error:
             raise InputError(f"{text} is not a table in UTF-8: {error}") from None
 
@@ -162,14 +164,23 @@ def _read_parquet(text: str) -> Iterator[Row]:
     except ArrowInvalid as error:
         raise InputError(f"{text} is not a Parquet file: {error}") from None
     names = _check_columns(text, table.schema_arrow.names)
+    arrange = _arranged(names)
     for batch in table.iter_batches():
-        columns = [batch.column(name).to_pylist() for name in names]
-        for entries in zip(*columns, strict=True):
-            yield Row(**{name: _word(entry) for name, entry in zip(names, entries, strict=True)})
+        columns = [map(_word, batch.column(name).to_pylist()) for name in names]
+        for entries in zip(*columns, repeat(""), strict=False):
+            yield Row._make(arrange(entries))
+
+
+def _arranged(columns: Sequence[str]) -> Callable[[Sequence[str]], Iterable[str]]:
+    """Put entries, the last of which is empty, into the order of a row."""
+    places = (columns.index(name) if name in columns else -1 for name in Row._fields)
+    return itemgetter(*places)
 
 
 def _word(entry: object) -> str:
     """An entry of a Parquet file as in a CSV file: None is empty, 3.0 is 3."""
+    if isinstance(entry, str):
+        return entry
     if entry is None or entry != entry:  # NaN
         return ""
     return f"{entry:g}" if isinstance(entry, float) else str(entry)

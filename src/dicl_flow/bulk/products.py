@@ -63,14 +63,14 @@ class Products:
         """Add a flow; `field` and `flow` are (H, W, 2), if they are to be written."""
         about = {"key": pair.key, "clip": pair.name, "frame1": pair.frame1, "frame2": pair.frame2}
         status = pair.problem or OK
+        name = f"flows/{self._name}/{pair.key}.{self._settings.flows}"
         try:
-            if field is not None:
-                self._add_field(pair, field)
+            encoded = None if field is None else self._encode_field(field)
             if flow is not None:
-                suffix = self._settings.flows
-                name = f"flows/{self._name}/{pair.key}.{suffix}"
                 self._write(name, encode_flow(name, flow))
-        except InputError as error:  # motion beyond the range of the format
+            if encoded is not None:
+                self._add_field(pair, encoded)
+        except InputError as error:  # motion beyond the range of a format
             status = str(error)
         time = None if pair.time is None else round(pair.time, 6)
         weights = self._settings.weights
@@ -124,13 +124,14 @@ class Products:
         file.write(data)
         file.close()
 
-    def _add_field(self, pair: Pair, field: Array) -> None:
+    def _encode_field(self, field: Array) -> bytes:
+        if self._settings.fields == "npy":
+            return encode_npy(field.astype(np.float16))
+        return encode_flow("field.png", field)
+
+    def _add_field(self, pair: Pair, data: bytes) -> None:
         assert self._tar is not None
         assert pair.images is not None
-        if self._settings.fields == "npy":
-            data = encode_npy(field.astype(np.float16))
-        else:
-            data = encode_flow("field.png", field)
         height, width = pair.images[0].shape[:2]
         about = {
             **{"clip": pair.name, "frame1": pair.frame1, "frame2": pair.frame2},

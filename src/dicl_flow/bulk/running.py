@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import InputError
+from .claims import sweep
 from .job import Job, keep_settings
 from .records import Journal
 from .segments import Marker, Plan, finished, marker_name, read_marker
@@ -72,6 +73,7 @@ class BulkRun:
         finally:
             journal.note("end", segments=len(self.markers), failed=self.failed)
             journal.flush()
+        sweep(self.job.storage())
         return self._summary(new=bool(left))
 
     def _left(self) -> list[int]:

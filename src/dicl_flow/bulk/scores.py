@@ -42,7 +42,8 @@ TYPES: dict[str, type] = {
 """The columns of the table of flows."""
 LENGTHS = ("mean", "median", "p95", "max")
 _MOVING = 0.5  # px, as in the statistics of a video
-_SAMPLES = 250_000  # of the lengths that are sorted: a megapixel has four times as many
+_SAMPLES = 2**16  # lengths that are sorted, at least, if a frame has more: a GPU sorts slowly
+_FINER = 4  # how much finer than the small flow the pixels are that it is the mean of
 _NUMBERS = 10  # in front of the small flow
 
 
@@ -52,35 +53,49 @@ def measure(answer: Tensor, min_confidence: float = 0.0) -> Tensor:
     One tensor, because a recording has one output, and without waiting for the device.
     """
     flow, confidence = answer[0, :2], answer[0, 2]
-    known = confidence >= min_confidence
-    count = known.sum()
     length = torch.hypot(flow[0], flow[1])
-    masked = length * known
-    moving = (masked > _MOVING).sum()
-    x, y = ((part * known).sum() for part in flow)
-    occluded = torch.full_like(count, torch.nan, dtype=flow.dtype)
+    small = _small(flow)
+    known = confidence >= min_confidence if min_confidence > 0 else None
+    quantiles = _quantiles(length, known)
+    if known is None:
+        count = torch.full_like(length[0, 0], length.numel())
+    else:
+        count, flow, length = known.sum(), flow * known, length * known
+    occluded = torch.full_like(length[0, 0], torch.nan)
     if answer.shape[1] == 6:
         occluded = find_occlusion(answer[:, :2], answer[:, 3:5]).float().mean()
-    sums = torch.stack([masked.sum(), x, y, moving.float()]) / count
-    others = [masked.amax(), count / known.numel(), confidence.mean(), occluded]
-    small = F.interpolate(flow[None], small_size(*length.shape), mode="area")
-    quantiles = _quantiles(length, known)
-    return torch.cat([sums, quantiles, torch.stack(others), small.flatten()])
+    means = torch.stack([length.sum(), *flow.sum((1, 2)), (length > _MOVING).sum()]) / count
+    others = [length.amax(), count / length.numel(), confidence.mean(), occluded]
+    return torch.cat([means, quantiles, torch.stack(others), small.flatten()])
 
 
-def _quantiles(length: Tensor, known: Tensor) -> Tensor:
+def _small(flow: Tensor) -> Tensor:
+    """(2, H, W) -> the small flow by which cuts are found; of large frames, of every n-th pixel."""
+    height, width = small_size(*flow.shape[1:])
+    step = max(1, min(flow.shape[1] // height, flow.shape[2] // width) // _FINER)
+    return F.interpolate(_every(step, flow)[None], (height, width), mode="area")
+
+
+def _quantiles(length: Tensor, known: Tensor | None) -> Tensor:
     """Median and 95th percentile of the known lengths; of large frames, at every n-th pixel."""
     step = max(1, isqrt(length.numel() // _SAMPLES))
-    some = (slice(step // 2, None, step),) * 2
-    length, known = length[some], known[some]
-    ordered = length.masked_fill(~known, torch.inf).flatten().sort().values
-    last = (known.sum() - 1).clamp(min=0)
+    length = _every(step, length)
+    last = torch.full_like(length[0, 0], length.numel() - 1)
+    if known is not None:
+        known = _every(step, known)
+        length, last = length.masked_fill(~known, torch.inf), (known.sum() - 1).clamp(min=0)
+    ordered = length.flatten().sort().values
     place = torch.stack([last * 0.5, last * 0.95])
     low = place.floor().long()
     high = (low + 1).clamp(max=ordered.numel() - 1)
     below, above = ordered[low], ordered[high]
     part = place - low
     return torch.where(part > 0, below + (above - below) * part, below)
+
+
+def _every(step: int, values: Tensor) -> Tensor:
+    """Every `step`-th pixel in both directions, from half a step on."""
+    return values[..., step // 2 :: step, step // 2 :: step]
 
 
 class Describer:

@@ -25,7 +25,7 @@ folder, a lock keeps two processes from doing so.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, overload
@@ -125,9 +125,3 @@ def is_finished(storage: Storage, segment: str) -> bool:
 
 def _is_right(marker: Marker, sizes: Mapping[str, int]) -> bool:
     return all(sizes.get(name) == marks["bytes"] for name, marks in marker["files"].items())
-
-
-def shard_of(numbers: Iterator[int] | range, shard: tuple[int, int]) -> list[int]:
-    """The numbers of the segments of shard I of N, counted from 1."""
-    place, total = shard
-    return [number for number in numbers if number % total == place - 1]

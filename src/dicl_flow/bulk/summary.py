@@ -10,7 +10,7 @@ import numpy as np
 
 from ..files import Array, encode_image
 from ..pictures.sheets import contact_sheet, thumbnail, write_on
-from .decoding import Decoder
+from .decoding import find_pair
 from .job import Job
 from .products import BINS
 from .records import read_journals
@@ -100,10 +100,9 @@ def _picture(flow: list[Any], job: Job, plan: Plan) -> Array:
     """Both frames of a flow, if they can still be read."""
     length, key, clip = flow
     picture, label = np.full((240, 320, 3), 60, np.uint8), f"{length:.3g} px, {Path(clip).name}"
-    row, number = map(int, key.split("_"))
-    decoder = Decoder(job)
-    for pair in decoder.pairs(row, plan.manifest.rows(row, row + 1)[0]):
-        if pair.number == number and pair.images is not None:
-            picture = thumbnail(pair.images[0] // 2 + pair.images[1] // 2)
-            return write_on(picture, f"{label} {pair.frame1}" if pair.number else label)
+    row = int(key.partition("_")[0])
+    pair = find_pair(job, plan.manifest.rows(row, row + 1)[0], key)
+    if pair is not None and pair.images is not None:
+        picture = thumbnail(pair.images[0] // 2 + pair.images[1] // 2)
+        label += f" {pair.frame1}" if pair.number else ""
     return write_on(picture, label)

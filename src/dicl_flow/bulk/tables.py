@@ -70,7 +70,19 @@ def _encode_parquet(columns: Columns, types: Mapping[str, type]) -> bytes:
 
     kinds = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
     fields = [(name, kinds[types.get(name, str)]) for name in columns]
-    table = arrow.table(dict(columns), arrow.schema(fields))
+    table = arrow.table(
+        {name: _utf8(column) for name, column in columns.items()}, arrow.schema(fields)
+    )
     buffer = io.BytesIO()
     parquet.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
+
+
+def _utf8(column: Sequence[Any]) -> Sequence[Any]:
+    """Replace what is not UTF-8, as names of files may be: Parquet has nothing else."""
+    return [
+        entry.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        if isinstance(entry, str)
+        else entry
+        for entry in column
+    ]

@@ -1,13 +1,13 @@
 """Reads a whole output again: all files, hashes and counts; computes some flows again."""
 
 import hashlib
+import io
 import random
 import tarfile
 from dataclasses import dataclass, field
-from io import BytesIO
-from typing import Any
+from typing import IO, Any
 
-from .decoding import Decoder
+from .decoding import find_pair
 from .job import Job
 from .manifest import Row
 from .products import CLIP_TYPES, OK
@@ -61,32 +61,55 @@ def check_files(storage: Storage, planned: int) -> Report:
 def _check_segment(storage: Storage, marker: Marker, report: Report) -> None:
     for name, marks in marker["files"].items():
         try:
-            data = storage.read(name)
-        except (OSError, ValueError) as error:
+            with storage.open(name) as stream:
+                file = _Hashed(stream)
+                problem = _count_problem(name, file, marker)
+                while file.read(2**22):
+                    pass
+        except OSError as error:
             report.problems.append(f"{name} cannot be read: {error}")
             continue
         report.files += 1
-        report.bytes += len(data)
-        if hashlib.sha256(data).hexdigest() != marks["sha256"]:
-            report.problems.append(f"{name} differs from what was written")
-        else:
-            report.problems += _count_problem(name, data, marker)
+        report.bytes += file.bytes
+        if file.sha256() != marks["sha256"]:
+            problem = f"{name} differs from what was written"
+        report.problems += [problem] if problem else []
 
 
-def _count_problem(name: str, data: bytes, marker: Marker) -> list[str]:
+class _Hashed(io.RawIOBase):
+    """A stream that is hashed while it is read: shards may be larger than memory."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._hash, self.bytes = stream, hashlib.sha256(), 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size) if size >= 0 else self._stream.read()
+        self._hash.update(data)
+        self.bytes += len(data)
+        return data
+
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+def _count_problem(name: str, file: _Hashed, marker: Marker) -> str:
     """Compare the number of rows, or of fields, with the marker."""
     kind, suffix = name.partition("/")[0], f".{name.rpartition('.')[2]}"
-    if kind == "scores":
-        expected = marker["flows"] + marker["failed"]
-        found = len(decode_table(data, suffix, TYPES)["key"])
-    elif kind == "clips":
-        expected, found = marker["clips"], len(decode_table(data, suffix, CLIP_TYPES)["row"])
-    elif kind == "fields":
-        with tarfile.open(fileobj=BytesIO(data)) as shard:
-            expected, found = marker["flows"], sum(".flow." in n for n in shard.getnames())
-    else:
-        return []
-    return [] if found == expected else [f"{name} has {found} rows, expected {expected}"]
+    try:
+        if kind == "scores":
+            expected = marker["flows"] + marker["failed"]
+            found = len(decode_table(file.read(), suffix, TYPES)["key"])
+        elif kind == "clips":
+            expected = marker["clips"]
+            found = len(decode_table(file.read(), suffix, CLIP_TYPES)["row"])
+        elif kind == "fields":
+            with tarfile.open(fileobj=file, mode="r|") as shard:
+                expected, found = marker["flows"], sum(".flow." in m.name for m in shard)
+        else:
+            return ""
+    except Exception as error:  # whatever a library says about a damaged file
+        return f"{name} cannot be read: {error}"
+    return "" if found == expected else f"{name} has {found} rows, expected {expected}"
 
 
 def check_samples(storage: Storage, job: Job, device: str, count: int, report: Report) -> None:
@@ -110,9 +133,7 @@ def check_samples(storage: Storage, job: Job, device: str, count: int, report: R
 
 def _compare(worker: Any, clip: dict[str, Any], score: dict[str, Any], report: Report) -> None:
     row = Row(**{name: clip[name] or "" for name in Row._fields if name != "flows"})
-    place, number = map(int, score["key"].split("_"))
-    decoder = Decoder(worker.job)
-    pair = next((pair for pair in decoder.pairs(place, row) if pair.number == number), None)
+    pair = find_pair(worker.job, row, score["key"])
     report.sampled += 1
     if pair is None or pair.images is None:
         problem = "there is no such frame now" if pair is None else pair.problem

@@ -126,9 +126,8 @@ class Worker:
                 claims.popleft()  # published
             claims.append(claim)
             opened = _Open(claim, Products(claim.folder, segment.name, settings))
-            decoder = Decoder(self.job)
-            for number, row in enumerate(segment.rows, start=segment.first):
-                for pair in islice(decoder.pairs(number, row), self._most):
+            for number, row, pairs in Decoder(self.job, segment.rows, segment.first).rows():
+                for pair in islice(pairs, self._most):
                     yield _Step(opened, pair)
                 yield _Step(opened, row=(number, row))
             yield _Step(opened)

@@ -11,6 +11,8 @@ from . import (
     analyze,
     bench,
     bulk,
+    bulk_list,
+    bulk_verify,
     calibrate,
     compare,
     convert,
@@ -53,6 +55,8 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
 app.command("video")(video.video)
+bulk.bulk_app.command("list")(bulk_list.list_clips)
+bulk.bulk_app.command("verify")(bulk_verify.verify)
 app.add_typer(bulk.bulk_app, name="bulk")
 app.command("show")(show.show)
 app.command("warp")(warp.warp)

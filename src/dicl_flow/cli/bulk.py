@@ -1,6 +1,5 @@
-"""The commands `bulk`, `bulk list` and `bulk verify`."""
+"""The command `bulk`, and the group of commands under it."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -127,7 +126,7 @@ def run(
         segment=segment,
     )
     # imports torch: what was given is checked first
-    devices = bulk_ray.devices(device) if cluster and device != "auto" else _devices(device)
+    devices = bulk_ray.devices(device) if cluster and device != "auto" else devices_of(device)
     settings = replace(settings, device=devices[0].partition(":")[0])
     limit = options.compute(device, precision, backend, memory_limit)["memory_limit"]
     job = Job(settings, output, listed.root, weights, limit)
@@ -187,93 +186,6 @@ def _local_engine(devices: list[str]) -> "Engine":
     return lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch)
 
 
-@bulk_app.command("list")
-def list_(
-    folder: Annotated[str, typer.Argument(help="Folder tree, 'glob' or address.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Manifest to write, .csv or .parquet.")
-    ],
-    no_count: Annotated[
-        bool, typer.Option("--no-count", help="Do not open each clip for its number of flows.")
-    ] = False,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> None:
-    """Write a manifest: a row for each video, and for each folder of frames.
-
-    Examples:
-
-      dicl-flow bulk list footage -o manifest.parquet
-
-      dicl-flow bulk list 'footage/**/*.mp4' -o manifest.csv --no-count
-    """
-    from ..bulk.manifest import MANIFEST_SUFFIXES, Manifest, read_manifest, write_manifest
-    from ..bulk.tables import check_table
-    from ..errors import InputError
-    from .outputs import check_outputs
-
-    check_outputs([output])
-    if output.suffix.lower() not in MANIFEST_SUFFIXES:
-        raise InputError(f"{output}: a manifest ends in {' or '.join(MANIFEST_SUFFIXES)}")
-    check_table(output.suffix.lower())
-    listed: Manifest = read_manifest(folder)
-    rows = listed.rows(0, len(listed))
-    if not no_count:
-        from ..bulk.folders import with_flows
-
-        rows = [with_flows(r, r.path) for r in options.track(rows, "opening", quiet=quiet)]
-    write_manifest(output, rows)
-    flows = sum(row.expected() for row in rows)
-    found = {"written": [output], "clips": len(rows), "flows": flows}
-    options.report(found, quiet=quiet, as_json=as_json)
-
-
-@bulk_app.command("verify")
-def verify(
-    output: Annotated[str, typer.Argument(metavar="OUT", help="The output of a run.")],
-    samples: Annotated[int, typer.Option(min=0, help="Flows to compute again.")] = 3,
-    weights: options.Weights = None,
-    device: options.Device = "auto",
-    memory_limit: options.MemoryLimit = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> None:
-    """Read an output again: check all files, and compute some flows again.
-
-    What is wrong is listed, and the exit code is 2.
-    """
-    from dataclasses import asdict
-
-    from ..bulk.job import Job, read_settings, sha256_of
-    from ..bulk.storage import open_storage
-    from ..errors import InputError
-    from ..weights import resolve
-
-    storage = open_storage(output)
-    settings, about = read_settings(storage, output)
-    if samples and sha256_of(resolve(weights)) != settings.weights:
-        raise InputError(
-            f"{output} was computed with other weights; give those with the sha256 "
-            f"{settings.weights}, or --samples 0"
-        )
-    from ..bulk.verify import check_files, check_samples
-
-    limit = None if memory_limit is None else int(memory_limit * 2**30)
-    job = Job(settings, output, about["root"], weights, limit)
-    report = check_files(storage, about["segments"])
-    if samples:
-        check_samples(storage, job, _devices(device)[0], samples, report)
-    found = {"written": [], "missing": report.missing, **asdict(report)}
-    problems = found.pop("problems")
-    found["problems"] = problems if as_json else len(problems)
-    options.report(found, quiet=quiet, as_json=as_json)
-    if problems or report.missing:
-        typer.echo("\n".join(f"problem: {problem}" for problem in problems[:100]), err=True)
-        if report.missing:
-            typer.echo(f"{report.missing} segments are missing; the run is not finished", err=True)
-        raise typer.Exit(2)
-
-
 def _parse_shard(text: str) -> tuple[int, int]:
     from ..errors import InputError
 
@@ -308,7 +220,7 @@ def _table(name: str, *, quiet: bool) -> str:
     return "csv"
 
 
-def _devices(name: str) -> list[str]:
+def devices_of(name: str) -> list[str]:
     """Every GPU if none is named, or one device."""
     import torch
 
