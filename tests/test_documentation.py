@@ -54,6 +54,8 @@ EXEMPT = {
     r"python benchmarks/(pwcnet_start|bulk_speed)\.py.*": "needs minutes",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
     r"sbatch .*": "needs Slurm",
+    r"dicl-flow bulk .* --ray.*": "starts a cluster; tests/test_bulk_ray.py runs the command",
+    r"ray (start|get-auth-token) .*|export .*": "starts a cluster",
     r"dicl-flow reproduce .*": "several networks; tests/test_reproduce.py runs the command",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
 }
@@ -113,6 +115,7 @@ OPTIONAL = ("pyarrow", "pandas", "duckdb", "webdataset")
 FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
     *("--requeue", "--array"),  # of Slurm
+    *("--disable-usage-stats", "--object-store-memory"),  # of Ray
 }
 
 
