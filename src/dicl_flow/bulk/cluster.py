@@ -4,7 +4,6 @@ Placing, retrying, backpressure and scaling are Ray's. The actors write to the o
 only rows of the manifest and markers pass through Ray's memory.
 """
 
-import logging
 import os
 import pickle
 import sys
@@ -60,7 +59,6 @@ class Cluster:
 def ray_library() -> Any:
     """Return the module `ray`; if it is missing, the error names the extra to install."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent to Ray's makers
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of this process only
     try:
         import ray
         import ray.data
@@ -145,7 +143,6 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
     """Start or join a cluster; what Ray prints goes to stderr."""
     if ":" in address:
         _check_answer(address)
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     ours = {name: value for name, value in os.environ.items() if name.startswith("DICL_FLOW_")}
     with redirect_stdout(sys.stderr):
         ray.init(
@@ -153,7 +150,6 @@ def _connected(ray: Any, address: str) -> Iterator[None]:
             runtime_env={"env_vars": ours},
             include_dashboard=False if address == _LOCAL else None,
             log_to_driver=False,
-            logging_level="error",
         )
         try:
             ray.data.DataContext.get_current().enable_progress_bars = False
