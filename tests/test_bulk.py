@@ -404,6 +404,17 @@ def test_the_commands_run_list_and_verify(tmp_path, pairs, run, known, small_wei
     assert not (tmp_path / "dry").exists()
 
 
+@pytest.mark.usefixtures("known")
+def test_without_pyav_videos_are_read_with_opencv(tmp_path, run, small_weights, monkeypatch):
+    clip = write_video(tmp_path / "clip.mkv", fake_trees.moving_frames(3, (24, 32))[0])
+    monkeypatch.setattr("dicl_flow.cli.bulk.find_spec", lambda name: None)
+    usual = ("--table", "csv", "-w", small_weights, "--device", "cpu")
+    code, _, errors = run("bulk", clip, "-o", tmp_path / "out", *usual)
+    assert (code, "videos are read with OpenCV" in errors) == (0, True)
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["decoder"] == "opencv"
+    assert [row["status"] for row in table(tmp_path / "out")] == ["ok", "ok"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -3,6 +3,7 @@
 import random
 import signal
 from dataclasses import replace
+from multiprocessing import active_children
 
 import pytest
 from bulk_runs import contents, journal_of, make_job, run_bulk, write_frames, write_pairs
@@ -45,21 +46,38 @@ def survive(folder, run, weights, kills, flows):
     return journal_of(killed)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
-def test_two_processes_write_what_one_writes(tmp_path, small_weights):
+@pytest.fixture
+def shared_out(tmp_path, small_weights):
+    """Run eight pairs on some devices, a process for each; return the output."""
     write_frames(tmp_path, 4)
-    manifest = write_pairs(tmp_path / "m.csv", [("f0.png", "f1.png"), ("f2.png", "f3.png")] * 4)
-    for devices in (["cpu"], ["cpu", "cpu"]):
-        out, digest = tmp_path / f"out{len(devices)}", sha256_of(small_weights)
-        job, plan = make_job(manifest, out, digest, segment=1)
+    pairs = [("f0.png", "f1.png"), ("f2.png", "f3.png")] * 4
+    manifest = write_pairs(tmp_path / "manifest.csv", pairs)
+
+    def run(name, devices, watch=lambda flows: None):
+        job, plan = make_job(manifest, tmp_path / name, sha256_of(small_weights), segment=1)
         job = replace(job, weights=str(small_weights))
 
-        def engine(job, plan, numbers, watch, devices=devices):
+        def engine(job, plan, numbers, _):
             return run_local(job, plan, numbers, devices, watch)
 
         run_bulk(job, plan, engine)
-    assert contents(tmp_path / "out1") == contents(tmp_path / "out2")
+        return contents(tmp_path / name)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_two_processes_write_what_one_writes(shared_out):
+    alone = shared_out("one", ["cpu"])
+    assert shared_out("two", ["cpu", "cpu"]) == alone
+
+    def kill_one(flows):
+        active_children()[0].kill()
+
+    with pytest.raises(ChildProcessError, match="the process on cpu has died"):
+        shared_out("killed", ["cpu", "cpu"], kill_one)
+    assert shared_out("killed", ["cpu"]) == alone
 
 
 @pytest.mark.heavy

@@ -106,6 +106,10 @@ class Manifest:
         texts = (self.text[a:b] for a, b in pairwise(edges))
         return [Row(*text.decode("utf-8", "surrogateescape").split(_END)) for text in texts]
 
+    def has_clips(self) -> bool:
+        """Whether some row has several flows: a pair has one."""
+        return bool((self.counts != 1).any())
+
     def sha256(self) -> str:
         """Identifies the rows, whatever file they came from."""
         return hashlib.sha256(self.ends.astype("<i8").tobytes() + self.text).hexdigest()

@@ -1,5 +1,6 @@
 """The command `bulk`, and the group of commands under it."""
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -58,7 +59,9 @@ def run(
     min_confidence: Annotated[
         float | None, typer.Option(min=0, max=1, help="Flow with less confidence is unknown.")
     ] = None,
-    decoder: Annotated[str, typer.Option(help="What reads videos: pyav or opencv.")] = "pyav",
+    decoder: Annotated[
+        str, typer.Option(help="What reads videos: pyav or opencv; auto: what is installed.")
+    ] = "auto",
     segment: Annotated[int, typer.Option(help="Flows that are written at a time.")] = 256,
     shard: Annotated[str, typer.Option(metavar="I/N", help="Compute part I of N.")] = "1/1",
     max_errors: Annotated[
@@ -122,7 +125,7 @@ def run(
         backend=backend,
         quality=quality,
         full_size=full_size,
-        decoder=decoder,
+        decoder=_decoder(decoder, quiet=quiet or not listed.has_clips()),
         segment=segment,
     )
     # imports torch: what was given is checked first
@@ -218,6 +221,16 @@ def _table(name: str, *, quiet: bool) -> str:
     if not quiet:
         typer.echo("pyarrow is not installed: the tables are written as .csv", err=True)
     return "csv"
+
+
+def _decoder(name: str, *, quiet: bool) -> str:
+    if name != "auto":
+        return name
+    if find_spec("av") is not None:
+        return "pyav"
+    if not quiet:
+        typer.echo("PyAV is not installed: videos are read with OpenCV", err=True)
+    return "opencv"
 
 
 def devices_of(name: str) -> list[str]:
