@@ -19,7 +19,7 @@ from bulk_runs import (
 )
 from clips import read_rows, write_video
 
-from dicl_flow.bulk import local, segments
+from dicl_flow.bulk import claims, local, segments
 from dicl_flow.bulk.claims import Claim
 from dicl_flow.bulk.decoding import Decoder
 from dicl_flow.bulk.folders import list_rows
@@ -32,7 +32,7 @@ from dicl_flow.bulk.tables import encode_table
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.errors import InputError
 from dicl_flow.files import read_flow, read_image
-from dicl_flow.video import Moment, Selection, open_source
+from dicl_flow.video import Moment, Selection, lock, open_source
 from dicl_flow.video.sources import video_from
 
 PAIRS = [("f0.png", "f1.png"), ("f1.png", "f2.png"), ("f2.png", "f3.png"), ("f3.png", "f0.png")]
@@ -352,13 +352,28 @@ def test_what_another_run_computes_is_waited_for(tmp_path, pairs, known, monkeyp
     assert len(finished(job.storage())) == 4
 
 
+def test_without_locks_two_processes_keep_their_parts_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_lock", lambda file: True)
+    storage = open_storage(str(tmp_path))
+    monkeypatch.setattr(claims, "node", lambda: "one")
+    mine = Claim(storage, "000000-a")
+    (mine.folder / "0").write_bytes(b"mine")
+    monkeypatch.setattr(claims, "node", lambda: "two")
+    other = Claim(storage, "000000-a")
+    (other.folder / "0").write_bytes(b"other")
+    claims.sweep(storage)
+    other.publish({"scores/x.csv": other.folder / "0"}, {})
+    mine.publish({"scores/x.csv": mine.folder / "0"}, {})
+    assert storage.read("scores/x.csv") == b"mine"
+
+
 def test_a_stopped_run_leaves_no_lock(tmp_path, pairs, known):
     job, plan = make_job(pairs, tmp_path / "out", segment=1)
     outcomes = Worker(job, "cpu").run(iter(plan))
     next(outcomes)
     outcomes.close()
     assert not list((tmp_path / "out" / ".parts").iterdir())
-    (tmp_path / "out" / ".parts" / plan.names[0]).mkdir()  # as if killed after the marker
+    (tmp_path / "out/.parts" / plan.names[0] / "vm-1").mkdir(parents=True)  # as if killed
     run_bulk(job, plan)
     assert not (tmp_path / "out" / ".parts").exists()
 
