@@ -19,8 +19,9 @@ from bulk_runs import (
 )
 from clips import read_rows, write_video
 
-from dicl_flow.bulk import local, segments
+from dicl_flow.bulk import claims, local, segments
 from dicl_flow.bulk.claims import Claim
+from dicl_flow.bulk.decoding import Decoder
 from dicl_flow.bulk.folders import list_rows
 from dicl_flow.bulk.job import Settings
 from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, read_manifest, write_manifest
@@ -31,6 +32,8 @@ from dicl_flow.bulk.tables import encode_table
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.errors import InputError
 from dicl_flow.files import read_flow, read_image
+from dicl_flow.video import Moment, Selection, lock, open_source
+from dicl_flow.video.sources import video_from
 
 PAIRS = [("f0.png", "f1.png"), ("f1.png", "f2.png"), ("f2.png", "f3.png"), ("f3.png", "f0.png")]
 
@@ -206,6 +209,25 @@ def test_a_grid_has_the_means_of_known_vectors():
     assert to_grid(answer, 1, 0.5).isnan().all()
 
 
+# --- decoding -----------------------------------------------------------------------------------
+
+
+def test_a_start_in_seconds_is_found_by_seeking(tmp_path):
+    frames = fake_trees.moving_frames(40, (32, 48))[0]
+    clip = write_video(tmp_path / "clip.mp4", frames, codec="mpeg4", pix_fmt="yuv420p")
+    assert next(video_from(clip, 3.05).shots()).name not in ("frame_000000", "frame_000031")
+    (tmp_path / "m.csv").write_text("path,start,end,stride\nclip.mp4,3.05s,3.5s,2\n")
+    job, plan = make_job(tmp_path / "m.csv", "o")
+    (_, _, pairs), *_ = Decoder(job, plan[0].rows, 0).rows()
+    (pair,) = pairs
+    assert (pair.frame1, pair.frame2, pair.time) == ("frame_000031", "frame_000033", 3.1)
+    whole = [shot.read() for shot in open_source(str(clip)).shots()]
+    assert np.array_equal(pair.images[0], whole[31])
+    assert np.array_equal(pair.images[1], whole[33])
+    with pytest.raises(InputError, match="the start \\(9 s\\) is past the end"):
+        next(Selection(Moment(9, True)).frames(video_from(clip, 9)))
+
+
 # --- runs ---------------------------------------------------------------------------------------
 
 
@@ -330,13 +352,28 @@ def test_what_another_run_computes_is_waited_for(tmp_path, pairs, known, monkeyp
     assert len(finished(job.storage())) == 4
 
 
+def test_without_locks_two_processes_keep_their_parts_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "_lock", lambda file: True)
+    storage = open_storage(str(tmp_path))
+    monkeypatch.setattr(claims, "node", lambda: "one")
+    mine = Claim(storage, "000000-a")
+    (mine.folder / "0").write_bytes(b"mine")
+    monkeypatch.setattr(claims, "node", lambda: "two")
+    other = Claim(storage, "000000-a")
+    (other.folder / "0").write_bytes(b"other")
+    claims.sweep(storage)
+    other.publish({"scores/x.csv": other.folder / "0"}, {})
+    mine.publish({"scores/x.csv": mine.folder / "0"}, {})
+    assert storage.read("scores/x.csv") == b"mine"
+
+
 def test_a_stopped_run_leaves_no_lock(tmp_path, pairs, known):
     job, plan = make_job(pairs, tmp_path / "out", segment=1)
     outcomes = Worker(job, "cpu").run(iter(plan))
     next(outcomes)
     outcomes.close()
     assert not list((tmp_path / "out" / ".parts").iterdir())
-    (tmp_path / "out" / ".parts" / plan.names[0]).mkdir()  # as if killed after the marker
+    (tmp_path / "out/.parts" / plan.names[0] / "vm-1").mkdir(parents=True)  # as if killed
     run_bulk(job, plan)
     assert not (tmp_path / "out" / ".parts").exists()
 

@@ -83,7 +83,7 @@ def test_two_processes_write_what_one_writes(shared_out):
 @pytest.mark.heavy
 @pytest.mark.usefixtures("one_thread")
 def test_three_kills_change_nothing(tmp_path, run, small_weights):
-    survive(tmp_path, run, small_weights, kills=3, flows=14)
+    survive(tmp_path, run, small_weights, kills=3, flows=20)
 
 
 @pytest.mark.slow

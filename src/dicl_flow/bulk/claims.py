@@ -1,8 +1,11 @@
 """A segment while it is computed: its folder of parts, locked against other processes."""
 
+import os
 import shutil
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from platform import node
 from tempfile import mkdtemp
 from typing import Any
 
@@ -14,25 +17,29 @@ PARTS = ".parts"
 
 
 class Claim:
-    """A folder for the unfinished files of a segment; false if another process computes it.
+    """A folder for the unfinished files of a segment; not `held` if another process computes it.
 
-    Next to the output if that is a local folder, so that files can be renamed; then it is locked
-    until the claim is released or the process ends. A store has no locks: there, two processes
-    may compute the same segment, and write the same files.
+    Next to the output if that is a local folder, so that files can be renamed; then the segment is
+    locked until the claim is released or the process ends. A store has no locks, and some network
+    drives have none: there, two processes may compute the same segment, and write the same files.
     """
 
     def __init__(self, storage: Storage, segment: str) -> None:
         self.segment, self._storage = segment, storage
         self._lock: FolderLock | None = None
         self.held = True
-        if isinstance(storage, LocalFolder):
-            self.folder = storage.root / PARTS / segment
-            self._lock = FolderLock(self.folder)
-            self.held = self._lock.acquire()
-        else:
+        if not isinstance(storage, LocalFolder):
             self.folder = Path(mkdtemp(prefix="dicl-flow-"))
+            return
+        place = storage.root / PARTS / segment
+        self.folder = place / f"{node()}-{os.getpid()}"
+        self._lock = FolderLock(place)
+        self.held = self._lock.acquire()
         if self.held:
-            self._clear()  # what a killed process has left
+            if _locks_work(storage.root / PARTS):
+                for left in (path for path in place.iterdir() if path.is_dir()):
+                    shutil.rmtree(left)  # by a killed process
+            self.folder.mkdir(exist_ok=True)
 
     def publish(self, files: dict[str, Path], marker: dict[str, Any]) -> None:
         """Move the files to their places, then write the marker, and release the claim."""
@@ -45,17 +52,21 @@ class Claim:
         """Remove the folder of parts, and let others compute the segment."""
         if not self.held:
             return
-        self._clear()
         self.held = False
+        shutil.rmtree(self.folder)
         if self._lock is not None:
             self._lock.remove()
-        else:
-            shutil.rmtree(self.folder)
 
-    def _clear(self) -> None:
-        for path in self.folder.iterdir():
-            if self._lock is None or path != self._lock.path:
-                path.unlink()
+
+@cache
+def _locks_work(parts: Path) -> bool:
+    """Whether a lock here keeps others out; if in doubt, not."""
+    first, second = (FolderLock(parts / f"try-{node()}-{os.getpid()}") for _ in range(2))
+    first.acquire()
+    works = not second.acquire()
+    second.release()
+    first.remove()
+    return works
 
 
 def sweep(storage: Storage) -> None:
@@ -63,7 +74,8 @@ def sweep(storage: Storage) -> None:
     if not isinstance(storage, LocalFolder):
         return
     parts = storage.root / PARTS
-    for folder in [*parts.iterdir()] if parts.is_dir() else ():
-        Claim(storage, folder.name).release()
+    if parts.is_dir() and _locks_work(parts):
+        for folder in parts.iterdir():
+            Claim(storage, folder.name).release()
     with suppress(OSError):  # another run uses it, or has removed it
         parts.rmdir()

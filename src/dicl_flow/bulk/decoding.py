@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..files import Array, decode_image, to_uint8
 from ..video.frames import Frame, Moment, Selection
-from ..video.sources import Shot, Source, capture, images, open_source
+from ..video.sources import Shot, Source, capture, images, open_source, video_from
 from .job import Job
 from .manifest import Row
 from .stores import on_this_machine, read_input
@@ -111,6 +111,9 @@ class Decoder:
     def _frames(self, path: str, selection: Selection) -> Generator[Frame, None, None]:
         if self._decoder == "opencv" and Path(path).is_file():
             return selection.frames(capture(path, live=False))
+        start = selection.start
+        if start is not None and start.in_seconds and Path(path).is_file():
+            return selection.frames(video_from(Path(path), start.value))
         source = open_source(path)
         if not source.files:
             return selection.frames(source)

@@ -8,7 +8,8 @@ from ..errors import InputError
 from .claims import sweep
 from .job import Job, keep_settings
 from .records import Journal
-from .segments import Marker, Plan, finished, marker_name, read_marker
+from .segments import MARKERS, Marker, Plan, finished, marker_name, read_marker
+from .storage import read_json
 from .summary import SUMMARY, Summary, write_summary
 
 if TYPE_CHECKING:
@@ -46,17 +47,14 @@ class BulkRun:
     """Compute segments with failed flows again."""
     markers: dict[str, Marker] = field(default_factory=dict)
     """Of the finished segments."""
+    failed: int = 0
+    """How many flows could not be estimated, in earlier runs and this one."""
 
     def __post_init__(self) -> None:
         """Check the shard."""
         place, total = self.shard
         if not 1 <= place <= total:
             raise InputError(f"`shard` is I/N, with I from 1 to N, got {place}/{total}")
-
-    @property
-    def failed(self) -> int:
-        """How many flows could not be estimated, in earlier runs and this one."""
-        return sum(marker["failed"] for marker in self.markers.values())
 
     def run(self, engine: Engine, device: str, watcher: Watcher) -> Summary:
         """Compute what is missing; return the summary of the whole output."""
@@ -79,6 +77,7 @@ class BulkRun:
     def _left(self) -> list[int]:
         """Find what is missing; what is damaged or to be tried again loses its marker first."""
         storage = self.job.storage()
+        listed = storage.sizes(MARKERS)  # before the next line: others may finish some meanwhile
         right = finished(storage)
         place, total = self.shard
         left = []
@@ -86,16 +85,21 @@ class BulkRun:
             marker = right.get(name)
             mine = number % total == place - 1
             if marker is not None and not (mine and self.retry and marker["failed"]):
-                self.markers[name] = marker
+                self._add(name, marker)
             elif mine:
-                storage.remove(marker_name(name))
+                if marker_name(name) in listed:
+                    storage.remove(marker_name(name))
                 left.append(number)
         return left
+
+    def _add(self, segment: str, marker: Marker) -> None:
+        self.markers[segment] = marker
+        self.failed += marker["failed"]
 
     def _note(self, outcome: "Outcome", journal: Journal, watcher: Watcher) -> None:
         marker = outcome.marker or read_marker(self.job.storage(), outcome.segment)
         assert marker is not None  # an engine yields what is finished
-        self.markers[outcome.segment] = marker
+        self._add(outcome.segment, marker)
         watcher.segment(int(outcome.segment.partition("-")[0]), marker)
         if outcome.marker is not None:
             about = {name: marker[name] for name in ("segment", "flows", "failed")}
@@ -118,6 +122,4 @@ class BulkRun:
             self.markers = {k: v for k, v in finished(storage).items() if k in names}
         if new or SUMMARY not in storage.names():
             return write_summary(self.job, self.plan, self.markers.values())
-        from .storage import read_json
-
         return dict(read_json(storage, SUMMARY))

@@ -91,6 +91,10 @@ class LocalFolder:
             os.link(temporary, self.root / name)
         except FileExistsError:
             return False
+        except OSError:  # a drive without hard links
+            if (self.root / name).exists():
+                return False
+            self.write(name, data)
         finally:
             temporary.unlink()
         return True
