@@ -32,12 +32,16 @@ ROOMS = {
     ),
     "cli": room(
         "one file per command: parses and prints",
-        "web lab video evaluation training export estimation render weights models data pictures "
-        "files config errors _version",
+        "web bulk lab video evaluation training export estimation render weights models data "
+        "pictures files config errors _version",
     ),
     "web": room(
         "the HTTP server: uploads, the thread of the estimator, jobs, security; the explorer",
         "lab video estimation files errors",
+    ),
+    "bulk": room(
+        "millions of pairs: manifests, segments written whole or not at all, engines",
+        "video estimation pictures files errors",
     ),
     "lab": room(
         "analyses of a network, ablations, speed of the machine",

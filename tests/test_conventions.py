@@ -12,6 +12,7 @@ from torch import nn
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.inputs import image_batch, normalize
+from dicl_flow.files import exr
 from dicl_flow.matching import DisplacementProjection, Matcher, PairwiseMatcher, build_matcher
 from dicl_flow.models import build
 from dicl_flow.models.dicl import DiclLevel
@@ -34,6 +35,12 @@ def paper():
 
 
 # --- images ---------------------------------------------------------------------------------
+
+
+def test_y_points_down_in_memory_and_up_in_exr_files():
+    pytest.importorskip("OpenEXR", reason="OpenEXR is not installed")
+    up = exr._decode(exr.encode_vectors(np.float32([[[3, 4]]])), exr.VECTORS)
+    assert up.tolist() == [[[3, -4]]]
 
 
 def test_input_is_rgb_normalised_to_minus_one_one():

@@ -15,6 +15,7 @@ import sys
 from contextlib import chdir
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -53,15 +54,21 @@ EXEMPT = {
     r"dicl-flow explore.*": "runs until Ctrl-C; tests/test_explorer.py runs the command",
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
-    r"python benchmarks/pwcnet_start\.py.*": "needs minutes",
+    r"python benchmarks/(pwcnet_start|bulk_speed)\.py.*": "needs minutes",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
     r"dicl-flow serve.*": "runs until it is stopped; tests/test_serve.py runs the command",
     r"curl .*/ID.*": "the id is made by the server; tests/test_serve_video.py asks for it",
+    r"sbatch .*": "needs Slurm",
+    r"dicl-flow bulk .* --ray.*": "starts a cluster; tests/test_bulk_ray.py runs the command",
+    r"ray (start|get-auth-token) .*|export .*": "starts a cluster",
     r"dicl-flow reproduce .*": "several networks; tests/test_reproduce.py runs the command",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
     r"dicl-flow export .*": "takes a minute; tests/exports.py runs it for the page",
 }
 """Commands that are not run, as whole-line patterns, and why."""
+
+NEEDS = {r"\bexr\b": "OpenEXR"}
+"""Patterns of commands, and the library of an extra without which they are skipped."""
 
 SMALL_TRAINING = " ".join(
     f"--set {shlex.quote(change)}"
@@ -90,6 +97,8 @@ SMALLER = [
     (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
     (r"^(python benchmarks/quality\.py .*?)--size \S+ -n \d+(.*)$", r"\1-n 1 --size 32x32\2"),
     (r"^(python benchmarks/quality\.py .*)$", r"\1 --repeats 1 -w tiny.safetensors"),
+    (r"\$SLURM_ARRAY_TASK_ID/\d+", "1/1"),
+    *([] if find_spec("pyarrow") else [(r"^(dicl-flow bulk .*?)\.parquet", r"\1.csv")]),
     # an ellipsis stands for the reader's folder
     (r"--data (\w[-\w]*)((?::\w+)?)=…", r"--data \1\2=trees/\1"),
     (r" …$", " --data pairs=my-data"),
@@ -107,9 +116,13 @@ SMALLER_PYTHON = [
 """(pattern, replacement), applied to each line of Python."""
 
 SERVER = "127.0.0.1:8000"
+OPTIONAL = ("pyarrow", "pandas", "duckdb", "webdataset")
+"""Modules that Python blocks may import; without them, the block is skipped."""
 
 FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
+    *("--requeue", "--array"),  # of Slurm
+    *("--disable-usage-stats", "--object-store-memory"),  # of Ray
 }
 
 
@@ -335,9 +348,14 @@ def test_every_block_runs(page, block, pages, monkeypatch, request):
         block = replace(block, text=block.text.replace(SERVER, running))
     if block.language in PYTHON:
         text = shrink(block.text, SMALLER_PYTHON)
+        for module in re.findall(r"^import (\w+)", text, re.MULTILINE):
+            if module in OPTIONAL:
+                pytest.importorskip(module, reason=f"{module} is not installed")
         exec(compile(text, f"{page.name}:{block.line}", "exec"), names)
         return
     for command in read_commands(block):
+        for library in (name for pattern, name in NEEDS.items() if re.search(pattern, command)):
+            pytest.importorskip(library, reason=f"{library} is not installed")
         if exempt_reason(command) is None:
             print(command)
             run_command(command)

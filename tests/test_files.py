@@ -1,6 +1,7 @@
 """Flow files: exact round trips, and an error for everything that is not one."""
 
 import io
+from importlib.util import find_spec
 
 import cv2
 import numpy as np
@@ -13,6 +14,9 @@ from dicl_flow.errors import InputError
 from dicl_flow.files import FLOW_SUFFIXES, encode_flow, read_disparity, read_flow, write_flow
 from dicl_flow.files.flow_files import _FORMATS as FORMATS
 
+INSTALLED = [
+    suffix for suffix in FLOW_SUFFIXES if find_spec("OpenEXR") or not suffix.endswith(".exr")
+]
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 6), st.just(2))
 
 
@@ -26,7 +30,7 @@ def unknown_in_both(flow):
     return flow
 
 
-@pytest.mark.parametrize("suffix", [".flo", ".pfm", ".npz", ".npy"])
+@pytest.mark.parametrize("suffix", [s for s in INSTALLED if s in ".flo .pfm .npz .npy .exr"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_float_formats_are_exact(suffix, data):
@@ -45,14 +49,14 @@ def test_kitti_is_exact_to_a_128th_and_keeps_validity(flow):
 
 
 @settings(max_examples=150, deadline=None)
-@given(suffix=st.sampled_from(FLOW_SUFFIXES), content=st.binary(min_size=1, max_size=200))
+@given(suffix=st.sampled_from(INSTALLED), content=st.binary(min_size=1, max_size=200))
 def test_noise_is_refused_with_our_own_error(suffix, content):
     with pytest.raises(InputError):
         FORMATS[suffix].decode(content)
 
 
 @settings(max_examples=80, deadline=None)
-@given(suffix=st.sampled_from(FLOW_SUFFIXES), data=st.data())
+@given(suffix=st.sampled_from(INSTALLED), data=st.data())
 def test_a_truncated_file_is_refused(suffix, data):
     content = encode_flow(f"x{suffix}", np.ones((3, 4, 2), np.float32))
     end = data.draw(st.integers(1, len(content) - 20))
@@ -60,7 +64,7 @@ def test_a_truncated_file_is_refused(suffix, data):
         FORMATS[suffix].decode(content[:end])
 
 
-@pytest.mark.parametrize("suffix", FLOW_SUFFIXES)
+@pytest.mark.parametrize("suffix", INSTALLED)
 def test_write_then_read(tmp_path, suffix):
     flow = np.array([[[1.5, -2.25], [np.nan, np.nan]]], np.float32)
     path = tmp_path / f"flow{suffix.upper()}"  # extensions in capitals are the same formats

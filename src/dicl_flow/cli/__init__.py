@@ -10,6 +10,9 @@ from . import (
     ablate,
     analyze,
     bench,
+    bulk,
+    bulk_list,
+    bulk_verify,
     calibrate,
     compare,
     convert,
@@ -55,6 +58,9 @@ app.command("demo")(demo.demo)
 app.command("flow")(flow.flow)
 app.command("video")(video.video)
 app.command("explore")(explore.explore)
+bulk.bulk_app.command("list")(bulk_list.list_clips)
+bulk.bulk_app.command("verify")(bulk_verify.verify)
+app.add_typer(bulk.bulk_app, name="bulk")
 app.command("show")(show.show)
 app.command("warp")(warp.warp)
 app.command("interpolate")(interpolate.interpolate)
@@ -79,7 +85,7 @@ analyze.analyze_app.command("layers")(layers.layers)
 analyze.analyze_app.command("compare")(compare.compare)
 analyze.analyze_app.command("levels")(levels.levels)
 app.add_typer(analyze.analyze_app, name="analyze")
-for group in (app, data.data_app, analyze.analyze_app):
+for group in (app, bulk.bulk_app, data.data_app, analyze.analyze_app):
     for registered in group.registered_commands:
         registered.cls = Command
 

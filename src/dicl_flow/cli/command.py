@@ -1,5 +1,7 @@
 """Commands that explain wrong arguments, and whose help shows no types of Python."""
 
+import re
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
 """How the help shows the types of Python; flags and arguments need no type."""
 _FORMER = {("train", "--out"): "--output"}
 """By command: an option that is still read, and its name today."""
+_BARE = {"--ray": ("local", r"local|auto|\S+:\d+")}
+"""By option: its value if none is given, and what its values look like."""
 _WRITES = {("eval", "--json"): "-o"}
 """By command and flag: the option that writes the file one could expect after the flag."""
 
@@ -34,7 +38,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments of the command."""
-        args = [_today(ctx.info_name, word) for word in args]
+        args = _with_values([_today(ctx.info_name, word) for word in args])
         words, options = list(args), [p for p in self.get_params(ctx) if _is_option(p)]
         _refuse_missing_values(words, options)
         surplus = super().parse_args(ctx, args)
@@ -70,6 +74,17 @@ def _in_words(parameter: Any, ctx: Any) -> Any:
 def _today(command: str, word: str) -> str:
     name, equals, value = word.partition("=")
     return _FORMER.get((command, name), name) + equals + value
+
+
+def _with_values(words: list[str]) -> list[str]:
+    """Fill in the values of options that may stand alone."""
+    filled = []
+    for word, follower in zip_longest(words, words[1:], fillvalue=""):
+        filled.append(word)
+        value, values = _BARE.get(word, ("", ""))
+        if value and not re.fullmatch(values, follower):
+            filled.append(value)
+    return filled
 
 
 def _is_option(parameter: Any) -> bool:

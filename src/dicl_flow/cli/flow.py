@@ -22,7 +22,9 @@ def flow(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Flow file: .flo, .png (KITTI), .pfm, .npz, .npy; or - (stdout)."
+            "--output",
+            "-o",
+            help="Flow file: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or - (stdout).",
         ),
     ] = None,
     image: Annotated[Path | None, typer.Option(help="Colour wheel picture.")] = None,

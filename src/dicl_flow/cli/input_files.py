@@ -33,11 +33,12 @@ def read_vectors(path: Path, file_format: str | None) -> "Array":
 
 def suffix_of(file_format: str | None) -> str:
     """Return the extension of a --format; .flo without one."""
-    from ..files import FLOW_SUFFIXES
+    from ..files import FLOW_SUFFIXES, check_flow_name
 
     suffix = f".{file_format or 'flo'}"
     if suffix not in FLOW_SUFFIXES:
         raise unknown_name("format", file_format, [known[1:] for known in FLOW_SUFFIXES])
+    check_flow_name(suffix)
     return suffix
 
 

@@ -88,7 +88,9 @@ MaxSize = Annotated[
 ]
 FlowFormat = Annotated[
     str | None,
-    typer.Option("--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png."),
+    typer.Option(
+        "--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png, exr …"
+    ),
 ]
 Maximum = Annotated[
     float | None,

@@ -24,7 +24,7 @@ def check_outputs(
     Flow files and pictures need a known extension, and every file an existing folder. No output
     may be an input, and no two outputs the same file, links included.
     """
-    from ..files import check_folder, check_image_name, check_writable
+    from ..files import check_flow_name, check_folder, check_image_name, check_writable
 
     wanted = [path for path in (*files, *flows, *pictures) if path is not None]
     wanted_folders = [path for path in folders if path is not None]
@@ -33,7 +33,7 @@ def check_outputs(
     for path in wanted_folders:
         check_folder(path)
     for path in filter(None, flows):
-        _check_flow_name(path)
+        check_flow_name(path)
     for path in filter(None, pictures):
         check_image_name(path)
     refuse_duplicates([*wanted, *wanted_folders])
@@ -110,10 +110,3 @@ def _existing(path: Path | str | None) -> Path | None:
     if isinstance(path, str):
         return Path(path) if Path(path).is_file() else None
     return path if path is not None and path.exists() else None
-
-
-def _check_flow_name(path: Path) -> None:
-    from ..files import FLOW_SUFFIXES
-
-    if path.suffix.lower() not in FLOW_SUFFIXES:
-        raise InputError(f"{path}: flow files end in {', '.join(FLOW_SUFFIXES)}")

@@ -11,7 +11,9 @@ from .outputs import check_outputs
 
 
 def show(
-    flow: Annotated[Path, typer.Argument(help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy; or -.")],
+    flow: Annotated[
+        Path, typer.Argument(help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or -.")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Colour wheel picture to write.")
     ] = None,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ..errors import InputError, unknown_name
-from ..files import FLOW_SUFFIXES
+from ..files import FLOW_SUFFIXES, flow_suffix
 from .listing import complete_pairs, image_files, listed
 from .sample import FlowPair
 from .video_frames import VIDEO_SUFFIXES, extract_frames, is_video
@@ -27,8 +27,8 @@ def own_pairs(root: Path) -> list[FlowPair]:
             frame_1.flo                       chair_img2.png
             frame_2.png                       chair_flow.flo
 
-    The flow from frame X is X.flo or X_flow.flo (also .pfm, .npz, .npy), that of X_img1 is
-    X_flow.flo; next to the frames, or in a folder `flow`, which may also hold .png as in KITTI
+    The flow from frame X is X.flo or X_flow.flo (also .pfm, .npz, .npy, .exr), that of X_img1
+    is X_flow.flo; next to the frames, or in a folder `flow`, which may also hold .png as in KITTI
     (read as sparse). If there are flow files, frames without one are left out; if there are none,
     all pairs are listed without truth. Images named X_flow are pictures of flow, not frames.
     X_occ.png next to the frames is white where a pixel of frame 1 is hidden in frame 2.
@@ -74,7 +74,8 @@ def _truths(folder: Path) -> dict[str, Path]:
     subfolder = folder / "flow"
     files = listed(folder.iterdir(), [suffix for suffix in FLOW_SUFFIXES if suffix != ".png"])
     files += listed(subfolder.iterdir(), FLOW_SUFFIXES) if subfolder.is_dir() else []
-    return _unique({file: file.stem.removesuffix("_flow") for file in files})
+    names = {file: file.name[: -len(flow_suffix(file))] for file in files}
+    return _unique({file: name.removesuffix("_flow") for file, name in names.items()})
 
 
 def _unique(names: dict[Path, str]) -> dict[str, Path]:

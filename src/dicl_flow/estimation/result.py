@@ -56,7 +56,7 @@ class FlowResult:
         return flow_to_rgb(self._single().flow, maximum)
 
     def save(self, path: str | Path) -> None:
-        """Write the flow in the format of the extension: .flo, .png (KITTI), .pfm, .npz, .npy."""
+        """Write the flow in the format of the extension: .flo, .png (KITTI), .pfm …, .exr."""
         write_flow(path, self._single().flow)
 
     def masked(self, min_confidence: float) -> "FlowResult":

@@ -3,7 +3,15 @@
 from .arrays import Array, decode_npy, encode_arrays, encode_npy
 from .atomic import check_folder, check_writable, naming, replacing, write_files
 from .disparity import read_disparity
-from .flow_files import FLOW_SUFFIXES, decode_flow, encode_flow, read_flow, write_flow
+from .flow_files import (
+    FLOW_SUFFIXES,
+    check_flow_name,
+    decode_flow,
+    encode_flow,
+    flow_suffix,
+    read_flow,
+    write_flow,
+)
 from .images import (
     check_image_name,
     check_unit_range,
@@ -20,6 +28,7 @@ __all__ = [
     "Array",
     "FLOW_SUFFIXES",
     "check_file",
+    "check_flow_name",
     "check_folder",
     "check_image_name",
     "check_unit_range",
@@ -31,6 +40,7 @@ __all__ = [
     "encode_flow",
     "encode_image",
     "encode_npy",
+    "flow_suffix",
     "max_size",
     "naming",
     "read_bytes",

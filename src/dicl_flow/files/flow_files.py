@@ -15,6 +15,14 @@ import numpy as np
 from ..errors import InputError, unknown_name
 from .arrays import Array, decode_npy, decode_npz, encode_npy, encode_npz
 from .atomic import write_files
+from .exr import (
+    decode_st_map,
+    decode_vectors,
+    encode_half,
+    encode_st_map,
+    encode_vectors,
+    openexr,
+)
 from .images import decode_pixels
 from .reading import read_bytes
 from .sizes import check_size, most_bytes
@@ -34,7 +42,7 @@ class FlowFormat(NamedTuple):
 
 
 def read_flow(path: str | Path) -> Array:
-    """Read a .flo, .pfm, .png (KITTI), .npz or .npy file: (H, W, 2) float32, NaN where unknown."""
+    """Read a .flo, .pfm, .png (KITTI), .npz, .npy or .exr file: (H, W, 2) float32, NaN: unknown."""
     _format_of(path)  # a file of unknown format is not opened
     return decode_flow(path, read_bytes(path, most_bytes()))
 
@@ -62,10 +70,24 @@ def encode_flow(path: str | Path, flow: Array) -> bytes:
         raise InputError(f"cannot write {path}: {error}") from None
 
 
+def flow_suffix(path: str | Path) -> str:
+    """Return the extension of a flow file, such as .flo or .st.exr; "" if it is none."""
+    name = Path(path).name.lower()
+    return next((suffix for suffix in _FORMATS if name.endswith(suffix)), "")
+
+
+def check_flow_name(path: str | Path) -> None:
+    """Refuse, before any work is done, an extension that `encode_flow` does not support here."""
+    if not (suffix := flow_suffix(path)):
+        raise InputError(f"{path}: flow files end in {', '.join(_FORMATS)}")
+    if suffix.endswith(".exr"):
+        openexr()
+
+
 def _format_of(path: str | Path) -> FlowFormat:
-    suffix = Path(path).suffix.lower()
-    if suffix not in _FORMATS:
-        raise InputError(f"{path}: {unknown_name('flow file extension', suffix, _FORMATS)}")
+    if not (suffix := flow_suffix(path)):
+        given = Path(path).suffix.lower()
+        raise InputError(f"{path}: {unknown_name('flow file extension', given, _FORMATS)}")
     return _FORMATS[suffix]
 
 
@@ -183,5 +205,8 @@ _FORMATS: dict[str, FlowFormat] = {
     ".png": FlowFormat(_decode_kitti, _encode_kitti),
     ".npz": FlowFormat(decode_npz, encode_npz),
     ".npy": FlowFormat(decode_npy, encode_npy),
+    ".half.exr": FlowFormat(decode_vectors, encode_half),
+    ".st.exr": FlowFormat(decode_st_map, encode_st_map),
+    ".exr": FlowFormat(decode_vectors, encode_vectors),  # after those that end in it
 }
 FLOW_SUFFIXES = tuple(_FORMATS)

@@ -15,7 +15,12 @@ _CUT = 0.5  # unexplained share of the contrast: 0.05 to 0.25 within scenes, abo
 
 def is_cut(image1: Array, image2: Array, flow: Array) -> bool:
     """Whether the frames show different scenes: no flow explains one by the other."""
-    return unexplained(image1, image2, flow) > _CUT
+    return is_unexplained(unexplained(image1, image2, flow))
+
+
+def is_unexplained(difference: float) -> bool:
+    """Whether a difference is so large that the frames show different scenes."""
+    return difference > _CUT
 
 
 def unexplained(image1: Array, image2: Array, flow: Array) -> float:
@@ -23,19 +28,38 @@ def unexplained(image1: Array, image2: Array, flow: Array) -> float:
 
     Compared small and in grey, where noise and fine texture do not matter.
     """
-    height, width = flow.shape[:2]
-    scale = min(1.0, _SMALL / max(height, width))
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    greys = (cv2.cvtColor(to_uint8(image), cv2.COLOR_RGB2GRAY) for image in (image1, image2))
-    first, second, vectors = (
-        cv2.resize(picture, size, interpolation=cv2.INTER_AREA).astype(np.float32)
-        for picture in (*greys, flow)
-    )
+    vectors = _resized(flow, *small_size(*flow.shape[:2]))
+    return small_unexplained(small_grey(image1), small_grey(image2), vectors, flow.shape[:2])
+
+
+def small_size(height: int, width: int) -> tuple[int, int]:
+    """(height, width) of the compared pictures of a frame."""
+    scale = _scale(height, width)
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def small_grey(image: Array) -> Array:
+    """A frame as it is compared."""
+    grey = cv2.cvtColor(to_uint8(image), cv2.COLOR_RGB2GRAY)
+    return _resized(grey, *small_size(*grey.shape))
+
+
+def small_unexplained(first: Array, second: Array, vectors: Array, size: tuple[int, ...]) -> float:
+    """See `unexplained`; of small frames and a small flow, in px of frames of (height, width)."""
     again, inside = np.moveaxis(
-        warp(np.dstack([second, np.ones_like(second)]), vectors * scale), 2, 0
+        warp(np.dstack([second, np.ones_like(second)]), vectors * _scale(*size)), 2, 0
     )
     seen = inside > 0.999
     if not seen.any():
         return float("inf")
     contrast = np.abs(first - np.median(first)).mean() + 1  # plus one grey level, for blank frames
     return float(np.abs(first - again)[seen].mean() / contrast)
+
+
+def _scale(height: int, width: int) -> float:
+    return min(1.0, _SMALL / max(height, width))
+
+
+def _resized(picture: Array, height: int, width: int) -> Array:
+    small = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+    return small.astype(np.float32)

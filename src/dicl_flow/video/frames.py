@@ -114,6 +114,11 @@ class Selection:
                 f"{_length(number + 1, source.rate)}"
             )
 
+    @property
+    def in_seconds(self) -> bool:
+        """Whether start or end is a time, which images do not have."""
+        return any(moment is not None and moment.in_seconds for moment in (self.start, self.end))
+
     def chosen(self, items: Sequence[Item]) -> Sequence[Item]:
         """Return the items of the selected frames; of images, which are selected by number."""
         start, end = (None if m is None else int(m.value) for m in (self.start, self.end))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..data.video_frames import pyav
 from ..errors import InputError, unknown_name
-from ..files import FLOW_SUFFIXES
+from ..files import FLOW_SUFFIXES, check_flow_name
 from .encoding import CODINGS, exact_rate
 from .movies import PictureVideo
 from .panels import parse_panels
@@ -56,6 +56,7 @@ class Outputs:
             raise InputError(f"`max` must be positive, got {self.max:g}")
         if self.format is not None and f".{self.format}" not in FLOW_SUFFIXES:
             raise unknown_name("`format`", self.format, [suffix[1:] for suffix in FLOW_SUFFIXES])
+        check_flow_name(self.suffix)
         self._refuse("show", self.show is not None, "video")
         self._refuse("format", self.format is not None, "folder")
         self._refuse("backward", self.backward, "folder", "array")

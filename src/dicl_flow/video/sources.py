@@ -1,7 +1,7 @@
 """Sources of frames: a video, a folder or pattern of images, a camera."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from glob import glob
 from itertools import repeat
@@ -137,6 +137,32 @@ def video_source(path: Path, container: str | None = None) -> Source:
                 yield Shot(f"frame_{number:06d}", time, read)
 
     return Source(shots, stamp(path), rate, count)
+
+
+def video_from(path: Path, seconds: float) -> Source:
+    """A video whose shots start at a key frame before `seconds`: the rest is not decoded.
+
+    Shots are numbered by their time: the rate should be constant. Where the file has no index and
+    the key frame is missed, all is decoded.
+    """
+    whole = _video(path)
+
+    def shots() -> Iterator[Shot]:
+        with open_video(path) as container:
+            stream = container.streams.video[0]
+            start = float((stream.start_time or 0) * stream.time_base)
+            container.seek(int(seconds / stream.time_base), stream=stream)
+            decoded = _decoded(container)
+            time, read = next(decoded, (None, None))
+            found = time is not None and time <= seconds and whole.rate is not None
+            while found and read is not None:
+                number = round(((time or start) - start) * (whole.rate or 0))
+                yield Shot(f"frame_{number:06d}", time, read)
+                time, read = next(decoded, (None, None))
+        if not found:
+            yield from whole.shots()
+
+    return replace(whole, shots=shots)
 
 
 def stamp(path: Path) -> Stamp:

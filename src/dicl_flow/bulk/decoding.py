@@ -1,0 +1,180 @@
+"""The pairs of frames of a manifest's rows; what cannot be read is a pair with its problem."""
+
+import os
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from ..errors import InputError
+from ..files import Array, decode_image, to_uint8
+from ..video.frames import Frame, Moment, Selection
+from ..video.sources import Shot, Source, capture, images, open_source, video_from
+from .job import Job
+from .manifest import Row
+from .stores import on_this_machine, read_input
+
+_THREADS, _AHEAD = 8, 8  # at most; images that are read before they are needed
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two frames of a row, or why they cannot be read. Consecutive pairs share their frame."""
+
+    row: int
+    """The number of the row in the manifest."""
+    number: int
+    """The number of the flow in its row."""
+    name: str
+    """What the row is called."""
+    frame1: str = ""
+    frame2: str = ""
+    time: float | None = None
+    images: tuple[Array, Array] | None = None
+    """(H, W, 3) uint8 RGB, of one size."""
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """Identifies the flow in the whole output."""
+        return f"{self.row:09d}_{self.number:06d}"
+
+
+class Decoder:
+    """Reads the rows of a segment, the first of which has the number `first`, in order."""
+
+    def __init__(self, job: Job, rows: Sequence[Row], first: int) -> None:
+        self._place, self._decoder = job.place, job.settings.decoder
+        self._rows, self._first = rows, first
+        self._coming = iter(row for row in rows if not row.path)
+        self._reading: deque[tuple[Future[Array], Future[Array]]] = deque()
+        self._submitted: tuple[str, Future[Array]] | None = None
+
+    def rows(self) -> Iterator[tuple[int, Row, Generator[Pair, None, None]]]:
+        """Yield each row with its number and its pairs, of which there is at least one."""
+        for number, row in enumerate(self._rows, start=self._first):
+            yield number, row, self._pairs(number, row)
+
+    def _pairs(self, number: int, row: Row) -> Generator[Pair, None, None]:
+        made = 0
+        try:
+            for pair in self._clip(number, row) if row.path else self._pair(number, row):
+                yield pair
+                made += 1
+            if not made:
+                raise InputError("a flow needs at least two frames")
+        except Exception as error:  # whatever is wrong with one item, the others are computed
+            frames = (row.image1, row.image2)
+            yield Pair(number, made, row.name, *frames, problem=_sentence(error))
+
+    def _pair(self, number: int, row: Row) -> Iterator[Pair]:
+        while len(self._reading) < _AHEAD and (coming := next(self._coming, None)):
+            self._reading.append((self._submit(coming.image1), self._submit(coming.image2)))
+        image1, image2 = (future.result() for future in self._reading.popleft())
+        if image1.shape != image2.shape:
+            sizes = [f"{image.shape[1]}x{image.shape[0]}" for image in (image1, image2)]
+            raise InputError(f"the two images must have one size, got {' and '.join(sizes)}")
+        yield Pair(number, 0, row.name, row.image1, row.image2, images=(image1, image2))
+
+    def _submit(self, name: str) -> "Future[Array]":
+        """Let another thread read an image, but not the one that was submitted just before."""
+        if self._submitted is None or self._submitted[0] != name:
+            self._submitted = name, _pool().submit(self._image, name)
+        return self._submitted[1]
+
+    def _image(self, name: str) -> Array:
+        place = self._place(name)
+        with _calling_it(name, place):
+            return to_uint8(decode_image(read_input(place), name))
+
+    def _clip(self, number: int, row: Row) -> Iterator[Pair]:
+        selection = Selection(
+            Moment.parse("start", row.start or None),
+            Moment.parse("end", row.end or None),
+            _whole(row.stride or "1"),
+            on_error="skip",
+        )
+        with (
+            on_this_machine(self._place(row.path)) as path,
+            _calling_it(row.path, path),
+            closing(self._frames(path, selection)) as frames,
+        ):
+            both = (two for two in pairwise(frames) if two[0].scene == two[1].scene)
+            for made, (frame, following) in enumerate(both):
+                problem = (frame.problem or following.problem).replace(path, row.path)
+                yield _joined(number, made, row, (frame, following), problem)
+
+    def _frames(self, path: str, selection: Selection) -> Generator[Frame, None, None]:
+        if self._decoder == "opencv" and Path(path).is_file():
+            return selection.frames(capture(path, live=False))
+        start = selection.start
+        if start is not None and start.in_seconds and Path(path).is_file():
+            return selection.frames(video_from(Path(path), start.value))
+        source = open_source(path)
+        if not source.files:
+            return selection.frames(source)
+        if selection.in_seconds:
+            raise InputError("images have no time; give start and end as frame numbers")
+        chosen = images(list(selection.chosen(source.files)), Path(path))
+        return Selection(on_error="skip").frames(_read_ahead(chosen))
+
+
+def _read_ahead(source: Source) -> Source:
+    """The same images, read by several threads."""
+
+    def shots() -> Iterator[Shot]:
+        waiting: deque[Shot] = deque()
+        for shot in source.shots():
+            waiting.append(shot._replace(read=_pool().submit(shot.read).result))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft()
+        yield from waiting
+
+    return replace(source, shots=shots)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1))
+
+
+def _joined(number: int, made: int, row: Row, frames: tuple[Frame, Frame], problem: str) -> Pair:
+    frame, following = frames
+    about = (row.name, frame.name, following.name, frame.time)
+    if frame.image is None or following.image is None:
+        return Pair(number, made, *about, problem=problem)
+    return Pair(number, made, *about, images=(frame.image, following.image))
+
+
+@contextmanager
+def _calling_it(name: str, path: str) -> Iterator[None]:
+    """Let errors say what the manifest says: a copy has another name each time."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        raise InputError(_sentence(error).replace(path, name)) from None
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise InputError(f"stride is a number of frames, got {text!r}")
+    return int(text)
+
+
+def _sentence(error: Exception) -> str:
+    """One line; the system's message with its file."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def find_pair(job: Job, row: Row, key: str) -> Pair | None:
+    """Read a pair again by its key."""
+    place, number = map(int, key.split("_"))
+    for _, _, pairs in Decoder(job, [row], place).rows():
+        return next((pair for pair in pairs if pair.number == number), None)
+    return None

@@ -1,0 +1,216 @@
+"""Manifests: which clips to estimate, a row for each, held as bytes so that millions fit."""
+
+import csv
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import has_magic
+from itertools import pairwise, repeat
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InputError, unknown_name
+from .storage import is_address, local_path
+from .stores import read_input
+
+_END = "\x1f"  # between the entries of a row in memory; no path contains it
+UNKNOWN_FLOWS = 64
+"""How many flows a clip counts for when neither its end nor its number of flows is given."""
+
+
+class Row(NamedTuple):
+    """A row of a manifest: a pair (image1, image2) or a clip (path), as text."""
+
+    image1: str = ""
+    image2: str = ""
+    path: str = ""
+    """A video, a folder of frames, or a pattern of frames."""
+    start: str = ""
+    """First frame of a clip: 120, or 3.5s."""
+    end: str = ""
+    """Frame to stop before."""
+    stride: str = ""
+    flows: str = ""
+    """How many flows to expect; the plan counts with it, nothing else."""
+
+    @property
+    def name(self) -> str:
+        """What the row is about, in messages and tables."""
+        return self.path or self.image1
+
+    def problem(self) -> str:
+        """What is wrong with the row; empty if nothing is."""
+        image1, image2, path, start, end, stride, _ = self  # attributes would be slower
+        if path and (image1 or image2):
+            return "a row has either path or image1 and image2"
+        if not (path or (image1 and image2)):
+            return "a row needs path, or both image1 and image2"
+        if not path and (start or end or stride):
+            return "start, end and stride are for clips, not for a pair"
+        return ""
+
+    def expected(self) -> int:
+        """How many flows the plan counts for it."""
+        if not self.path:
+            return 1
+        if self.flows.isdecimal():
+            return max(1, int(self.flows))
+        if self.end.isdecimal() and (self.start or "0").isdecimal():
+            stride = int(self.stride) if self.stride.isdecimal() and int(self.stride) else 1
+            return max(1, (int(self.end) - int(self.start or 0) - 1) // stride)
+        return UNKNOWN_FLOWS
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Rows in order. `root` is the folder that their paths are relative to."""
+
+    root: str
+    text: bytes
+    """All rows, one after the other."""
+    ends: "np.ndarray[Any, np.dtype[np.int64]]"
+    """Where each row ends in `text`."""
+    counts: "np.ndarray[Any, np.dtype[np.int64]]"
+    """How many flows the plan counts for each row."""
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], root: str, source: str) -> "Manifest":
+        """Hold the rows of `source`; a row that no one could process is an error."""
+        text, ends, counts = bytearray(), [], []
+        for number, row in enumerate(rows, start=1):
+            problem = row.problem()
+            if problem:
+                raise InputError(f"{source}, row {number}: {problem}")
+            text += _END.join(row).encode("utf-8", "surrogateescape")
+            ends.append(len(text))
+            counts.append(row.expected())
+        if not ends:
+            raise InputError(f"{source} lists nothing to estimate")
+        return cls(root, bytes(text), np.array(ends, np.int64), np.array(counts, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def part(self, first: int, last: int) -> bytes:
+        """The bytes of the rows from `first` to before `last`."""
+        return self.text[self._start(first) : self._start(last)]
+
+    def rows(self, first: int, last: int) -> list[Row]:
+        """The same, as rows."""
+        edges = [self._start(number) for number in range(first, last + 1)]
+        texts = (self.text[a:b] for a, b in pairwise(edges))
+        return [Row(*text.decode("utf-8", "surrogateescape").split(_END)) for text in texts]
+
+    def has_clips(self) -> bool:
+        """Whether some row has several flows: a pair has one."""
+        return bool((self.counts != 1).any())
+
+    def sha256(self) -> str:
+        """Identifies the rows, whatever file they came from."""
+        return hashlib.sha256(self.ends.astype("<i8").tobytes() + self.text).hexdigest()
+
+    def _start(self, number: int) -> int:
+        return int(self.ends[number - 1]) if number else 0
+
+
+def read_manifest(text: str) -> Manifest:
+    """Read a .csv or .parquet file, or list a folder tree, a pattern or a single video."""
+    suffix = Path(text).suffix.lower()
+    if not (is_address(text) or has_magic(text) or local_path(text).exists()):
+        raise FileNotFoundError(f"no manifest, folder or video {text}")
+    if suffix not in _READERS:
+        from .folders import list_rows  # imports torch
+
+        return Manifest.of(list_rows(text), "", text)
+    root = text.rpartition("/")[0] if is_address(text) else str(local_path(text).resolve().parent)
+    return Manifest.of(_READERS[suffix](text), root, text)
+
+
+def _read_csv(text: str) -> Iterator[Row]:
+    with _lines(text) as lines:
+        table = csv.reader(lines)
+        try:
+            columns = _check_columns(text, next(table, []))
+            arrange = _arranged(columns)
+            for entries in table:
+                if len(entries) != len(columns):
+                    raise InputError(
+                        f"{text}, line {table.line_num}: {len(entries)} entries, but the first "
+                        f"line has {len(columns)}"
+                    )
+                yield Row._make(arrange([*map(str.strip, entries), ""]))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{text} is not a table in UTF-8: {error}") from None
+
+
+@contextmanager
+def _lines(text: str) -> Iterator[Iterable[str]]:
+    if is_address(text):
+        yield io.StringIO(read_input(text).decode("utf-8-sig"), newline="")
+        return
+    with local_path(text).open(newline="", encoding="utf-8-sig") as file:
+        yield file
+
+
+def _read_parquet(text: str) -> Iterator[Row]:
+    try:
+        from pyarrow import ArrowInvalid, BufferReader, parquet
+    except ImportError:
+        raise InputError(f"{text} needs pyarrow: pip install 'dicl-flow[bulk]'") from None
+    source = BufferReader(read_input(text)) if is_address(text) else str(local_path(text))
+    try:
+        table = parquet.ParquetFile(source)
+    except ArrowInvalid as error:
+        raise InputError(f"{text} is not a Parquet file: {error}") from None
+    names = _check_columns(text, table.schema_arrow.names)
+    arrange = _arranged(names)
+    for batch in table.iter_batches():
+        columns = [map(_word, batch.column(name).to_pylist()) for name in names]
+        for entries in zip(*columns, repeat(""), strict=False):
+            yield Row._make(arrange(entries))
+
+
+def _arranged(columns: Sequence[str]) -> Callable[[Sequence[str]], Iterable[str]]:
+    """Put entries, the last of which is empty, into the order of a row."""
+    places = (columns.index(name) if name in columns else -1 for name in Row._fields)
+    return itemgetter(*places)
+
+
+def _word(entry: object) -> str:
+    """An entry of a Parquet file as in a CSV file: None is empty, 3.0 is 3."""
+    if isinstance(entry, str):
+        return entry
+    if entry is None or entry != entry:  # NaN
+        return ""
+    return f"{entry:g}" if isinstance(entry, float) else str(entry)
+
+
+def _check_columns(text: str, columns: Sequence[str]) -> Sequence[str]:
+    columns = [column.strip() for column in columns]
+    for column in columns:
+        if column not in Row._fields:
+            raise InputError(f"{text}: {unknown_name('column', column, Row._fields)}")
+    if "path" not in columns and not {"image1", "image2"} <= set(columns):
+        raise InputError(f"{text} has no column path, and not both image1 and image2")
+    return columns
+
+
+_READERS = {".csv": _read_csv, ".parquet": _read_parquet}
+MANIFEST_SUFFIXES = tuple(_READERS)
+
+
+def write_manifest(path: Path, rows: Iterable[Row]) -> int:
+    """Write rows to a .csv or .parquet file, without empty columns; return their number."""
+    from ..files import write_files
+    from .tables import encode_table
+
+    listed = list(rows)
+    names = [name for place, name in enumerate(Row._fields) if any(row[place] for row in listed)]
+    columns = {name: [getattr(row, name) for row in listed] for name in names}
+    write_files({path: encode_table(columns, path.suffix.lower())})
+    return len(listed)

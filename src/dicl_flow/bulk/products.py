@@ -1,0 +1,194 @@
+"""The files of a segment: tables, tar shards of fields, flow files; first in a folder of parts."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..files import Array, encode_flow, encode_npy
+from .decoding import Pair
+from .job import Settings
+from .manifest import Row
+from .scores import TYPES
+from .tables import encode_table
+
+CLIP_TYPES: dict[str, type] = {
+    "row": int,
+    **{name: str for name in Row._fields if name != "flows"},
+    "flows": int,
+    "failed": int,
+    "cuts": int,
+    "mean_length": float,
+    "max_length": float,
+    "mean_share": float,
+    "moving_share": float,
+    "confidence": float,
+    "explained": float,
+    "status": str,
+    "weights": str,
+}
+"""The columns of the table of clips; lengths and shares are means over the flows of a clip."""
+OK = "ok"
+BINS = np.geomspace(0.01, 1000, 51)
+"""Edges of the histogram of mean lengths, in px; the first and the last bin are open."""
+_EXTREMES = 4  # of each kind, for every segment
+_FAILURES = 5
+
+Entries = dict[str, Any]
+
+
+class Products:
+    """Collects the flows of a segment; `finish` returns its files and its marker."""
+
+    def __init__(self, folder: Path, name: str, settings: Settings) -> None:
+        self._folder, self._name, self._settings = folder, name, settings
+        self._flows: list[Entries] = []
+        self._clips: list[Entries] = []
+        self._ended = 0  # flows of clips that are complete
+        self._files: dict[str, _File] = {}
+        self._tar: tarfile.TarFile | None = None
+        if settings.fields:
+            shard = self._open(f"fields/{name}.tar")
+            # an uncompressed stream, written once from start to end, and hashed on the way
+            self._tar = tarfile.open(fileobj=shard, mode="w|", format=tarfile.USTAR_FORMAT)  # type: ignore[call-overload]  # noqa: SIM115
+
+    def add(self, pair: Pair, scores: Entries, field: Array | None, flow: Array | None) -> None:
+        """Add a flow; `field` and `flow` are (H, W, 2), if they are to be written."""
+        about = {"key": pair.key, "clip": pair.name, "frame1": pair.frame1, "frame2": pair.frame2}
+        status = pair.problem or OK
+        name = f"flows/{self._name}/{pair.key}.{self._settings.flows}"
+        try:
+            encoded = None if field is None else self._encode_field(field)
+            if flow is not None:
+                self._write(name, encode_flow(name, flow))
+            if encoded is not None:
+                self._add_field(pair, encoded)
+        except InputError as error:  # motion beyond the range of a format
+            status = str(error)
+        time = None if pair.time is None else round(pair.time, 6)
+        weights = self._settings.weights
+        self._flows.append({**about, "time": time, **scores, "status": status, "weights": weights})
+
+    def end_clip(self, number: int, row: Row) -> None:
+        """Add the row of a clip, whose flows have been added."""
+        mine, self._ended = self._flows[self._ended :], len(self._flows)
+        good = [flow for flow in mine if flow["status"] == OK]
+        problem = next((flow["status"] for flow in mine if flow["status"] != OK), OK)
+        names = ("mean_length", "mean_share", "moving_share", "confidence", "explained")
+        longest = [flow["max_length"] for flow in good if flow.get("max_length") is not None]
+        self._clips.append(
+            {
+                "row": number,
+                **{name: value for name, value in row._asdict().items() if name != "flows"},
+                **{"flows": len(good), "failed": len(mine) - len(good)},
+                "cuts": sum(flow["scene_cut"] for flow in good),
+                **{name: _mean([flow.get(name) for flow in good]) for name in names},
+                "max_length": max(longest, default=None),
+                **{"status": problem, "weights": self._settings.weights},
+            }
+        )
+
+    def finish(self) -> tuple[dict[str, Path], dict[str, Any]]:
+        """Close the files; return where they are by their final names, and the marker."""
+        if self._tar is not None:
+            self._tar.close()
+        if self._settings.scores:
+            suffix = self._settings.table
+            tables = {"scores": (self._flows, TYPES), "clips": (self._clips, CLIP_TYPES)}
+            for kind, (rows, types) in tables.items():
+                columns = {name: [row.get(name) for row in rows] for name in types}
+                data = encode_table(columns, f".{suffix}", types)
+                self._write(f"{kind}/{self._name}.{suffix}", data)
+        for file in self._files.values():
+            file.close()
+        marker = {
+            "segment": self._name,
+            "files": {name: file.marks() for name, file in self._files.items()},
+            **_digest(self._flows, self._clips),
+        }
+        return {name: file.path for name, file in self._files.items()}, marker
+
+    def _open(self, name: str) -> "_File":
+        self._files[name] = _File(self._folder / f"{len(self._files)}")
+        return self._files[name]
+
+    def _write(self, name: str, data: bytes) -> None:
+        file = self._open(name)
+        file.write(data)
+        file.close()
+
+    def _encode_field(self, field: Array) -> bytes:
+        if self._settings.fields == "npy":
+            return encode_npy(field.astype(np.float16))
+        return encode_flow("field.png", field)
+
+    def _add_field(self, pair: Pair, data: bytes) -> None:
+        assert self._tar is not None
+        assert pair.images is not None
+        height, width = pair.images[0].shape[:2]
+        about = {
+            **{"clip": pair.name, "frame1": pair.frame1, "frame2": pair.frame2},
+            **{"width": width, "height": height, "grid": self._settings.grid},
+        }
+        for ending, content in (
+            (f"flow.{self._settings.fields}", data),
+            ("json", json.dumps(about).encode()),
+        ):
+            entry = tarfile.TarInfo(f"{pair.key}.{ending}")  # no owner, no time
+            entry.size = len(content)
+            self._tar.addfile(entry, io.BytesIO(content))
+
+
+class _File:
+    """A file that counts and hashes what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] = path.open("wb")
+        self._hash, self._bytes = hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        self._bytes += len(data)
+        return self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def marks(self) -> dict[str, Any]:
+        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+
+
+def _digest(flows: list[Entries], clips: list[Entries]) -> dict[str, Any]:
+    """What the summary of the run needs of a segment, so that it need not read the tables."""
+    good = [flow for flow in flows if flow["status"] == OK]
+    moving = [flow for flow in good if flow.get("mean_length") is not None]
+    ordered = sorted(moving, key=lambda flow: flow["mean_length"])
+    bins = np.digitize([flow["mean_length"] for flow in moving], BINS[1:-1])
+    failures = [[flow["clip"], flow["status"]] for flow in flows if flow["status"] != OK]
+    return {
+        "clips": len(clips),
+        "flows": len(good),
+        "failed": len(flows) - len(good),
+        "cuts": sum(flow["scene_cut"] for flow in good),
+        "histogram": dict(sorted(Counter(map(int, bins)).items())),
+        "calmest": [_named(flow) for flow in ordered[:_EXTREMES]],
+        "fastest": [_named(flow) for flow in ordered[::-1][:_EXTREMES]],
+        "failures": failures[:_FAILURES],
+    }
+
+
+def _named(flow: Mapping[str, Any]) -> list[Any]:
+    return [flow["mean_length"], flow["key"], flow["clip"]]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(f"{sum(known) / len(known):.7g}") if known else None

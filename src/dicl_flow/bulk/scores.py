@@ -1,0 +1,152 @@
+"""The scores of a flow: measured on the device, described on the host."""
+
+from collections.abc import Callable
+from math import atan2, degrees, hypot, isfinite, isqrt
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..estimation.occlusion import find_occlusion
+from ..files import Array
+from ..video.cuts import is_unexplained, small_grey, small_size, small_unexplained
+
+TYPES: dict[str, type] = {
+    "key": str,
+    "clip": str,
+    "frame1": str,
+    "frame2": str,
+    "time": float,
+    "width": int,
+    "height": int,
+    "mean_length": float,
+    "median_length": float,
+    "p95_length": float,
+    "max_length": float,
+    "mean_share": float,
+    "median_share": float,
+    "p95_share": float,
+    "max_share": float,
+    "direction": float,
+    "moving_share": float,
+    "density": float,
+    "confidence": float,
+    "occluded": float,
+    "explained": float,
+    "scene_cut": bool,
+    "status": str,
+    "weights": str,
+}
+"""The columns of the table of flows."""
+LENGTHS = ("mean", "median", "p95", "max")
+_MOVING = 0.5  # px, as in the statistics of a video
+_SAMPLES = 2**16  # lengths that are sorted, at least, if a frame has more: a GPU sorts slowly
+_FINER = 4  # how much finer than the small flow the pixels are that it is the mean of
+_NUMBERS = 10  # in front of the small flow
+
+
+def measure(answer: Tensor, min_confidence: float = 0.0) -> Tensor:
+    """Packed estimate (1, 3 or 6, H, W) -> the numbers and the small flow that `describe` reads.
+
+    One tensor, because a recording has one output, and without waiting for the device.
+    """
+    flow, confidence = answer[0, :2], answer[0, 2]
+    length = torch.hypot(flow[0], flow[1])
+    small = _small(flow)
+    known = confidence >= min_confidence if min_confidence > 0 else None
+    quantiles = _quantiles(length, known)
+    if known is None:
+        count = torch.full_like(length[0, 0], length.numel())
+    else:
+        count, flow, length = known.sum(), flow * known, length * known
+    occluded = torch.full_like(length[0, 0], torch.nan)
+    if answer.shape[1] == 6:
+        occluded = find_occlusion(answer[:, :2], answer[:, 3:5]).float().mean()
+    means = torch.stack([length.sum(), *flow.sum((1, 2)), (length > _MOVING).sum()]) / count
+    others = [length.amax(), count / length.numel(), confidence.mean(), occluded]
+    return torch.cat([means, quantiles, torch.stack(others), small.flatten()])
+
+
+def _small(flow: Tensor) -> Tensor:
+    """(2, H, W) -> the small flow by which cuts are found; of large frames, of every n-th pixel."""
+    height, width = small_size(*flow.shape[1:])
+    step = max(1, min(flow.shape[1] // height, flow.shape[2] // width) // _FINER)
+    return F.interpolate(_every(step, flow)[None], (height, width), mode="area")
+
+
+def _quantiles(length: Tensor, known: Tensor | None) -> Tensor:
+    """Median and 95th percentile of the known lengths; of large frames, at every n-th pixel."""
+    step = max(1, isqrt(length.numel() // _SAMPLES))
+    length = _every(step, length)
+    last = torch.full_like(length[0, 0], length.numel() - 1)
+    if known is not None:
+        known = _every(step, known)
+        length, last = length.masked_fill(~known, torch.inf), (known.sum() - 1).clamp(min=0)
+    ordered = length.flatten().sort().values
+    place = torch.stack([last * 0.5, last * 0.95])
+    low = place.floor().long()
+    high = (low + 1).clamp(max=ordered.numel() - 1)
+    below, above = ordered[low], ordered[high]
+    part = place - low
+    return torch.where(part > 0, below + (above - below) * part, below)
+
+
+def _every(step: int, values: Tensor) -> Tensor:
+    """Every `step`-th pixel in both directions, from half a step on."""
+    return values[..., step // 2 :: step, step // 2 :: step]
+
+
+class Describer:
+    """Turns measured numbers into entries of the table; keeps the last small frame."""
+
+    def __init__(self) -> None:
+        self._last: tuple[Array, Array] | None = None
+
+    def __call__(self, numbers: Array, image1: Array, image2: Array) -> dict[str, Any]:
+        """Return the entries of a flow that do not name it."""
+        height, width = image1.shape[:2]
+        mean, x, y, moving, median, p95, longest, density, confidence, occluded = map(
+            float, numbers[:_NUMBERS]
+        )
+        entries: dict[str, Any] = {"width": width, "height": height}
+        if density:
+            diagonal = hypot(width, height)
+            for name, value in zip(LENGTHS, (mean, median, p95, longest), strict=True):
+                entries[f"{name}_length"], entries[f"{name}_share"] = value, value / diagonal
+            entries |= {"direction": degrees(atan2(y, x)), "moving_share": moving}
+        explained = 1 - self._unexplained(numbers[_NUMBERS:], image1, image2)
+        entries |= {"density": density, "confidence": confidence, "occluded": occluded}
+        entries |= {"explained": explained, "scene_cut": is_unexplained(1 - explained)}
+        return {name: _rounded(value) for name, value in entries.items()}
+
+    def _unexplained(self, small: Array, image1: Array, image2: Array) -> float:
+        size = small_size(*image1.shape[:2])
+        vectors = np.moveaxis(small.reshape(2, *size), 0, 2)
+        first = self._small(image1)
+        second = self._small(image2)
+        return small_unexplained(first, second, vectors, image1.shape[:2])
+
+    def _small(self, image: Array) -> Array:
+        if self._last is None or self._last[0] is not image:
+            self._last = image, small_grey(image)
+        return self._last[1]
+
+
+def _rounded(value: Any) -> Any:
+    """Seven digits, which float32 has; None where there is no number."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.7g}") if isfinite(value) else None
+
+
+def to_grid(answer: Tensor, grid: int, min_confidence: float = 0.0) -> Tensor:
+    """Packed estimate (1, 3 or 6, H, W) -> flow (2, h, w), the mean of known vectors of squares."""
+    flow, known = answer[:, :2], answer[:, 2:3] >= min_confidence
+    if grid == 1:
+        return flow[0].masked_fill(~known[0], torch.nan)
+    how: dict[str, Any] = {"ceil_mode": True, "count_include_pad": False}
+    pool: Callable[..., Tensor] = F.avg_pool2d
+    share = pool(known.float(), grid, **how)
+    return (pool(flow * known, grid, **how) / share)[0]  # unknown, if all of a square is

@@ -1,0 +1,156 @@
+"""Folders of stores that pyarrow opens (s3, gs), or else fsspec; inputs from there."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any
+
+from ..errors import InputError
+from ..files import read_bytes
+from .storage import is_address, local_path
+
+_CHUNK = 2**22  # bytes that are copied at a time
+
+
+class RemoteFolder:
+    """A folder of a store that pyarrow opens (s3, gs), or else fsspec."""
+
+    def __init__(self, address: str) -> None:
+        self._system, self._root = _file_system(address)
+
+    def read(self, name: str) -> bytes:
+        """See `Storage`."""
+        with self.open(name) as file:
+            return bytes(file.read())
+
+    def open(self, name: str) -> IO[bytes]:
+        """See `Storage`."""
+        stream: IO[bytes] = self._system.open_input_stream(f"{self._root}/{name}")
+        return stream
+
+    def write(self, name: str, data: bytes) -> None:
+        """See `Storage`."""
+        with self._output(name) as stream:
+            stream.write(data)
+
+    def publish(self, files: Mapping[str, Path]) -> None:
+        """See `Storage`."""
+        for name, path in files.items():
+            with path.open("rb") as file, self._output(name) as stream:
+                shutil.copyfileobj(file, stream, _CHUNK)
+            path.unlink()
+
+    def _output(self, name: str) -> Any:
+        path = f"{self._root}/{name}"
+        try:
+            return self._system.open_output_stream(path)
+        except FileNotFoundError:  # not a store of objects, whose folders need not exist
+            self._system.create_dir(path.rpartition("/")[0], recursive=True)
+            return self._system.open_output_stream(path)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `Storage`. Stores have no such call that all share: two runs in one second race."""
+        try:
+            self.read(name)
+        except OSError:
+            self.write(name, data)
+            return True
+        return False
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See `Storage`."""
+        from pyarrow.fs import FileSelector, FileType
+
+        root = f"{self._root}/{folder}"
+        found = self._system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+        start = len(self._root.lstrip("/")) + 1  # fsspec drops a leading slash
+        files = (info for info in found if info.type == FileType.File)
+        return {info.path.lstrip("/")[start:]: info.size for info in files}
+
+    def names(self) -> list[str]:
+        """See `Storage`."""
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self._system.get_file_info(FileSelector(self._root))
+        return sorted(info.base_name for info in found if info.type == FileType.File)
+
+    def remove(self, name: str) -> None:
+        """See `Storage`."""
+        with suppress(FileNotFoundError):
+            self._system.delete_file(f"{self._root}/{name}")
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Copy a file to this machine."""
+        with self.open(name) as file, path.open("wb") as copy:
+            shutil.copyfileobj(file, copy, _CHUNK)
+
+
+def read_input(text: str) -> bytes:
+    """Return the contents of a local or remote file."""
+    if not is_address(text):
+        return read_bytes(local_path(text))
+    folder, _, name = text.rpartition("/")
+    with _naming(text):
+        return RemoteFolder(folder).read(name)
+
+
+@contextmanager
+def on_this_machine(text: str) -> Iterator[str]:
+    """Yield a local path; a remote file or folder of frames is copied until the block ends."""
+    if not is_address(text):
+        yield str(local_path(text))
+        return
+    with TemporaryDirectory(prefix="dicl-flow-") as temporary, _naming(text):
+        yield _fetched(text.rstrip("/"), Path(temporary))
+
+
+def _fetched(address: str, folder: Path) -> str:
+    parent, _, name = address.rpartition("/")
+    remote, target = RemoteFolder(parent), folder / name
+    inside = [found for found in remote.sizes(name) if found.count("/") == name.count("/") + 1]
+    if not inside:
+        remote.fetch(name, target)
+        return str(target)
+    target.mkdir()
+    for found in inside:
+        remote.fetch(found, folder / found)
+    return str(target)
+
+
+@contextmanager
+def _naming(address: str) -> Iterator[None]:
+    """Shorten what a store's library says about an address that cannot be read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no such file: {address}") from None
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    """The file system of an address, and the path in it."""
+    scheme, _, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    system, root = _opened(f"{scheme}://{host}")
+    return system, f"{root}{slash}{path}".rstrip("/")
+
+
+@cache  # a client for each file would be slow
+def _opened(address: str) -> tuple[Any, str]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+    except ImportError:
+        raise InputError(f"{address} needs pyarrow: pip install 'dicl-flow[bulk]'") from None
+    try:
+        return FileSystem.from_uri(address)
+    except (ArrowInvalid, NotImplementedError):  # not one of pyarrow's own
+        import fsspec  # a dependency of torch
+
+    try:
+        found, root = fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{address} cannot be opened: {error}") from None
+    return PyFileSystem(FSSpecHandler(found)), root.rstrip("/")
