@@ -145,7 +145,7 @@ def video_from(path: Path, seconds: float) -> Source:
     Shots are numbered by their time: the rate should be constant. Where the file has no index and
     the key frame is missed, all is decoded.
     """
-    whole = _video(path)
+    whole = video_source(path)
 
     def shots() -> Iterator[Shot]:
         with open_video(path) as container:
