@@ -116,9 +116,9 @@ def test_every_command_speaks_to_machines(command):
     assert option.is_flag
 
 
-WRITING = sorted(COMMANDS.keys() - {"info", "data bench", "serve", "explore"})
+WRITING = sorted(COMMANDS.keys() - {"info", "data bench", "serve", "explore", "bulk verify"})
 ESTIMATING = ["flow", "video", "eval", "submit", "interpolate", "demo", "calibrate"]
-ESTIMATING += ["analyze compare", "serve"]
+ESTIMATING += ["analyze compare", "serve", "bulk run"]
 
 
 @pytest.mark.parametrize("command", WRITING)
