@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from heapq import nlargest, nsmallest
+from math import log10
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from .storage import write_json
 SUMMARY, PICTURE = "summary.json", "summary.png"
 _SHOWN, _LISTED = 4, 20
 _HEIGHT, _BAR = 160, 24  # px of the histogram
-_BAR_COLOR = (90, 160, 250)
+_BAR_COLOR, _AXIS_COLOR = (90, 160, 250), (120, 120, 120)
 
 Summary = dict[str, Any]
 
@@ -92,8 +93,18 @@ def _bars(counts: list[int], width: int) -> Array:
         height = round(count / max(*counts, 1) * (_HEIGHT - _BAR))
         left = 4 + place * _BAR
         picture[_HEIGHT - height :, left : left + _BAR - 3] = _BAR_COLOR
-    caption = f"mean length of the motion: from {BINS[0]:g} to {BINS[-1]:g} px, logarithmic"
-    return np.concatenate([_line(caption, width), picture])
+    picture[-1] = _AXIS_COLOR
+    return np.concatenate([_line("flows by mean length, px", width), picture, _axis(width)])
+
+
+def _axis(width: int) -> Array:
+    """The lengths 0.01, 0.1, 1 and so on, below the left edges of their bars."""
+    strip = _line("", width)
+    for place, edge in enumerate(BINS):
+        left = place * _BAR
+        if round(log10(edge), 6).is_integer() and left < width:
+            strip[:, left:] = write_on(strip[:, left:], f"{edge:g}")
+    return strip
 
 
 def _picture(flow: list[Any], job: Job, plan: Plan) -> Array:
