@@ -98,7 +98,8 @@ def test_actors_write_what_the_local_engine_writes(ray, manifest, tmp_path, monk
     assert run.failed == 1
     (init, items, (_, options), end) = ray.calls
     assert init[:2] == ("init", "auto")
-    assert init[2]["runtime_env"] == {"env_vars": {"DICL_FLOW_MAX_SIZE": "7"}}
+    assert init[2]["runtime_env"]["env_vars"]["DICL_FLOW_MAX_SIZE"] == "7"
+    assert all(name.startswith("DICL_FLOW_") for name in init[2]["runtime_env"]["env_vars"])
     assert items == ("from_items", 4, 4)  # a block for each segment
     assert options["compute"] == {"min_size": 2, "max_size": 8, "max_tasks_in_flight_per_actor": 2}
     assert (options["num_cpus"], options["num_gpus"]) == (3, 0)  # no GPU for the CPU

@@ -397,6 +397,7 @@ OPTIONS = {
     path: {word for parameter in command.params for word in getattr(parameter, "opts", [])}
     for path, command in COMMANDS.items()
 }
+OPTIONS[("bulk",)] |= OPTIONS[("bulk", "run")]  # `bulk MANIFEST` is `bulk run MANIFEST`
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
