@@ -122,7 +122,13 @@ OPTIONAL = ("pyarrow", "pandas", "duckdb", "webdataset")
 FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
     *("--requeue", "--array"),  # of Slurm
-    *("--disable-usage-stats", "--object-store-memory"),  # of Ray
+    *(
+        "--disable-usage-stats",
+        "--object-store-memory",
+        "--generate",
+        "--head",
+        "--address",
+    ),  # of Ray
 }
 
 
