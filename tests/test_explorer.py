@@ -113,6 +113,12 @@ def test_a_click_waits_for_no_estimate(server):
         busy.set()
 
 
+def test_a_full_queue_refuses_estimates_for_the_page_too(server):
+    server.service.admission.most = 0
+    answer = server.get(f"{PAIR}/estimate")
+    assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+
+
 def test_the_flow_of_a_level_and_the_path_of_a_pixel(server, networks):
     volumes = read_volumes(networks["with"], *FRAMES[:2])
     levels = server.get(f"{PAIR}/beliefs?x=70&y=20").json["levels"]

@@ -115,8 +115,9 @@ class _Asked:
         known: Result | None = self._exploration.known(what, view)
         if known is not None:
             return known
-        await request.body()  # so that what is received next is the end of the connection
-        return await service.wait(request, service.call(partial(compute, view)))
+        with service.admission.enter():
+            await request.body()  # so that what is received next is the end of the connection
+            return await service.wait(request, service.call(partial(compute, view)))
 
 
 def _service(request: Request) -> FlowService:
