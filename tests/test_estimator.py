@@ -67,6 +67,7 @@ def test_one_pixel_through_the_paper_network():
     assert np.isfinite(estimator(image, image).flow).all()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("precision", [pytest.param("bf16", marks=needs_bf16), "fp16"])
 def test_reduced_precision_is_near_float32(small_weights, estimator, precision):
     reduced = dicl_flow.load(small_weights, "cpu", precision)
@@ -177,6 +178,7 @@ def test_full_size_leaves_frames_and_the_callers_network_as_they_are(scaling_and
     assert np.abs(scaled.flow - expected.flow).max() > 0.1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("size", "limit", "computed"),
     [

@@ -110,6 +110,7 @@ def test_without_truth_the_warp_is_judged(tmp_path):
     assert still["warping_error"] > 5
 
 
+@pytest.mark.heavy
 def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small_weights, tmp_path):
     clip = make_own_clip(tmp_path / "clip", truth=None)
     data = ["-d", f"sintel-clean={sintel}", "-d", f"kitti15:noc={kitti}", "-d", f"pairs={clip}"]
@@ -359,6 +360,7 @@ def test_kitti_submission_reads_back(run, small_weights, tmp_path, benchmark, ma
             assert np.abs((v - 2**15) / 64 - flow[..., 1]).max() <= 1 / 128
 
 
+@pytest.mark.heavy
 def test_sintel_submission_reads_back(run, sintel, small_weights, tmp_path):
     output = tmp_path / "out.zip"
     arguments = ("submit", "sintel", sintel, "-o", output, "-w", small_weights, "--json")

@@ -144,6 +144,7 @@ def test_a_run_names_its_dead_level(tmp_path, monkeypatch, capsys):
     assert 0.99 < lines[-1]["stride_8/entropy"] <= 1.001
 
 
+@pytest.mark.heavy
 def test_hosts_without_scores_have_the_other_gauges():
     model = build(ModelConfig(host="pwcnet")).train()
     flow, valid = torch.ones(1, 2, 64, 64), torch.ones(1, 64, 64, dtype=torch.bool)

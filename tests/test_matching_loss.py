@@ -190,6 +190,7 @@ def first_loss(config, progress=0.0):
     return Trainer(config, CPU).train_step(random_batches(), progress)["loss"]
 
 
+@pytest.mark.heavy
 def test_the_step_adds_the_loss_with_the_weight_of_the_moment():
     plain = first_loss(replace(CONFIG, loss=replace(CONFIG.loss, matching=())))
     begin, middle, end = (first_loss(CONFIG, progress) - plain for progress in (0.0, 0.5, 1.0))

@@ -44,6 +44,7 @@ def test_levels_come_from_the_config(strides):
     assert [flow.refined.shape[-1] for flow in flows] == [side // s for s in strides]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_every_precision_runs_and_flow_is_at_least_float32(dtype):
     torch.manual_seed(0)

@@ -216,6 +216,7 @@ class Waiting(RandomSource):
         yield from super().batches(size, start_step, processes)
 
 
+@pytest.mark.heavy
 def test_a_step_longer_than_the_minutes_is_announced_and_is_the_last(tmp_path):
     with redirect_stderr(Errors()) as errors:
         source = Waiting(errors, "a step takes longer than the limit of 0.01 minutes")

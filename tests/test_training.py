@@ -396,6 +396,7 @@ def test_a_short_run_learns_and_leaves_its_files(tmp_path):
     assert_same(dict(averaged), dict(state_of(tmp_path)["average"]))
 
 
+@pytest.mark.heavy
 def test_accumulation_is_one_batch():
     """Without batch statistics, two halves are the whole."""
     gradients = []
@@ -483,6 +484,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.heavy
 def test_minutes_end_the_run_and_plan_the_schedule(tmp_path):
     config = replace(CONFIG, steps=10**6, schedule=ScheduleConfig("cosine"), log_every=1)
     limits = Limits(minutes=0.02)
