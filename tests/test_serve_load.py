@@ -57,13 +57,14 @@ def all_cores():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("all_cores")
-def test_load(small_weights):
+def test_load(small_weights, tmp_path):
     """Print the numbers of docs/how-to/serving.md. Clients and server share the cores."""
     estimator = load(small_weights, device="cpu", precision="fp32")
     words = ("-m", "dicl_flow", "serve", "-w", small_weights, "--device", "cpu", "--json")
     words += ("--precision", "fp32", "--port", "0", "--queue", str(CLIENTS))
     alone = [pairs_per_second(estimator)]
-    with started(*words, OMP_NUM_THREADS=str(os.cpu_count())) as process:
+    threads = str(os.cpu_count())
+    with started(*words, OMP_NUM_THREADS=threads, TMPDIR=str(tmp_path)) as process:
         address = urlsplit(json.loads(process.stdout.readline())["address"])
         place = (address.hostname, address.port)
         with ThreadPoolExecutor(1) as pool:
