@@ -7,6 +7,7 @@ import typer
 
 from . import bulk_ray, options
 from .command import Group
+from .computing import estimates
 
 if TYPE_CHECKING:
     from ..bulk.cluster import Cluster
@@ -35,6 +36,7 @@ bulk_app = typer.Typer(
 
 
 @bulk_app.command(_RUN)
+@estimates
 def run(
     manifest: Annotated[
         str, typer.Argument(help="Manifest (.csv, .parquet), folder tree, 'glob' or video.")
@@ -78,15 +80,12 @@ def run(
         bool, typer.Option("--dry-run", help="Only say how many flows, bytes and hours it is.")
     ] = False,
     weights: options.Weights = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
     quality: options.Quality = "normal",
-    memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     max_size: options.MaxSize = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Estimate all pairs and clips of MANIFEST.
 
@@ -121,18 +120,18 @@ def run(
         *(digest, not no_scores, _table(table, quiet=quiet or no_scores), fields, grid, flows),
         occlusion=occlusion,
         min_confidence=min_confidence,
-        precision=precision,
-        backend=backend,
+        precision=how["precision"],
+        backend=how["backend"],
         quality=quality,
         full_size=full_size,
         decoder=_decoder(decoder, quiet=quiet or not listed.has_clips()),
         segment=segment,
     )
     # imports torch: what was given is checked first
+    device = how["device"]
     devices = bulk_ray.devices(device) if cluster and device != "auto" else devices_of(device)
     settings = replace(settings, device=devices[0].partition(":")[0])
-    limit = options.compute(device, precision, backend, memory_limit)["memory_limit"]
-    job = Job(settings, output, listed.root, weights, limit)
+    job = Job(settings, output, listed.root, weights, how["memory_limit"])
     plan = Plan(listed, settings)
     if dry_run:
         from ..bulk.forecast import forecast

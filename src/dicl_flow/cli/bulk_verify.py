@@ -37,8 +37,7 @@ def verify(
         )
     from ..bulk.verify import check_files, check_samples
 
-    limit = None if memory_limit is None else int(memory_limit * 2**30)
-    job = Job(settings, output, about["root"], weights, limit)
+    job = Job(settings, output, about["root"], weights, options.in_bytes(memory_limit))
     report = check_files(storage, about["segments"])
     if samples:
         check_samples(storage, job, devices_of(device)[0], samples, report)

@@ -183,6 +183,10 @@ def compute(
     device: str, precision: str, backend: str, memory_limit: float | None
 ) -> dict[str, Any]:
     """Return where and how to compute, as `load` takes it; the memory limit is in GiB."""
-    limit = None if memory_limit is None else int(memory_limit * 2**30)
     names = {"device": device, "precision": precision, "backend": backend}
-    return {**names, "memory_limit": limit}
+    return {**names, "memory_limit": in_bytes(memory_limit)}
+
+
+def in_bytes(memory_limit: float | None) -> int | None:
+    """Return a limit in GiB as bytes."""
+    return None if memory_limit is None else int(memory_limit * 2**30)

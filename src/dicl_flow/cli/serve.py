@@ -1,14 +1,16 @@
 """The command `serve`."""
 
 from contextlib import ExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from . import options
+from .computing import estimates
 from .explore import demo_clip
 
 
+@estimates
 def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen on; another than loopback needs a token.")
@@ -39,14 +41,11 @@ def serve(
     keep: Annotated[float, typer.Option(metavar="MINUTES", help="Keep videos this long.")] = 60.0,
     disk: Annotated[float, typer.Option(metavar="GIB", help="Disk space of all videos.")] = 4.0,
     weights: options.Weights = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    backend: options.Backend = "auto",
     quality: options.Quality = "normal",
-    memory_limit: options.MemoryLimit = None,
     full_size: options.FullSize = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
+    **how: Any,
 ) -> None:
     """Answer HTTP requests with flow until Ctrl-C.
 
@@ -94,7 +93,6 @@ def serve(
     from ..web.listening import run_server
     from ..web.service import FlowService
 
-    how = options.compute(device, precision, backend, memory_limit)
     estimator = load(weights, quality=quality, full_size=full_size, **how)
 
     def announce(address: str) -> None:
@@ -112,7 +110,9 @@ def serve(
     with ExitStack() as stack:
         pages = []
         if has_scores(estimator):  # otherwise there is nothing to look inside
-            networks = open_explored([] if weights is None else [weights], device, precision)
+            networks = open_explored(
+                [] if weights is None else [weights], how["device"], how["precision"]
+            )
             exploration = Exploration(networks, demo_clip())
             stack.callback(exploration.close)
             pages = explorer_pages(exploration)
