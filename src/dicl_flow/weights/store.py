@@ -24,7 +24,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "0c63ad64252bcb0addec550327df741efa3d2ffaee27777196aa1018998a5798",
+    "rendered": "d9aecd7cd27295a489219e58338c9bed2c6a1042c4b71a07f9220e0347ca33ec",
 }
 _PACKAGED = Path(__file__).parent
 
