@@ -262,7 +262,7 @@ def test_variants_that_share_a_frozen_feature_net(command, run, tmp_path, monkey
     monkeypatch.setitem(STUDIES, "figures", figures)
     command[1] = "figures"
     command += [*RENDERED, "--pairs", 2, "--set", "needs_weights=true"]
-    command += ["--set", 'optimizer.frozen=["features", "context"]']
+    command += ["--set", 'optimizer.frozen=["trunk", "context"]']
     code, printed, _ = run(*command, "--json")
     assert code == 0
     written = [Path(path) for path in json.loads(printed)["written"]]
@@ -273,10 +273,11 @@ def test_variants_that_share_a_frozen_feature_net(command, run, tmp_path, monkey
         found = read_weights(path)
         load_model(found)
         for key, tensor in found.tensors.items():
-            if in_parts(key, ["features", "context"]):
+            if in_parts(key, ["trunk", "context"]):
                 assert torch.equal(tensor, whole.tensors[key])
     dicl = read_weights(small[1]).tensors
-    for key in ("levels.8.matcher.net.0.conv.weight", "levels.8.projection.weight"):
+    last = "features.outputs.8.conv.weight"
+    for key in (last, "levels.8.matcher.net.0.conv.weight", "levels.8.projection.weight"):
         assert not torch.equal(dicl[key], whole.tensors[key])
     monkeypatch.setitem(store.PACKAGED_SHA256, "rendered", "0" * 64)
     with pytest.raises(InputError, match="not those of this version"):

@@ -15,7 +15,7 @@ OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 BACKENDS = ("auto", "plain", "fused")
 TRAINING_PRECISIONS = ("fp32", "bf16")
-FREEZABLE = ("features", "context")
+FREEZABLE = ("features", "trunk", "context")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class OptimizerConfig:
     """Keep the batch norm statistics fixed (small batches, fine-tuning)."""
     frozen: tuple[str, ...] | None = None
     """Parts that are taken from the weights to start from and not trained: "features" (the feature
-    net), "context" (the context nets). All other parts then start from random weights."""
+    net), "trunk" (the feature net without its last layer at each level), "context" (the context
+    nets). All other parts then start from random weights."""
 
     def __post_init__(self) -> None:
         if self.kind not in OPTIMIZERS:

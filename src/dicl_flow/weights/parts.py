@@ -1,6 +1,7 @@
 """Parts of a network that several weights files share, and the file that holds them."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,11 +11,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BASE_KEY = "dicl_flow.base"  # in the safetensors metadata
+_KEYS = {
+    "features": r"\bfeatures\.",
+    "trunk": r"\bfeatures\.(?!outputs\.).",  # the feature net without its last layer at each level
+    "context": r"\bcontext\.",
+}
 
 
 def in_parts(key: str, parts: Iterable[str]) -> bool:
-    """Whether a state-dict key belongs to one of these parts: "features" or "context"."""
-    return any(f".{part}." in f".{key}" for part in parts)
+    """Whether a state-dict key belongs to one of these parts: "features", "trunk", "context"."""
+    return any(re.search(_KEYS[part], key) for part in parts)
 
 
 class Base(NamedTuple):
@@ -38,6 +44,8 @@ class Base(NamedTuple):
         """Read what `to_json` wrote."""
         try:
             values = json.loads(text)
-            return cls(values["name"], values["sha256"], tuple(values["parts"]))
+            base = cls(values["name"], values["sha256"], tuple(values["parts"]))
+            in_parts("", base.parts)  # refuses unknown ones
+            return base
         except (ValueError, KeyError, TypeError):
             raise InputError("the entry that names the weights to complete is damaged") from None
