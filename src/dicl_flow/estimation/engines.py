@@ -16,6 +16,7 @@ from ..accelerated.inference import (
     KernelDiclFlow,
     cudnn_flags,
     network_bytes,
+    processor,
 )
 from ..config import PAPER_LEVELS, Calibration, ModelConfig
 from ..errors import unknown_name
@@ -117,8 +118,13 @@ class CpuEngine(Engine):
     @classmethod
     def best_precision(cls) -> Choice:
         """See `Engine`."""
-        if torch.cpu._is_amx_tile_supported():
+        cpu = processor.ask()
+        if cpu.amx:
             return Choice("bf16", "this processor has AMX")
+        if cpu.acl and cpu.fp16:
+            return Choice("fp16", "for strided layers, as this ARM processor has fp16 arithmetic")
+        if cpu.acl:
+            return Choice("fp32", "this ARM processor has no fp16 arithmetic")
         return Choice("fp32", "this processor has no AMX")
 
 

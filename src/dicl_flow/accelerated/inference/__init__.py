@@ -1,5 +1,6 @@
 """The accelerated version of the plain network for inference: backend "fast"."""
 
+from . import processor
 from .folded_network import AcceleratedDiclFlow
 from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
@@ -16,5 +17,6 @@ __all__ = [
     "fixed_bytes",
     "has_bf16",
     "network_bytes",
+    "processor",
     "warn_if_emulated",
 ]
