@@ -15,6 +15,7 @@ from ..accelerated.inference import (
     Graphs,
     KernelDiclFlow,
     cudnn_flags,
+    limit_threads,
     network_bytes,
     processor,
 )
@@ -171,8 +172,13 @@ def choose_compute(
     backend: str = "auto",
     memory_limit: int | None = None,
 ) -> Compute:
-    """Resolve every "auto" for the network that `config` describes; refuse unknown names."""
+    """Resolve every "auto" for the network that `config` describes; refuse unknown names.
+
+    On a CPU, it also limits torch's threads to the cores that this process may use.
+    """
     place = choose_device(device)
+    if place.type == "cpu":
+        limit_threads()
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
     if precision not in ("auto", *PRECISIONS):
