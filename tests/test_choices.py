@@ -15,15 +15,6 @@ from dicl_flow.weights import Weights, encode_weights
 SCALED = {"padding": "resize", "max_pixels": 32 * 48}
 
 
-@pytest.mark.parametrize(
-    ("amx", "precision", "reason"),
-    [(True, "bf16", "this processor has AMX"), (False, "fp32", "this processor has no AMX")],
-)
-def test_the_processor_decides_the_precision(monkeypatch, amx, precision, reason):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    assert choose_compute(ModelConfig(), "cpu").choices()["precision"] == (precision, reason)
-
-
 def test_what_was_asked_for_has_no_other_reason():
     compute = choose_compute(ModelConfig(), "cpu", "fp32", "plain", 3 << 29)
     assert compute.choices() == {

@@ -38,7 +38,7 @@ def test_json_is_for_machines(run, frames, small_weights, checkpoint, tmp_path):
     summary = json.loads(run("flow", *frames, "-o", flow, "-w", small_weights, "--json")[1])
     assert summary["size"] == "51x37"
     assert summary["backend"] == "fast"
-    assert summary["precision"] in ("fp32", "bf16")
+    assert summary["precision"] in ("fp32", "bf16", "fp16")
     assert json.loads(run("show", flow, "--json")[1])["known"] == 1
     assert json.loads(run("info", small_weights, "--json")[1])["parameters"] > 0
     assert "torch" in json.loads(run("info", "--json")[1])

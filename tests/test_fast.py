@@ -10,7 +10,7 @@ from golden import formula
 from networks import randomize_norms
 
 import dicl_flow
-from dicl_flow.accelerated.inference import AcceleratedDiclFlow, memory
+from dicl_flow.accelerated.inference import AcceleratedDiclFlow, memory, processor
 from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
 from dicl_flow.accelerated.inference.folded_layers import folded_block
 from dicl_flow.accelerated.inference.recordings import BYTES_KEPT, MOST_KEPT, surplus
@@ -189,7 +189,7 @@ def test_without_onednn_the_answer_is_the_same(small_model, monkeypatch):
     images = 2 * torch.rand(2, 1, 3, 32, 48) - 1
     with torch.no_grad():
         expected = AcceleratedDiclFlow(small_model)(*images)[-1].refined
-        monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        monkeypatch.setattr(processor, "ask", processor.Processor)
         found = AcceleratedDiclFlow(small_model)(*images)[-1].refined
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
@@ -251,10 +251,11 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
 
 @pytest.mark.heavy
 def test_packaged_weights_give_the_same_answer():
-    """A part of the demo's film, with trained weights: float32 to rounding, bfloat16 nearly."""
+    """A part of the demo's film, with trained weights: float32 to rounding, reduced nearly."""
     pair = demo_pairs()[0]
     images = [read_image(path)[100:228, 200:456] for path in (pair.image1, pair.image2)]
-    ways = {"plain": "fp32", "fast": "fp32", **({"reduced": "bf16"} if HAS_BF16 else {})}
+    chosen = dicl_flow.load(device="cpu").precision
+    ways = {"plain": "fp32", "fast": "fp32", **({"reduced": chosen} if chosen != "fp32" else {})}
     flows = {
         name: dicl_flow.load(
             device="cpu", precision=precision, backend="plain" if name == "plain" else "fast"

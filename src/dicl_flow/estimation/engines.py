@@ -15,7 +15,9 @@ from ..accelerated.inference import (
     Graphs,
     KernelDiclFlow,
     cudnn_flags,
+    limit_threads,
     network_bytes,
+    processor,
 )
 from ..config import PAPER_LEVELS, Calibration, ModelConfig
 from ..errors import unknown_name
@@ -117,8 +119,13 @@ class CpuEngine(Engine):
     @classmethod
     def best_precision(cls) -> Choice:
         """See `Engine`."""
-        if torch.cpu._is_amx_tile_supported():
+        cpu = processor.ask()
+        if cpu.amx:
             return Choice("bf16", "this processor has AMX")
+        if cpu.acl and cpu.fp16:
+            return Choice("fp16", "for strided layers, as this ARM processor has fp16 arithmetic")
+        if cpu.acl:
+            return Choice("fp32", "this ARM processor has no fp16 arithmetic")
         return Choice("fp32", "this processor has no AMX")
 
 
@@ -165,8 +172,13 @@ def choose_compute(
     backend: str = "auto",
     memory_limit: int | None = None,
 ) -> Compute:
-    """Resolve every "auto" for the network that `config` describes; refuse unknown names."""
+    """Resolve every "auto" for the network that `config` describes; refuse unknown names.
+
+    On a CPU, it also limits torch's threads to the cores that this process may use.
+    """
     place = choose_device(device)
+    if place.type == "cpu":
+        limit_threads()
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
     if precision not in ("auto", *PRECISIONS):

@@ -166,8 +166,9 @@ def load(
     """Return an estimator for a weights file or a packaged name; default: the packaged weights.
 
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
-    `precision` is "auto" (bf16 on CPUs with AMX, fp16 on CUDA with the fast backend, else
-    fp32), "fp32", "bf16" or "fp16"; `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
+    `precision` is "auto" (with the fast backend bf16 on CPUs with AMX, fp16 on ARM CPUs that have
+    it and on CUDA; else fp32), "fp32", "bf16" or "fp16";
+    `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
     `memory_limit`, in bytes, is what an estimate may use (default: most of what is free);
     `quality` is "fast", "normal" or "best", which takes several times longer;
     `full_size` computes frames at full size, where the weights would scale them down; large ones

@@ -1,5 +1,7 @@
 """The accelerated version of the plain network for inference: backend "fast"."""
 
+from . import processor
+from .cores import limit_threads
 from .folded_network import AcceleratedDiclFlow
 from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
@@ -15,6 +17,8 @@ __all__ = [
     "cudnn_flags",
     "fixed_bytes",
     "has_bf16",
+    "limit_threads",
     "network_bytes",
+    "processor",
     "warn_if_emulated",
 ]

@@ -23,6 +23,12 @@ def up_to_cells(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return cells.flatten(0, 1), bias.repeat(4)
 
 
+def cells_to_pixels(cells: Tensor) -> Tensor:
+    """(B, 4·C, H, W) -> (B, C, 2H, 2W)."""
+    phases = cells.unflatten(1, (2, 2, -1))
+    return phases.permute(0, 3, 4, 1, 5, 2).flatten(4, 5).flatten(2, 3)
+
+
 def last_to_cells(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """(1, in, 3, 3), (1,) on pixels -> (8, 4·in, 3, 3), (8,) on cells; the last four are zero."""
     inside = weight.shape[1]
@@ -68,7 +74,10 @@ class ScoreConv(nn.Module):
         pixels = corners.to(self.taps.dtype, memory_format=torch.contiguous_format)
         products = self.taps @ pixels.flatten(0, 4).T
         batch, down, _, across = corners.shape[:4]
-        products = products.view(3, 3, batch, 2 * down, 2 * across)[..., 1:-1, 1:-1]
+        return self._add(products.view(3, 3, batch, 2 * down, 2 * across)[..., 1:-1, 1:-1])
+
+    def _add(self, products: Tensor) -> Tensor:
+        """Add what each pixel adds to its neighbours: (3, 3, B, H, W) -> (B, H, W)."""
         left, rows, right = products.unbind(1)
         rows[..., 1:] += left[..., :-1]
         rows[..., :-1] += right[..., 1:]
@@ -76,6 +85,17 @@ class ScoreConv(nn.Module):
         scores[:, 1:] += above[:, :-1]
         scores[:, :-1] += below[:, 1:]
         return scores.add_(self.bias)
+
+
+class CellScoreConv(ScoreConv):
+    """The last layer after `up_to_cells`, whose maps are in planes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 4·in, H/2, W/2) -> (B, H, W)."""
+        batch, _, down, across = x.shape
+        cells = x.to(self.taps.dtype).contiguous().view(batch, 4, -1, down * across)
+        products = (self.taps @ cells).view(batch, 4 * 9, down, across)
+        return self._add(cells_to_pixels(products).transpose(0, 1).unflatten(0, (3, 3)))
 
 
 def _up_taps(phase: int) -> list[tuple[int, int]]:

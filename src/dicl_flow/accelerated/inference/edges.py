@@ -42,7 +42,7 @@ class Edges:
             found = slice(places.bounds[chunk.start], places.bounds[chunk.stop])
             minus_first, rest = F.embedding(places.first[found], first).chunk(2, 1)
             values = torch.maximum(F.embedding(places.second[found], second), minus_first)
-            rows[places.positions[found] - start] = values.add_(rest)
+            rows[places.positions[found] - start] = values.add_(rest).to(rows.dtype)
 
     def _exact(self, places: Places) -> tuple[Tensor, Tensor]:
         """Return the negated first terms, with what to add to subtract A, and the second terms."""

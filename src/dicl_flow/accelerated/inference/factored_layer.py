@@ -34,8 +34,8 @@ class FactoredLayer(nn.Module):
         self.bias = nn.Buffer(bias.to(dtype))
 
     def prepare(self, features: Tensor) -> Tensor:
-        """Features as both terms take them: in this precision, channels last."""
-        return features.to(self.bias.dtype).contiguous(memory_format=torch.channels_last)
+        """Features as both terms take them."""
+        return self.first_term.prepare(features)
 
     def taps_of_terms(self) -> tuple[Tensor, Tensor]:
         """The weights of A and those of B: (window² · C, channels) each."""

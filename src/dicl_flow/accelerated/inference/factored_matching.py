@@ -4,11 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from ...matching import Matcher, MatchingNet, PairwiseMatcher
-from .cells import ScoreConv, up_to_corners
+from .cells import CellScoreConv, ScoreConv, up_to_cells, up_to_corners
 from .edges import Edges
 from .factored_layer import FactoredLayer
 from .folded_layers import FoldedConv, fold, folded_block
 from .memory import displacements_at_once
+from .winograd import dtype_of_most, has_winograd
 
 
 class FactoredMatcher(Matcher):
@@ -26,28 +27,30 @@ class FactoredMatcher(Matcher):
         net = matcher.net
         assert isinstance(net, MatchingNet)
         self.radius, self.memory_limit = matcher.radius, memory_limit
-        self.first = FactoredLayer(net.first, matcher.radius, dtype, negated=True)
+        most = dtype_of_most(dtype)
+        self.first = FactoredLayer(net.first, matcher.radius, most, negated=True)
         weight, bias = fold(net.down)
         self.down = FoldedConv(net.down.conv, weight, 0 * bias, dtype, relu=True)
-        self.down_of_minus_first = FoldedConv(net.down.conv, -weight, bias, dtype, relu=False)
-        weight, bias = up_to_corners(*fold(net.up))
-        around = nn.Conv2d(weight.shape[1], weight.shape[0], 2, padding=1)
+        self.down_of_minus_first = FoldedConv(net.down.conv, -weight, bias, most, relu=False)
+        by_cells = has_winograd()  # then products with zeros cost nothing
+        weight, bias = (up_to_cells if by_cells else up_to_corners)(*fold(net.up))
+        around = nn.Conv2d(weight.shape[1], len(weight), weight.shape[-1], padding=1)
         self.inner = nn.Sequential(
-            *(folded_block(block, dtype) for block in net.inner),
-            FoldedConv(around, weight, bias, dtype, relu=True),
+            *(folded_block(block, most) for block in net.inner),
+            FoldedConv(around, weight, bias, most, relu=True),
         )
-        self.score = ScoreConv(net.score, dtype)
+        self.score = (CellScoreConv if by_cells else ScoreConv)(net.score, dtype)
 
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps of even sides -> (B, 1, U, V, H, W)."""
         side = 2 * self.radius + 1
         features1, features2 = map(self.first.prepare, (features1, features2))
-        minus_first = self.first.first_term(features1)
-        second = self.first.second_term(features2)
+        minus_first = self.down.prepare(self.first.first_term(features1))
+        second = self.down.prepare(self.first.second_term(features2))
         edges = Edges(self.first, features1, features2, minus_first)
         batch, _, height, width = features1.shape
         step = min(displacements_at_once(minus_first, self.memory_limit), side * side)
-        addend = _repeated(self.down_of_minus_first(minus_first), step)
+        addend = _repeated(self.down.prepare(self.down_of_minus_first(minus_first)), step)
         scores = self.score.bias.new_empty(side * side, batch, height, width)
         for start in range(0, side * side, step):
             chunk = range(start, min(start + step, side * side))

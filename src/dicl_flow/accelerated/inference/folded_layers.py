@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from ...nn import ConvBlock
+from . import processor
+from .cells import cells_to_pixels, up_to_cells
 from .settings import has_bf16
+from .winograd import convolve, is_worth_winograd
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -33,15 +36,20 @@ class FoldedConv(nn.Module):
         self.weight = nn.Buffer(weight.to(dtype).contiguous(memory_format=torch.channels_last))
         self.bias = nn.Buffer(bias.to(dtype))
         self.has_bias = bool(bias.any())  # cuDNN adds it in a separate pass
+        is_3x3 = (*weight.shape[2:], *like.stride) == (3, 3, 1, 1)
+        self._suits_winograd = dtype == torch.float32 and (self.up or is_3x3)
         self._packed: tuple[torch.Size, Tensor] | None = None
+        self._planes: tuple[Tensor, Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the packed weight out of a pickle: its order belongs to this machine."""
-        return {**vars(self), "_packed": None}
+        """Leave copies of the weight out of a pickle: their order belongs to this machine."""
+        return {**vars(self), "_packed": None, "_planes": None}
 
     def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
         """(B, in, H, W) -> (B, out, H', W'); an `addend` of that shape is added before the ReLU."""
-        x = x.to(self.weight.dtype).contiguous(memory_format=torch.channels_last)
+        if self._suits_winograd and addend is None and is_worth_winograd(x):
+            return self._winograd(x)
+        x = self.prepare(x)
         if _onednn_fuses(x):
             return self._onednn(x, addend)
         if x.is_cuda and self.relu and not self.up and x.dtype != torch.float64:
@@ -54,6 +62,21 @@ class FoldedConv(nn.Module):
             y = F.conv2d(x, self.weight, bias, self.stride, self.padding, self.dilation)
         y = y if addend is None else y.add_(addend)
         return y.relu_() if self.relu else y
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Return `x` in the precision of the weight, channels last."""
+        return x.to(self.weight.dtype).contiguous(memory_format=torch.channels_last)
+
+    def _winograd(self, x: Tensor) -> Tensor:
+        if self._planes is None:
+            values = (self.weight, self.bias)
+            weight, bias = up_to_cells(*values) if self.up else values
+            self._planes = (weight.contiguous(), bias)
+        dilation = self.dilation[0]
+        down, across = (side - dilation for side in self.padding)
+        x = F.pad(x, [across, across, down, down]) if down or across else x
+        y = convolve(x.float(), *self._planes, dilation, relu=self.relu)
+        return cells_to_pixels(y) if self.up else y
 
     def _onednn(self, x: Tensor, addend: Tensor | None) -> Tensor:
         after = "relu" if self.relu else "none"
@@ -100,7 +123,7 @@ class FoldedConv(nn.Module):
 
 
 def _onednn_fuses(x: Tensor) -> bool:
-    if x.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if x.device.type != "cpu" or not processor.ask().onednn:
         return False
     return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and has_bf16(x.device))
 

@@ -14,8 +14,9 @@ from ...nn import ContextNet, ConvBlock, FeaturePyramid
 from ...ops import resize
 from .factored_matching import FactoredMatcher
 from .folded_layers import FoldedConv, fold, folded, is_reduced, with_remainder
+from .winograd import dtype_of_most
 
-_COARSE = 32
+_COARSE, _COARSE_IF_SUMMED = 32, 16
 
 
 class ImageConv(FoldedConv):
@@ -86,13 +87,16 @@ class AcceleratedDiclFlow(DiclFlow):
                 f"host {model.config.host!r} with matcher {model.config.matcher!r} has no "
                 f"accelerated version; use `backend='plain'`"
             )
+        device = device or next(model.parameters()).device
+        most = dtype_of_most(dtype, device)
+        dtypes = (_level_dtype(dtype, most, stride) for stride in model.config.strides)
         levels = [
-            self._make_level(cast(DiclLevel, level), _level_dtype(dtype, stride), memory_limit)
-            for stride, level in zip(model.config.strides, model.levels.values(), strict=True)
+            self._make_level(cast(DiclLevel, level), level_dtype, memory_limit)
+            for level, level_dtype in zip(model.levels.values(), dtypes, strict=True)
         ]
-        pyramid = self._make_pyramid(cast(FeaturePyramid, model.features), dtype)
+        pyramid = self._make_pyramid(cast(FeaturePyramid, model.features), most)
         super().__init__(model.config, pyramid, levels)
-        self.to(device or next(model.parameters()).device).eval()
+        self.to(device).eval()
 
     def forward(
         self, image1: Tensor, image2: Tensor, initial: InitialFlow | None = None
@@ -106,7 +110,8 @@ class AcceleratedDiclFlow(DiclFlow):
     def _make_level(level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
         assert isinstance(level.matcher, PairwiseMatcher)
         projection = copy.deepcopy(level.projection).to(torch.promote_types(dtype, torch.float32))
-        context = None if level.context is None else FoldedContext(level.context, dtype)
+        most, context = dtype_of_most(dtype), level.context
+        context = None if context is None else FoldedContext(context, most)
         return DiclLevel(FactoredMatcher(level.matcher, dtype, memory_limit), projection, context)
 
     @staticmethod
@@ -117,6 +122,11 @@ class AcceleratedDiclFlow(DiclFlow):
         return accelerated
 
 
-def _level_dtype(dtype: torch.dtype, stride: int) -> torch.dtype:
-    """Coarse levels cost little, and the rounding of bfloat16 is multiplied by their stride."""
+def _level_dtype(dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:
+    """Coarse levels cost little, and their rounding is multiplied by their stride.
+
+    That of bfloat16 is too much at some, and where sums are float16, too, at more of them.
+    """
+    if most != dtype:
+        return most if stride >= _COARSE_IF_SUMMED else dtype
     return torch.float32 if dtype == torch.bfloat16 and stride >= _COARSE else dtype

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...errors import InputError
+from .winograd import dtype_of_most
 
 _AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in the processor's cache
 # Elsewhere more at once is faster: at least these bytes and this number of displacements.
@@ -34,7 +35,7 @@ def network_bytes(dtype: torch.dtype, device: torch.device, *, fast: bool) -> in
     """Bytes for each pixel of a pair at the peak; the plain network keeps all displacements."""
     table = _FAST if fast else _PLAIN
     constant, numbers = table.get(device.type, table["cuda"])
-    return constant + numbers * dtype.itemsize
+    return constant + numbers * (dtype_of_most(dtype, device) if fast else dtype).itemsize
 
 
 def fixed_bytes(image: Tensor, device: torch.device) -> int:

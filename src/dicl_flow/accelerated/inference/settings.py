@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from ...errors import SlowWarning
+from . import processor
 
 
 def cudnn_flags(**changes: bool) -> AbstractContextManager[None]:
@@ -20,10 +21,7 @@ def cudnn_flags(**changes: bool) -> AbstractContextManager[None]:
 
 def has_bf16(device: torch.device) -> bool:
     """Whether `device` has bfloat16 arithmetic; a CPU without it emulates it, very slowly."""
-    if device.type != "cpu":
-        return True
-    onednn = torch.backends.mkldnn.is_available()
-    return onednn and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return device.type != "cpu" or processor.ask().bf16
 
 
 def warn_if_emulated(precision: str, device: torch.device, instead: str) -> None:

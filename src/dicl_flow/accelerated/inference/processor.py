@@ -1,0 +1,43 @@
+"""What this machine's CPU can do: the one place that asks."""
+
+import os
+from functools import cache
+from typing import NamedTuple
+
+import torch
+
+
+class Processor(NamedTuple):
+    """What decides how to compute."""
+
+    onednn: bool = False
+    """torch has oneDNN."""
+    amx: bool = False
+    """oneDNN has matrix units for bfloat16."""
+    bf16: bool = False
+    """oneDNN computes in bfloat16; else it is emulated, very slowly."""
+    fp16: bool = False
+    """The same in float16."""
+    acl: bool = False
+    """oneDNN calls the Arm Compute Library, and torch has NNPACK, too."""
+
+
+@cache
+def ask() -> Processor:
+    """Ask torch."""
+    onednn = torch.backends.mkldnn
+    if not onednn.is_available():
+        return Processor()
+    return Processor(
+        onednn=True,
+        amx=torch.cpu._is_amx_tile_supported() and _may_use_amx(),
+        bf16=torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        fp16=torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+        acl=onednn.is_acl_available() and torch._nnpack_available(),
+    )
+
+
+def _may_use_amx() -> bool:
+    """Whether the variable that limits oneDNN's instructions, which torch ignores, allows AMX."""
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "ALL"
+    return limit.upper() in ("ALL", "DEFAULT") or "AMX" in limit.upper()
