@@ -1,7 +1,8 @@
 """The parts that hosts are built from."""
 
-from .blocks import SLOPE, ConvBlock, LeakyBlock, apply_in_float32, dilated_net, initialize
+from .blocks import SLOPE, ConvBlock, LeakyBlock, apply_in_float32, dilated_net
 from .context import ContextNet
+from .initial_values import initialize, without_values
 from .psp import PspPyramid
 from .pyramid import FeaturePyramid, Merge
 from .volume import SeparableConv, VolumeFilter
@@ -19,4 +20,5 @@ __all__ = [
     "apply_in_float32",
     "dilated_net",
     "initialize",
+    "without_values",
 ]

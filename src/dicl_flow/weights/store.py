@@ -170,10 +170,10 @@ def leave_out(weights: Weights, start: Path, parts: tuple[str, ...]) -> Weights:
 
 def load_model(weights: Weights) -> "FlowNetwork":
     """Build the network of `weights` in float32 and load them, strictly."""
-    from ..models import build
+    from ..models import build_to_load
 
-    model = build(weights.config)
-    check_keys(weights.tensors, model)
+    model = build_to_load(weights.config)
+    check_keys(weights.tensors, model)  # all that the network has: nothing stays without a value
     model.load_state_dict(dict(weights.tensors), strict=True)
     return model.eval()
 
@@ -213,10 +213,10 @@ def _in_order(data: bytes) -> bytes:
     header, tensors = _split(data)
     text = json.dumps(header, sort_keys=True).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8
-    return struct.pack("<Q", len(text)) + text + tensors
+    return b"".join([struct.pack("<Q", len(text)), text, tensors])
 
 
-def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Split a .safetensors file into header and tensors."""
+def _split(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Split a .safetensors file into header and tensors, which are not copied."""
     (length,) = struct.unpack("<Q", data[:8])
-    return json.loads(data[8 : 8 + length]), data[8 + length :]
+    return json.loads(data[8 : 8 + length]), memoryview(data)[8 + length :]
