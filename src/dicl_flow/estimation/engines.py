@@ -76,6 +76,10 @@ class Engine(ABC):
         """The same computation, recorded for each shape of its inputs where that is faster."""
         return computation
 
+    def once(self) -> Choice:
+        """How a single pair is computed, and why."""
+        return Choice("as it comes", "nothing is prepared for a shape on this device")
+
     def bytes_per_pixel(self) -> int:
         """Memory that each pixel of a pair needs at the size that the network sees."""
         return network_bytes(self.compute.dtype, self.compute.device, fast=True)
