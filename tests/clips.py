@@ -50,11 +50,12 @@ class KnownMotion:
 
     motion = (4.0, 0.0)
 
-    def __init__(self, estimator=None, *, backward=True):
-        self.estimator, self.backward, self._first = estimator, backward, True
+    def __init__(self, estimator=None, *, backward=True, sharpness=False):
+        self.estimator, self.backward, self.sharpness = estimator, backward, sharpness
+        self._first = True
 
     def fresh(self):
-        return KnownMotion(self.estimator, backward=self.backward)
+        return KnownMotion(self.estimator, backward=self.backward, sharpness=self.sharpness)
 
     def restart(self):
         self._first = True
@@ -64,8 +65,9 @@ class KnownMotion:
         if first:
             return None
         brightness = float(image.mean()) / np.iinfo(image.dtype).max
-        answer = torch.ones(1, 6 if self.backward else 3, *image.shape[:2])
-        for channel, sign in ((0, 1), (3, -1))[: 1 + self.backward]:
+        channels = 3 + self.sharpness
+        answer = torch.ones(1, channels * (1 + self.backward), *image.shape[:2])
+        for channel, sign in ((0, 1), (channels, -1))[: 1 + self.backward]:
             there = torch.tensor(self.motion) + brightness / 40
             answer[:, channel : channel + 2] = sign * there[:, None, None]
         return answer

@@ -1,5 +1,6 @@
 import json
 import tarfile
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from bulk_runs import (
 )
 from clips import read_rows, write_video
 
+import dicl_flow
 from dicl_flow.bulk import claims, local, segments
 from dicl_flow.bulk.claims import Claim
 from dicl_flow.bulk.decoding import Decoder
 from dicl_flow.bulk.folders import list_rows
-from dicl_flow.bulk.job import Settings
+from dicl_flow.bulk.job import Settings, sha256_of
 from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, read_manifest, write_manifest
 from dicl_flow.bulk.scores import measure, to_grid
 from dicl_flow.bulk.segments import finished, marker_name
@@ -31,6 +33,7 @@ from dicl_flow.bulk.storage import open_storage
 from dicl_flow.bulk.tables import encode_table
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.errors import InputError
+from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.files import read_flow, read_image
 from dicl_flow.video import Moment, Selection, lock, open_source
 from dicl_flow.video.sources import video_from
@@ -167,8 +170,8 @@ def test_wrong_settings_are_refused(settings, message):
 @pytest.mark.parametrize("min_confidence", [0.0, 0.3])
 def test_measured_numbers_are_those_of_numpy(min_confidence):
     generator = torch.Generator().manual_seed(0)
-    answer = torch.randn(1, 3, 30, 50, generator=generator)
-    answer[:, 2] = torch.rand(30, 50, generator=generator)
+    answer = torch.randn(1, 4, 30, 50, generator=generator)
+    answer[:, 2:] = torch.rand(2, 30, 50, generator=generator)
     numbers = measure(answer, min_confidence).numpy()
     known = answer[0, 2].numpy() >= min_confidence
     vectors = answer[0, :2].numpy()[:, known].astype(np.float64)
@@ -176,22 +179,22 @@ def test_measured_numbers_are_those_of_numpy(min_confidence):
     expected = [
         *(lengths.mean(), *vectors.mean(1), (lengths > 0.5).mean()),
         *np.percentile(lengths, [50, 95]),
-        *(lengths.max(), known.mean(), answer[0, 2].mean()),
+        *(lengths.max(), known.mean(), answer[0, 2].mean(), answer[0, 3].mean()),
     ]
-    assert numbers[:9] == pytest.approx(expected, rel=1e-4)
-    assert np.isnan(numbers[9])  # the occluded share needs both directions
-    assert measure(torch.cat([answer, -answer], 1)).numpy()[9] >= 0
+    assert numbers[:10] == pytest.approx(expected, rel=1e-4)
+    assert np.isnan(numbers[10])  # the occluded share needs both directions
+    assert measure(torch.cat([answer, -answer], 1)).numpy()[10] >= 0
 
 
 def test_large_frames_are_measured_on_a_grid():
     generator = torch.Generator().manual_seed(0)
-    answer = torch.rand(1, 3, 600, 900, generator=generator)
+    answer = torch.rand(1, 4, 600, 900, generator=generator)
     answer[0, 0] += 4 * torch.linspace(0, 1, 900)
     numbers = measure(answer).numpy()
     lengths = np.hypot(*answer[0, :2].numpy())
     assert numbers[4:6] == pytest.approx(np.percentile(lengths, [50, 95]), rel=0.01)
     assert numbers[6] == lengths.max()
-    small = numbers[10:].reshape(2, 64, 96)
+    small = numbers[11:].reshape(2, 64, 96)
     assert small[0].mean(0) == pytest.approx(np.linspace(0.5, 4.5, 96), abs=0.1)
 
 
@@ -259,6 +262,20 @@ def test_a_run_writes_what_was_asked_for(tmp_path, pairs, known):
     assert read_image(out / "summary.png").ndim == 3
 
 
+@pytest.mark.parametrize("occlusion", [False, True])
+def test_the_tables_have_the_sharpness_of_the_match(tmp_path, pairs, small_weights, occlusion):
+    job, plan = make_job(pairs, tmp_path / "out", sha256_of(small_weights), occlusion=occlusion)
+    run_bulk(replace(job, weights=str(small_weights)), plan)
+    estimator = dicl_flow.load(small_weights, "cpu", backend="plain")
+    rows, clips = table(tmp_path / "out"), table(tmp_path / "out", "clips")
+    for names, row, clip in zip(PAIRS, rows, clips, strict=True):
+        images = (image_batch(tmp_path / name)[0] for name in names)
+        entropy = estimator.measure(*images)[1][:, 0]
+        assert float(row["sharpness"]) == pytest.approx(float(1 - entropy.mean()), abs=1e-4)
+        assert clip["sharpness"] == row["sharpness"]
+        assert (row["occluded"] != "") == occlusion
+
+
 def test_only_what_is_missing_or_damaged_is_computed(tmp_path, pairs, known):
     out = tmp_path / "out"
     job, plan = make_job(pairs, out, segment=1)
@@ -284,6 +301,8 @@ def test_other_settings_on_an_output_are_refused_by_name(tmp_path, pairs, known)
     run_bulk(*make_job(pairs, out))
     with pytest.raises(InputError, match="`occlusion` was off and is on now"):
         run_bulk(*make_job(pairs, out, occlusion=True))
+    with pytest.raises(InputError, match="`tables` was 1 and is 2 now"):
+        run_bulk(*make_job(pairs, out, tables=2))
     write_pairs(pairs, PAIRS[:2])
     with pytest.raises(InputError, match=r"`manifest` was .{12}… and is"):
         run_bulk(*make_job(pairs, out))

@@ -13,6 +13,7 @@ import dicl_flow
 from dicl_flow.accelerated.inference import AcceleratedDiclFlow, memory
 from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
 from dicl_flow.accelerated.inference.folded_layers import folded_block
+from dicl_flow.accelerated.inference.recordings import BYTES_KEPT, MOST_KEPT, surplus
 from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
@@ -264,3 +265,19 @@ def test_packaged_weights_give_the_same_answer():
     assert distance["fast"].mean() <= 1e-3
     assert (distance["fast"] > 2e-2).mean() <= 1e-4
     assert distance.get("reduced", np.zeros(1)).mean() <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dropped"),
+    [
+        ({"only": 3 * BYTES_KEPT}, []),
+        ({"old": 1, "new": BYTES_KEPT - 1}, []),
+        ({"old": 1, "new": BYTES_KEPT}, ["old"]),
+        ({"a": 1, "b": BYTES_KEPT, "c": 1, "d": 1}, ["a", "b"]),
+        ({"a": BYTES_KEPT, "b": 1, "c": 2 * BYTES_KEPT}, ["a", "b"]),
+        (dict.fromkeys(range(MOST_KEPT), 1), []),
+        (dict.fromkeys(range(MOST_KEPT + 2), 1), [0, 1]),
+    ],
+)
+def test_the_oldest_recordings_go_if_there_are_too_many_or_too_large_ones(sizes, dropped):
+    assert surplus(sizes) == dropped

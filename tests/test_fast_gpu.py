@@ -77,7 +77,7 @@ def test_shapes_come_and_go(model):
         reference = first.setdefault((batch, height, width), flow)
         torch.testing.assert_close(flow, reference, atol=2e-2, rtol=0)
     assert isinstance(estimator.answers._one_way, Graphs)
-    assert len(estimator.answers._one_way._recordings) == 4
+    assert len(estimator.answers._one_way._recordings) == len(first)
 
 
 def test_a_result_outlives_the_next_call(model):

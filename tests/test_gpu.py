@@ -6,6 +6,7 @@ from itertools import chain, cycle, repeat
 import pytest
 import torch
 
+from dicl_flow.accelerated.inference import Graphs
 from dicl_flow.config import (
     MATCHERS,
     AugmentConfig,
@@ -19,6 +20,7 @@ from dicl_flow.config import (
 )
 from dicl_flow.data import FlowBatch
 from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.sequence import FlowSequence
 from dicl_flow.models import build
 from dicl_flow.render import Renderer, load_textures
 from dicl_flow.training import Processes, Trainer, end_point_error
@@ -62,6 +64,32 @@ def test_estimator_gives_the_same_flow_on_both_devices(checkpoint, golden_images
         for device in ("cpu", "cuda")
     ]
     assert abs(flows[0] - flows[1]).max() <= 5e-2
+
+
+def test_the_batches_of_a_server_are_recorded_once_each(model, monkeypatch):
+    """Two sizes by turns, in batches of 1, 2, 4 and 8."""
+    recorded, record = [], Graphs._record
+    monkeypatch.setattr(Graphs, "_record", lambda *x: recorded.append(x[1][0].shape) or record(*x))
+    estimator = FlowEstimator(model.float(), "cuda", "fp16", "fast")
+    shapes = [(batch, 3, *size) for batch in (1, 2, 4, 8) for size in ((128, 192), (192, 128))]
+    for shape in 2 * shapes:
+        assert len(estimator.estimate(*torch.rand(2, *shape)).flow) == shape[0]
+    assert recorded == shapes
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_sharpness_of_the_match_is_recorded_too(model, golden_images, backward):
+    frames, found = [((image[0].float() + 1) / 2).cpu() for image in golden_images], []
+    for precision, backend in (("fp32", "plain"), ("fp16", "fast")):
+        estimator = FlowEstimator(model.float(), "cuda", precision, backend)
+        sequence = FlowSequence(estimator, backward=backward, sharpness=True)
+        for frame in (*frames, *frames):  # the last ones are replays
+            answer = sequence.advance(frame)
+        found.append(answer[:, 3::4])
+    plain, fast = found
+    assert fast.shape[1] == 1 + backward
+    assert plain.std() > 0
+    assert (plain - fast).abs().mean() <= 0.02
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

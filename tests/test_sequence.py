@@ -12,7 +12,9 @@ from dicl_flow import FlowSequence
 from dicl_flow.accelerated.inference import network_bytes
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.models import build
+from dicl_flow.ops import resize
 
 FRAMES, _ = fake_trees.moving_frames(4, (40, 56))
 PLAIN_BYTES = network_bytes(torch.float32, torch.device("cpu"), fast=False)
@@ -87,6 +89,60 @@ def test_frames_too_large_for_the_memory_are_tiled_as_pairs_are(backward):
     np.testing.assert_array_equal(found.flow, expected.flow)
     if backward:
         same_both_ways(found, expected)
+
+
+def sharpness_of(estimator, *frames):
+    """One minus the entropy of the finest match, from the network itself."""
+    images = [torch.tensor(frame).permute(2, 0, 1)[None] / 127.5 - 1 for frame in frames]
+    (height, width), multiple = images[0].shape[-2:], estimator.model.config.pad_multiple
+    edges = (0, -width % multiple, 0, -height % multiple)
+    padded = [torch.nn.functional.pad(image, edges, mode="replicate") for image in images]
+    with torch.no_grad():
+        entropy = estimator.model(*padded)[-1].entropy
+    return 1 - resize(entropy, padded[0].shape[-2:])[0, 0, :height, :width]
+
+
+@pytest.mark.parametrize("backend", ["plain", "fast"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_sharpness_of_the_match_follows_flow_and_confidence(backend, backward):
+    estimator, plain = small(backend), small("plain")
+    usual = FlowSequence(estimator, backward=backward)
+    sharp = FlowSequence(estimator, backward=backward, sharpness=True).fresh()
+    for frame in FRAMES[:2]:
+        without, found = usual.advance(frame), sharp.advance(frame)
+    ways = [FRAMES[:2], FRAMES[1::-1]][: 1 + backward]
+    assert found.shape[1] == 4 * len(ways)
+    assert torch.equal(torch.cat([way[:, :3] for way in found.split(4, 1)], 1), without)
+    for way, frames in zip(found.split(4, 1), ways, strict=True):
+        np.testing.assert_allclose(way[0, 3], sharpness_of(plain, *frames), **ROUNDING)
+        assert way[0, 3].min() < way[0, 3].max() <= 1
+    assert not sharp.advance(np.zeros_like(FRAMES[0])).any()  # nothing can be matched
+
+
+@pytest.mark.parametrize("quality", ["fast", "best"])
+def test_the_sharpness_is_that_of_the_last_pass(quality):
+    torch.manual_seed(0)
+    estimator = FlowEstimator(build(replace(SMALL, padding="resize")), "cpu", quality=quality)
+    sequence = FlowSequence(estimator, sharpness=True)
+    sequence.advance(FRAMES[0])
+    found = sequence.advance(FRAMES[1])
+    images = (image_batch(frame)[0] for frame in FRAMES[:2])
+    entropy = estimator.measure(*images)[1][:, 0]
+    np.testing.assert_allclose(found[:, 3], 1 - entropy, **ROUNDING)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_sharpness_in_tiles_is_near_that_of_the_whole(backward):
+    frames, _ = fake_trees.moving_frames(2, (32, 272))
+    found = []
+    for memory_limit in (32 * 256 * PLAIN_BYTES, None):
+        estimator = small("plain", memory_limit=memory_limit, matcher="dot")
+        sequence = FlowSequence(estimator, backward=backward, sharpness=True)
+        sequence.advance(frames[0])
+        found.append(sequence.advance(frames[1])[:, 3::4])
+    tiled, whole = found
+    assert tiled.shape[1] == 1 + backward
+    assert 0 < (tiled - whole).abs().mean() < 0.1 * whole.mean()
 
 
 def test_after_a_restart_the_next_frame_is_a_first_one():

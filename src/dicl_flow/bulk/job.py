@@ -48,6 +48,8 @@ class Settings:
     """What reads videos: pyav or opencv."""
     segment: int = 256
     """How many flows are written at a time, at least if clips are short."""
+    tables: int = 1
+    """What columns the tables have: a change of them gets the next number, so that none mix."""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -158,7 +160,9 @@ def read_settings(storage: Storage, out: str) -> tuple[Settings, dict[str, Any]]
     try:
         return Settings(**{name: found.pop(name) for name in names}), found
     except KeyError as error:
-        raise InputError(f"{out}/{FILE} is damaged: it has no {error}") from None
+        raise InputError(
+            f"{out}/{FILE} has no {error}: another version of dicl-flow wrote it, or it is damaged"
+        ) from None
 
 
 def _word(value: Any) -> str:

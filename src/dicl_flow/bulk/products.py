@@ -30,6 +30,7 @@ CLIP_TYPES: dict[str, type] = {
     "mean_share": float,
     "moving_share": float,
     "confidence": float,
+    "sharpness": float,
     "explained": float,
     "status": str,
     "weights": str,
@@ -81,7 +82,8 @@ class Products:
         mine, self._ended = self._flows[self._ended :], len(self._flows)
         good = [flow for flow in mine if flow["status"] == OK]
         problem = next((flow["status"] for flow in mine if flow["status"] != OK), OK)
-        names = ("mean_length", "mean_share", "moving_share", "confidence", "explained")
+        scores = ("confidence", "sharpness", "explained")
+        names = ("mean_length", "mean_share", "moving_share", *scores)
         longest = [flow["max_length"] for flow in good if flow.get("max_length") is not None]
         self._clips.append(
             {

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..estimation.occlusion import find_occlusion
+from ..estimation.result import unpack
 from ..files import Array
 from ..video.cuts import is_unexplained, small_grey, small_size, small_unexplained
 
@@ -33,6 +34,7 @@ TYPES: dict[str, type] = {
     "moving_share": float,
     "density": float,
     "confidence": float,
+    "sharpness": float,
     "occluded": float,
     "explained": float,
     "scene_cut": bool,
@@ -44,15 +46,16 @@ LENGTHS = ("mean", "median", "p95", "max")
 _MOVING = 0.5  # px, as in the statistics of a video
 _SAMPLES = 2**16  # lengths that are sorted, at least, if a frame has more: a GPU sorts slowly
 _FINER = 4  # how much finer than the small flow the pixels are that it is the mean of
-_NUMBERS = 10  # in front of the small flow
+_NUMBERS = 11  # in front of the small flow
 
 
 def measure(answer: Tensor, min_confidence: float = 0.0) -> Tensor:
-    """Packed estimate (1, 3 or 6, H, W) -> the numbers and the small flow that `describe` reads.
+    """Packed estimate (1, 4 or 8, H, W) -> the numbers and the small flow for a `Describer`.
 
     One tensor, because a recording has one output, and without waiting for the device.
     """
-    flow, confidence = answer[0, :2], answer[0, 2]
+    forward, *backward = unpack(answer)
+    flow, confidence, sharpness = answer[0, :2], answer[0, 2], answer[0, 3]
     length = torch.hypot(flow[0], flow[1])
     small = _small(flow)
     known = confidence >= min_confidence if min_confidence > 0 else None
@@ -62,11 +65,12 @@ def measure(answer: Tensor, min_confidence: float = 0.0) -> Tensor:
     else:
         count, flow, length = known.sum(), flow * known, length * known
     occluded = torch.full_like(length[0, 0], torch.nan)
-    if answer.shape[1] == 6:
-        occluded = find_occlusion(answer[:, :2], answer[:, 3:5]).float().mean()
+    if backward:
+        occluded = find_occlusion(forward.flow, backward[0].flow).float().mean()
     means = torch.stack([length.sum(), *flow.sum((1, 2)), (length > _MOVING).sum()]) / count
-    others = [length.amax(), count / length.numel(), confidence.mean(), occluded]
-    return torch.cat([means, quantiles, torch.stack(others), small.flatten()])
+    scores = [confidence.mean(), sharpness.mean(), occluded]
+    others = torch.stack([length.amax(), count / length.numel(), *scores])
+    return torch.cat([means, quantiles, others, small.flatten()])
 
 
 def _small(flow: Tensor) -> Tensor:
@@ -107,9 +111,7 @@ class Describer:
     def __call__(self, numbers: Array, image1: Array, image2: Array) -> dict[str, Any]:
         """Return the entries of a flow that do not name it."""
         height, width = image1.shape[:2]
-        mean, x, y, moving, median, p95, longest, density, confidence, occluded = map(
-            float, numbers[:_NUMBERS]
-        )
+        mean, x, y, moving, median, p95, longest, density, *scores = map(float, numbers[:_NUMBERS])
         entries: dict[str, Any] = {"width": width, "height": height}
         if density:
             diagonal = hypot(width, height)
@@ -117,7 +119,8 @@ class Describer:
                 entries[f"{name}_length"], entries[f"{name}_share"] = value, value / diagonal
             entries |= {"direction": degrees(atan2(y, x)), "moving_share": moving}
         explained = 1 - self._unexplained(numbers[_NUMBERS:], image1, image2)
-        entries |= {"density": density, "confidence": confidence, "occluded": occluded}
+        names = ("density", "confidence", "sharpness", "occluded")
+        entries |= dict(zip(names, (density, *scores), strict=True))
         entries |= {"explained": explained, "scene_cut": is_unexplained(1 - explained)}
         return {name: _rounded(value) for name, value in entries.items()}
 
@@ -142,7 +145,7 @@ def _rounded(value: Any) -> Any:
 
 
 def to_grid(answer: Tensor, grid: int, min_confidence: float = 0.0) -> Tensor:
-    """Packed estimate (1, 3 or 6, H, W) -> flow (2, h, w), the mean of known vectors of squares."""
+    """Packed estimate (1, K, H, W) -> flow (2, h, w), the mean of known vectors of squares."""
     flow, known = answer[:, :2], answer[:, 2:3] >= min_confidence
     if grid == 1:
         return flow[0].masked_fill(~known[0], torch.nan)

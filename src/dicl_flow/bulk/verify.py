@@ -16,7 +16,7 @@ from .segments import MARKERS, Marker, read_marker
 from .storage import Storage
 from .tables import decode_table
 
-_COMPARED = ("mean_length", "median_length", "p95_length", "max_length", "confidence")
+_COMPARED = ("mean_length", "median_length", "p95_length", "max_length", "confidence", "sharpness")
 _TOLERANCE = 0.01  # relative, and in px: other devices and numbers of threads round differently
 
 

@@ -155,7 +155,7 @@ class _Sequences:
     """The flow of pairs; a frame that two pairs share passes through the feature net once."""
 
     def __init__(self, estimator: FlowEstimator, *, backward: bool) -> None:
-        self._make = partial(FlowSequence, estimator, backward=backward)
+        self._make = partial(FlowSequence, estimator, backward=backward, sharpness=True)
         self._by_size: OrderedDict[tuple[int, ...], FlowSequence] = OrderedDict()
         self._last: Array | None = None
 

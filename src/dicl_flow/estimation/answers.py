@@ -7,21 +7,32 @@ from torch import Tensor
 
 from ..config import Calibration
 from ..ops import resize
-from .confidence import find_cues
+from .confidence import find_confidence, find_cues
 from .engines import Engine
 from .feeding import Size, size_of
 from .gate import gate
 from .passes import Found
 from .plan import Plan
-from .result import Estimate, pack
+from .result import pack
 from .tiling import Tiles, in_tiles
 
 
 class Answers:
-    """Called with two (B, 3, H, W) images in [0, 1], it gives their packed estimate."""
+    """Called with two (B, 3, H, W) images in [0, 1], it gives their packed estimate.
 
-    def __init__(self, engine: Engine, plan: Plan, calibration: Calibration | None) -> None:
+    With `sharpness`, that of the match is in it too: 4 channels in each direction, not 3.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        calibration: Calibration | None,
+        *,
+        sharpness: bool = False,
+    ) -> None:
         self._engine, self._plan, self._calibration = engine, plan, calibration
+        self._sharpness = sharpness
         self._device = engine.compute.device
         self._connect()
 
@@ -37,7 +48,7 @@ class Answers:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickles, which another process may open: all but what `_connect` makes."""
-        kept = ("_engine", "_plan", "_calibration", "_device")
+        kept = ("_engine", "_plan", "_calibration", "_sharpness", "_device")
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -101,7 +112,9 @@ class Answers:
     def _finish(self, found: Found) -> Tensor:
         """The packed estimate of the last pass, at the size of the frames."""
         feeding, size = self._plan.last, size_of(found.flow)
-        confidence = feeding.unfit(self._confidence(*found.view), size)
+        scores = [self._confidence(*found.view)]
+        if self._sharpness:
+            scores.append(find_confidence(*found.view, calibration=None))
         _, *images = found.view
         seen = (feeding.without_padding(image, size) for image in images)  # it is no texture
-        return gate(pack([Estimate(found.flow, confidence)]), *seen)
+        return gate(pack(found.flow, *(feeding.unfit(score, size) for score in scores)), *seen)

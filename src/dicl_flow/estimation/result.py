@@ -1,6 +1,6 @@
 """What users get: flow, confidence and occlusion, as arrays or as tensors on the device."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -24,14 +24,18 @@ class Estimate(NamedTuple):
     """(B, 1, H, W) float32 in [0, 1]."""
 
 
-def pack(estimates: Sequence[Estimate]) -> Tensor:
-    """One direction or both -> (B, 3 or 6, H, W): a recording and a tile have one output."""
-    return torch.cat([part for estimate in estimates for part in estimate], 1)
+def pack(flow: Tensor, confidence: Tensor, *sharpness: Tensor) -> Tensor:
+    """One direction -> (B, 3 or 4, H, W): a recording and a tile have one output.
+
+    Sharpness, (B, 1, H, W) in [0, 1], is one minus the entropy of the finest match.
+    """
+    return torch.cat([flow, confidence, *sharpness], 1)
 
 
 def unpack(packed: Tensor) -> list[Estimate]:
-    """Undo `pack`."""
-    return [Estimate(*part.split([2, 1], 1)) for part in packed.split(3, 1)]
+    """Undo `pack`, of one direction or of both, one after the other; sharpness is left out."""
+    channels = 3 if packed.shape[1] in (3, 6) else 4
+    return [Estimate(part[:, :2], part[:, 2:3]) for part in packed.split(channels, 1)]
 
 
 @dataclass(frozen=True)

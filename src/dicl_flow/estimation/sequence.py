@@ -19,11 +19,15 @@ class FlowSequence:
     ...     result = sequence.push(frame)  # None for the first frame
 
     Each frame passes through the feature net once. Memory does not grow with the frames.
-    With `backward`, results have the backward flow and occlusion too.
+    With `backward`, results have the backward flow and occlusion too; with `sharpness`, packed
+    estimates have that of the match.
     """
 
-    def __init__(self, estimator: FlowEstimator, *, backward: bool = False) -> None:
-        self.estimator, self.backward = estimator, backward
+    def __init__(
+        self, estimator: FlowEstimator, *, backward: bool = False, sharpness: bool = False
+    ) -> None:
+        self.estimator, self.backward, self.sharpness = estimator, backward, sharpness
+        self._answers = estimator.sharp_answers if sharpness else estimator.answers
         self._prepare = estimator.engine.record(self._packed)
         self._match = estimator.engine.record(self._match_packed)
         self._layout: Layout = []
@@ -38,9 +42,9 @@ class FlowSequence:
 
     @torch.inference_mode()
     def advance(self, frame: Image) -> Tensor | None:
-        """Do the same, but return the packed estimate (1, 3, H, W), on the device.
+        """Do the same, but return the packed estimate (1, 3 or 4, H, W), on the device.
 
-        With `backward`, (1, 6, H, W): those of the backward flow follow.
+        With `backward`, twice the channels: those of the backward flow follow.
         """
         image, is_batch = image_batch(frame, self.estimator.device)
         if is_batch:
@@ -51,7 +55,7 @@ class FlowSequence:
             return None
         if self._whole:
             return self._match(last, self._last)
-        return self.estimator.answers(last, image, backward=self.backward)
+        return self._answers(last, image, backward=self.backward)
 
     def restart(self) -> None:
         """Forget the previous frame: the next one counts as the first."""
@@ -59,12 +63,12 @@ class FlowSequence:
 
     def fresh(self) -> "FlowSequence":
         """Another sequence of the same estimator, for frames of another size."""
-        return FlowSequence(self.estimator, backward=self.backward)
+        return FlowSequence(self.estimator, backward=self.backward, sharpness=self.sharpness)
 
     def _check_size(self, image: Tensor) -> None:
         size = (image.shape[-2], image.shape[-1])
         if self._size is None:
-            self._size, self._whole = size, self.estimator.fits(image)
+            self._size, self._whole = size, self._answers.tiles.size(image) == size
         if size != self._size:
             raise InputError(
                 f"the frames of a sequence must have one size, got {size[1]}x{size[0]} "
@@ -73,7 +77,7 @@ class FlowSequence:
 
     def _packed(self, image: Tensor) -> Tensor:
         """What `match` needs of a frame as one tensor of bytes: a recording has one output."""
-        parts = self.estimator.answers.prepare(image)
+        parts = self._answers.prepare(image)
         self._layout = [(part.shape, part.stride(), part.dtype) for part in parts]
         in_memory_order = (part.as_strided((part.numel(),), (1,)) for part in parts)
         return torch.cat([part.view(torch.uint8) for part in in_memory_order])
@@ -81,10 +85,10 @@ class FlowSequence:
     def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
         assert self._size is not None
         before, after = self._unpacked(first), self._unpacked(second)
-        there = self.estimator.answers.match(before, after, self._size)
+        there = self._answers.match(before, after, self._size)
         if not self.backward:
             return there
-        return torch.cat([there, self.estimator.answers.match(after, before, self._size)], 1)
+        return torch.cat([there, self._answers.match(after, before, self._size)], 1)
 
     def _unpacked(self, packed: Tensor) -> list[Tensor]:
         sizes = [shape.numel() * dtype.itemsize for shape, _, dtype in self._layout]

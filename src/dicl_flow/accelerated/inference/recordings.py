@@ -1,15 +1,28 @@
 """Recordings of what a GPU computes for one shape (CUDA graphs): no gaps between kernels."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 _WARM_UP = 2  # eager runs before the recording: cuDNN chooses, Triton compiles
 _recording = Lock()  # CUDA records one graph of a process at a time
+# A server has batches of 1, 2, 4 and 8 pairs, in several sizes; one more costs about a second.
+MOST_KEPT, BYTES_KEPT = 32, 2 << 30
+Key = TypeVar("Key")
+
+
+def surplus(sizes: Mapping[Key, int]) -> list[Key]:
+    """Bytes of recordings, the oldest first -> which to drop; the newest is always kept."""
+    total = 0
+    for newer, size in enumerate(reversed([*sizes.values()])):
+        total += size
+        if newer and (newer >= MOST_KEPT or total > BYTES_KEPT):
+            return [*sizes][: len(sizes) - newer]
+    return []
 
 
 class _Recording(NamedTuple):
@@ -17,16 +30,21 @@ class _Recording(NamedTuple):
     inputs: tuple[Tensor, ...]
     output: Tensor
 
+    def nbytes(self) -> int:
+        """Memory that it does not share with other recordings."""
+        return sum(tensor.nbytes for tensor in (*self.inputs, self.output))
+
 
 class Graphs:
     """Calls `compute` by replaying a recording of it, one for each shape of its inputs.
 
-    The last `capacity` shapes are kept; they share their memory. Calls from several threads
-    wait for each other.
+    The last `MOST_KEPT` shapes are kept, fewer if their inputs and outputs take more than
+    `BYTES_KEPT`; the rest of their memory is shared. Calls from several threads wait for each
+    other.
     """
 
-    def __init__(self, compute: Callable[..., Tensor], capacity: int = 4) -> None:
-        self._compute, self._capacity = compute, capacity
+    def __init__(self, compute: Callable[..., Tensor]) -> None:
+        self._compute = compute
         self._recordings: OrderedDict[tuple[torch.Size, ...], _Recording] = OrderedDict()
         self._lock, self._done = Lock(), torch.cuda.Event()
         self._pool = torch.cuda.graph_pool_handle()
@@ -46,10 +64,10 @@ class Graphs:
     def _find(self, inputs: tuple[Tensor, ...]) -> _Recording:
         key = tuple(tensor.shape for tensor in inputs)
         if key not in self._recordings:
-            while len(self._recordings) >= self._capacity:
-                self._recordings.popitem(last=False)
             with _recording:
                 self._recordings[key] = self._record(inputs)
+            for old in surplus({key: kept.nbytes() for key, kept in self._recordings.items()}):
+                del self._recordings[old]
         self._recordings.move_to_end(key)
         return self._recordings[key]
 
