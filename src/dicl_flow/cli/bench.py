@@ -119,7 +119,8 @@ def bench(
     place, shown = choose_device(device), not (quiet or as_json)
     if first:
         words = ["--quality", quality, *(["--weights", weights] if weights else [])]
-        rows = _time_first([Case(*shape) for shape in shapes], place, words, repeats, shown=shown)
+        pairs = [Case(*shape) for shape in shapes]
+        rows = _time_first(pairs, place, words, repeats, shown=shown)
         _finish({"quality": quality, "first": rows}, place, output, {}, as_json=as_json)
         return
     cases = [Case(*shape, batches[0]) for shape in shapes]
@@ -184,14 +185,17 @@ def _time_first(
     shown: bool,
 ) -> list[dict[str, Any]]:
     """Print the seconds of the first result of each case; return them as records."""
+    import sys
+
     from ..lab.speed_first import COLUMNS, LEGEND, measure_first
 
+    command = [sys.executable, "-m", "dicl_flow", "flow", "--json", "--device", str(place), *words]
     records = []
     if shown:
         heads = ("size", "cache", *(column.replace("_", " ") for column in COLUMNS))
         typer.echo("  ".join(f"{head:>8}" for head in heads))
     for case in cases:
-        for cache, seconds in measure_first(case, place, words, repeats):
+        for cache, seconds in measure_first(case, place, command, repeats):
             records.append({"width": case.width, "height": case.height, "cache": cache, **seconds})
             cells = (f"{case.width}x{case.height}", cache, *(f"{s:.2f}" for s in seconds.values()))
             if shown:

@@ -84,10 +84,9 @@ def measure(
             measured = (run.seconds, run.startup_seconds, run.peak_bytes)
             yield Result(case, backend, precision, *measured, *run.compared_to(plain), share)
         for peer in peers:
-            seconds, *others = _time_peer(peer, images, repeats)
-            ratio = None if plain is None else plain.seconds / seconds
-            measured = (seconds, *others, ratio, None, None, None)
-            yield Result(case, peer.name, peer.precision, *measured)
+            measured = _time_peer(peer, images, repeats)
+            ratio = None if plain is None else plain.seconds / measured[0]
+            yield Result(case, peer.name, peer.precision, *measured, ratio, None, None, None)
 
 
 @dataclass

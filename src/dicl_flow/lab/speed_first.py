@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -22,7 +21,7 @@ from .speed_cases import Case, moving_pattern
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 """Variables that name the folders of compiled kernels."""
 COLUMNS = (
-    *("torch", "import", "weights", "prepare", "estimate", "write"),  # as `flow --json` names them
+    *("torch", "import", "weights", "prepare", "estimate", "write"),  # as `flow` names them
     *("other", "total", "beyond_torch"),
 )
 LEGEND = """\
@@ -38,22 +37,24 @@ class First(NamedTuple):
     """The medians of several runs."""
 
     cache: str
-    """"empty", "full", or "-" where there is none."""
+    """Of kernels: "empty", "full", or "-" where there is none."""
     seconds: Mapping[str, float]
     """By column."""
 
 
 def measure_first(
-    case: Case, device: torch.device, options: Sequence[str], repeats: int
+    case: Case, device: torch.device, command: Sequence[str], repeats: int
 ) -> Iterator[First]:
-    """Run the command with these `options` on a pair; on CUDA with an empty and a full cache."""
+    """Run `command`, which estimates on the device and prints JSON, on a pair.
+
+    On CUDA it runs with empty and with full caches.
+    """
     with TemporaryDirectory() as name:
         folder = Path(name)
         frames = [folder / f"frame{number}.png" for number in (1, 2)]
         pictures = zip(frames, moving_pattern(case), strict=True)
         write_files({path: encode_image(path, _picture(image)) for path, image in pictures})
-        words = [*map(str, frames), "-o", str(folder / "flow.flo"), *options]
-        words += ["--device", str(device)]
+        words = [*command, *map(str, frames), "-o", str(folder / "flow.flo")]
         if device.type != "cuda":
             yield _median("-", [_run(words, {}) for _ in range(repeats)])
             return
@@ -67,9 +68,8 @@ def _picture(images: Tensor) -> Array:
     return np.asarray((255 * images[0]).round().byte().permute(1, 2, 0))
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
-    """Run the command once; return its seconds, by column."""
-    command = [sys.executable, "-m", "dicl_flow", "flow", *words, "--json"]
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
+    """Run a command once; return its seconds, by column."""
     start = perf_counter()
     ended = subprocess.run(command, capture_output=True, env=os.environ | environment, check=False)
     total = perf_counter() - start

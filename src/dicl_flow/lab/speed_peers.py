@@ -1,4 +1,5 @@
 """Other methods that are installed, timed by `dicl-flow bench` on the same frames."""
+# mypy: disable-error-code="import-untyped,import-not-found"
 
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
