@@ -22,15 +22,16 @@ CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 """Variables that name the folders of compiled kernels."""
 COLUMNS = (
     *("torch", "import", "weights", "prepare", "estimate", "write"),  # as `flow` names them
-    *("other", "total", "beyond_torch"),
+    *("other", "total", "beyond_torch", "cpu"),
 )
 LEGEND = """\
 Seconds of `dicl-flow flow` in a fresh process; medians.
 cache: whether Triton's kernels had been compiled before; it has none on a CPU
 torch, import: the imports of torch and of this package
 prepare: the network that computes, on its device
-other: Python, the command line, reading the frames
-beyond torch: total without the import of torch"""
+other: the start of Python, the command line, reading the frames, the end of Python
+beyond torch: total without the import of torch
+cpu: seconds of all processor cores together"""
 
 
 class First(NamedTuple):
@@ -70,14 +71,16 @@ def _picture(images: Tensor) -> Array:
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
     """Run a command once; return its seconds, by column."""
-    start = perf_counter()
+    start, before = perf_counter(), os.times()
     ended = subprocess.run(command, capture_output=True, env=os.environ | environment, check=False)
-    total = perf_counter() - start
+    total, after = perf_counter() - start, os.times()
     if ended.returncode:
         raise InputError(ended.stderr.decode(errors="replace").strip().removeprefix("error: "))
     parts: dict[str, float] = json.loads(ended.stdout)["parts"]
+    busy = after.children_user + after.children_system
+    busy -= before.children_user + before.children_system
     sums = {"other": total - sum(parts.values()), "total": total}
-    return {**parts, **sums, "beyond_torch": total - parts["torch"]}
+    return {**parts, **sums, "beyond_torch": total - parts["torch"], "cpu": busy}
 
 
 def _median(cache: str, runs: Sequence[Mapping[str, float]]) -> First:
