@@ -111,7 +111,7 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can fix is one sentence and exit code 2."""
-    if arguments is None:  # a process of its own
+    if arguments is None:  # the process ends with the command
         atexit.register(leave_to_system)
     try:
         with warnings.catch_warnings(), hidden_messages():
