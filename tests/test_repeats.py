@@ -1,9 +1,12 @@
 """What is done when a shape comes again, and not for a single pair."""
 
+from collections import OrderedDict
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from dicl_flow.accelerated.inference import OnRepeat, exact_float32
+from dicl_flow.accelerated.inference import Graphs, OnRepeat, exact_float32, recordings
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.engines import CudaEngine, Engine, PlainEngine, choose_compute
 
@@ -35,6 +38,41 @@ def test_a_first_call_that_failed_is_still_the_first():
     with pytest.raises(MemoryError):
         computation(torch.zeros(1))
     assert [computation(torch.zeros(1)) for _ in range(2)] == [False, True]
+
+
+class Pretended(Graphs):
+    """Graphs without a GPU: a recording is noted in `log`."""
+
+    def __init__(self, log):
+        OnRepeat.__init__(self, lambda x: log.append("computed") or x)
+        self._recordings, self.log = OrderedDict(), log
+
+    __call__ = OnRepeat.__call__
+
+    def _record(self, inputs):
+        self.log.append("recorded")
+        graph = SimpleNamespace(replay=lambda: self.log.append("replayed"))
+        return recordings._Recording(graph, tuple(x.clone() for x in inputs), inputs[0])
+
+
+def test_graphs_are_recorded_for_the_shapes_that_come_again(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(recordings, "MOST_KEPT", 1)
+    log = []
+    graphs, small, large = Pretended(log), torch.zeros(2), torch.zeros(3)
+
+    def call(x):
+        log.clear()
+        graphs(x)
+        return log[:]
+
+    assert call(small) == ["computed", "computed"]  # once only to compile the kernels
+    assert call(large) == ["computed"]
+    assert call(small) == ["recorded", "replayed"]
+    assert call(small) == ["replayed"]
+    assert call(large) == ["recorded", "replayed"]  # in the place of the other
+    assert call(small) == ["computed"]
+    assert call(large) == ["replayed"]
 
 
 @pytest.mark.parametrize(

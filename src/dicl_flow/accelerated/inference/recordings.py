@@ -11,7 +11,8 @@ from torch import Tensor
 from .repeats import OnRepeat, Shapes
 
 _WARM_UP = 2  # eager runs before the recording: cuDNN chooses
-_recording = Lock()  # CUDA records one graph of a process at a time
+# CUDA records one graph of a process at a time; a network keeps parts of the pair it is at.
+_not_replaying = Lock()
 # A server has batches of 1, 2, 4 and 8 pairs, in several sizes; one more costs about a second.
 MOST_KEPT, BYTES_KEPT = 32, 2 << 30
 Key = TypeVar("Key")
@@ -60,12 +61,13 @@ class Graphs(OnRepeat):
             return output
 
     def _first(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        if not self._seen:
-            from ..kernels.launching import compiling
+        from ..kernels.launching import compiling
 
-            with compiling():  # all kernels at the same time, instead of each when it is reached
-                self._compute(*inputs)
-        return self._compute(*inputs)
+        with _not_replaying:
+            if not self._seen:
+                with compiling():  # all kernels at the same time, not each when it is reached
+                    self._compute(*inputs)
+            return self._compute(*inputs)
 
     def _again(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> Tensor:
         recording = self._find(shapes, inputs)
@@ -76,7 +78,7 @@ class Graphs(OnRepeat):
 
     def _find(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> _Recording:
         if shapes not in self._recordings:
-            with _recording:
+            with _not_replaying:
                 self._recordings[shapes] = self._record(inputs)
             for old in surplus({key: kept.nbytes() for key, kept in self._recordings.items()}):
                 del self._recordings[old]
