@@ -34,4 +34,6 @@ class without_values(TorchFunctionMode):  # noqa: N801 - used as `with without_v
     ) -> Any:
         """Leave the tensor of a draw as it is; compute anything else."""
         given = kwargs or {}
-        return given["tensor"] if func in _DRAWS else func(*args, **given)
+        if func in _DRAWS:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
