@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from ..config import ModelConfig
 from ..matching import PAIRWISE_NETS, MatchingNet
-from ..nn import initialize, without_values
+from ..nn import initialize
 from .dicl import OWN_MATCHER, DiclFlow, assemble_dicl
 from .network import FlowNetwork, InitialFlow, LevelFlow
 from .pwcnet import PwcNet, assemble_pwcnet, initialize_pwcnet
@@ -36,9 +37,12 @@ def build(config: ModelConfig | None = None) -> FlowNetwork:
     return model
 
 
-def build_to_load(config: ModelConfig) -> FlowNetwork:
-    """Return the same network for weights that are loaded into it: its own have no values."""
-    with without_values():
+def build_empty(config: ModelConfig) -> FlowNetwork:
+    """Return the same network without values or memory: for weights that are assigned to it.
+
+    Drawing random numbers would take longer than reading weights.
+    """
+    with torch.device("meta"):
         return _HOSTS[config.host].assemble(config)
 
 
@@ -69,7 +73,7 @@ __all__ = [
     "InitialFlow",
     "LevelFlow",
     "build",
-    "build_to_load",
+    "build_empty",
     "count_parameters",
     "has_matching_net",
     "network_type",

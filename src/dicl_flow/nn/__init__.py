@@ -1,8 +1,7 @@
 """The parts that hosts are built from."""
 
-from .blocks import SLOPE, ConvBlock, LeakyBlock, apply_in_float32, dilated_net
+from .blocks import SLOPE, ConvBlock, LeakyBlock, apply_in_float32, dilated_net, initialize
 from .context import ContextNet
-from .initial_values import initialize, without_values
 from .psp import PspPyramid
 from .pyramid import FeaturePyramid, Merge
 from .volume import SeparableConv, VolumeFilter
@@ -20,5 +19,4 @@ __all__ = [
     "apply_in_float32",
     "dilated_net",
     "initialize",
-    "without_values",
 ]

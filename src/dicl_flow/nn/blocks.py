@@ -1,7 +1,8 @@
-"""Convolution blocks."""
+"""Convolution blocks, and how their weights start."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -81,3 +82,12 @@ def apply_in_float32(layer: nn.Conv2d | nn.ConvTranspose2d, x: Tensor) -> Tensor
     known = torch.amp.is_autocast_available(kind)
     with torch.autocast(kind, enabled=False) if known else nullcontext():
         return at_least_float32(layer(x.to(layer.weight.dtype)))
+
+
+def initialize(model: nn.Module, fan: Literal["fan_in", "fan_out"] = "fan_out") -> None:
+    """Kaiming normal (ReLU) for every convolution; batch norms keep torch's 1 and 0."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Conv3d):
+            nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

@@ -170,11 +170,18 @@ def leave_out(weights: Weights, start: Path, parts: tuple[str, ...]) -> Weights:
 
 def load_model(weights: Weights) -> "FlowNetwork":
     """Build the network of `weights` in float32 and load them, strictly."""
-    from ..models import build_to_load
+    from torch import contiguous_format
 
-    model = build_to_load(weights.config)
-    check_keys(weights.tensors, model)  # all that the network has: nothing stays without a value
-    model.load_state_dict(dict(weights.tensors), strict=True)
+    from ..models import build_empty
+
+    model = build_empty(weights.config)
+    check_keys(weights.tensors, model)
+    kinds = {key: tensor.dtype for key, tensor in model.state_dict().items()}
+    copies = {
+        key: tensor.to("cpu", kinds[key], copy=True, memory_format=contiguous_format)
+        for key, tensor in weights.tensors.items()
+    }
+    model.load_state_dict(copies, strict=True, assign=True)
     return model.eval()
 
 
