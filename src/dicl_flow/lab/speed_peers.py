@@ -27,10 +27,11 @@ class Peer(NamedTuple):
 
 
 def find_peers(device: torch.device, precisions: Iterable[str]) -> list[Peer]:
-    """OpenCV's DIS, on the CPU, and torchvision's RAFT in these precisions if it is there."""
+    """OpenCV's DIS, on the CPU, and torchvision's RAFT if it is there; on CPUs in float32."""
     peers = [Peer("dis", "uint8", torch.device("cpu"), _dis)]
     if find_spec("torchvision") is not None:
-        peers += [Peer("raft", name, device, _Raft(device, name)) for name in precisions]
+        names = precisions if device.type == "cuda" else ["fp32"]
+        peers += [Peer("raft", name, device, _Raft(device, name)) for name in names]
     return peers
 
 
