@@ -34,7 +34,8 @@ def reports() -> list[dict]:
     """The stored results, with short names of the machines."""
     paths = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
     found = [json.loads(path.read_text()) for path in paths]
-    return [{**one, "device": re.sub(r"\(R\)| Processor", "", one["device"])} for one in found]
+    timed = [one for one in found if "results" in one]  # others: `dicl-flow bench --first`
+    return [{**one, "device": re.sub(r"\(R\)| Processor", "", one["device"])} for one in timed]
 
 
 def full_table() -> str:

@@ -1,6 +1,9 @@
 """The speed measurement as a user meets it."""
 
 import json
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import cv2
 import pytest
@@ -9,7 +12,7 @@ from conftest import SMALL
 
 from dicl_flow.config import ModelConfig
 from dicl_flow.errors import InputError
-from dicl_flow.lab import speed_cases, speed_compiled
+from dicl_flow.lab import speed_cases, speed_compiled, speed_first
 from dicl_flow.lab.speed_cases import Case, moving_pattern
 from dicl_flow.lab.speed_floor import count_work
 from dicl_flow.models import build
@@ -50,6 +53,57 @@ def test_bench_compares_with_the_plain_path(run, small_weights, tmp_path, monkey
     assert cv2.imread(str(files[1])) is not None
 
 
+class Raft(torch.nn.Module):
+    def forward(self, image1, image2):
+        assert image1.shape == image2.shape == (2, 3, 48, 64)  # multiples of 8
+        assert image1.min() < 0
+        return [image1[:, :2]]
+
+
+def test_peers_are_timed_on_the_same_frames(run, small_weights, tmp_path, monkeypatch):
+    for name in ("torchvision", "torchvision.models", "torchvision.models.optical_flow"):
+        module = ModuleType(name)
+        module.__spec__, module.raft_large = ModuleSpec(name, None), lambda **options: Raft()
+        monkeypatch.setitem(sys.modules, name, module)
+    options = ("--size", "60x45", "--batch", "2", "--path", "fast-fp32", "--peers")
+    code, out, _ = run(*QUICK, "-w", small_weights, *options, "-o", tmp_path / "b.json")
+    assert code == 0
+    assert "dis: OpenCV's dense inverse search" in out
+    _, dis, raft = json.loads((tmp_path / "b.json").read_text())["results"]
+    assert [(row["backend"], row["precision"]) for row in (dis, raft)] == [
+        ("dis", "uint8"),
+        ("raft", "fp32"),
+    ]
+    for row in (dis, raft):
+        assert row["seconds"] > 0
+        assert row["mean_difference"] is row["floor_share"] is None
+
+
+def test_the_first_result_is_that_of_a_fresh_process(run, small_weights, tmp_path):
+    options = ("--first", "--size", "64x48", "-w", small_weights, "-o", tmp_path / "b.json")
+    code, out, _ = run(*QUICK, *options)
+    assert code == 0
+    assert "beyond torch: total without the import of torch" in out
+    (row,) = json.loads((tmp_path / "b.json").read_text())["first"]
+    assert (row["width"], row["height"], row["cache"]) == (64, 48, "-")
+    assert all(row[column] > 0 for column in speed_first.COLUMNS)
+    assert row["beyond_torch"] == row["total"] - row["torch"]
+
+
+def test_on_cuda_the_first_result_is_timed_with_empty_and_full_caches(monkeypatch):
+    caches = []
+
+    def run(words, environment):
+        caches.append(environment["TRITON_CACHE_DIR"])
+        return dict.fromkeys(speed_first.COLUMNS, float(len(caches)))
+
+    monkeypatch.setattr(speed_first, "_run", run)
+    rows = [*speed_first.measure_first(Case(64, 48), torch.device("cuda"), [], repeats=3)]
+    assert [(row.cache, row.seconds["total"]) for row in rows] == [("empty", 2), ("full", 5)]
+    assert len(set(caches)) == 3
+    assert caches[:3] == caches[3:]
+
+
 def test_the_pattern_moves_as_it_says_and_differs_from_place_to_place():
     first, second = moving_pattern(Case(640, 480))
     torch.testing.assert_close(second[..., :-6, :-6], first[..., 6:, 6:])
@@ -66,6 +120,7 @@ def test_the_pattern_moves_as_it_says_and_differs_from_place_to_place():
         (("--path", "fats-fp32"), "did you mean 'fast'"),
         (("--path", "fast-fp8"), "unknown precision"),
         (("-o", "/nowhere/at/all.json"), "no folder"),
+        (("--first", "--compile"), "--first takes --size"),
     ],
 )
 def test_bench_refuses_what_it_cannot_read(run, small_weights, options, message):

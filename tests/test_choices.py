@@ -91,6 +91,11 @@ def test_flow_tells_people_and_leaves_machines_their_object(run, frames, small_w
     assert json.loads(out)["precision"] == "fp32"
     lines = [" ".join(line.split()) for line in error.splitlines()]
     assert "precision fp32: as asked" in lines
+    assert "path as it comes: nothing is prepared for a shape on this device" in lines
+    times = next(line for line in lines if line.startswith("times"))
+    parts = json.loads(out)["parts"]
+    assert [*parts] == ["torch", "import", "weights", "prepare", "estimate", "write"]
+    assert all(f"{name} {seconds:.2f} s" in times for name, seconds in parts.items())
     assert any(line.startswith("frame whole, padded to") for line in lines)
     code, _, error = run(*arguments, "-v", "-q")
     assert code == 2

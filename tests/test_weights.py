@@ -33,6 +33,32 @@ def test_saved_weights_load_with_no_further_word(small_weights):
     assert all(torch.equal(state[key], tensor) for key, tensor in weights.tensors.items())
 
 
+@pytest.mark.parametrize("host", ["dicl", "pwcnet", "vcn"])
+def test_all_of_a_loaded_network_is_from_the_file_and_no_random_number_is_drawn(host):
+    config = ModelConfig(host=host, levels=SMALL.levels)
+    file = {key: tensor.half() for key, tensor in build(config).state_dict().items()}
+    before = torch.get_rng_state()
+    model = load_model(Weights(config, file))
+    assert torch.equal(torch.get_rng_state(), before)
+    parts = dict(model.named_parameters()) | dict(model.named_buffers())
+    assert parts.keys() == file.keys()
+    for key, tensor in file.items():
+        assert torch.equal(parts[key], tensor.to(parts[key].dtype))
+        assert parts[key].dtype in (torch.float32, torch.int64)
+        assert parts[key].is_contiguous()
+
+
+def test_a_loaded_network_is_a_copy():
+    """Weights may be those of a network in training, channels last."""
+    trained = build(SMALL).to(memory_format=torch.channels_last)
+    kept = {key: tensor.clone() for key, tensor in trained.state_dict().items()}
+    for parameter in load_model(Weights(SMALL, trained.state_dict())).parameters():
+        assert parameter.requires_grad
+        assert parameter.is_contiguous()
+        parameter.data.add_(1)
+    assert all(torch.equal(kept[key], tensor) for key, tensor in trained.state_dict().items())
+
+
 def test_half_precision_files_load_as_float32(tmp_path, small_weights, run):
     path = tmp_path / "half.safetensors"
     assert run("convert", small_weights, path, "--half", "--quiet")[0] == 0

@@ -1,5 +1,6 @@
 """The command `dicl-flow`: one file per command, heavy imports inside the functions."""
 
+import atexit
 import sys
 import warnings
 
@@ -43,6 +44,7 @@ from . import (
 from .command import Command, Group
 from .flags import as_flags
 from .messages import hidden_messages
+from .starting import leave_to_system
 
 app = typer.Typer(
     name="dicl-flow",
@@ -109,6 +111,8 @@ def _root(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can fix is one sentence and exit code 2."""
+    if arguments is None:  # the process ends with the command
+        atexit.register(leave_to_system)
     try:
         with warnings.catch_warnings(), hidden_messages():
             warnings.showwarning = options.print_warning

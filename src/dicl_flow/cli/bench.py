@@ -1,7 +1,8 @@
 """`dicl-flow bench`: the speed of this machine."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +10,9 @@ from . import options
 from .outputs import check_outputs
 
 if TYPE_CHECKING:
-    from ..lab.speed_cases import Result
+    import torch
+
+    from ..lab.speed_cases import Case, Result
 
 _SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
 
@@ -38,7 +41,25 @@ def bench(
             "torch.compile, which takes minutes for each size.",
         ),
     ] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed calls; the median counts.")] = 20,
+    peers: Annotated[
+        bool,
+        typer.Option(
+            "--peers",
+            help="Time OpenCV's DIS as well, and torchvision's RAFT where it is installed.",
+        ),
+    ] = False,
+    first: Annotated[
+        bool,
+        typer.Option(
+            "--first",
+            help="Time `dicl-flow flow` in fresh processes instead, part by part; on CUDA with an "
+            "empty and with a full cache of kernels.",
+        ),
+    ] = False,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="Timed calls; the median counts. Default: 20, with --first 5."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One small size, batch 1, three timed calls.")
     ] = False,
@@ -69,68 +90,119 @@ def bench(
       dicl-flow bench --device cuda -o h200.json --plot h200.png
 
       dicl-flow bench --host vcn --size 1024x436 --batch 1
-    """
-    import json
-    import shlex
-    import sys
-    from datetime import date
 
-    from .._version import __version__
+      dicl-flow bench --first --size 1024x436
+    """
     from ..config import find_quality
     from ..errors import InputError
-    from ..files import write_files
     from ..weights import resolve
 
     if host is not None and weights is not None:
         raise InputError("--host times a network without weights; give --host or --weights")
+    if first and any((host, paths, batches, plot, compiled, peers)):
+        raise InputError("--first takes --size, --weights, --quality, --device and --repeats only")
     effort = find_quality(quality)
-    wanted = check_outputs([output, plot], inputs=[weights])
-    sizes, batches = (
-        sizes or (["512x256"] if quick else _SIZES),
-        batches or ([1] if quick else [1, 8]),
-    )
+    check_outputs([output, plot], inputs=[weights])
+    sizes = sizes or (["512x256"] if quick else _SIZES[:1] if first else _SIZES)
     shapes = [_parse_size(size) for size in sizes]
+    batches = batches or ([1] if quick else [1, 8])
+    repeats = 3 if quick else repeats or (5 if first else 20)
     resolve(weights)  # a missing file is named before torch is imported
 
     from ..estimation.compute import choose_device
     from ..lab.speed_cases import Case, measure
+    from ..lab.speed_peers import find_peers
     from ..lab.speed_plot import encode_plot
-    from ..lab.speed_setup import choose_ways, describe_machine, open_network, random_network
-    from ..lab.speed_table import LEGEND, as_record
+    from ..lab.speed_setup import choose_ways, open_network, random_network
+    from ..lab.speed_table import LEGEND, PEERS_LEGEND, as_record
 
+    place, shown = choose_device(device), not (quiet or as_json)
+    if first:
+        words = ["--quality", quality, *(["--weights", weights] if weights else [])]
+        pairs = [Case(*shape) for shape in shapes]
+        rows = _time_first(pairs, place, words, repeats, shown=shown)
+        _finish({"quality": quality, "first": rows}, place, output, {}, as_json=as_json)
+        return
     cases = [Case(*shape, batches[0]) for shape in shapes]
     cases += [Case(*shapes[0], batch) for batch in batches[1:]]
-    place = choose_device(device)
     model, calibration = (
         open_network(weights, effort) if host is None else (random_network(host), None)
     )
     default = ["plain-fp32", "fast-fp32", "fast-auto"] if host is None else ["plain-fp32"]
     more = ["compiled-fp32", "compiled-auto"] if compiled else []
     ways = choose_ways([*(paths or default), *more], model.config, place)
+    methods = find_peers(place, {precision: None for _, precision in ways}) if peers else []
     results = []
-    repeats = 3 if quick else repeats
-    for result in measure(model, place, cases, ways, repeats, calibration, effort):
+    for result in measure(model, place, cases, ways, repeats, calibration, effort, methods):
         results.append(result)
-        if not (quiet or as_json):
+        if shown:
             _print_row(result, first=len(results) == 1)
+    if shown:
+        typer.echo("\n".join(["", LEGEND, *([PEERS_LEGEND] if peers else [])]))
+    found = {"host": model.config.host, "quality": quality, "results": [*map(as_record, results)]}
+    pictures = {} if plot is None else {plot: encode_plot(results)}
+    _finish(found, place, output, pictures, as_json=as_json)
+
+
+def _finish(
+    found: dict[str, Any],
+    place: "torch.device",
+    output: Path | None,
+    pictures: dict[Path, bytes],
+    *,
+    as_json: bool,
+) -> None:
+    """Add how it was measured; write the files."""
+    import json
+    import shlex
+    import sys
+    from datetime import date
+
+    from .._version import __version__
+    from ..files import write_files
+    from ..lab.speed_setup import describe_machine
+
     report = {
         "command": shlex.join(["dicl-flow", *sys.argv[1:]]),
         "date": date.today().isoformat(),
         "dicl_flow": __version__,
         **describe_machine(place),
-        "host": model.config.host,
-        "quality": quality,
-        "results": [as_record(result) for result in results],
+        **found,
     }
-    encoders = {
-        output: lambda: json.dumps(report, indent=1).encode(),
-        plot: lambda: encode_plot(results),
-    }
-    write_files({path: encoders[path]() for path in wanted})
+    text = {} if output is None else {output: json.dumps(report, indent=1).encode()}
+    written = text | pictures
+    write_files(written)
     if as_json:
-        typer.echo(json.dumps({**report, "written": [*map(str, wanted)]}))
-    elif not quiet:
+        typer.echo(json.dumps({**report, "written": [*map(str, written)]}))
+
+
+def _time_first(
+    cases: "Sequence[Case]",
+    place: "torch.device",
+    words: Sequence[str],
+    repeats: int,
+    *,
+    shown: bool,
+) -> list[dict[str, Any]]:
+    """Print the seconds of the first result of each case; return them as records."""
+    import sys
+
+    from ..lab.speed_first import COLUMNS, LEGEND, measure_first
+
+    command = [sys.executable, "-m", "dicl_flow", "flow", "--json", "--device", str(place), *words]
+    records = []
+    if shown:
+        heads = ("size", "cache", *(column.replace("_", " ") for column in COLUMNS))
+        typer.echo("  ".join(f"{head:>8}" for head in heads))
+    for case in cases:
+        for cache, seconds in measure_first(case, place, command, repeats):
+            records.append({"width": case.width, "height": case.height, "cache": cache, **seconds})
+            cells = (f"{case.width}x{case.height}", cache, *(f"{s:.2f}" for s in seconds.values()))
+            if shown:
+                typer.echo("  ".join(f"{cell:>8}" for cell in cells))
+    if shown:
         typer.echo(f"\n{LEGEND}")
+    return records
 
 
 def _parse_size(text: str) -> tuple[int, int]:

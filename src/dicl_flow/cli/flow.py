@@ -9,6 +9,7 @@ from . import options
 from .computing import estimates
 from .input_files import STANDARD, files_among, read_frames
 from .outputs import check_outputs, check_standard_output, write_standard_output
+from .starting import Parts, without_collection
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowResult
@@ -68,8 +69,6 @@ def flow(
 
       cat frame2.jpg | dicl-flow flow frame1.jpg - -o - --format npy > flow.npy
     """
-    from time import perf_counter
-
     from ..errors import InputError
     from ..files import encode_flow, read_flow, write_files
     from ..pictures.drawings import DRAWINGS
@@ -93,15 +92,21 @@ def flow(
     start_flow = None if initial is None else read_flow(initial)
     resolve(weights)  # a missing file is named before torch is imported, which takes seconds
 
-    from ..estimation.choices import computed
-    from ..estimation.estimator import load
+    parts = Parts()
+    with without_collection():
+        import torch  # noqa: F401 - apart from what imports it: most of the time is spent here
 
-    estimator = load(weights, quality=quality, full_size=full_size, **how)
+        parts.end("torch")
+        from ..estimation.choices import computed
+        from ..estimation.estimator import load
+
+        parts.end("import")
+        estimator = load(weights, quality=quality, full_size=full_size, **how)
     if verbose:
         _explain(estimator, frames[0])
-    start = perf_counter()
+    parts.take(estimator.load_seconds)
     result = estimator(*frames, backward=bool(backward or occlusion), initial=start_flow)
-    seconds = perf_counter() - start
+    parts.end("estimate")
     if min_confidence is not None:
         result = _masked(result, min_confidence)
     flow_files = {None if piped else output: result, backward: result.backward}
@@ -109,6 +114,7 @@ def flow(
     write_files(_contents(result, frames[0], flow_files, pictures, maximum))
     if piped:
         write_standard_output(stream)
+    parts.end("write")
     height, width = result.flow.shape[:2]
     statistics = flow_statistics(result.flow)
     summary = {
@@ -122,11 +128,15 @@ def flow(
         "device": str(estimator.device),
         "backend": estimator.backend,
         "precision": estimator.precision,
-        "seconds": seconds,
+        "seconds": parts.seconds["estimate"],
     }
     if result.occlusion is not None:
         summary["occluded"] = float(result.occlusion.mean())
+    if as_json:
+        summary["parts"] = parts.seconds
     options.report(summary, quiet=quiet, as_json=as_json, to_stderr=piped)
+    if verbose:
+        typer.echo(f"{'times':<9}  {parts}", err=True)
 
 
 def _stream_ending(output: Path | None, file_format: str | None, *, as_json: bool) -> str:
@@ -146,7 +156,7 @@ def _explain(estimator: "FlowEstimator", image1: "Array") -> None:
 
     height, width = image1.shape[:2]
     frame = explain_frame(estimator, (height, width))
-    choices = {**estimator.compute.choices(), "frame": frame}
+    choices = {**estimator.compute.choices(), "frame": frame, "path": estimator.engine.once()}
     for name, choice in choices.items():
         typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)
 

@@ -1,7 +1,9 @@
 """Images in, flow out: the interface for Python users."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -28,6 +30,9 @@ class FlowEstimator:
     >>> estimator = dicl_flow.load("weights.safetensors", device="cuda", precision="fp16")
     >>> flow = estimator("frame1.png", "frame2.png").flow
     """
+
+    load_seconds: Mapping[str, float] = {}
+    """How long `load` took, in parts."""
 
     def __init__(
         self,
@@ -174,6 +179,7 @@ def load(
     `full_size` computes frames at full size, where the weights would scale them down; large ones
     get a first pass that is scaled down, and the last one starts from its flow.
     """
+    start = perf_counter()
     quality = find_quality(quality)
     path = resolve(weights)
     try:
@@ -182,6 +188,9 @@ def load(
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None
+    read = perf_counter()
     calibration = found.calibration_for(quality)
     how = (device, precision, backend, memory_limit, calibration, quality)
-    return FlowEstimator(model, *how, full_size=full_size)
+    estimator = FlowEstimator(model, *how, full_size=full_size)
+    estimator.load_seconds = {"weights": read - start, "prepare": perf_counter() - read}
+    return estimator

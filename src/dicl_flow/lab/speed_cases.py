@@ -16,6 +16,7 @@ from ..models import FlowNetwork
 from .clock import PeakMemory, median_seconds
 from .speed_compiled import COMPILED, compile_network, explained
 from .speed_floor import count_work, floor_seconds, machine_rates
+from .speed_peers import Peer
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Result:
 
     case: Case
     backend: str
+    """Or the name of another method."""
     precision: str
     seconds: float
     """For the whole batch."""
@@ -44,7 +46,7 @@ class Result:
     mean_difference: float | None
     """Mean distance from the flow of the plain path, in pixels."""
     max_difference: float | None
-    floor_share: float
+    floor_share: float | None
     """The least possible time divided by the time: 1 is as fast as the machine could be."""
 
 
@@ -56,12 +58,13 @@ def measure(
     repeats: int,
     calibration: Calibration | None = None,
     quality: Quality = QUALITIES[NORMAL],
+    peers: Sequence[Peer] = (),
 ) -> Iterator[Result]:
     """Measure every way (backend, precision) to compute every case, one after the other.
 
     A backend is one of an estimator, or "compiled". The way ("plain", "fp32") should come first:
     the others are compared with it. A way that lacks the memory to compute a case in one piece is
-    left out.
+    left out. Of the `peers`, the time alone is compared.
     """
     rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
     for case in cases:
@@ -80,6 +83,10 @@ def measure(
             share = least / run.seconds
             measured = (run.seconds, run.startup_seconds, run.peak_bytes)
             yield Result(case, backend, precision, *measured, *run.compared_to(plain), share)
+        for peer in peers:
+            measured = _time_peer(peer, images, repeats)
+            ratio = None if plain is None else plain.seconds / measured[0]
+            yield Result(case, peer.name, peer.precision, *measured, ratio, None, None, None)
 
 
 @dataclass
@@ -126,6 +133,17 @@ def _run(
         startup = perf_counter() - start
         seconds = median_seconds(lambda: estimator.estimate(*images), device, repeats)
     return _Run(seconds, startup, memory.bytes, flow)
+
+
+def _time_peer(peer: Peer, images: list[Tensor], repeats: int) -> tuple[float, float, int | None]:
+    """Seconds of a call, seconds to the first result, bytes at the peak."""
+    with PeakMemory(peer.device) as memory:
+        start = perf_counter()
+        call = peer.prepare(*(image.to(peer.device) for image in images))
+        call()
+        startup = perf_counter() - start
+        seconds = median_seconds(call, peer.device, repeats)
+    return seconds, startup, memory.bytes
 
 
 def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:

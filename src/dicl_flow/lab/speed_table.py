@@ -15,6 +15,9 @@ start s: seconds from the loaded network to the first result
 times plain: how many times as fast as plain fp32
 mean px, max px: distance of the flow from that of plain fp32
 of peak: share of the speed that this machine's arithmetic and memory would allow"""
+PEERS_LEGEND = """\
+dis: OpenCV's dense inverse search, "medium", on the CPU
+raft: torchvision's raft_large with random weights; only the times can be compared"""
 
 
 def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
@@ -30,7 +33,7 @@ def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
             _cell(result.ratio, ".2f"),
             _cell(result.mean_difference, ".2g"),
             _cell(result.max_difference, ".2g"),
-            f"{100 * result.floor_share:.0f} %",
+            "-" if result.floor_share is None else f"{100 * result.floor_share:.0f} %",
         )
         for result in results
     ]

@@ -15,7 +15,9 @@ class DisplacementProjection(nn.Module):
     def __init__(self, radius: int) -> None:
         super().__init__()
         num_hypotheses = (2 * radius + 1) ** 2
-        self.weight = nn.Parameter(torch.eye(num_hypotheses)[:, :, None, None].clone())
+        # not torch.eye: for a network on the meta device it would import sympy, for two seconds
+        identity = torch.zeros(num_hypotheses, num_hypotheses).fill_diagonal_(1)
+        self.weight = nn.Parameter(identity[:, :, None, None])
 
     def forward(self, scores: Tensor) -> Tensor:
         """(B, U, V, H, W) -> the same shape."""

@@ -1,32 +1,54 @@
 """The hosts: networks around a matcher, built from a `ModelConfig`."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from ..config import ModelConfig
 from ..matching import PAIRWISE_NETS, MatchingNet
-from .dicl import OWN_MATCHER, DiclFlow, build_dicl
+from ..nn import initialize
+from .dicl import OWN_MATCHER, DiclFlow, assemble_dicl
 from .network import FlowNetwork, InitialFlow, LevelFlow
-from .pwcnet import PwcNet, build_pwcnet
-from .vcn import Vcn, build_vcn
+from .pwcnet import PwcNet, assemble_pwcnet, initialize_pwcnet
+from .vcn import Vcn, assemble_vcn
 
-_HOSTS: dict[str, tuple[type[FlowNetwork], Callable[[ModelConfig], FlowNetwork]]] = {
-    "dicl": (DiclFlow, build_dicl),
-    "pwcnet": (PwcNet, build_pwcnet),
-    "vcn": (Vcn, build_vcn),
+
+class _Host(NamedTuple):
+    kind: type[FlowNetwork]
+    assemble: Callable[[ModelConfig], FlowNetwork]
+    initialize: Callable[[nn.Module], None]
+
+
+_HOSTS = {
+    "dicl": _Host(DiclFlow, assemble_dicl, initialize),
+    "pwcnet": _Host(PwcNet, assemble_pwcnet, initialize_pwcnet),
+    "vcn": _Host(Vcn, assemble_vcn, initialize),
 }
 
 
 def build(config: ModelConfig | None = None) -> FlowNetwork:
     """Return a network with random weights; without a config, the paper's."""
     config = config or ModelConfig()
-    return _HOSTS[config.host][1](config)
+    host = _HOSTS[config.host]
+    model = host.assemble(config)
+    host.initialize(model)
+    return model
+
+
+def build_empty(config: ModelConfig) -> FlowNetwork:
+    """Return the same network without values or memory: for weights that are assigned to it.
+
+    Drawing random numbers would take longer than reading weights.
+    """
+    with torch.device("meta"):
+        return _HOSTS[config.host].assemble(config)
 
 
 def network_type(config: ModelConfig) -> type[FlowNetwork]:
     """What `build` makes of `config`, without making it."""
-    return _HOSTS[config.host][0]
+    return _HOSTS[config.host].kind
 
 
 def has_matching_net(config: ModelConfig) -> bool:
@@ -51,6 +73,7 @@ __all__ = [
     "InitialFlow",
     "LevelFlow",
     "build",
+    "build_empty",
     "count_parameters",
     "has_matching_net",
     "network_type",

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..config import LevelConfig, ModelConfig
 from ..matching import DisplacementProjection, Matcher, build_matcher
-from ..nn import ContextNet, FeaturePyramid, initialize
+from ..nn import ContextNet, FeaturePyramid
 from ..ops import (
     displacement_probability,
     expected_displacement,
@@ -73,12 +73,10 @@ class DiclFlow(FlowNetwork):
         return flows
 
 
-def build_dicl(config: ModelConfig) -> DiclFlow:
-    """Assemble and initialise the network that `config` describes."""
+def assemble_dicl(config: ModelConfig) -> DiclFlow:
+    """Assemble the network that `config` describes."""
     features = FeaturePyramid(config.strides, config.feature_channels)
-    model = DiclFlow(config, features, [_build_level(config, level) for level in config.levels])
-    initialize(model)
-    return model
+    return DiclFlow(config, features, [_build_level(config, level) for level in config.levels])
 
 
 def _build_level(config: ModelConfig, level: LevelConfig) -> DiclLevel:

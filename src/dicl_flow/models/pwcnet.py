@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -123,18 +123,22 @@ class PwcNet(FlowNetwork):
         return flows
 
 
-def build_pwcnet(config: ModelConfig) -> PwcNet:
-    """Assemble and initialise the network that `config` describes."""
+def assemble_pwcnet(config: ModelConfig) -> PwcNet:
+    """Assemble the network that `config` describes."""
     pyramid = StridedPyramid(config.strides)
-    levels = [_build_level(config, level) for level in config.levels]
-    model = PwcNet(config, pyramid, levels)
+    return PwcNet(config, pyramid, [_build_level(config, level) for level in config.levels])
+
+
+def initialize_pwcnet(model: nn.Module) -> None:
+    """Give a PWC-Net its random weights."""
+    assert isinstance(model, PwcNet)
     initialize(model, "fan_in")  # a flow of two channels from hundreds would be huge otherwise
+    levels = [cast(PwcLevel, level) for level in model.levels.values()]
     # with norms in the matcher, the scale of its scores does not depend on the features
     if not any(isinstance(module, nn.BatchNorm2d) for module in levels[0].matcher.modules()):
-        _scale_features(pyramid)
+        _scale_features(cast(StridedPyramid, model.features))
         for level in levels:
             _scale_heads(level)
-    return model
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..config import LevelConfig, ModelConfig
 from ..matching import ChannelwiseMatcher, Matcher, build_matcher
-from ..nn import SLOPE, PspPyramid, SeparableConv, VolumeFilter, dilated_net, initialize
+from ..nn import SLOPE, PspPyramid, SeparableConv, VolumeFilter, dilated_net
 from ..ops import (
     at_least_float32,
     displacement_probability,
@@ -144,16 +144,14 @@ def weigh(flows: Tensor, votes: Tensor) -> Tensor:
     return (flows * weights).sum(1)
 
 
-def build_vcn(config: ModelConfig) -> Vcn:
-    """Assemble and initialise the network that `config` describes."""
+def assemble_vcn(config: ModelConfig) -> Vcn:
+    """Assemble the network that `config` describes."""
     features = PspPyramid(config.strides)
     levels, total = [], 0
     for level in config.levels:
         total += NUM_HYPOTHESES[level.stride]
         levels.append(_build_level(config, level, features.widths[level.stride], total))
-    model = Vcn(config, features, levels)
-    initialize(model)
-    return model
+    return Vcn(config, features, levels)
 
 
 def _build_level(config: ModelConfig, level: LevelConfig, channels: int, total: int) -> VcnLevel:

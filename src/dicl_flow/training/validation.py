@@ -63,9 +63,8 @@ class Validation:
 
         The weights are copied into another network: nothing of the training changes.
         """
-        with torch.random.fork_rng(devices=[]):  # a network begins with random weights
-            model = load_model(weights)
-        estimator = FlowEstimator(model, str(processes.device), "fp32", "plain")
+        device = str(processes.device)
+        estimator = FlowEstimator(load_model(weights), device, "fp32", "plain")
         return {name: _error(pairs, estimator, processes) for name, pairs in self.pairs.items()}
 
 

@@ -170,11 +170,18 @@ def leave_out(weights: Weights, start: Path, parts: tuple[str, ...]) -> Weights:
 
 def load_model(weights: Weights) -> "FlowNetwork":
     """Build the network of `weights` in float32 and load them, strictly."""
-    from ..models import build
+    from torch import contiguous_format
 
-    model = build(weights.config)
+    from ..models import build_empty
+
+    model = build_empty(weights.config)
     check_keys(weights.tensors, model)
-    model.load_state_dict(dict(weights.tensors), strict=True)
+    kinds = {key: tensor.dtype for key, tensor in model.state_dict().items()}
+    copies = {
+        key: tensor.to("cpu", kinds[key], copy=True, memory_format=contiguous_format)
+        for key, tensor in weights.tensors.items()
+    }
+    model.load_state_dict(copies, strict=True, assign=True)
     return model.eval()
 
 
@@ -213,10 +220,10 @@ def _in_order(data: bytes) -> bytes:
     header, tensors = _split(data)
     text = json.dumps(header, sort_keys=True).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8
-    return struct.pack("<Q", len(text)) + text + tensors
+    return b"".join([struct.pack("<Q", len(text)), text, tensors])
 
 
-def _split(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Split a .safetensors file into header and tensors."""
+def _split(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Split a .safetensors file into header and tensors, which are not copied."""
     (length,) = struct.unpack("<Q", data[:8])
-    return json.loads(data[8 : 8 + length]), data[8 + length :]
+    return json.loads(data[8 : 8 + length]), memoryview(data)[8 + length :]

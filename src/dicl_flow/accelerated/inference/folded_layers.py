@@ -166,14 +166,14 @@ def precise(dtype: torch.dtype) -> torch.dtype:
 
 def folded(module: _Module, dtype: torch.dtype) -> _Module:
     """Copy `module` with its convolutions folded."""
-    result = copy.deepcopy(module)
-    for parent in list(result.modules()):
-        for name, child in parent.named_children():
+    copies: dict[int, Any] = {}  # what `deepcopy` takes instead of copying: no weight is copied
+    for parent in module.modules():
+        for child in parent.children():
             if isinstance(child, ConvBlock):
-                setattr(parent, name, folded_block(child, dtype))
+                copies[id(child)] = folded_block(child, dtype)
             elif isinstance(child, nn.Conv2d) and not isinstance(parent, ConvBlock):
-                setattr(parent, name, folded_head(child, dtype))
-    return result
+                copies[id(child)] = folded_head(child, dtype)
+    return copy.deepcopy(module, copies)
 
 
 def is_reduced(dtype: torch.dtype) -> bool:
