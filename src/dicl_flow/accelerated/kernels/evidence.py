@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import kernel
-
 _ROWS, _WARPS = 256, 4
 
 
@@ -20,7 +18,7 @@ def _log_length(x, y, stride):
     return tl.log(1.0 + stride * tl.sqrt(x * x + y * y))
 
 
-@kernel(do_not_specialize=["height", "width", "num_rows"])
+@triton.jit(do_not_specialize=["height", "width", "num_rows"])
 def _evidence(
     entropy,
     refined,
