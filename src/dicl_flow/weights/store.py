@@ -24,7 +24,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "d9aecd7cd27295a489219e58338c9bed2c6a1042c4b71a07f9220e0347ca33ec",
+    "rendered": "e7e81ac1b9231a64414bd97663de1a8e74e71007757e7730af29f10875434532",
 }
 _PACKAGED = Path(__file__).parent
 
