@@ -124,6 +124,8 @@ def _check_header(manifest: Path, columns: Sequence[str]) -> None:
     for column in columns:
         if column not in _COLUMNS:
             raise InputError(f"{manifest}: {unknown_name('column', column, _COLUMNS)}")
+        if columns.count(column) > 1:
+            raise InputError(f"{manifest} has two columns {column}")
     for column in _COLUMNS[:2]:
         if column not in columns:
             raise InputError(f"{manifest} lacks the column {column!r} in its first line")

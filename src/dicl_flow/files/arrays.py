@@ -75,7 +75,8 @@ def _chosen(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 def _read_array(stream: IO[bytes], length: int) -> Array:
     """Read an array from a stream of `length` bytes."""
     shape, by_columns, dtype = _read_header(stream)
-    if dtype.kind not in _NUMBERS or min(shape, default=0) < 0:
+    plain = all(type(side) is int and side >= 0 for side in shape)  # numpy lets True pass
+    if dtype.kind not in _NUMBERS or not plain:
         raise InputError(f"not a .npy file of numbers: it has type {dtype} and shape {shape}")
     values, there = prod(shape), length - stream.tell()
     check_pixels(values // 2 if len(shape) == 3 else values, f"an array of shape {shape}")

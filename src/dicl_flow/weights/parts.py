@@ -39,5 +39,5 @@ class Base(NamedTuple):
         try:
             values = json.loads(text)
             return cls(values["name"], values["sha256"], tuple(values["parts"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError("the entry that names the weights to complete is damaged") from None
