@@ -58,6 +58,7 @@ def _run(name: str, options: Options) -> Part:
         for number, attempt in attempts(prepare, (name, options, folder), numbers):
             if attempt.failure:
                 part.failures.append(f"{number}: {attempt.failure}")
+                print(f"{name} {part.failures[-1]}", flush=True)
             else:
                 part.outcomes[attempt.outcome] += 1
             largest, slowest = max(largest, attempt.memory), max(slowest, attempt.seconds)

@@ -9,9 +9,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-CPU_SECONDS = 10.0
-"""The longest that an attempt may compute."""
-_CLOCK_SECONDS = 60.0  # more than CPU_SECONDS, because the machine may be busy
+_BUSY = 6  # times the processor time, on the clock, because the machine may be busy
 _START_SECONDS = 300.0
 GIB = 2**30
 _MOST_MEMORY = 8 * GIB  # a worker above this is killed, so that the machine survives
@@ -35,24 +33,32 @@ def attempts(
     prepare: Callable[..., Callable[[int], Attempt]],
     arguments: tuple[object, ...],
     numbers: Iterable[int],
+    seconds: float = 10.0,
 ) -> Iterator[tuple[int, Attempt]]:
-    """Yield what becomes of each number; `prepare(*arguments)` runs in the worker, once."""
-    worker = _Worker(prepare, arguments)
+    """Yield what becomes of each number; `prepare(*arguments)` runs in the worker, once.
+
+    An attempt may take `seconds` of processor time.
+    """
+    worker = _Worker(prepare, arguments, seconds)
     try:
         for number in numbers:
             attempt = worker.attempt(number)
             yield number, attempt
             if not worker.usable or attempt.memory > GIB:
                 worker.end()
-                worker = _Worker(prepare, arguments)
+                worker = _Worker(prepare, arguments, seconds)
     finally:
         worker.end()
 
 
 class _Worker:
     def __init__(
-        self, prepare: Callable[..., Callable[[int], Attempt]], arguments: tuple[object, ...]
+        self,
+        prepare: Callable[..., Callable[[int], Attempt]],
+        arguments: tuple[object, ...],
+        seconds: float,
     ) -> None:
+        self._seconds = seconds
         context = get_context("spawn")
         self._line, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other, prepare, arguments))
@@ -66,14 +72,15 @@ class _Worker:
     def attempt(self, number: int) -> Attempt:
         """Wait for the attempt, or for what ends the worker."""
         self._line.send(number)
-        end = time.monotonic() + _CLOCK_SECONDS
+        most = _BUSY * self._seconds
+        end = time.monotonic() + most
         while not self._line.poll(0.2):
             if time.monotonic() > end:
-                return self._lost(f"hangs: no answer after {_CLOCK_SECONDS:.0f} s")
+                return self._lost(f"hangs: no answer after {most:.0f} s")
             if _memory(self._process.pid) > self._before + _MOST_MEMORY:
                 return self._lost(f"takes more than {_MOST_MEMORY // GIB} GiB")
         try:
-            return _within_limits(self._line.recv())
+            return _within_limits(self._line.recv(), self._seconds)
         except EOFError:
             self._process.join()
             return self._lost(f"crash: the process ended with {self._process.exitcode}")
@@ -87,8 +94,8 @@ class _Worker:
         return Attempt(failure=why)
 
 
-def _within_limits(attempt: Attempt) -> Attempt:
-    if attempt.seconds > CPU_SECONDS:
+def _within_limits(attempt: Attempt, seconds: float) -> Attempt:
+    if attempt.seconds > seconds:
         attempt.failure = f"takes {attempt.seconds:.0f} s of processor time"
     if attempt.memory > max(GIB, 8 * attempt.decoded):
         mebibytes = [n / 2**20 for n in (attempt.memory, attempt.decoded)]

@@ -24,7 +24,7 @@ PLACES = {
     "examples": sorted((REPOSITORY / "examples").glob("*.py")),
     "test helpers": sorted({*TESTS.glob("*.py")} - {*TESTS.glob("test_*.py")}),
     "docs": sorted({*REPOSITORY.glob("docs/**/*.md")} - {GLOSSARY}),
-    "README": [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"],
+    "README": [REPOSITORY / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")],
 }
 """The files of each room, and of what is written about them."""
 

@@ -15,14 +15,14 @@ class InputError(ValueError):
     any other exception is a bug in this package and keeps its traceback.
 
     A message names parameters in backticks, as in Python: "use `device='cpu'`". Only the command
-    line turns that into an option: "use --device cpu" (cli/flags.py). The middle of a message that
-    quotes a file of any length is left out.
+    line turns that into an option: "use --device cpu" (cli/flags.py). A message is one line; what
+    it quotes from a file may be long: then its middle is left out.
     """
 
     def __init__(self, message: str) -> None:
-        half = _LONGEST // 2
-        whole = len(message) <= _LONGEST
-        super().__init__(message if whole else f"{message[:half]} … {message[-half:]}")
+        text, half = " ".join(str(message).splitlines()), _LONGEST // 2
+        whole = len(text) <= _LONGEST
+        super().__init__(text if whole else f"{text[:half]} … {text[-half:]}")
 
 
 class SlowWarning(UserWarning):

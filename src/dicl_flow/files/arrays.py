@@ -85,7 +85,10 @@ def _read_array(stream: IO[bytes], length: int) -> Array:
     if len(data) < expected:
         raise InputError(f"truncated file: shape {shape} needs {expected} bytes, got {there}")
     flat = np.frombuffer(data, dtype) if values else np.empty(0, dtype)
-    return flat.reshape(shape, order="F" if by_columns else "C")
+    try:
+        return flat.reshape(shape, order="F" if by_columns else "C")
+    except ValueError as error:  # nothing, in a shape that numpy cannot count
+        raise InputError(f"not a .npy file of numbers: {error}") from None
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
