@@ -93,29 +93,30 @@ WRITERS = {
     "render": DiskWriter(
         "render procedural -n 1 --size 32x32 -o {out}/scenes -q",
         keeps=("scenes/*_*",),
-        moments=3,
+        moments=1,
     ),
     "convert": DiskWriter(
-        "convert {in}/w.pth.tar -o {out}/x.safetensors", ("x.safetensors",), moments=4
+        "convert {in}/w.pth.tar -o {out}/x.safetensors", ("x.safetensors",), moments=2
     ),
     "calibrate": DiskWriter(
         "calibrate -w {in}/w.safetensors -d rendered=procedural -n 3 --size 64x64 "
-        "--threshold 8 -o {out}/x.safetensors -q",
+        "--threshold 40 -o {out}/x.safetensors -q",
         ("x.safetensors",),
-        moments=6,
+        moments=1,
     ),
     "train": DiskWriter(
         f"train rendered-0 --data rendered=procedural -o {{out}}/run -q --init random {_SMALL}",
         varies=("run/log.jsonl", "run/tensorboard/*"),
         again="--resume",
         keeps=("run/*",),
+        moments=2,
     ),
     "eval": DiskWriter(
         "eval -d pairs={in}/pairs -w {in}/w.safetensors -o {out}/x.json -q",
         ("x.json",),
         varies=("x.json",),
     ),
-    "data check": DiskWriter("data check pairs={in}/pairs -o {out}/x.png", ("x.png",)),
+    "data check": DiskWriter("data check pairs {in}/pairs -o {out}/x.png", ("x.png",)),
     "analyze kernels": DiskWriter(
         "analyze kernels -w {in}/w.safetensors -o {out}/kernels",
         varies=("*.json",),
@@ -126,7 +127,7 @@ WRITERS = {
         varies=("*.json",),
         keeps=("compared/*",),
     ),
-    "demo": DiskWriter("demo -w {in}/w.safetensors -o {out}/demo", keeps=("demo/*",), moments=3),
+    "demo": DiskWriter("demo -w {in}/w.safetensors -o {out}/demo", keeps=("demo/*",), moments=1),
     "export": DiskWriter(
         "export --size 16x16 -w {in}/w.safetensors -o {out}/x.pt2 -q",
         ("x.pt2",),

@@ -81,13 +81,11 @@ def prepare(
     writer, place = WRITERS[name], Place(Path(folder), shim)
     with place.faulty("none", 1.0):
         code, text = place.run(writer.command)
-        whole = place.files()
-        place.needed = 2 * sum(map(len, whole.values())) + 16384
-        place.largest = max(map(len, whole.values()))
-        calls = place.seen()
-    if code or not whole or (shim and not calls):
+        whole, place.calls = place.files(), place.seen()
+    if code or not whole or (shim and not place.calls):
         raise RuntimeError(f"{name} does not work undisturbed: {code} {text}")
-    place.calls = calls
+    place.needed = 2 * sum(map(len, whole.values())) + 16384
+    place.largest = max(map(len, whole.values()))
 
     def attempt(number: int) -> Attempt:
         fault, moment = cases[number]
