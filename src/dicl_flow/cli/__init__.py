@@ -121,5 +121,6 @@ def main(arguments: list[str] | None = None) -> None:
 def describe(error: Exception) -> str:
     """Return one line: our message with options for parameters, or the system's and its file."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        name = error.filename2 or error.filename  # of two: the new name of a file
+        return f"{name}: {error.strerror}" if name else error.strerror
     return as_flags(" ".join(str(error).split()))
