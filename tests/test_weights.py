@@ -1,4 +1,5 @@
 import pickle
+import zipfile
 
 import pytest
 import torch
@@ -195,4 +196,19 @@ def test_tensors_that_are_not_plain_are_refused(tmp_path, golden_state):
     key = next(iter(golden_state))
     path = write(tmp_path / "x.pth", {**golden_state, key: torch.zeros(2, 2).to_sparse()})
     with pytest.raises(InputError, match=f"'{key}' is not a tensor"):
+        import_legacy(path)
+
+
+class Bomb:
+    def __reduce__(self):
+        return bytearray, (2**40,)
+
+
+def test_a_checkpoint_cannot_fill_the_memory(tmp_path):
+    path = write(tmp_path / "x.pth", {"state_dict": Bomb()})
+    with pytest.raises(InputError, match="is refused"):
+        import_legacy(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"x")
+    with pytest.raises(InputError, match="is refused"):
         import_legacy(path)

@@ -3,6 +3,7 @@
 import io
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,11 +68,12 @@ def _stride(match: re.Match[str]) -> int:
 
 
 def _read_state_dict(path: str | Path) -> "Mapping[str, Tensor]":
-    data = io.BytesIO(read_bytes(path))  # a missing file is reported before torch is imported
+    data = read_bytes(path)  # a missing file is reported before torch is imported
     import torch
 
     try:
-        content: Any = torch.load(data, map_location="cpu", weights_only=True)
+        _refuse_bombs(data)
+        content: Any = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
             f"{path} is refused: it is not a plain checkpoint of tensors "
@@ -87,6 +89,15 @@ def _read_state_dict(path: str | Path) -> "Mapping[str, Tensor]":
     if strangers:
         raise InputError(f"{path} does not contain a state dict: {strangers[0]!r} is not a tensor")
     return content
+
+
+def _refuse_bombs(data: bytes) -> None:
+    """Refuse what lets `torch.load` allocate more than the file has: `torch.save` writes none."""
+    packed = data[:2] == b"PK" and any(
+        entry.compress_type for entry in zipfile.ZipFile(io.BytesIO(data)).infolist()
+    )
+    if packed or b"bytearray" in data:  # a global that it calls with any number
+        raise pickle.UnpicklingError
 
 
 def _is_plain(key: object, value: object) -> bool:
