@@ -1,5 +1,6 @@
 """The command `dicl-flow`: one file per command, heavy imports inside the functions."""
 
+import os
 import sys
 import warnings
 
@@ -122,5 +123,5 @@ def describe(error: Exception) -> str:
     """Return one line: our message with options for parameters, or the system's and its file."""
     if isinstance(error, OSError) and error.strerror:
         name = error.filename2 or error.filename  # of two: the new name of a file
-        return f"{name}: {error.strerror}" if name else error.strerror
+        return f"{os.fsdecode(name)}: {error.strerror}" if name else error.strerror
     return as_flags(" ".join(str(error).split()))
