@@ -106,7 +106,7 @@ WRITERS = {
     ),
     "train": DiskWriter(
         f"train rendered-0 --data rendered=procedural -o {{out}}/run -q --init random {_SMALL}",
-        varies=("run/log.jsonl", "run/tensorboard/*"),
+        varies=("run/log.jsonl", "run/last.ckpt", "run/tensorboard/*"),
         again="--resume",
         keeps=("run/*",),
         moments=2,

@@ -244,7 +244,7 @@ def _wrong_again(writer: DiskWriter, place: Place, whole: Files) -> str:
 
 
 def _can_resume(place: Place) -> bool:
-    return any(place.out.glob("run/*"))
+    return (place.out / "run/last.ckpt").exists()
 
 
 def _difference(writer: DiskWriter, found: Files, whole: Files) -> str:

@@ -142,6 +142,13 @@ def _row_files(
         if column not in files:
             raise InputError(f"{where}: {column} is empty")
     for file in files.values():
-        if not file.is_file():
-            raise FileNotFoundError(f"{where}: no file {file}")
+        if not _is_file(file):
+            raise InputError(f"{where}: no file {file}")
     return files["image1"], files["image2"], files.get("flow"), files.get("occlusion")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # such as a name of thousands of characters
+        return False
