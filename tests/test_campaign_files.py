@@ -1,5 +1,6 @@
 """A slice of the campaign `files`, in this process, and the worker that the whole one uses."""
 
+import json
 import os
 import time
 from importlib.util import find_spec
@@ -7,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from campaigns.files import prepare
-from campaigns.report import Options, Part
+from campaigns.report import REPOSITORY, Options, Part
 from campaigns.workers import Attempt, attempts
 
 COUNTS = {
@@ -60,3 +61,12 @@ def test_a_report_counts_what_was_tried():
     assert part.tried == 5
     assert part.summary()["failed"] == 1
     assert Options(None, 3).dice("a", 1).random() == Options(9, 3).dice("a", 1).random()
+
+
+@pytest.mark.parametrize("campaign", ["files", "disks"])
+def test_the_page_has_the_numbers_of_the_report(campaign):
+    page = (REPOSITORY / "docs/reliability.md").read_text()
+    report = json.loads((REPOSITORY / f"docs/reliability/{campaign}.json").read_text())
+    for name, part in report["parts"].items():
+        assert f"| {name} | {part['tried']:,} |" in page
+        assert part["failed"] == 0
