@@ -4,8 +4,9 @@ import pytest
 
 pytest.importorskip("resource", reason="this system has no limits")
 
+from campaigns.disk_place import LIMIT
 from campaigns.disk_writers import make_inputs
-from campaigns.disks import LIMIT, prepare
+from campaigns.disks import prepare
 from campaigns.report import Options
 
 pytestmark = pytest.mark.xdist_group("disks")
