@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # restarted one might wait for work forever.
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --max-worker-restart 0
 
-.PHONY: setup demo lint types docs unit test quick slow wheel clean
+.PHONY: setup demo lint types docs unit test quick slow campaign wheel clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,15 @@ quick: setup
 # Too slow for every change: before a release.
 slow: setup
 	$(PYTEST) -m slow --timeout 1800
+
+# Promises tried at random, for hours: make campaign CAMPAIGNS="files disks" SEED=1
+CAMPAIGNS ?= $(basename $(notdir $(shell grep -l '^if __name__' campaigns/*.py)))
+SEED ?= 0
+campaign: setup
+	mkdir -p build/campaigns
+	set -e; for name in $(CAMPAIGNS); do \
+	    $(BIN)/python -m campaigns.$$name --seed $(SEED) -o build/campaigns/$$name.json; \
+	done
 
 # The wheel is built from the sdist, then tried in an empty environment, outside the checkout.
 wheel: setup

@@ -79,6 +79,9 @@ def test_rows_of_a_manifest_keep_their_text_and_count(tmp_path):
         ("start,end\n1,2\n", "has no column path"),
         ("image1,image2\na\n", "line 2: 1 entries, but the first line has 2"),
         ("image1,image2\na,\n", "row 1: a row needs path, or both image1 and image2"),
+        ("image1,image2\na\x1fb,c\n", "row 1: '.x1f' cannot be part of an entry"),
+        (f"path,flows\na,{'9' * 19}\n", "at most 18 digits"),
+        ("path,path\na,b\n", "has two columns path"),
         ("image1,image2,path\na,b,c\n", "row 1: a row has either path or image1 and image2"),
         ("image1,image2,start\na,b,3\n", "are for clips"),
         ("image1,image2\n", "lists nothing to estimate"),
@@ -500,3 +503,17 @@ def test_the_marker_of_a_segment_is_written_last(tmp_path, pairs, known, monkeyp
         run_bulk(job, plan)
     assert (tmp_path / "out" / "scores" / f"{plan.names[0]}.csv").exists()
     assert segments.finished(job.storage()) == {}
+
+
+def test_numbers_of_a_parquet_file_are_those_of_a_csv_file(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra bulk is not installed")
+    from pyarrow import parquet
+
+    path = tmp_path / "list.parquet"
+    columns = {"path": ["a", "b"], "start": [1234567.0, None], "end": [2**40, 7]}
+    parquet.write_table(pyarrow.table(columns), path)
+    rows = read_manifest(str(path)).rows(0, 2)
+    assert [(row.start, row.end) for row in rows] == [("1234567", str(2**40)), ("", "7")]
+    parquet.write_table(pyarrow.table({"path": [["a"]]}), path)
+    with pytest.raises(InputError, match="column path has the type list"):
+        read_manifest(str(path))

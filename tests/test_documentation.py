@@ -48,13 +48,14 @@ SHELL, PYTHON, TEXT = ("sh", "bash", "console"), ("python",), ("", "text", "toml
 EXEMPT = {
     r"pip install .*": "changes the environment",
     r"git clone .*": "needs the network",
-    r"make (test|quick|slow|demo|docs|wheel)": "builds an environment; CI itself is `make test`",
+    r"make (test|quick|slow|demo|docs|wheel|campaign)": "builds an environment; CI is `make test`",
     r"dicl-flow demo": "tests/test_demo.py runs it",
     r"torchrun .*": "needs several GPUs; tests/test_distributed.py runs two processes",
     r"dicl-flow explore.*": "runs until Ctrl-C; tests/test_explorer.py runs the command",
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
     r"python benchmarks/(pwcnet_start|bulk_speed)\.py.*": "needs minutes",
+    r"python -m campaigns\.\w+.*": "takes minutes; tests/test_campaign_*.py run a slice",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
     r"dicl-flow serve.*": "runs until it is stopped; tests/test_serve.py runs the command",
     r"curl .*/ID.*": "the id is made by the server; tests/test_serve_video.py asks for it",
@@ -385,7 +386,7 @@ def test_an_unknown_command_fails():
 def test_what_is_not_run_has_a_reason():
     assert all(EXEMPT.values())
     assert exempt_reason("dicl-flow flow a.png b.png -o x.flo") is None
-    assert exempt_reason("make test") == EXEMPT[r"make (test|quick|slow|demo|docs|wheel)"]
+    assert exempt_reason("make test") == EXEMPT[r"make (test|quick|slow|demo|docs|wheel|campaign)"]
 
 
 # --- what can be checked without running --------------------------------------------------------
@@ -408,7 +409,8 @@ OPTIONS[("bulk",)] |= OPTIONS[("bulk", "run")]  # `bulk MANIFEST` is `bulk run M
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_options_and_inline_commands_exist(page):
-    scripts = "".join(path.read_text() for path in REPOSITORY.glob("benchmarks/*.py"))
+    places = ("benchmarks", "campaigns")
+    scripts = "".join(p.read_text() for place in places for p in REPOSITORY.glob(f"{place}/*.py"))
     known = set().union(*OPTIONS.values(), re.findall(r'"(--[a-z-]+)"', scripts)) | FOREIGN_OPTIONS
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", read_prose(page))]
     shell = [block for block in read_blocks(page) if block.language in SHELL]

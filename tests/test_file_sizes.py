@@ -301,3 +301,12 @@ def test_every_command_that_reads_pictures_has_the_option():
     reading = "flow show warp interpolate video eval submit train calibrate render ablate"
     for name in (*reading.split(), "check", "peaks", "pixel", "compare"):
         assert any("--max-size" in parameter.opts for parameter in commands[name].params), name
+
+
+def test_a_png_that_ends_before_its_pixels_is_read_no_further():
+    data = png(7, 5)
+    start = data.index(b"IDAT") - 4
+    end = b"\0\0\0\0IEND\xae\x42\x60\x82"
+    lying = data[:start] + end + b"\x7f\xff\xff\xff" + data[start + 4 :]
+    with pytest.raises(InputError, match="not an image"):
+        decode_image(lying, "x.png")

@@ -114,3 +114,10 @@ def test_errors_about_pixels_name_the_file(tmp_path):
     cv2.imwrite(str(path), np.full((4, 4, 3), np.nan, np.float32))
     with pytest.raises(InputError, match=r"nan\.tiff: the image contains NaN"):
         image_batch(path)
+
+
+def test_pixels_of_other_types_are_refused(tmp_path):
+    path = tmp_path / "x.tiff"
+    assert cv2.imwrite(str(path), RGB.astype(np.float64))
+    with pytest.raises(InputError, match=r"x\.tiff has pixels of float64"):
+        read_image(path)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from children import run_child
 
-from dicl_flow.cli import options
+from dicl_flow.cli import describe, options
+from dicl_flow.errors import InputError
 from dicl_flow.files import naming, replacing, write_flow
 from dicl_flow.training import journal
 
@@ -115,3 +116,15 @@ def test_what_is_written_bit_by_bit_names_its_file_too(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError, match="another file"), naming(path):
         raise FileNotFoundError("another file")
+
+
+def test_a_message_is_one_line_however_long_the_file():
+    text = str(InputError("x.csv: " + "9" * 10**6 + "\nis too long"))
+    assert text.startswith("x.csv: 999")
+    assert text.endswith("999 is too long")
+    assert len(text) < 1100
+
+
+def test_of_two_names_the_new_one_is_told():
+    error = OSError(5, "Input/output error", ".x.flo.part0", None, "x.flo")
+    assert describe(error) == "x.flo: Input/output error"

@@ -20,10 +20,11 @@ PLACES = {
     **{room: sorted({SOURCE / f"{room}.py", *(SOURCE / room).rglob("*.py")}) for room in ROOMS},
     "recipes": sorted((SOURCE / "recipes").glob("*.toml")),
     "benchmarks": sorted((REPOSITORY / "benchmarks").glob("*.*")),
+    "campaigns": sorted((REPOSITORY / "campaigns").glob("*.py")),
     "examples": sorted((REPOSITORY / "examples").glob("*.py")),
     "test helpers": sorted({*TESTS.glob("*.py")} - {*TESTS.glob("test_*.py")}),
     "docs": sorted({*REPOSITORY.glob("docs/**/*.md")} - {GLOSSARY}),
-    "README": [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"],
+    "README": [REPOSITORY / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")],
 }
 """The files of each room, and of what is written about them."""
 
@@ -117,7 +118,7 @@ def test_numbers_have_a_leading_zero(place):
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("place", [*ROOMS, "benchmarks", "examples"])
+@pytest.mark.parametrize("place", [*ROOMS, "benchmarks", "campaigns", "examples"])
 def test_every_module_says_what_it_is_for(place):
     modules = [path for path in files_of(place) if path.suffix == ".py"]
     silent = [p.name for p in modules if not ast.get_docstring(ast.parse(p.read_text()))]

@@ -426,6 +426,11 @@ def sound(path):
     return path
 
 
+def playlist(path):
+    path.write_text("ffconcat version 1.0\nfile secret.mp4\n")
+    return path
+
+
 def empty(path):
     path.mkdir()
     return path
@@ -437,6 +442,7 @@ def empty(path):
         (lambda p: p / "no.mp4", [], "no video, folder or camera"),
         (lambda p: p / "no*.png", [], "no images in"),
         (lambda p: sound(p / "sound.wav"), [], "has no video stream"),
+        (lambda p: playlist(p / "list.mp4"), [], "is a list of other files, not a video"),
         (lambda p: empty(p / "empty"), [], "no images in"),
         (lambda p: Path(__file__), [], "cannot be decoded as a video"),
         (lambda p: "camera:99", [], "cannot open camera 99"),

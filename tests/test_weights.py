@@ -1,4 +1,5 @@
 import pickle
+import zipfile
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from dicl_flow.errors import InputError
 from dicl_flow.models import build
 from dicl_flow.weights import (
     Weights,
+    encode_weights,
     import_legacy,
     load_model,
     packaged_names,
@@ -193,3 +195,46 @@ def test_damaged_packaged_weights_are_refused(tmp_path, monkeypatch, small_weigh
     monkeypatch.setattr("dicl_flow.weights.store._PACKAGED", small_weights.parent)
     with pytest.raises(InputError, match="is damaged"):
         read_weights(resolve("small"))
+
+
+def test_numbers_that_no_network_has_are_refused(tmp_path):
+    state, path = build(SMALL).state_dict(), tmp_path / "x.safetensors"
+    key = next(iter(state))
+    broken = {**state, key: torch.full_like(state[key], torch.nan)}
+    path.write_bytes(encode_weights(Weights(SMALL, broken)))
+    with pytest.raises(InputError, match=rf"x\.safetensors: NaN or infinite values in {key}"):
+        read_weights(path)
+    path.write_bytes(encode_weights(Weights(SMALL, {**state, key: state[key].to(torch.int8)})))
+    with pytest.raises(InputError, match=rf"x\.safetensors: .* wrong type: {key} int8"):
+        load_model(read_weights(path))
+
+
+def test_a_config_cannot_ask_for_a_network_that_fills_the_memory(tmp_path):
+    layers = ", ".join(["[4096, 1]"] * 400)  # 240 GB
+    text = f'{{"levels": [{{"stride": 8, "radius": 1, "context": [{layers}]}}]}}'
+    with pytest.raises(InputError, match="do not fit the network; missing"):
+        load_model(Weights(ModelConfig.from_json(text), {}))
+    with pytest.raises(InputError, match="radius must be 1 to 64"):
+        ModelConfig.from_json('{"levels": [{"stride": 8, "radius": 1000000}]}')
+
+
+def test_tensors_that_are_not_plain_are_refused(tmp_path, golden_state):
+    key = next(iter(golden_state))
+    path = write(tmp_path / "x.pth", {**golden_state, key: torch.zeros(2, 2).to_sparse()})
+    with pytest.raises(InputError, match=f"'{key}' is not a tensor"):
+        import_legacy(path)
+
+
+class Bomb:
+    def __reduce__(self):
+        return bytearray, (2**40,)
+
+
+def test_a_checkpoint_cannot_fill_the_memory(tmp_path):
+    path = write(tmp_path / "x.pth", {"state_dict": Bomb()})
+    with pytest.raises(InputError, match="is refused"):
+        import_legacy(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"x")
+    with pytest.raises(InputError, match="is refused"):
+        import_legacy(path)

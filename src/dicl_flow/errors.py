@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_LONGEST = 1000  # characters of a message
+
 
 class InputError(ValueError):
     """Something that was given cannot be used; the message says what to give instead.
@@ -13,8 +15,14 @@ class InputError(ValueError):
     any other exception is a bug in this package and keeps its traceback.
 
     A message names parameters in backticks, as in Python: "use `device='cpu'`". Only the command
-    line turns that into an option: "use --device cpu" (cli/flags.py).
+    line turns that into an option: "use --device cpu" (cli/flags.py). A message is one line; what
+    it quotes from a file may be long: then its middle is left out.
     """
+
+    def __init__(self, message: str) -> None:
+        text, half = " ".join(str(message).splitlines()), _LONGEST // 2
+        whole = len(text) <= _LONGEST
+        super().__init__(text if whole else f"{text[:half]} … {text[-half:]}")
 
 
 class SlowWarning(UserWarning):

@@ -36,10 +36,17 @@ class Claim:
         self._lock = FolderLock(place)
         self.held = self._lock.acquire()
         if self.held:
-            if _locks_work(storage.root / PARTS):
-                for left in (path for path in place.iterdir() if path.is_dir()):
-                    shutil.rmtree(left)  # by a killed process
-            self.folder.mkdir(exist_ok=True)
+            try:
+                self._make_folder(storage.root / PARTS)
+            except BaseException:
+                self._lock.remove()
+                raise
+
+    def _make_folder(self, parts: Path) -> None:
+        if _locks_work(parts):
+            for left in (path for path in self.folder.parent.iterdir() if path.is_dir()):
+                shutil.rmtree(left)  # by a killed process
+        self.folder.mkdir(exist_ok=True)
 
     def publish(self, files: dict[str, Path], marker: dict[str, Any]) -> None:
         """Move the files to their places, then write the marker, and release the claim."""
@@ -53,9 +60,12 @@ class Claim:
         if not self.held:
             return
         self.held = False
-        shutil.rmtree(self.folder)
-        if self._lock is not None:
-            self._lock.remove()
+        try:
+            with suppress(FileNotFoundError):  # the output has disappeared
+                shutil.rmtree(self.folder)
+        finally:
+            if self._lock is not None:
+                self._lock.remove()
 
 
 @cache

@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import has_magic
@@ -18,7 +18,8 @@ from ..errors import InputError, unknown_name
 from .storage import is_address, local_path
 from .stores import read_input
 
-_END = "\x1f"  # between the entries of a row in memory; no path contains it
+_END = "\x1f"  # between the entries of a row in memory; a path with it is refused
+_DIGITS = 18  # numbers that fit into 64 bits
 UNKNOWN_FLOWS = 64
 """How many flows a clip counts for when neither its end nor its number of flows is given."""
 
@@ -45,13 +46,15 @@ class Row(NamedTuple):
 
     def problem(self) -> str:
         """What is wrong with the row; empty if nothing is."""
-        image1, image2, path, start, end, stride, _ = self  # attributes would be slower
+        image1, image2, path, start, end, stride, flows = self  # attributes would be slower
         if path and (image1 or image2):
             return "a row has either path or image1 and image2"
         if not (path or (image1 and image2)):
             return "a row needs path, or both image1 and image2"
         if not path and (start or end or stride):
             return "start, end and stride are for clips, not for a pair"
+        if max(len(start), len(end), len(stride), len(flows)) > _DIGITS:
+            return f"start, end, stride and flows have at most {_DIGITS} digits"
         return ""
 
     def expected(self) -> int:
@@ -86,7 +89,10 @@ class Manifest:
             problem = row.problem()
             if problem:
                 raise InputError(f"{source}, row {number}: {problem}")
-            text += _END.join(row).encode("utf-8", "surrogateescape")
+            entries = _END.join(row)
+            if entries.count(_END) >= len(row):
+                raise InputError(f"{source}, row {number}: {_END!r} cannot be part of an entry")
+            text += entries.encode("utf-8", "surrogateescape")
             ends.append(len(text))
             counts.append(row.expected())
         if not ends:
@@ -159,20 +165,48 @@ def _lines(text: str) -> Iterator[Iterable[str]]:
 
 def _read_parquet(text: str) -> Iterator[Row]:
     try:
-        from pyarrow import ArrowInvalid, BufferReader, parquet
+        from pyarrow import BufferReader, parquet
     except ImportError:
         raise InputError(f"{text} needs pyarrow: pip install 'dicl-flow[bulk]'") from None
     source = BufferReader(read_input(text)) if is_address(text) else str(local_path(text))
-    try:
+    with _parquet_errors(text):
         table = parquet.ParquetFile(source)
-    except ArrowInvalid as error:
-        raise InputError(f"{text} is not a Parquet file: {error}") from None
-    names = _check_columns(text, table.schema_arrow.names)
+        schema = table.schema_arrow
+    names = _check_columns(text, schema.names)
+    _check_types(text, dict(zip(names, schema.types, strict=True)))
     arrange = _arranged(names)
-    for batch in table.iter_batches():
-        columns = [map(_word, batch.column(name).to_pylist()) for name in names]
+    batches = table.iter_batches()
+    while columns := _next_columns(text, batches):
         for entries in zip(*columns, repeat(""), strict=False):
             yield Row._make(arrange(entries))
+
+
+def _next_columns(text: str, batches: Iterator[Any]) -> list[list[str]]:
+    """The entries of the next rows, by column; nothing at the end."""
+    with _parquet_errors(text):
+        batch = next(batches, None)
+        columns = [] if batch is None else batch.columns
+        return [[*map(_word, column.to_pylist())] for column in columns]
+
+
+@contextmanager
+def _parquet_errors(text: str) -> Iterator[None]:
+    """Turn what pyarrow raises for damaged files, which is not documented, into one error."""
+    try:
+        yield
+    except Exception as error:
+        sentence = " ".join(str(error).split())
+        raise InputError(f"{text} is not a Parquet file, or is damaged: {sentence}") from None
+
+
+def _check_types(text: str, columns: Mapping[str, Any]) -> None:
+    from pyarrow import types
+
+    for name, kind in columns.items():
+        value = kind.value_type if types.is_dictionary(kind) else kind
+        allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_floating)
+        if not (types.is_null(value) or any(check(value) for check in allowed)):
+            raise InputError(f"{text}: the column {name} has the type {kind}, not text or numbers")
 
 
 def _arranged(columns: Sequence[str]) -> Callable[[Sequence[str]], Iterable[str]]:
@@ -187,7 +221,7 @@ def _word(entry: object) -> str:
         return entry
     if entry is None or entry != entry:  # NaN
         return ""
-    return f"{entry:g}" if isinstance(entry, float) else str(entry)
+    return str(int(entry) if isinstance(entry, float) and entry.is_integer() else entry)
 
 
 def _check_columns(text: str, columns: Sequence[str]) -> Sequence[str]:
@@ -195,6 +229,8 @@ def _check_columns(text: str, columns: Sequence[str]) -> Sequence[str]:
     for column in columns:
         if column not in Row._fields:
             raise InputError(f"{text}: {unknown_name('column', column, Row._fields)}")
+        if columns.count(column) > 1:
+            raise InputError(f"{text} has two columns {column}")
     if "path" not in columns and not {"image1", "image2"} <= set(columns):
         raise InputError(f"{text} has no column path, and not both image1 and image2")
     return columns

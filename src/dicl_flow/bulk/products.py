@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import InputError
-from ..files import Array, encode_flow, encode_npy
+from ..files import Array, encode_flow, encode_npy, naming
 from .decoding import Pair
 from .job import Settings
 from .manifest import Row
@@ -159,10 +159,12 @@ class _File:
     def write(self, data: bytes) -> int:
         self._hash.update(data)
         self._bytes += len(data)
-        return self._file.write(data)
+        with naming(self.path):
+            return self._file.write(data)
 
     def close(self) -> None:
-        self._file.close()
+        with naming(self.path):
+            self._file.close()
 
     def marks(self) -> dict[str, Any]:
         return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}

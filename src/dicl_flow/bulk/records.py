@@ -8,6 +8,7 @@ from platform import node
 from time import monotonic
 from typing import Any
 
+from ..files import naming
 from .storage import LocalFolder, Storage
 
 JOURNAL = "journal.jsonl"
@@ -32,7 +33,8 @@ class Journal:
         about = {"time": now, "run": self._run, "device": self._device, "event": event, **about}
         line = json.dumps(about) + "\n"
         if isinstance(self._storage, LocalFolder):
-            with (self._storage.root / JOURNAL).open("a") as file:
+            path = self._storage.root / JOURNAL
+            with naming(path), path.open("a") as file:
                 file.write(line)
             return
         self._lines.append(line)

@@ -1,6 +1,7 @@
 """The command `dicl-flow`: one file per command, heavy imports inside the functions."""
 
 import atexit
+import os
 import sys
 import warnings
 
@@ -125,5 +126,6 @@ def main(arguments: list[str] | None = None) -> None:
 def describe(error: Exception) -> str:
     """Return one line: our message with options for parameters, or the system's and its file."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        name = error.filename2 or error.filename  # of two: the new name of a file
+        return f"{os.fsdecode(name)}: {error.strerror}" if name else error.strerror
     return as_flags(" ".join(str(error).split()))

@@ -3,9 +3,10 @@
 import dataclasses
 import json
 from dataclasses import dataclass
+from math import inf, isfinite
 
 from ..errors import InputError
-from .strict import structure
+from .strict import read_json, structure
 
 CUES = (
     "entropy",
@@ -40,8 +41,10 @@ class Calibration:
     """Number of rendered scenes it was fitted to."""
 
     def __post_init__(self) -> None:
-        if self.threshold <= 0:
+        if not 0 < self.threshold < inf:
             raise InputError(f"the threshold must be positive, got {self.threshold}")
+        if not all(map(isfinite, (self.bias, *self.weights))):
+            raise InputError("the calibration contains NaN or infinite values")
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -60,7 +63,4 @@ class Calibration:
     @classmethod
     def from_json(cls, text: str) -> "Calibration":
         """Read what `to_json` wrote; unknown keys and wrong types are refused."""
-        try:
-            return structure(cls, json.loads(text))
-        except json.JSONDecodeError as error:
-            raise InputError(f"the calibration is not valid JSON: {error}") from None
+        return structure(cls, read_json(text, "the calibration"))

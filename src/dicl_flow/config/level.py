@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from ..errors import InputError
 
 STRIDES = (64, 32, 16, 8, 4, 2)  # what the feature pyramid can deliver
+MOST_RADIUS, MOST_CHANNELS = 64, 4096  # far above what is of use: a file could ask for anything
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,12 @@ class LevelConfig:
     def __post_init__(self) -> None:
         if self.stride not in STRIDES:
             raise InputError(f"level stride must be one of {STRIDES}, got {self.stride}")
-        if self.radius < 1:
-            raise InputError(f"level radius must be at least 1, got {self.radius}")
-        if any(width < 1 or dilation < 1 for width, dilation in self.context):
+        if not 1 <= self.radius <= MOST_RADIUS:
+            raise InputError(f"level radius must be 1 to {MOST_RADIUS}, got {self.radius}")
+        if not all(1 <= number <= MOST_CHANNELS for layer in self.context for number in layer):
             raise InputError(
-                f"context layers are (width, dilation) pairs of at least 1, got {self.context}"
+                f"context layers are (width, dilation) pairs of 1 to {MOST_CHANNELS}, got "
+                f"{self.context}"
             )
 
     @property

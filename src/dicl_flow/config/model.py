@@ -8,9 +8,9 @@ from math import lcm
 
 from ..errors import InputError, unknown_name
 from .hosts import HOST_RECORDS, HOSTS, HostRecord
-from .level import LevelConfig
+from .level import MOST_CHANNELS, LevelConfig
 from .loss import FROM_HOST
-from .strict import structure
+from .strict import read_json, structure
 
 MATCHERS = ("dot", "cosine", "mlp", "reduced", "dicl")
 STRIDED_MATCHERS = ("dicl",)  # these need maps with even sides
@@ -58,10 +58,9 @@ class ModelConfig:
             raise unknown_name("padding", self.padding, PADDINGS)
         if self.max_pixels < 0 or (self.max_pixels and not self.resizes):
             raise InputError(f"max_pixels goes with padding 'resize', got {self.max_pixels}")
-        if self.multiple < 1:
-            raise InputError(f"multiple must be at least 1, got {self.multiple}")
-        if self.feature_channels < 1:
-            raise InputError(f"feature_channels must be at least 1, got {self.feature_channels}")
+        for key in ("multiple", "feature_channels"):
+            if not 1 <= (value := getattr(self, key)) <= MOST_CHANNELS:
+                raise InputError(f"{key} must be 1 to {MOST_CHANNELS}, got {value}")
         if not self.levels:
             raise InputError("levels is empty; a network needs at least one level")
         if any(coarse != 2 * fine for coarse, fine in pairwise(self.strides)):
@@ -140,7 +139,4 @@ class ModelConfig:
     @classmethod
     def from_json(cls, text: str) -> "ModelConfig":
         """Read what `to_json` wrote; unknown keys and wrong types are refused."""
-        try:
-            return structure(cls, json.loads(text))
-        except json.JSONDecodeError as error:
-            raise InputError(f"the model config is not valid JSON: {error}") from None
+        return structure(cls, read_json(text, "the model config"))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from ..errors import InputError, unknown_name
 
+_LARGEST = 2**1000  # a larger int is not a float
 ConfigType = TypeVar("ConfigType")
 
 
@@ -21,8 +22,16 @@ def read_toml_table(path: str | Path) -> dict[str, Any]:
     """Read a TOML file as plain data."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of thousands of digits or brackets
         raise InputError(f"{path} is not valid TOML: {error}") from None
+
+
+def read_json(text: str, what: str) -> Any:
+    """Read JSON as plain data; `what` it is starts the error."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{what} is not valid JSON: {error}") from None
 
 
 def to_toml(config: Any) -> str:
@@ -63,7 +72,7 @@ def structure(expected: Any, value: Any, where: str = "") -> Any:
         return structure(next(a for a in arguments if a is not type(None)), value, where)
     if origin is tuple:
         return _structure_tuple(arguments, value, where)
-    if expected is float and type(value) is int:
+    if expected is float and type(value) is int and abs(value) < _LARGEST:
         return float(value)
     if type(value) is not expected:
         raise InputError(

@@ -124,6 +124,8 @@ def _check_header(manifest: Path, columns: Sequence[str]) -> None:
     for column in columns:
         if column not in _COLUMNS:
             raise InputError(f"{manifest}: {unknown_name('column', column, _COLUMNS)}")
+        if columns.count(column) > 1:
+            raise InputError(f"{manifest} has two columns {column}")
     for column in _COLUMNS[:2]:
         if column not in columns:
             raise InputError(f"{manifest} lacks the column {column!r} in its first line")
@@ -140,6 +142,13 @@ def _row_files(
         if column not in files:
             raise InputError(f"{where}: {column} is empty")
     for file in files.values():
-        if not file.is_file():
-            raise FileNotFoundError(f"{where}: no file {file}")
+        if not _is_file(file):
+            raise InputError(f"{where}: no file {file}")
     return files["image1"], files["image2"], files.get("flow"), files.get("occlusion")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # such as a name of thousands of characters
+        return False

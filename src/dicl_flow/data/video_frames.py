@@ -16,6 +16,7 @@ from ..files.sizes import check_size, max_size
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".gif")
 CAMERA = "camera:"
+_LISTS = (b"#EXTM3U", b"ffconcat")
 
 
 def is_video(path: Path) -> bool:
@@ -47,6 +48,7 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
     `container` is FFmpeg's name of the file format; None: FFmpeg looks at the file.
     """
     av = pyav()
+    _refuse_list(path)
     try:
         with av.open(str(path), format=container, metadata_errors="replace") as opened:
             if not opened.streams.video:
@@ -61,6 +63,14 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
             yield opened
     except av.FFmpegError as error:
         raise InputError(f"{path} cannot be decoded as a video: {error.strerror}") from None
+
+
+def _refuse_list(path: Path) -> None:
+    """Refuse a playlist, which would let FFmpeg open whatever files it names."""
+    with path.open("rb") as file:
+        start = file.read(16).lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start.startswith(_LISTS):
+        raise InputError(f"{path} is a list of other files, not a video")
 
 
 def _check_size(path: Path, stream: Any) -> None:

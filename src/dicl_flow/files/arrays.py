@@ -75,7 +75,8 @@ def _chosen(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 def _read_array(stream: IO[bytes], length: int) -> Array:
     """Read an array from a stream of `length` bytes."""
     shape, by_columns, dtype = _read_header(stream)
-    if dtype.kind not in _NUMBERS or min(shape, default=0) < 0:
+    plain = all(type(side) is int and side >= 0 for side in shape)  # numpy lets True pass
+    if dtype.kind not in _NUMBERS or not plain:
         raise InputError(f"not a .npy file of numbers: it has type {dtype} and shape {shape}")
     values, there = prod(shape), length - stream.tell()
     check_pixels(values // 2 if len(shape) == 3 else values, f"an array of shape {shape}")
@@ -84,7 +85,10 @@ def _read_array(stream: IO[bytes], length: int) -> Array:
     if len(data) < expected:
         raise InputError(f"truncated file: shape {shape} needs {expected} bytes, got {there}")
     flat = np.frombuffer(data, dtype) if values else np.empty(0, dtype)
-    return flat.reshape(shape, order="F" if by_columns else "C")
+    try:
+        return flat.reshape(shape, order="F" if by_columns else "C")
+    except ValueError as error:  # nothing, in a shape that numpy cannot count
+        raise InputError(f"not a .npy file of numbers: {error}") from None
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:

@@ -48,11 +48,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the name of the file to the error of a full disk."""
+    """Name the file in errors of the system that name none, and in those of a full disk."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.strerror is None or (error.filename and error.errno not in _FULL):
             raise
         raise OSError(f"cannot write {path}: {error.strerror}") from None
 

@@ -33,7 +33,8 @@ def openexr() -> Any:
 
 def decode_vectors(data: bytes) -> Array:
     """Return the flow in a file with the channels `VECTORS`."""
-    return _decode(data, VECTORS) * _UP
+    with np.errstate(invalid="ignore"):  # a NaN that signals
+        return _decode(data, VECTORS) * _UP
 
 
 def decode_st_map(data: bytes) -> Array:

@@ -14,18 +14,19 @@ def image_size(data: bytes) -> Size | None:
         if re.match(signature, data, re.DOTALL):
             try:
                 return read(data)
-            except (StructError, IndexError, TypeError, ValueError, KeyError):
+            except (StructError, IndexError, TypeError, ValueError, KeyError, OverflowError):
                 return None  # truncated header
     return None
 
 
 def _png(data: bytes) -> Size:
-    place = 8
+    place, pixels = 8, False
     while place + 8 <= len(data):  # OpenCV allocates what a chunk claims to have
         length, kind = unpack_from(">I4s", data, place)
         if length > len(data):
             raise ValueError
-        if kind == b"IEND":  # anything may follow
+        pixels = pixels or kind == b"IDAT"
+        if kind == b"IEND" and pixels:  # anything may follow
             break
         place += 12 + length
     return unpack_from(">II", data, 16)

@@ -32,6 +32,8 @@ def decode_image(data: bytes, name: str) -> Array:
         raise InputError(f"{name}: {error}") from None
     if image is None:
         raise InputError(f"{name} is not an image, or has a format that OpenCV cannot read")
+    if image.dtype not in (np.uint8, np.uint16, np.float32):
+        raise InputError(f"{name} has pixels of {image.dtype}; expected 8 or 16 bits, or float32")
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 

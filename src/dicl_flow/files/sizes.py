@@ -7,6 +7,7 @@ from ..errors import InputError
 
 DEFAULT_MAX_SIZE = 150.0  # megapixels; a frame of 16K has 133
 _VARIABLE = "DICL_FLOW_MAX_SIZE"  # an environment variable, so that loader processes inherit it
+_COUNTABLE = 10**15
 _BYTES_PER_PIXEL = 16  # two float64 of a flow, or four float32 of an image
 
 
@@ -32,6 +33,8 @@ def check_size(width: int, height: int) -> None:
 def check_pixels(pixels: int, what: str) -> None:
     """Refuse a number of pixels that `max_size` does not allow; the error starts with `what`."""
     limit = max_size()
+    if pixels > _COUNTABLE:
+        raise InputError(f"{what} has more pixels than any machine can hold")
     if pixels > limit * 1e6:
         raise InputError(
             f"{what} has {_text(pixels / 1e6)} megapixels, the limit is {_text(limit)}; allow more "

@@ -4,6 +4,8 @@ Without a terminal (output to a file or a pipe), a line every 30 s replaces the 
 """
 
 import json
+import threading
+from functools import cache
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
@@ -24,7 +26,8 @@ class Journal:
     def __init__(self, path: Path, steps: int, start: int, *, quiet: bool) -> None:
         self.path = path
         self._forget_after(start)
-        self._board = _open_board(path.parent)
+        self._events = path.with_name("tensorboard")
+        self._board = _open_board(self._events)
         self._sums: dict[str, float] = {}
         self._count, self._pairs, self._since = 0, 0, perf_counter()
         self._backend, self._validated, self._quiet = "", "", quiet
@@ -82,7 +85,8 @@ class Journal:
     def picture(self, step: int, image: Array) -> None:
         """Show an (H, W, 3) uint8 picture."""
         if self._board is not None:
-            self._board.add_image("pairs", np.ascontiguousarray(image), step, dataformats="HWC")
+            with naming(self._events):
+                self._board.add_image("pairs", np.ascontiguousarray(image), step, dataformats="HWC")
 
     def say(self, text: str) -> None:
         """Print a line above the progress bar."""
@@ -93,14 +97,16 @@ class Journal:
         self._closed.set()
         self._progress.stop()
         if self._board is not None:
-            self._board.close()
+            with naming(self._events):
+                self._board.close()
 
     def _write(self, step: int, line: dict[str, float], **words: str) -> None:
         with naming(self.path), self.path.open("a") as file:
             file.write(json.dumps({**line, **words}) + "\n")
         if self._board is not None:
-            for key, value in line.items():
-                self._board.add_scalar(key, value, step)
+            with naming(self._events):
+                for key, value in line.items():
+                    self._board.add_scalar(key, value, step)
 
     def _tell_now_and_then(self) -> None:
         while not self._closed.wait(EVERY):
@@ -130,4 +136,18 @@ def _open_board(folder: Path) -> Any:
     except ImportError:
         Console(stderr=True).print("TensorBoard is not installed: scalars go to log.jsonl only")
         return None
-    return SummaryWriter(str(folder / "tensorboard"))
+    _hush_board()
+    with naming(folder):
+        return SummaryWriter(str(folder))
+
+
+@cache
+def _hush_board() -> None:
+    """Print no traceback of TensorBoard's thread: its error is raised again by the next call."""
+    usual = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if type(arguments.thread).__name__ != "_AsyncWriterThread":
+            usual(arguments)
+
+    threading.excepthook = hook

@@ -1,7 +1,6 @@
 """The folder of a training run: config, log, checkpoint, weights; files are replaced atomically."""
 
 import io
-import pickle
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -94,9 +93,10 @@ class RunFolder:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint; nothing in it is executed."""
+    data = io.BytesIO(read_bytes(path))
     import torch
 
     try:
-        return torch.load(io.BytesIO(read_bytes(path)), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError):
+        return torch.load(data, map_location="cpu", weights_only=True)
+    except Exception:  # torch documents none for damaged files
         raise InputError(f"{path} is not a checkpoint of this package, or is damaged") from None

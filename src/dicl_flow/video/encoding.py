@@ -49,7 +49,8 @@ class Segment:
         suffix = path.suffix.lower()
         coding = CODINGS[suffix]
         container = _CONTAINERS.get(suffix, "nut")  # segments of a GIF are lossless video
-        self._container = pyav().open(str(path), "w", format=container)
+        self._file = path.open("wb")  # PyAV would leave its own open if the disk is full
+        self._container = pyav().open(self._file, "w", format=container)
         self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)
         self._stream.pix_fmt = coding.pixels
         self._stream.codec_context.time_base = 1 / rate
@@ -66,8 +67,9 @@ class Segment:
 
     def close(self) -> None:
         """Write out what is left."""
-        self._container.mux(self._stream.encode())
-        self._container.close()
+        with self._file:
+            self._container.mux(self._stream.encode())
+            self._container.close()
 
 
 def even(picture: Array) -> Array:
@@ -101,7 +103,7 @@ def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) ->
 def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: Fraction) -> None:
     """Join without encoding again."""
     stream: Any = None
-    with pyav().open(str(output), "w", format=container) as target:
+    with output.open("wb") as file, pyav().open(file, "w", format=container) as target:
         for segment in segments:
             with pyav().open(str(segment)) as source:
                 stream = stream or target.add_stream_from_template(source.streams.video[0])
@@ -117,7 +119,7 @@ def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: 
 def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
     """Encode again, each picture with its own palette of 256 colours."""
     hundredth = Fraction(1, 100)  # of a second, the unit of time in a GIF
-    with pyav().open(str(output), "w", format="gif") as target:
+    with output.open("wb") as file, pyav().open(file, "w", format="gif") as target:
         stream = target.add_stream("gif", rate=rate)
         stream.pix_fmt, stream.codec_context.time_base = "pal8", hundredth
         palette: Any = None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..files import Array, replacing, to_uint8
+from ..files import Array, naming, replacing, to_uint8
 from ..pictures.visualize import CALMEST
 from .encoding import Encoder, Segment, check_rate, even, join
 from .flows import FrameFlow
@@ -50,12 +50,14 @@ class Movie(Writer):
         if self._segment is None:
             self._first = number
             self._segment = self._encoder(self._path("open_"), self.rate)
-        self._segment(even(to_uint8(picture)), number - self._first)
+        with naming(self.output):
+            self._segment(even(to_uint8(picture)), number - self._first)
 
     def commit(self) -> None:
         """Close the segment."""
         if self._segment is not None:
-            self._segment.close()
+            with naming(self.output):
+                self._segment.close()
             self._path("open_").replace(self._path())
             self._segment = None
 

@@ -83,10 +83,11 @@ class SlowMotionFrames(Writer):
     def __init__(self, folder: Path, factor: int) -> None:
         super().__init__()
         self.folder, self.factor, self._next = folder, factor, 0
+        self._has_folder = False
 
     def resume(self, done: int) -> None:
         """Remove partly written files of a killed run."""
-        self._next = done
+        self._next, self._has_folder = done, done > 0
         for path in self.folder.glob(".frame_*.png.*"):
             path.unlink(missing_ok=True)
 
@@ -96,7 +97,9 @@ class SlowMotionFrames(Writer):
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the frames of a pair."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._has_folder:  # only once: one that is lost takes frames with it
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._has_folder = True
         for number, picture in numbered_frames(flow, prepared, self._next, self.factor):
             path = self.folder / f"frame_{number:06d}.png"
             write_files({path: encode_image(path, picture)})

@@ -61,16 +61,20 @@ class FlowFiles(Writer):
         super().__init__()
         self.folder, self.suffix = folder, suffix
         self.backward, self.occlusion = backward, occlusion
+        self._has_folder = False
 
     def resume(self, done: int) -> None:
         """Remove partly written files of a killed run."""
+        self._has_folder = done > 0
         for ending in (self.suffix, f"{_OCCLUSION}.png"):
             for path in self.folder.glob(f".*{ending}.*"):
                 path.unlink(missing_ok=True)
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the files of a flow; none if a frame is broken."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self._has_folder:  # only once: one that is lost takes flows with it
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._has_folder = True
         if prepared is not None:
             write_files(self._contents(flow.frame.name, flow.result))
 
@@ -142,7 +146,8 @@ class FlowStack(Writer):
         if prepared is not None and not self.memory:
             height, width = prepared.shape[-3:-1]
             self.memory.update(stack_height=height, stack_width=width)
-            self._part.write_bytes(self._header(0))
+            with naming(self.output):
+                self._part.write_bytes(self._header(0))
             for _ in range(self._count - 1):
                 self._append(np.full(self._shape, np.nan))
         if self.memory:
@@ -162,9 +167,13 @@ class FlowStack(Writer):
                 file.write(self._header(self._count))
 
     def finish(self) -> Path:
-        """Move the file to its destination."""
+        """Link the file to its destination; killed before all writers are done, it is needed."""
         with replacing(self.output) as temporary:
-            shutil.move(self._part, temporary)
+            temporary.unlink()
+            try:
+                os.link(self._part, temporary)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(self._part, temporary)
         return self.output
 
     @property
@@ -173,7 +182,8 @@ class FlowStack(Writer):
         return (2, *size, 2) if self.backward else (*size, 2)
 
     def _append(self, array: Array) -> None:
-        with naming(self.output), self._part.open("ab") as file:
+        with naming(self.output), self._part.open("r+b") as file:  # which "ab" would create
+            file.seek(0, os.SEEK_END)
             file.write(array.astype("<f4").tobytes())
 
     def _header(self, count: int) -> bytes:

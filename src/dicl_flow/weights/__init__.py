@@ -1,10 +1,10 @@
 """Weights: safetensors files that contain their config; packaged ones are known by name."""
 
+from .checks import check_keys
 from .legacy import import_legacy
 from .parts import in_parts
 from .store import (
     Weights,
-    check_keys,
     encode_weights,
     halve,
     leave_out,

@@ -3,6 +3,7 @@
 import io
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..config import ModelConfig
 from ..errors import InputError
 from ..files import read_bytes
-from .store import Weights, check_keys
+from .checks import check_finite, check_keys
+from .store import Weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,27 +68,45 @@ def _stride(match: re.Match[str]) -> int:
 
 
 def _read_state_dict(path: str | Path) -> "Mapping[str, Tensor]":
-    data = io.BytesIO(read_bytes(path))  # a missing file is reported before torch is imported
+    data = read_bytes(path)  # a missing file is reported before torch is imported
     import torch
-    from torch import Tensor
 
     try:
-        content: Any = torch.load(data, map_location="cpu", weights_only=True)
+        _refuse_bombs(data)
+        content: Any = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
             f"{path} is refused: it is not a plain checkpoint of tensors "
             f"(it may contain code, or is not a checkpoint)"
         ) from None
-    except (RuntimeError, EOFError, ValueError, LookupError):
+    except Exception:  # torch documents none for damaged files
         raise InputError(f"{path} is not a PyTorch checkpoint, or is damaged") from None
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     if not isinstance(content, Mapping) or not content:
         raise InputError(f"{path} does not contain a state dict")
-    strangers = [key for key, value in content.items() if not isinstance(value, Tensor)]
+    strangers = [key for key, value in content.items() if not _is_plain(key, value)]
     if strangers:
         raise InputError(f"{path} does not contain a state dict: {strangers[0]!r} is not a tensor")
     return content
+
+
+def _refuse_bombs(data: bytes) -> None:
+    """Refuse what lets `torch.load` allocate more than the file has: `torch.save` writes none."""
+    packed = data[:2] == b"PK" and any(
+        entry.compress_type for entry in zipfile.ZipFile(io.BytesIO(data)).infolist()
+    )
+    if packed or b"bytearray" in data:  # a global that it calls with any number
+        raise pickle.UnpicklingError
+
+
+def _is_plain(key: object, value: object) -> bool:
+    """Whether it is the name of a tensor, and a tensor that is neither sparse nor quantized."""
+    from torch import Tensor, strided
+
+    if not (isinstance(key, str) and isinstance(value, Tensor)):
+        return False
+    return value.layout == strided and not (value.is_quantized or value.is_meta)
 
 
 def _strip_prefix(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
@@ -111,5 +131,6 @@ def _check(
         raise InputError(f"{path}: two keys of the checkpoint are for the same tensor")
     try:
         check_keys(renamed, build_empty(config))
+        check_finite(renamed)
     except InputError as error:
         raise InputError(f"{path} is not a DICL-Flow checkpoint: {error}") from None

@@ -47,5 +47,5 @@ class Base(NamedTuple):
             base = cls(values["name"], values["sha256"], tuple(values["parts"]))
             in_parts("", base.parts)  # refuses unknown ones
             return base
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError("the entry that names the weights to complete is damaged") from None

@@ -3,20 +3,20 @@
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import safetensors
-
 from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
+from .checks import check_finite, check_keys
 from .parts import BASE_KEY, Base, in_parts
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from ..models import FlowNetwork
 
@@ -44,6 +44,8 @@ class Weights:
     """The same for qualities other than "normal", by name."""
     base: Base | None = None
     """The file leaves out what it shares with these weights."""
+    path: str = ""
+    """Where they were read."""
 
     def calibration_for(self, quality: Quality) -> Calibration | None:
         """Return the calibration for a quality; without one, that of quality "normal"."""
@@ -90,41 +92,55 @@ def read_weights(path: str | Path) -> Weights:
             f"{path} is a pickled checkpoint; first run 'dicl-flow convert {path} -o "
             f"OUT.safetensors'"
         )
+    sha256 = hashlib.sha256(data).hexdigest()
+    if Path(path).parent == _PACKAGED and PACKAGED_SHA256.get(Path(path).stem) != sha256:
+        raise InputError(
+            f"{path} is damaged: its sha256 differs from the expected one; reinstall the package"
+        )
+    with _naming(str(path)):
+        return replace(_decoded(data), sha256=sha256, path=str(path))
+
+
+def _decoded(data: bytes) -> Weights:
     from safetensors.torch import load
 
     try:
-        tensors = load(data)
-    except safetensors.SafetensorError as error:
-        raise InputError(f"{path} is not a safetensors file: {error}") from None
-    about = _metadata(data)
+        tensors, about = load(data), _metadata(data)
+    except Exception as error:  # the library documents few of those for damaged files
+        raise InputError(f"not a safetensors file: {error}") from None
+    check_finite(tensors)
     if CONFIG_KEY not in about:
-        raise InputError(f"{path} contains no dicl-flow config; another program wrote it")
+        raise InputError("it contains no dicl-flow config; another program wrote it")
     config = ModelConfig.from_json(about.pop(CONFIG_KEY))
     calibrations = {
         name: Calibration.from_json(about.pop(_calibration_key(name)))
         for name in QUALITIES
         if _calibration_key(name) in about
     }
-    sha256 = hashlib.sha256(data).hexdigest()
-    if Path(path).parent == _PACKAGED and PACKAGED_SHA256.get(Path(path).stem) != sha256:
-        raise InputError(
-            f"{path} is damaged: its sha256 differs from the expected one; reinstall the package"
-        )
     base = Base.from_json(about.pop(BASE_KEY)) if BASE_KEY in about else None
     if base is not None:
-        tensors |= base.shared(_read_base(path, base).tensors)
+        tensors |= base.shared(_read_base(base).tensors)
     normal = calibrations.pop(NORMAL, None)
-    return Weights(config, tensors, about, sha256, normal, calibrations, base)
+    return Weights(config, tensors, about, "", normal, calibrations, base)
 
 
-def _read_base(path: str | Path, base: Base) -> Weights:
+def _read_base(base: Base) -> Weights:
     """Read the packaged weights that a file completes."""
     if PACKAGED_SHA256.get(base.name) != base.sha256:
         raise InputError(
-            f"{path} completes the packaged weights {base.name!r} with sha256 {base.sha256[:12]}…, "
+            f"it completes the packaged weights {base.name!r} with sha256 {base.sha256[:12]}…, "
             f"which are not those of this version; it must be made again"
         )
     return read_weights(resolve(base.name))
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Put the name of the file before an error; nothing if there is none."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: {error}" if path else str(error)) from None
 
 
 def encode_weights(weights: Weights) -> bytes:
@@ -175,7 +191,8 @@ def load_model(weights: Weights) -> "FlowNetwork":
     from ..models import build_empty
 
     model = build_empty(weights.config)
-    check_keys(weights.tensors, model)
+    with _naming(weights.path):
+        check_keys(weights.tensors, model)
     kinds = {key: tensor.dtype for key, tensor in model.state_dict().items()}
     copies = {
         key: tensor.to("cpu", kinds[key], copy=True, memory_format=contiguous_format)
@@ -185,34 +202,13 @@ def load_model(weights: Weights) -> "FlowNetwork":
     return model.eval()
 
 
-def check_keys(tensors: "Mapping[str, Tensor]", model: "nn.Module") -> None:
-    """Refuse tensors other than those of the model; the error names missing and unknown ones."""
-    expected = model.state_dict()
-    missing = sorted(expected.keys() - tensors.keys())
-    unknown = sorted(tensors.keys() - expected.keys())
-    misfit = [
-        f"{key} {tuple(tensors[key].shape)} instead of {tuple(expected[key].shape)}"
-        for key in sorted(expected.keys() & tensors.keys())
-        if tensors[key].shape != expected[key].shape
-    ]
-    problems = {"missing": missing, "unknown": unknown, "wrong shape": misfit}
-    if any(problems.values()):
-        parts = [f"{kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
-        raise InputError(f"the weights do not fit the network; {'; '.join(parts)}")
-
-
 def _calibration_key(quality: str) -> str:
     """Return the metadata key of a calibration; that of quality "normal" has no suffix."""
     return CALIBRATION_KEY if quality == NORMAL else f"{CALIBRATION_KEY}.{quality}"
 
 
-def _some(keys: list[str], limit: int = 5) -> str:
-    rest = f" and {len(keys) - limit} more" if len(keys) > limit else ""
-    return ", ".join(keys[:limit]) + rest
-
-
 def _metadata(data: bytes) -> dict[str, str]:
-    return dict(_split(data)[0].get("__metadata__", {}))
+    return dict(_split(data)[0].get("__metadata__") or {})
 
 
 def _in_order(data: bytes) -> bytes:

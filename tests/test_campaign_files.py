@@ -1,0 +1,72 @@
+"""A slice of the campaign `files`, in this process, and the worker that the whole one uses."""
+
+import json
+import os
+import time
+from importlib.util import find_spec
+
+import pytest
+
+from campaigns.files import prepare
+from campaigns.report import REPOSITORY, Options, Part
+from campaigns.workers import Attempt, attempts
+
+COUNTS = {
+    **dict.fromkeys(("flo", "pfm", "kitti", "npz", "npy", "exr", "st-exr"), 40),
+    **dict.fromkeys(("png", "jpg", "tiff", "webp", "bmp", "ppm", "other-images"), 40),
+    **dict.fromkeys(("recipe", "manifest", "own-manifest", "parquet"), 30),
+    **{"safetensors": 10, "video": 10, "legacy": 50},
+}
+SLOW = ("legacy",)  # its network is that of the paper
+NEEDS = {"exr": "OpenEXR", "st-exr": "OpenEXR", "parquet": "pyarrow", "video": "av"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in COUNTS]
+)
+def test_damaged_files_are_read_right_or_refused_in_one_sentence(name, tmp_path):
+    if name in NEEDS and not find_spec(NEEDS[name]):
+        pytest.skip(f"{NEEDS[name]} is not installed")
+    attempt = prepare(name, Options(None, seed=24), str(tmp_path))
+    found = {number: attempt(number) for number in range(COUNTS[name])}
+    assert {number: one.failure for number, one in found.items() if one.failure} == {}
+    assert {one.outcome for one in found.values()} <= {"read", "refused"}
+
+
+def bad_luck(folder):
+    """What the worker below does for each number."""
+
+    def attempt(number):
+        if number == 1:
+            os.abort()
+        if number == 3:
+            time.sleep(60)
+        return Attempt("read")
+
+    return attempt
+
+
+def test_a_worker_that_crashes_or_hangs_is_counted_and_replaced():
+    found = dict(attempts(bad_luck, ("",), range(5), seconds=0.1))
+    assert [one.outcome for one in found.values()] == ["read", "", "read", "", "read"]
+    assert found[1].failure == "crash: the process ended with -6"
+    assert found[3].failure.startswith("hangs")
+
+
+def test_a_report_counts_what_was_tried():
+    part = Part()
+    part.outcomes["read"] += 3
+    part.failures.append("17: crash")
+    part.known["a decoder"] += 1
+    assert part.tried == 5
+    assert part.summary()["failed"] == 1
+    assert Options(None, 3).dice("a", 1).random() == Options(9, 3).dice("a", 1).random()
+
+
+@pytest.mark.parametrize("campaign", ["files", "disks"])
+def test_the_page_has_the_numbers_of_the_report(campaign):
+    page = (REPOSITORY / "docs/reliability.md").read_text()
+    report = json.loads((REPOSITORY / f"docs/reliability/{campaign}.json").read_text())
+    for name, part in report["parts"].items():
+        assert f"| {name} | {part['tried']:,} |" in page
+        assert part["failed"] == 0
