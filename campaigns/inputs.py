@@ -1,4 +1,4 @@
-"""What campaigns feed: textured frames that really move, clips of them, weights of a small network."""
+"""What campaigns feed: frames that really move, clips of them, weights of a small network."""
 
 from pathlib import Path
 

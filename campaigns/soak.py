@@ -12,7 +12,6 @@ Memory is that of the first ten minutes (at most a third of the run) and what wa
 """
 
 import gc
-import os
 import shutil
 import tempfile
 import threading
@@ -86,7 +85,7 @@ def _sample(hours: float, rounds: int) -> Sample:
         "hours": hours,
         "rounds": rounds,
         "memory_mb": resident / 1e6,
-        "files": len(os.listdir("/proc/self/fd")) - 1,  # without the one that lists them
+        "files": len(list(Path("/proc/self/fd").iterdir())),
         "threads": threading.active_count(),
     }
     if torch.cuda.is_initialized():

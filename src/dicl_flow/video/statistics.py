@@ -68,7 +68,7 @@ class StatisticsTable(Writer):
     def resume(self, done: int) -> None:
         """Keep the header and `done` rows."""
         lines = self._part.read_text().splitlines(keepends=True) if done else [_line(COLUMNS)]
-        self._part.write_text("".join(lines[: done + 1]))
+        write_files({self._part: "".join(lines[: done + 1]).encode()})
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Add a row."""

@@ -162,9 +162,13 @@ class FlowStack(Writer):
                 file.write(self._header(self._count))
 
     def finish(self) -> Path:
-        """Move the file to its destination."""
+        """Link the file to its destination; killed before all writers are done, it is needed."""
         with replacing(self.output) as temporary:
-            shutil.move(self._part, temporary)
+            temporary.unlink()
+            try:
+                os.link(self._part, temporary)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(self._part, temporary)
         return self.output
 
     @property
