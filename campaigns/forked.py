@@ -13,21 +13,29 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch.export  # noqa: F401 - preloaded, for all children
-
-import dicl_flow.estimation.estimator
-import dicl_flow.training
-import dicl_flow.video  # noqa: F401
 from dicl_flow.cli import main as run_command
 
+_PRELOADED = """
+    av pydantic rich.progress typer.rich_utils zoneinfo
+    torch.utils.tensorboard torch._dynamo torch.export torch.onnx._internal.exporter._core
+    onnx onnxscript onnxruntime
+    dicl_flow.export dicl_flow.evaluation dicl_flow.training.trainer dicl_flow.render
+    dicl_flow.video dicl_flow.estimation.choices dicl_flow.cli.watching
+"""
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+for _name in _PRELOADED.split():
+    with suppress(ImportError):  # of an extra
+        import_module(_name)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.files import encode_image, write_files, write_flow
 from dicl_flow.training.run_folder import RunFolder, load_checkpoint
 from dicl_flow.video import PictureVideo, SlowMotion
@@ -46,6 +47,7 @@ matched = [0.4, 0.8]
 average = 0.9
 clip = 1.0
 """
+TINY = ModelConfig(levels=(LevelConfig(4, 1),), matcher="dot", projection=False, context=False)
 Contents = dict[str, str]
 """By file: what it holds, as a digest."""
 
@@ -120,10 +122,22 @@ def cases(work: Path) -> Iterator[Case]:
     yield _one_file(
         "calibrate",
         "weights.safetensors",
-        ("calibrate", "-d", f"rendered={photos}", "-n", 2, "--size", "64x64", *how),
+        (
+            "calibrate",
+            "-d",
+            f"rendered={photos}",
+            "-n",
+            2,
+            "--size",
+            "64x64",
+            "--threshold",
+            40,
+            *how,
+        ),
     )
+    tiny = small_weights(work / "tiny.safetensors", TINY)
     for suffix in ("pt2", "onnx"):
-        words = ("export", "-w", weights, "--size", "32x32", "--quiet")
+        words = ("export", "-w", tiny, "--size", "32x32", "--quiet")
         yield _one_file(f"export {suffix}", f"flow.{suffix}", words)
     yield _one_file("convert", "w.safetensors", ("convert", resolve(None), "--quiet"))
 
