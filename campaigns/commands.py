@@ -10,10 +10,10 @@ Words = list[Any]
 
 
 class Pair:
-    """a_img1.png, a_img2.png and a_flow.flo in a folder; outputs go to its folder `out`."""
+    """a_img1.png, a_img2.png and a_flow.flo in a folder; outputs go to another one."""
 
     def __init__(self, folder: Path, weights: Path, size: tuple[int, int]) -> None:
-        self.folder, self.out, self.size = folder, folder / "out", size
+        self.folder, self.out, self.size = folder, folder.with_name("out"), size
         self.first, self.second = folder / "a_img1.png", folder / "a_img2.png"
         self.truth = folder / "a_flow.flo"
         self.how = ["-w", weights, "--device", "cpu", "--precision", "fp32"]
@@ -43,7 +43,7 @@ def _slow_motion(pair: Pair) -> Words:
 
 
 def _warp(pair: Pair) -> Words:
-    words = ["warp", pair.first, pair.second, pair.truth, "-o", pair.out / "warped.png"]
+    words = ["warp", pair.second, pair.truth, "-o", pair.out / "warped.png"]
     return [*words, "--json"]
 
 
@@ -93,7 +93,7 @@ def _compare(pair: Pair) -> Words:
 
 def _train(pair: Pair) -> Words:
     recipe = pair.folder.with_name("recipe.toml")
-    recipe.write_text(RECIPE.replace("steps = 8", "steps = 2"))
+    recipe.write_text(RECIPE.replace("steps = 5", "steps = 2"))
     words = ["train", recipe, "-d", f"pairs={pair.folder}", "-o", pair.out / "run"]
     return [*words, "--device", "cpu", "--json"]
 

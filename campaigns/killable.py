@@ -180,7 +180,7 @@ def _video(name: str, words: tuple[object, ...], places: tuple[str, ...]) -> Cas
 
     def done(out: Path) -> int:
         state = out / f"{places[1]}.parts" / "state.json"
-        return json.loads(state.read_text())["done"] if state.exists() else 0
+        return json.loads(state.read_text()).get("done", 0) if state.exists() else 0
 
     def short_pieces() -> None:
         PictureVideo.piece, SlowMotion.piece = 4, 2
