@@ -33,9 +33,11 @@ _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-for _name in _PRELOADED.split():
-    with suppress(ImportError):  # of an extra
-        import_module(_name)
+def preload() -> None:
+    """Import what commands import, once for all children."""
+    for name in _PRELOADED.split():
+        with suppress(ImportError):  # of an extra
+            import_module(name)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ import tempfile
 from pathlib import Path
 from random import Random
 
-from .forked import NEVER, Ended, Moment, command, run_forked, workplace
+from .forked import NEVER, Ended, Moment, command, preload, run_forked, workplace
 from .killable import Case, cases
 from .report import Options, Part, main
 
 
 def kills(options: Options) -> dict[str, Part]:
     """Kill every command."""
+    preload()
     parts = {}
     with workplace() as work:
         for case in cases(work):

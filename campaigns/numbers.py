@@ -21,7 +21,7 @@ import numpy as np
 from dicl_flow.files import Array, encode_image, read_flow, write_files, write_flow
 
 from .commands import COMMANDS, Pair
-from .forked import Ended, command, run_forked, workplace
+from .forked import Ended, command, preload, run_forked, workplace
 from .inputs import MOTION, SMALL, moving_frames, small_weights, texture
 from .known_motion import PARTS
 from .report import Options, Part, main
@@ -61,6 +61,7 @@ def contents(height: int, width: int) -> dict[str, tuple[Array, Array]]:
 
 def numbers(options: Options) -> dict[str, Part]:
     """Run all parts; those that fork come first, because computing in the parent starts threads."""
+    preload()
     parts: dict[str, Part] = {}
     with workplace() as work:
         weights = small_weights(work / "small.safetensors")

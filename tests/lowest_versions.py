@@ -12,7 +12,7 @@ EXTRAS = ("video", "train", "export", "hub", "web")
 
 
 def lowest(requirements, torch):
-    """"numpy>=2.0" -> "numpy==2.0"; torch is pinned to a version that can be had."""
+    """ "numpy>=2.0" -> "numpy==2.0"; torch is pinned to a version that can be had."""
     pins = [re.sub(r">=([\d.]+).*", r"==\1", requirement) for requirement in requirements]
     return [f"torch=={torch}" if pin.startswith("torch==") else pin for pin in pins]
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from campaigns.known_motion import TURNS
 from conftest import SMALL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from campaigns.known_motion import TURNS
 from dicl_flow.data.packaged import demo_pairs
 from dicl_flow.estimation.estimator import FlowEstimator, load
 from dicl_flow.files import read_image
@@ -24,7 +24,7 @@ def noise(seed, count, height, width):
     return np.random.default_rng(seed).integers(0, 256, (count, height, width, 3), np.uint8)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 99), height=SIDES, width=SIDES)
 def test_a_batch_gives_what_its_pairs_give(small, seed, height, width):
     first, second = noise(seed, 3, height, width), noise(seed + 1, 3, height, width)
@@ -36,25 +36,22 @@ def test_a_batch_gives_what_its_pairs_give(small, seed, height, width):
         assert np.isfinite(alone.flow).all()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 99), height=SIDES, width=SIDES)
 def test_equal_frames_do_not_move(small, seed, height, width):
     (frame,) = noise(seed, 1, height, width)
     assert not small(frame, frame.copy()).flow.any()
 
 
-MEASURED = 0.3
-"""px, the largest mean difference of the packaged weights on this crop (`campaigns.numbers`)."""
+MEASURED = 0.23
+"""px, the largest median difference that `python -m campaigns.numbers --only turned` has found."""
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", ["mirrored left to right", "turned by 180 degrees"])
-def test_turned_frames_have_turned_flow(name):
+@pytest.mark.slow
+def test_mirrored_frames_have_mirrored_flow():
     bunny = demo_pairs()[0]
-    first, second = (read_image(path)[100:228, 100:228] for path in (bunny.image1, bunny.image2))
-    estimator, (turn, back) = load(device="cpu", precision="fp32"), TURNS[name]
-    flow = estimator(first, second).flow
+    first, second = (read_image(path)[:256, :256] for path in (bunny.image1, bunny.image2))
+    estimator, (turn, back) = load(device="cpu", precision="fp32"), TURNS["mirrored left to right"]
     turned = back(estimator(turn(first), turn(second)).flow)
-    difference = np.hypot(*np.moveaxis(turned - flow, -1, 0)).mean()
-    print(difference)
-    assert difference <= 2 * MEASURED
+    difference = np.hypot(*np.moveaxis(turned - estimator(first, second).flow, -1, 0))
+    assert np.median(difference) <= 2 * MEASURED

@@ -13,7 +13,7 @@ from dicl_flow.video import PictureVideo, Selection, estimate_flows, open_source
 
 @pytest.mark.parametrize(
     "last",
-    [pytest.param(12, marks=pytest.mark.heavy), pytest.param(1000, marks=pytest.mark.slow)],
+    [pytest.param(7, marks=pytest.mark.heavy), pytest.param(1000, marks=pytest.mark.slow)],
 )
 def test_killed_before_the_last_changes_of_files_and_before_all(tmp_path, last):
     path = os.pathsep.join(map(str, (TESTS, TESTS.parent, TESTS.parent / "src")))
