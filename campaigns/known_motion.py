@@ -17,15 +17,15 @@ from .inputs import texture
 from .report import Options, Part
 
 SIDE = 256  # px, of all frames here
-LENGTHS = (0, 1, 2, 4, 6, 8, 12, 16, 20, 24, 28, 32, 36, 40)  # px
+LENGTHS = (0, 1, 2, 4, 8, 12, 16, 20, 24, 32, 40)  # px
 DIRECTIONS = 8
 STILL = 0.05  # px: the mean flow that equal frames may have
 
 
 @cache
 def estimator() -> FlowEstimator:
-    """The packaged weights on the CPU."""
-    return load(device="cpu", precision="fp32")
+    """The packaged weights, on a GPU if there is one."""
+    return load(precision="fp32")
 
 
 def film(x: int = 0, y: int = 0) -> Array:
