@@ -185,7 +185,7 @@ def _not_numbers(work: Path, weights: Path) -> Part:
             for path in (pair.first, pair.second):
                 image = texture(24, 32).astype(np.float32) / 255
                 image[3, 4, 1] = bad
-                cv2.imwrite(str(path), image)
+                cv2.imwrite(str(path), image, (cv2.IMWRITE_TIFF_COMPRESSION, 1))  # without loss
             ended = run_forked(command(COMMANDS[command_name](pair)), pair.out)
             before = part.outcomes["done"]
             _judge(part, f"{command_name} {bad}", ended, pair.out)

@@ -102,5 +102,5 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[An
 def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
     """Return the bytes of a .npz file with these arrays."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
