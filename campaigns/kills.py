@@ -6,7 +6,7 @@ Each command is killed (SIGKILL) until `--count` kills have hit it: in turn afte
 time, and right before a random operation that changes a file. After each kill, whatever was whole
 before still is, and no progress is lost. When the same command ends at last, its frames and
 weights are bit for bit those of the run that was left alone, and no other file is there. Then it
-starts anew, every other time over an older output, which stays until it is replaced.
+starts again, every other time over an older output, which stays until it is replaced.
 
 Bulk runs are killed by tests/test_bulk_kills.py.
 """
@@ -70,7 +70,7 @@ class Trial:
         return self.part
 
     def fresh(self) -> None:
-        """Start anew; every other time over an older, whole output."""
+        """Start again; every other time over an older, whole output."""
         shutil.rmtree(self.out.parent, ignore_errors=True)
         self.temporary.mkdir(parents=True)
         self.out.mkdir()
@@ -109,7 +109,7 @@ class Trial:
         return all(found.get(name) == digest for name, digest in self.expected.items())
 
     def _check_end(self, ended: Ended, moment: Moment) -> int:
-        """Check a run that has ended, and start anew."""
+        """Check a run that has ended, and start again."""
         if ended.code:
             self._fail(moment, [f"exit code {ended.code}: {ended.last_line}"])
         else:

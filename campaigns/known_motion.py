@@ -140,8 +140,8 @@ def shifts(options: Options) -> Part:
             found.append(float(np.hypot(*np.moveaxis(inside - (x, y), -1, 0)).mean()))
     part.measured["mean_error_px"] = {n: round(float(np.mean(e)), 3) for n, e in errors.items()}
     part.measured["worst_direction_px"] = {n: round(max(e), 3) for n, e in errors.items()}
-    if options.more.get("figure"):
-        _draw(errors, Path(options.more["figure"]))
+    if options.more.get("--figure"):
+        _draw(errors, Path(options.more["--figure"]))
     return part
 
 

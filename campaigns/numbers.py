@@ -195,4 +195,4 @@ def _not_numbers(work: Path, weights: Path) -> Part:
 
 
 if __name__ == "__main__":
-    main("numbers", __doc__, numbers, more={"figure": ""})
+    main("numbers", __doc__, numbers, more={"--figure": ""})

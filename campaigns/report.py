@@ -139,10 +139,10 @@ def _parse(
     parser.add_argument("--only", default="", metavar="PART,…", help="only these parts")
     parser.add_argument("-o", "--output", type=Path, metavar="REPORT.json")
     for option, default in more.items():
-        parser.add_argument(f"--{option}", default=default, help=f"default: {default}")
+        parser.add_argument(option, default=default, help=f"default: {default}")
     given = parser.parse_args()
     only = tuple(part for part in given.only.split(",") if part)
-    chosen = {option: getattr(given, option) for option in more}
+    chosen = {option: getattr(given, option.removeprefix("--")) for option in more}
     return given.output, Options(given.count, given.seed, only, chosen)
 
 

@@ -41,7 +41,7 @@ Sample = dict[str, float]
 
 def soak(options: Options) -> dict[str, Part]:
     """Run rounds until time is up and enough flows were estimated; judge the samples."""
-    minutes, device = float(options.more["minutes"]), options.more["device"]
+    minutes, device = float(options.more["--minutes"]), options.more["--device"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = (384, 512) if device == "cuda" else (32, 48)
@@ -123,5 +123,5 @@ def judge(before: Sample, samples: list[Sample]) -> Part:
 
 
 if __name__ == "__main__":
-    more = {"minutes": "40", "device": "cpu"}
+    more = {"--minutes": "40", "--device": "cpu"}
     main("soak", __doc__, soak, count=10_000, more=more)
