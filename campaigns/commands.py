@@ -95,7 +95,7 @@ def _train(pair: Pair) -> Words:
     recipe = pair.folder.with_name("recipe.toml")
     recipe.write_text(RECIPE.replace("steps = 5", "steps = 2"))
     words = ["train", recipe, "-d", f"pairs={pair.folder}", "-o", pair.out / "run"]
-    return [*words, "--device", "cpu", "--json"]
+    return [*words, "--device", "cpu", "--json", "--quiet"]  # without lines of progress
 
 
 COMMANDS: dict[str, Callable[[Pair], Words]] = {
