@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # restarted one might wait for work forever.
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --max-worker-restart 0
 
-.PHONY: setup demo lint types docs unit test quick slow campaign wheel clean
+.PHONY: setup demo lint types docs unit test quick slow campaign wheel bounds audit clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -63,15 +63,40 @@ campaign: setup
 	    $(BIN)/python -m campaigns.$$name --seed $(SEED) -o build/campaigns/$$name.json; \
 	done
 
-# The wheel is built from the sdist, then tried in an empty environment, outside the checkout.
+# The wheel is built from the sdist, twice: the same commit gives the same bytes, whatever the umask
+# and the times of files. Then it is tried in an empty environment, outside the checkout.
+wheel: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 wheel: setup
-	rm -rf dist
-	$(BIN)/python -m build
+	rm -rf dist build/again
+	umask 022; $(BIN)/python -m build
+	umask 022; $(BIN)/python -m build --outdir build/again
+	cmp dist/*.whl build/again/*.whl
 	set -e; empty=$$(mktemp -d); trap 'rm -rf '"$$empty" EXIT; \
 	$(PYTHON) -m venv "$$empty/venv"; \
 	"$$empty/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
 	    -c constraints.txt dist/*.whl; \
 	cd "$$empty"; venv/bin/dicl-flow demo
+
+# The lowest versions that pyproject.toml allows, all extras that estimate, and a slice of the tests.
+# A wheel of the lowest torch may be hard to find: make bounds TORCH=2.13.0
+TORCH ?= 2.11.0
+bounds:
+	rm -rf build/bounds
+	$(PYTHON) -m venv build/bounds
+	$(PYTHON) tests/lowest_versions.py $(TORCH) > build/bounds/lowest.txt
+	build/bounds/bin/python -m pip install --quiet --disable-pip-version-check \
+	    -r build/bounds/lowest.txt pytest pytest-timeout hypothesis httpx
+	PYTHONPATH=src build/bounds/bin/python -m pytest -q -m 'not slow and not heavy' \
+	    tests/test_cli.py tests/test_files.py tests/test_images.py tests/test_weights.py \
+	    tests/test_estimator.py tests/test_video.py tests/test_serve.py tests/test_hub.py
+
+# Known weaknesses of what is installed; needs the database of pip-audit, which is on the network.
+# A package that the database does not know fails, too (--strict).
+audit: setup
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/python -m pip list --format freeze --exclude-editable | sed "s/+.*//" > build/audit/installed.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r build/audit/installed.txt
 
 clean:
 	rm -rf $(VENV) dicl-flow-demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -40,6 +40,8 @@ class Options:
     seed: int
     only: tuple[str, ...] = ()
     """Names of parts; all of them if there is none."""
+    more: Mapping[str, str] = field(default_factory=dict)
+    """Options of this campaign alone."""
 
     def wants(self, part: str) -> bool:
         """Whether a part is asked for."""
@@ -86,9 +88,13 @@ def main(
     run: Callable[[Options], Mapping[str, Part]],
     *,
     count: int | None = None,
+    more: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a campaign with the options of the command line, print and write its report."""
-    output, options = _parse(name, about, count)
+    """Run a campaign with the options of the command line, print and write its report.
+
+    `more` are options of this campaign alone, with their defaults.
+    """
+    output, options = _parse(name, about, count, more or {})
     started = time.monotonic()
     parts = run(options)
     report = {
@@ -120,7 +126,9 @@ def describe() -> dict[str, str]:
     }
 
 
-def _parse(name: str, about: str | None, count: int | None) -> tuple[Path | None, Options]:
+def _parse(
+    name: str, about: str | None, count: int | None, more: Mapping[str, str]
+) -> tuple[Path | None, Options]:
     parser = argparse.ArgumentParser(
         prog=f"python -m campaigns.{name}",
         description=about,
@@ -130,9 +138,12 @@ def _parse(name: str, about: str | None, count: int | None) -> tuple[Path | None
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", metavar="PART,…", help="only these parts")
     parser.add_argument("-o", "--output", type=Path, metavar="REPORT.json")
+    for option, default in more.items():
+        parser.add_argument(option, default=default, help=f"default: {default}")
     given = parser.parse_args()
     only = tuple(part for part in given.only.split(",") if part)
-    return given.output, Options(given.count, given.seed, only)
+    chosen = {option: getattr(given, option.removeprefix("--")) for option in more}
+    return given.output, Options(given.count, given.seed, only, chosen)
 
 
 def _print(parts: Mapping[str, Part]) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 from dicl_flow.files import encode_image, write_files, write_flow
 
 SIZE = (64, 96)
+EXACT = (cv2.IMWRITE_TIFF_COMPRESSION, 1)
+"""OpenCV 4 writes floats as .tiff with a lossy compression, in which NaN becomes a number."""
 
 
 def make_chairs(root, size=SIZE, num_pairs=4):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dicl_flow.errors import InputError
-from dicl_flow.files import check_writable, read_bytes, write_files
+from dicl_flow.files import check_writable, read_bytes, replacing, write_files
 
 
 def test_all_or_none(tmp_path):
@@ -94,3 +94,45 @@ def test_reading_names_what_is_wrong(tmp_path):
     (tmp_path / "empty").touch()
     with pytest.raises(InputError, match="0 bytes"):
         read_bytes(tmp_path / "empty")
+
+
+def test_what_a_kill_has_left_is_removed_by_the_next_write(tmp_path):
+    path = tmp_path / "a.txt"
+    left = tmp_path / ".a.txt.part0"
+    left.write_bytes(b"half")  # and nobody has locked it
+    write_files({tmp_path / "b.txt": b"of another name"})
+    assert left.exists()
+    write_files({path: b"new"})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.txt", "b.txt"]
+    assert path.read_bytes() == b"new"
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "a.txt"
+    with replacing(path) as first, replacing(path) as second:
+        first.write_bytes(b"first")
+        second.write_bytes(b"second")
+        write_files({path: b"third"})
+        assert len({first, second}) == 2
+        assert path.read_bytes() == b"third"
+    assert path.read_bytes() == b"first"  # which ended last
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_link_with_the_name_of_a_temporary_file_is_not_followed(tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(b"of another user")
+    (tmp_path / ".a.txt.part0").symlink_to(other)
+    write_files({tmp_path / "a.txt": b"new"})
+    assert other.read_bytes() == b"of another user"
+
+
+def test_more_files_than_a_process_may_open(tmp_path):
+    resource = pytest.importorskip("resource")
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, most[1]))
+    try:
+        write_files({tmp_path / str(number): b"x" for number in range(400)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    assert len(list(tmp_path.iterdir())) == 400

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from children import run_child
+from fake_trees import EXACT
 from networks import Evil
 
 from dicl_flow.accelerated.inference import settings
@@ -113,7 +114,7 @@ def files(tmp_path, frames, small_weights, checkpoint):
     names["other.png"] = folder / "other.png"
     cv2.imwrite(str(names["other.png"]), np.zeros((9, 9, 3), np.uint8))
     names["nan.tiff"] = folder / "nan.tiff"
-    cv2.imwrite(str(names["nan.tiff"]), np.full((37, 51, 3), np.nan, np.float32))
+    cv2.imwrite(str(names["nan.tiff"]), np.full((37, 51, 3), np.nan, np.float32), EXACT)
     names["other.pth"] = folder / "other.pth"
     torch.save(torch.nn.Linear(2, 2).state_dict(), names["other.pth"])
     names["evil.pth"] = folder / "evil.pth"

@@ -55,7 +55,7 @@ EXEMPT = {
     r"dicl-flow video camera:\d .*": "needs a webcam",
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
     r"python benchmarks/(pwcnet_start|bulk_speed)\.py.*": "needs minutes",
-    r"python -m campaigns\.\w+.*": "takes minutes; tests/test_campaign_*.py run a slice",
+    r"(OMP_NUM_THREADS=1 )?python -m campaigns\.\w+.*": "takes minutes; tests run a slice",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
     r"dicl-flow serve.*": "runs until it is stopped; tests/test_serve.py runs the command",
     r"curl .*/ID.*": "the id is made by the server; tests/test_serve_video.py asks for it",

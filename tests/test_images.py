@@ -2,6 +2,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from fake_trees import EXACT
 
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
@@ -26,7 +27,7 @@ RGB = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 )
 def test_reads_what_opencv_reads_as_rgb(tmp_path, suffix, pixels, expected):
     path = tmp_path / f"image{suffix}"
-    assert cv2.imwrite(str(path), np.ascontiguousarray(pixels))
+    assert cv2.imwrite(str(path), np.ascontiguousarray(pixels), EXACT if suffix == ".tiff" else ())
     image = read_image(path)
     assert image.dtype == expected.dtype
     np.testing.assert_array_equal(image, expected)
@@ -111,7 +112,7 @@ def test_unusable_images_are_explained(image, message):
 
 def test_errors_about_pixels_name_the_file(tmp_path):
     path = tmp_path / "nan.tiff"
-    cv2.imwrite(str(path), np.full((4, 4, 3), np.nan, np.float32))
+    cv2.imwrite(str(path), np.full((4, 4, 3), np.nan, np.float32), EXACT)
     with pytest.raises(InputError, match=r"nan\.tiff: the image contains NaN"):
         image_batch(path)
 

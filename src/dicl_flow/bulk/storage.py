@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from ..errors import InputError
-from ..files import read_bytes, write_files
+from ..files import read_bytes, temporaries, write_files
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
@@ -85,18 +85,17 @@ class LocalFolder:
 
     def create(self, name: str, data: bytes) -> bool:
         """See `Storage`. A hard link, because a new name never replaces another."""
-        temporary = self._place(f".{name}.{os.getpid()}")
-        write_files({temporary: data})
-        try:
-            os.link(temporary, self.root / name)
-        except FileExistsError:
-            return False
-        except OSError:  # a drive without hard links
-            if (self.root / name).exists():
+        path = self._place(name)
+        with temporaries() as make:
+            temporary = make(path, data)
+            try:
+                os.link(temporary.path, path)
+            except FileExistsError:
                 return False
-            self.write(name, data)
-        finally:
-            temporary.unlink()
+            except OSError:  # a drive without hard links
+                if path.exists():
+                    return False
+                self.write(name, data)
         return True
 
     def sizes(self, folder: str) -> dict[str, int]:

@@ -23,6 +23,7 @@ from .images import (
 )
 from .reading import check_file, read_bytes, read_stream
 from .sizes import max_size, set_max_size
+from .temporary import temporaries
 
 __all__ = [
     "Array",
@@ -50,6 +51,7 @@ __all__ = [
     "read_stream",
     "replacing",
     "set_max_size",
+    "temporaries",
     "to_integers",
     "to_uint8",
     "write_files",

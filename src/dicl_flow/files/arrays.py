@@ -106,5 +106,6 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, "np.dtype[An
 def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
     """Return the bytes of a .npz file with these arrays."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    # not with allow_pickle=False, which numpy 2.0 would store as an array
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()

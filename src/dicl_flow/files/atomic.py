@@ -2,12 +2,12 @@
 
 import errno
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import InputError
+from .temporary import temporaries
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk, or the quota of the user
 
@@ -20,30 +20,23 @@ def write_files(contents: Mapping[Path, bytes], *, durable: bool = False) -> Non
     """
     for path in contents:
         check_writable(path)
-    temporary: dict[Path, Path] = {}
-    try:
-        for path, data in contents.items():
-            temporary[path] = _write_temporary(path, data, durable=durable)
-        for path in contents:
-            temporary[path].replace(path)
+    with temporaries() as make:
+        files = [make(path, data, durable=durable) for path, data in contents.items()]
+        for file in files:
+            file.rename()
         for folder in {path.parent for path in contents} if durable else ():
             _sync_folder(folder)
-    finally:
-        for name in temporary.values():
-            name.unlink(missing_ok=True)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file that becomes `path` on success: for data larger than memory."""
     check_writable(path)
-    temporary = _write_temporary(path, b"")
-    try:
+    with temporaries() as make:
+        file = make(path, b"")
         with naming(path):
-            yield temporary
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            yield file.path
+        file.rename()
 
 
 @contextmanager
@@ -77,26 +70,6 @@ def check_folder(folder: Path) -> None:
         raise PermissionError(f"cannot write to {folder}: {nearest} is not writable")
 
 
-def _write_temporary(path: Path, data: bytes, *, durable: bool = False) -> Path:
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())  # mkstemp hides files from other users
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise OSError(f"cannot write {path}: {error.strerror}") from None
-        raise
-    return Path(name)
-
-
 def _sync_folder(folder: Path) -> None:
     """Sync the names in a folder to disk, if the system can (Windows cannot)."""
     if hasattr(os, "O_DIRECTORY"):
@@ -105,9 +78,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

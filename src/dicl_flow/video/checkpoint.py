@@ -107,7 +107,12 @@ class Checkpoint:
             )
 
     def _clear(self) -> None:
-        """Remove all but the lock; the state last, because it marks the folder as a checkpoint."""
+        """Remove all but the lock; the state last, because it marks the folder as a checkpoint.
+
+        Until then it is empty: killed in between, the run must not be resumed with what is left.
+        """
+        if self._path.exists():
+            write_files({self._path: b"{}"})
         for path in sorted(self.folder.iterdir(), key=self._path.__eq__):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -117,6 +122,8 @@ class Checkpoint:
     def _resume(self) -> None:
         try:
             saved = json.loads(self._path.read_text())
+            if saved == {}:  # killed while it was removed
+                return self._clear()
             settings = dict(saved.pop("settings"))
             self.state = State(**saved)
         except (ValueError, KeyError, TypeError):

@@ -1,5 +1,6 @@
 """Videos that are written while flows arrive, in closed segments that survive a kill."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -106,22 +107,27 @@ class PictureVideo(Movie):
         super().__init__(output, parts, rate, encoder)
         self.panels, self.maximum = panels, maximum
         self._scale: Tensor | None = None
+        self._scales: deque[Tensor] = deque()  # of pictures that are not written yet
+        self._shown: Tensor | None = None  # that of the last picture written
 
     def prepare(self, flow: FrameFlow) -> Array:
         """Draw a flow."""
-        return draw(self.panels, flow, self._maximum(flow.flow))
+        maximum = self._maximum(flow.flow)
+        self._scales.append(maximum)
+        return draw(self.panels, flow, maximum)
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Encode a picture."""
         if prepared is not None:
             self.add(prepared, self._next)
+            self._shown = self._scales.popleft()
         self._next += 1
 
     def commit(self) -> None:
         """Close the segment."""
         super().commit()
-        if self._scale is not None:
-            self.memory["scale"] = float(self._scale)
+        if self._shown is not None:  # not the scale of the last one drawn, which is ahead
+            self.memory["scale"] = float(self._shown)
 
     def _maximum(self, flow: Tensor) -> Tensor:
         """The motion with full colour in px, as a tensor, so that the device is not waited for."""
