@@ -9,7 +9,7 @@ from campaigns.disk_writers import make_inputs
 from campaigns.disks import prepare
 from campaigns.report import Options
 
-pytestmark = pytest.mark.xdist_group("disks")
+pytestmark = [pytest.mark.xdist_group("disks"), pytest.mark.heavy]
 
 
 @pytest.fixture(scope="module")

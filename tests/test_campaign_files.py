@@ -11,6 +11,8 @@ from campaigns.files import prepare
 from campaigns.report import REPOSITORY, Options, Part
 from campaigns.workers import Attempt, attempts
 
+pytestmark = pytest.mark.heavy
+
 COUNTS = {
     **dict.fromkeys(("flo", "pfm", "kitti", "npz", "npy", "exr", "st-exr"), 40),
     **dict.fromkeys(("png", "jpg", "tiff", "webp", "bmp", "ppm", "other-images"), 40),

@@ -15,6 +15,8 @@ from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.files import read_flow
 from dicl_flow.models import build
 
+pytestmark = pytest.mark.heavy
+
 SIZE = (1, 3)
 
 

@@ -12,6 +12,8 @@ from dicl_flow.estimation.estimator import FlowEstimator, load
 from dicl_flow.files import read_image
 from dicl_flow.models import build
 
+pytestmark = pytest.mark.heavy
+
 SIDES = st.integers(1, 40)
 
 

@@ -10,6 +10,8 @@ from clips import KnownMotion, write_images
 
 from dicl_flow.video import PictureVideo, Selection, estimate_flows, open_source
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize(
     "last",
