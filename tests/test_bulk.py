@@ -265,6 +265,7 @@ def test_a_run_writes_what_was_asked_for(tmp_path, pairs, known):
     assert read_image(out / "summary.png").ndim == 3
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("occlusion", [False, True])
 def test_the_tables_have_the_sharpness_of_the_match(tmp_path, pairs, small_weights, occlusion):
     job, plan = make_job(pairs, tmp_path / "out", sha256_of(small_weights), occlusion=occlusion)

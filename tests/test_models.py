@@ -66,6 +66,7 @@ def test_batch_and_single_give_the_same_flow():
     torch.testing.assert_close(together[1:2], alone, atol=1e-4, rtol=0)
 
 
+@pytest.mark.heavy
 def test_smallest_paper_input_runs():
     """128 px: the coarsest map is 2x2, smaller than the shifts."""
     with torch.no_grad():

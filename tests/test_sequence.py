@@ -102,6 +102,7 @@ def sharpness_of(estimator, *frames):
     return 1 - resize(entropy, padded[0].shape[-2:])[0, 0, :height, :width]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("backend", ["plain", "fast"])
 @pytest.mark.parametrize("backward", [False, True])
 def test_the_sharpness_of_the_match_follows_flow_and_confidence(backend, backward):
@@ -119,6 +120,7 @@ def test_the_sharpness_of_the_match_follows_flow_and_confidence(backend, backwar
     assert not sharp.advance(np.zeros_like(FRAMES[0])).any()  # nothing can be matched
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("quality", ["fast", "best"])
 def test_the_sharpness_is_that_of_the_last_pass(quality):
     torch.manual_seed(0)
@@ -131,6 +133,7 @@ def test_the_sharpness_is_that_of_the_last_pass(quality):
     np.testing.assert_allclose(found[:, 3], 1 - entropy, **ROUNDING)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("backward", [False, True])
 def test_the_sharpness_in_tiles_is_near_that_of_the_whole(backward):
     frames, _ = fake_trees.moving_frames(2, (32, 272))
