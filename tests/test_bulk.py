@@ -376,7 +376,7 @@ def test_what_another_run_computes_is_waited_for(tmp_path, pairs, known, monkeyp
 
 
 def test_without_locks_two_processes_keep_their_parts_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "_lock", lambda file: True)
+    monkeypatch.setattr(lock, "lock", lambda file: None)
     storage = open_storage(str(tmp_path))
     monkeypatch.setattr(claims, "node", lambda: "one")
     mine = Claim(storage, "000000-a")

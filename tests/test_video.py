@@ -695,13 +695,13 @@ def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):
     """Between opening and locking, the run before may end and remove its folder."""
     first, second, third = (FolderLock(tmp_path / "parts") for _ in range(3))
     assert first.acquire()
-    real = lock._lock
+    real = lock.lock
 
     def late(file):
         first.remove()
         return real(file)
 
-    monkeypatch.setattr(lock, "_lock", late)
+    monkeypatch.setattr(lock, "lock", late)
     assert second.acquire()
     assert not third.acquire()
     second.release()

@@ -21,11 +21,14 @@ from .images import (
     to_integers,
     to_uint8,
 )
+from .locking import has_name, lock
 from .reading import check_file, read_bytes, read_stream
 from .sizes import max_size, set_max_size
 from .temporary import temporaries
 
 __all__ = [
+    "has_name",
+    "lock",
     "Array",
     "FLOW_SUFFIXES",
     "check_file",

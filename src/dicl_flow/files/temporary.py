@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from .locking import has_name, lock
+
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OLD = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
 _LOCKED = 100  # files at a time: a process may have about 1000 open
@@ -85,7 +87,7 @@ def _create(path: Path) -> tuple[Path, int]:
         except FileExistsError:  # of a run that is alive
             continue
         locked = _lock(handle)
-        if locked is None or (locked and _has_name(handle, name)):
+        if locked is None or (locked and has_name(handle, name)):
             return name, handle
         os.close(handle)  # another run took it for one that was left
     raise AssertionError
@@ -97,30 +99,12 @@ def _remove_if_left(name: Path) -> None:
     except OSError:  # usually there is none
         return
     try:
-        if _lock(handle) and _has_name(handle, name):
+        if _lock(handle) and has_name(handle, name):
             name.unlink()
     finally:
         os.close(handle)
 
 
 def _lock(handle: int) -> bool | None:
-    """Lock an open file; false if another has locked it, None if files cannot be locked here."""
-    if sys.platform == "win32":
-        return None
-    else:
-        import fcntl
-
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return None
-        return True
-
-
-def _has_name(handle: int, name: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), name.stat())
-    except FileNotFoundError:
-        return False
+    """See `lock`; not on Windows, where a locked file cannot be renamed."""
+    return None if sys.platform == "win32" else lock(handle)

@@ -5,6 +5,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from ..files import has_name, lock
+
 _NAME = ".lock"
 
 
@@ -26,11 +28,11 @@ class FolderLock:
                 file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             except FileNotFoundError:  # another run has just ended and removed the folder
                 continue
-            if not _lock(file):
+            if lock(file) is False:  # where there are no locks, all may use it
                 os.close(file)
                 return False
             self._file = file
-            if not self._is_current():
+            if not has_name(file, self.path):  # a run that ended has removed it
                 self.release()
         return True
 
@@ -50,32 +52,3 @@ class FolderLock:
             self.path.unlink()
             self.path.parent.rmdir()
         self.release()
-
-    def _is_current(self) -> bool:
-        """Whether the locked file still has its name: a run that ends removes its file."""
-        assert self._file is not None
-        try:
-            return os.path.samestat(os.fstat(self._file), self.path.stat())
-        except FileNotFoundError:
-            return False
-
-
-def _lock(file: int) -> bool:
-    """Lock an open file; false if another holds it. Some network drives do not support locks."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-    else:
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-    return True
