@@ -23,10 +23,16 @@ _LONGEST_BLUR = 32.0  # px: in longer blur the single taps would be visible
 _BLOCK = 8
 
 
+def draw_fog(config: RenderConfig, dice: Dice, batch: int) -> Tensor:
+    """(B, 4): the share of fog in front of the background, and its colour."""
+    share = _strength(config.fog, dice, batch)[:, None]
+    gray = dice.uniform(batch, 1, low=0.5)
+    return torch.cat([share, gray + dice.uniform(batch, 3, low=-0.1, high=0.1)], 1)
+
+
 def photograph(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
     """Return both frames with the effects of a camera, (2B, 3, H, W) in [0, 1]."""
-    color = _add_fog(frames, config, dice)
-    color = _on_some(color, config.motion_blur, dice, _motion_blur(frames.flow))
+    color = _on_some(frames.color, config.motion_blur, dice, _motion_blur(frames.flow))
     color = _on_some(color, config.defocus, dice, _defocus(frames.depth, dice))
     color = _expose(color, config, dice)
     color = _add_noise(color, config.noise, dice)
@@ -61,14 +67,6 @@ def _strength(setting: tuple[float, float], dice: Dice, batch: int) -> Tensor:
 def _twice(values: Tensor) -> Tensor:
     """(B, ...) one value per scene -> (2B, ..., 1, 1) for its two frames."""
     return torch.cat([values, values]).view(2 * len(values), -1, 1, 1)
-
-
-def _add_fog(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
-    """Mix in a single colour, more of it with depth."""
-    batch = len(frames.color) // 2
-    density = _twice(_strength(config.fog, dice, batch))
-    fog = _twice(dice.uniform(batch, 1, low=0.5) + dice.uniform(batch, 3, low=-0.1, high=0.1))
-    return torch.lerp(frames.color, fog, frames.depth * density)
 
 
 def _motion_blur(flow: Tensor) -> Effect:
