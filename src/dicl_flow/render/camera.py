@@ -94,7 +94,7 @@ def _defocus(depth: Tensor, dice: Dice) -> Effect:
 def _smear(frames: Tensor, path: Tensor) -> Tensor:
     """Average along lines (N, 2, H, W) in px, with the pixel in the middle."""
     if kernels.usable(frames.device):
-        from .kernels.camera import smear  # imports Triton
+        from .kernels.effects import smear  # imports Triton
 
         return smear(frames, path, _NUM_TAPS)
     here = sampling_grid(torch.zeros_like(path[:1]))
@@ -109,7 +109,7 @@ def _smear(frames: Tensor, path: Tensor) -> Tensor:
 def _box_blur(frames: Tensor) -> Tensor:
     """Average over squares of 5x5 px."""
     if kernels.usable(frames.device):
-        from .kernels.camera import box_blur  # imports Triton
+        from .kernels.effects import box_blur  # imports Triton
 
         return box_blur(frames, radius=2)
     padded = F.pad(frames, (2, 2, 2, 2), mode="replicate")

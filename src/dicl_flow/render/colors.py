@@ -20,12 +20,12 @@ def recolor(
     The result is in [0, 1]. `exposure` is light (B, 1, h, w), factors on a coarse grid that are
     applied before, and gamma (B,), exponents that are applied after.
     """
-    light, gamma = exposure or (None, None)
-    lowest = 0.0 if gamma is None else _DARKEST
+    lowest = _DARKEST if exposure else 0.0
     if kernels.usable(image.device):
-        from .kernels.camera import recolor as recolor_at_once  # imports Triton
+        from .kernels.effects import recolor as recolor_at_once  # imports Triton
 
-        return recolor_at_once(image, matrix, offset, light, gamma, lowest)
+        return recolor_at_once(image, matrix, offset, exposure, lowest)
+    light, gamma = exposure or (None, None)
     if light is not None:
         image = image * upsample(light, (image.shape[2], image.shape[3]))
     red, green, blue = image.split(1, 1)

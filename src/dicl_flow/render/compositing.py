@@ -33,7 +33,7 @@ def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: tuple[int, 
     `fog` (B, 4) is its share in front of the background, and its colour.
     """
     if kernels.usable(fog.device):
-        from .kernels.layers import compose_layers  # imports Triton
+        from .kernels.compose import compose_layers  # imports Triton
 
         return Frames(*compose_layers(scene, fog, textures, size))
     position = _positions(scene, size)

@@ -1,6 +1,7 @@
 """The passes over all pixels as Triton kernels, with the results of the plain ones.
 
-Rendering runs beside the training step and competes with it for memory: one pass instead of many.
+Rendering and the training step run at the same time and share the memory's bandwidth, so each
+kernel is one pass instead of many.
 """
 
 from importlib.util import find_spec

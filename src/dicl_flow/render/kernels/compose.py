@@ -179,7 +179,7 @@ def compose_layers(
 
 
 def _layer_table(scene: Scene) -> Tensor:
-    """(B, D, 18): all numbers of a layer beside each other."""
+    """(B, D, 18): all numbers of a layer in one row."""
     objects = torch.nn.functional.pad(scene.to_outline.flatten(2), (0, 0, 1, 0))
     parts = [
         scene.center,  # 0, 1

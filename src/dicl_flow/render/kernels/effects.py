@@ -132,12 +132,12 @@ def recolor(
     image: Tensor,
     matrix: Tensor,
     offset: Tensor,
-    light: Tensor | None,
-    gamma: Tensor | None,
+    exposure: tuple[Tensor, Tensor] | None,
     lowest: float,
 ) -> Tensor:
     """See `colors.recolor`; colours are at least `lowest` before the power."""
     image, result = image.contiguous(), torch.empty_like(image)
+    light, gamma = (part.contiguous() for part in exposure) if exposure else (None, None)
     rows, columns = (0, 0) if light is None else light.shape[2:]
     with torch.cuda.device_of(image):
         _recolor[_grid(image)](
