@@ -99,10 +99,10 @@ def calling_part() -> str:
     return next((name for name in reversed(names) if name not in WHOLE), "rest")
 
 
-def count_traffic(batches: Iterator[FlowBatch]) -> Traffic:
+def count_traffic(batches: Iterator[FlowBatch], device: torch.device) -> Traffic:
     """Count one batch."""
     traffic, originals = Traffic(), {}
-    for module_name, functions in KERNELS.items() if torch.cuda.is_available() else ():
+    for module_name, functions in KERNELS.items() if kernels.usable(device) else ():
         module = import_module(f"{kernels.__name__}.{module_name}")
         for name in functions:
             originals[module, name] = getattr(module, name)
@@ -147,7 +147,7 @@ def report(
         batches = source.batches(arguments.batch or config.batch, 0, Processes(device))
         pairs = len(next(batches).flow)
         whole, host = measure(batches, device, arguments.repeats)
-        traffic = count_traffic(batches)
+        traffic = count_traffic(batches, device)
     finally:
         kernels.usable = usable
     print(

@@ -19,7 +19,7 @@ from dicl_flow.render.kernels import compose, effects
 pytestmark = pytest.mark.heavy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SIZE = (36, 58)  # no multiple of anything
+SIZE = (35, 57)  # no multiple of anything
 CLEAR = RenderConfig(
     **{**dict.fromkeys(EFFECTS, (0.0, 0.0)), "fog": (1.0, 0.9)},
     num_shapes=32,

@@ -67,7 +67,7 @@ def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
 
 
 def _positions(scene: Scene, size: tuple[int, int]) -> Tensor:
-    """(N, D, P, 2): where each node of frame 1, then of frame 2, is in frame 2."""
+    """(N, D, P, 2) in frame 2, of the nodes of frame 1, then of 2, relative to the centres."""
     nodes = node_positions(size, scene.flow.device).expand_as(scene.flow)
     position = torch.cat([nodes + scene.flow, nodes]).flatten(2, 3)
     return position - scene.center.repeat(2, 1, 1)[:, :, None]

@@ -37,7 +37,7 @@ class Scene:
     flow: Tensor
     """(B, D, h, w, 2) displacements from frame 1 to 2 on the nodes."""
     center: Tensor
-    """(B, D, 2) of the layers; the others are relative to it."""
+    """(B, D, 2) of the layers, in px; outline and texture are placed relative to it."""
     to_outline: Tensor
     """(B, D-1, 2, 2) from px to positions in the outline of an object, each axis in [-1, 1]."""
     outline: Tensor

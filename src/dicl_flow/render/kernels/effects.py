@@ -93,8 +93,8 @@ def _recolor(
         x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
         left, in_x = cell_of(x * ((columns - 1.0) / (width - 1.0)), columns)
         top, in_y = cell_of(y * ((rows - 1.0) / (height - 1.0)), rows)
-        map_ = light + frame * rows * columns
-        bright = between(map_, top * columns + left, 1, columns, in_x, in_y, mask)
+        factors = light + frame * rows * columns
+        bright = between(factors, top * columns + left, 1, columns, in_x, in_y, mask)
         red, green, blue = red * bright, green * bright, blue * bright
     for channel in tl.static_range(3):
         row = matrix + frame * 9 + channel * 3
