@@ -84,13 +84,10 @@ def _flip(batch: FlowBatch, shares: tuple[float, float], dice: Dice) -> FlowBatc
     """Mirror some of the pairs from left to right, some from top to bottom: one copy of each."""
     number, _, height, width = batch.flow.shape
     chosen = torch.stack([dice.happens(number, share=share) for share in shares], 1)  # (B, 2)
+    places = [torch.arange(side, device=chosen.device) for side in (width, height)]
     x, y = (
-        torch.where(mirror[:, None] > 0, places.flip(0), places)
-        for mirror, places in zip(
-            chosen.unbind(1),
-            (torch.arange(side, device=chosen.device) for side in (width, height)),
-            strict=True,
-        )
+        torch.where(mirror[:, None] > 0, place.flip(0), place)
+        for mirror, place in zip(chosen.unbind(1), places, strict=True)
     )
     source = (y[:, :, None] * width + x[:, None]).flatten(1)[:, None]  # (B, 1, HW)
 
