@@ -13,20 +13,26 @@ from torch import Tensor
 
 from ..config import RenderConfig
 from ..ops.warp import sample_clamped, sampling_grid
-from .colors import mix_colors
+from . import kernels
+from .colors import recolor
 from .compositing import Frames
 from .dice import Dice
-from .scene import upsample
 
 _NUM_TAPS = 11
 _LONGEST_BLUR = 32.0  # px: in longer blur the single taps would be visible
 _BLOCK = 8
 
 
+def draw_fog(config: RenderConfig, dice: Dice, batch: int) -> Tensor:
+    """(B, 4): the share of fog in front of the background, and its colour."""
+    share = _strength(config.fog, dice, batch)[:, None]
+    gray = dice.uniform(batch, 1, low=0.5)
+    return torch.cat([share, gray + dice.uniform(batch, 3, low=-0.1, high=0.1)], 1)
+
+
 def photograph(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
     """Return both frames with the effects of a camera, (2B, 3, H, W) in [0, 1]."""
-    color = _add_fog(frames, config, dice)
-    color = _on_some(color, config.motion_blur, dice, _motion_blur(frames.flow))
+    color = _on_some(frames.color, config.motion_blur, dice, _motion_blur(frames.flow))
     color = _on_some(color, config.defocus, dice, _defocus(frames.depth, dice))
     color = _expose(color, config, dice)
     color = _add_noise(color, config.noise, dice)
@@ -63,27 +69,13 @@ def _twice(values: Tensor) -> Tensor:
     return torch.cat([values, values]).view(2 * len(values), -1, 1, 1)
 
 
-def _add_fog(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
-    """Mix in a single colour, more of it with depth."""
-    batch = len(frames.color) // 2
-    density = _twice(_strength(config.fog, dice, batch))
-    fog = _twice(dice.uniform(batch, 1, low=0.5) + dice.uniform(batch, 3, low=-0.1, high=0.1))
-    return torch.lerp(frames.color, fog, frames.depth * density)
-
-
 def _motion_blur(flow: Tensor) -> Effect:
     """Average along the motion, half of it before and half after the time of the frame."""
 
     def blur(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
         path = flow[numbers] * strength
         path = path * (_LONGEST_BLUR / path.norm(dim=1, keepdim=True).clamp_min(_LONGEST_BLUR))
-        here = sampling_grid(torch.zeros_like(path[:1]))
-        step = (sampling_grid(path) - here) / (_NUM_TAPS - 1)
-        total = torch.zeros_like(frames)
-        for tap in range(_NUM_TAPS):
-            grid = torch.add(here, step, alpha=tap - (_NUM_TAPS - 1) / 2)
-            total += sample_clamped(frames, grid)
-        return total.div_(_NUM_TAPS)
+        return _smear(frames, path)
 
     return blur
 
@@ -93,18 +85,40 @@ def _defocus(depth: Tensor, dice: Dice) -> Effect:
 
     def blur(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
         focus = _twice(dice.uniform(len(numbers) // 2))
-        blurred = frames
-        for _ in range(2):
-            padded = F.pad(blurred, (2, 2, 2, 2), mode="replicate")
-            blurred = F.avg_pool2d(F.avg_pool2d(padded, (1, 5), stride=1), (5, 1), stride=1)
+        blurred = _box_blur(_box_blur(frames))
         return torch.lerp(frames, blurred, strength * (depth[numbers] - focus).abs().sqrt())
 
     return blur
 
 
+def _smear(frames: Tensor, path: Tensor) -> Tensor:
+    """Average along lines (N, 2, H, W) in px, with the pixel in the middle."""
+    if kernels.usable(frames.device):
+        from .kernels.effects import smear  # imports Triton
+
+        return smear(frames, path, _NUM_TAPS)
+    here = sampling_grid(torch.zeros_like(path[:1]))
+    step = (sampling_grid(path) - here) / (_NUM_TAPS - 1)
+    total = torch.zeros_like(frames)
+    for tap in range(_NUM_TAPS):
+        grid = torch.add(here, step, alpha=tap - (_NUM_TAPS - 1) / 2)
+        total += sample_clamped(frames, grid)
+    return total.div_(_NUM_TAPS)
+
+
+def _box_blur(frames: Tensor) -> Tensor:
+    """Average over squares of 5x5 px."""
+    if kernels.usable(frames.device):
+        from .kernels.effects import box_blur  # imports Triton
+
+        return box_blur(frames, radius=2)
+    padded = F.pad(frames, (2, 2, 2, 2), mode="replicate")
+    return F.avg_pool2d(F.avg_pool2d(padded, (1, 5), stride=1), (5, 1), stride=1)
+
+
 def _expose(frames: Tensor, config: RenderConfig, dice: Dice) -> Tensor:
     """Apply light to the scene, then the colours of the camera: matrix, offset and gamma."""
-    batch, size = len(frames) // 2, tuple(frames.shape[-2:])
+    batch = len(frames) // 2
     changes = _strength(config.color_change, dice, batch)[:, None] * dice.uniform(
         batch, 6, low=-1.0
     )
@@ -112,9 +126,8 @@ def _expose(frames: Tensor, config: RenderConfig, dice: Dice) -> Tensor:
     gain, (saturation, offset, gamma) = changes[:, :3].exp(), changes[:, 3:].unbind(1)
     matrix = torch.diag_embed(gain) * (1 + saturation)[:, None, None]
     matrix = matrix - (saturation / 3)[:, None, None]
-    light = upsample(_light(config, dice, batch, frames), (size[0], size[1]))
-    mixed = mix_colors(frames * light, matrix, offset / 4)
-    return mixed.clamp_(1e-4, 1).pow_(gamma.exp()[:, None, None, None])
+    light = _light(config, dice, batch, frames)
+    return recolor(frames, matrix, offset / 4, (light, gamma.exp()))
 
 
 def _light(config: RenderConfig, dice: Dice, batch: int, frames: Tensor) -> Tensor:
@@ -145,17 +158,17 @@ def _add_noise(frames: Tensor, setting: tuple[float, float], dice: Dice) -> Tens
 def _compress(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
     """Quantise the cosine transform of 8x8 blocks, with larger steps for finer detail."""
     height, width = frames.shape[-2:]
-    padded = F.pad(frames, (0, -width % _BLOCK, 0, -height % _BLOCK), mode="replicate")
+    fill = (0, -width % _BLOCK, 0, -height % _BLOCK)
+    padded = F.pad(frames, fill, mode="replicate") if any(fill) else frames
     rows, columns = (side // _BLOCK for side in padded.shape[-2:])
     blocks = padded.unflatten(3, (columns, _BLOCK)).unflatten(2, (rows, _BLOCK)).transpose(3, 4)
     cosines, steps = _cosines(frames), _steps(frames)
     # rows and columns in one product: a GPU is slow at many products of 8x8
     transform = torch.kron(cosines, cosines)
-    waves = blocks.flatten(4) @ transform.mT  # (N, 3, rows, columns, 64)
-    step = steps.flatten() * strength[..., None] + 1e-3
-    waves = (waves / step).round_().mul_(step)
-    restored = (waves @ transform).unflatten(4, (_BLOCK, _BLOCK))
-    return restored.transpose(3, 4).reshape_as(padded)[..., :height, :width]
+    step = steps.flatten() * strength[:, :, 0] + 1e-3  # (N, 1, 64)
+    waves = blocks.reshape(len(frames), -1, _BLOCK**2) @ (transform / step.mT).mT
+    restored = (waves.round_() @ (transform * step.mT)).view(blocks.shape)
+    return restored.transpose(3, 4).reshape(padded.shape)[..., :height, :width]
 
 
 def _cosines(like: Tensor) -> Tensor:

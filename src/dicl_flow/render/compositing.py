@@ -7,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops.warp import sample_clamped, sampling_grid
-from .scene import Scene, upsample
+from . import kernels
+from .motions import transform
+from .scene import Scene, node_positions, upsample
 from .textures import TextureAtlas
 
 
@@ -25,18 +27,29 @@ class Frames:
     """(N, H, W) uint8: the visible layer; 0 is the background."""
 
 
-def compose(scene: Scene, textures: TextureAtlas, size: tuple[int, int]) -> Frames:
-    """Compose the layers; at antialiased edges colours are mixed, flow is of the larger part."""
-    front, behind, cover = _visible_layers(scene, size)
-    seen = _look_up(scene, torch.stack([front, behind], 1))  # (N, C, 2, H, W)
+def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: tuple[int, int]) -> Frames:
+    """Compose the layers; at antialiased edges colours are mixed, flow is of the larger part.
+
+    `fog` (B, 4) is its share in front of the background, and its colour.
+    """
+    if kernels.usable(fog.device):
+        from .kernels.compose import compose_layers  # imports Triton
+
+        return Frames(*compose_layers(scene, fog, textures, size))
+    position = _positions(scene, size)
+    front, behind, cover = _visible_layers(scene, position, size)
+    layers = torch.stack([front, behind], 1)
+    seen = _look_up(scene, position, len(textures), layers)  # (N, C, 2, H, W)
     flow, place, gain, offset, depth = seen.split([2, 3, 3, 1, 1], 1)
-    color = _sample_textures(textures, place) * gain + offset
+    color = _sample_textures(textures, place).mul_(gain).add_(offset)
     cover = cover[:, None]
     in_front = cover >= 0.5
+    color, depth = (torch.lerp(part[:, :, 1], part[:, :, 0], cover) for part in (color, depth))
+    thickness, tint = fog.repeat(2, 1)[..., None, None].split([1, 3], 1)
     return Frames(
-        color=torch.lerp(color[:, :, 1], color[:, :, 0], cover),
+        color=torch.lerp(color, tint, depth * thickness),
         flow=torch.where(in_front, flow[:, :, 0], flow[:, :, 1]),
-        depth=torch.lerp(depth[:, :, 1], depth[:, :, 0], cover),
+        depth=depth,
         layer=torch.where(in_front[:, 0], front, behind),
     )
 
@@ -53,10 +66,21 @@ def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
     return (seen[:, 0] > layer1) | (seen[:, 0] == 0)
 
 
-def _visible_layers(scene: Scene, size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+def _positions(scene: Scene, size: tuple[int, int]) -> Tensor:
+    """(N, D, P, 2) in frame 2, of the nodes of frame 1, then of 2, relative to the centres."""
+    nodes = node_positions(size, scene.flow.device).expand_as(scene.flow)
+    position = torch.cat([nodes + scene.flow, nodes]).flatten(2, 3)
+    return position - scene.center.repeat(2, 1, 1)[:, :, None]
+
+
+def _visible_layers(
+    scene: Scene, position: Tensor, size: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the nearest layer, the first opaque one behind it, and the coverage, (N, H, W)."""
-    frames, objects = scene.place.shape[:2]
-    grid = upsample(scene.place.flatten(0, 1).permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
+    place = transform(scene.to_outline.repeat(2, 1, 1, 1), position[:, 1:])
+    frames, objects = place.shape[:2]
+    place = place.unflatten(2, scene.flow.shape[2:4]).flatten(0, 1)
+    grid = upsample(place.permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
     outline = scene.outline.repeat(2, 1, 1, 1).flatten(0, 1)[:, None]
     edge = sample_clamped(outline, grid)
     edge = edge.view(frames, objects, *size)  # at least 1: inside, at most 0: outside
@@ -68,12 +92,16 @@ def _visible_layers(scene: Scene, size: tuple[int, int]) -> tuple[Tensor, Tensor
     return front, behind, edge.gather(1, index)[:, 0].clamp(0, 1)
 
 
-def _look_up(scene: Scene, layer: Tensor) -> Tensor:
+def _look_up(scene: Scene, position: Tensor, textures: int, layer: Tensor) -> Tensor:
     """Return flow, texture position, colour and depth, (N, C, K, H, W), of layers (N, K, H, W)."""
-    constants = torch.cat([scene.gain, scene.offset, scene.depth], -1).repeat(2, 1, 1)
-    grid = scene.flow.shape[2:4]
-    constants = constants[:, :, None, None].expand(-1, -1, *grid, -1)
-    volume = torch.cat([scene.flow, scene.texture, constants], -1).permute(0, 4, 1, 2, 3)
+    slot = (2 * scene.number[..., None] + 1) / textures - 1
+    constants = torch.cat([slot, scene.gain, scene.offset, scene.depth], -1).repeat(2, 1, 1)
+    constants = constants[:, :, None].expand(-1, -1, position.shape[2], -1)
+    place = transform(scene.to_texture.repeat(2, 1, 1, 1), position)
+    place += scene.origin.repeat(2, 1, 1)[:, :, None]
+    flow = scene.flow.flatten(2, 3).repeat(2, 1, 1, 1)
+    volume = torch.cat([flow, place, constants], -1).unflatten(2, scene.flow.shape[2:4])
+    volume = volume.permute(0, 4, 1, 2, 3)
     # 1 + a power of two layers: then scaling the index to [-1, 1] is exact
     power = 1 << (volume.shape[2] - 2).bit_length()
     volume = F.pad(volume, (0, 0, 0, 0, 0, power + 1 - volume.shape[2]))

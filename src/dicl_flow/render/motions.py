@@ -57,7 +57,8 @@ class OwnMotion:
     def flow(self, points: Tensor) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
         offset = points - self.center[:, :, None]
-        rigid = transform(self.linear, offset) - offset + self.shift[:, :, None]
+        change = self.linear - torch.eye(2, device=offset.device)
+        rigid = transform(change, offset) + self.shift[:, :, None]
         waves = (transform(self.wave_number, offset) + self.wave_phase).sin()  # (B, D, P, N)
         return rigid + transform(self.wave_height.mT, waves)
 
@@ -155,11 +156,13 @@ def _draw_waves(
 
 
 def transform(matrix: Tensor, points: Tensor) -> Tensor:
-    """(..., M, N) and (..., P, N) -> (..., P, M), in full precision.
+    """(..., M, 2) and (..., P, 2) -> (..., P, M), in full precision.
 
     A matrix product may be computed in TF32 or bf16, which is too coarse for positions.
     """
-    return (matrix[..., None, :, :] * points[..., None, :]).sum(-1)
+    x, y = points.split(1, -1)
+    from_x, from_y = matrix[..., None, :, :].unbind(-1)
+    return torch.addcmul(x * from_x, y, from_y)
 
 
 def rotation_and_zoom(angle: Tensor, zoom: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from ..config import RenderConfig
 from ..data import FlowBatch, FlowSample
 from ..errors import InputError
 from ..files import to_uint8
-from .camera import photograph
+from .camera import draw_fog, photograph
 from .compositing import compose, find_occluded
 from .dice import Dice
 from .scene import draw_scene
@@ -87,7 +87,8 @@ class Renderer:
         self.dice.restart(self.seed, step)
         with torch.autocast(self.device.type, enabled=False):
             scene = draw_scene(self.config, self.dice, batch, self.size, self.textures, self.shapes)
-            frames = compose(scene, self.textures, self.size)
+            fog = draw_fog(self.config, self.dice, batch)
+            frames = compose(scene, fog, self.textures, self.size)
             image1, image2 = photograph(frames, self.config, self.dice).chunk(2)
         flow = frames.flow[:batch].contiguous()
         valid = flow.norm(dim=1) <= self.config.max_flow

@@ -21,7 +21,6 @@ from .motions import (
     draw_own_motion,
     draw_pace,
     rotation_and_zoom,
-    transform,
 )
 from .space import Space, draw_space
 from .textures import TextureAtlas
@@ -33,16 +32,22 @@ _NOWHERE = 1e4  # px: the distance to the edge of an object that is absent
 
 @dataclass(frozen=True)
 class Scene:
-    """D layers, from 0, the background, to the nearest; both frames are stacked, frame 1 first."""
+    """D layers, from 0, the background, to the nearest, as they are in frame 2."""
 
     flow: Tensor
-    """(2B, D, h, w, 2) displacements on the nodes."""
-    texture: Tensor
-    """(2B, D, h, w, 3) positions in the texture atlas, each axis in [-1, 1]."""
-    place: Tensor
-    """(2B, D-1, h, w, 2) positions in the outline of an object, each axis in [-1, 1]."""
+    """(B, D, h, w, 2) displacements from frame 1 to 2 on the nodes."""
+    center: Tensor
+    """(B, D, 2) of the layers, in px; outline and texture are placed relative to it."""
+    to_outline: Tensor
+    """(B, D-1, 2, 2) from px to positions in the outline of an object, each axis in [-1, 1]."""
     outline: Tensor
     """(B, D-1, S, S) signed distance to the edge of the object in px, plus 1/2; visible above 0."""
+    to_texture: Tensor
+    """(B, D, 2, 2) from px to positions in the texture, each axis in [-1, 1]."""
+    origin: Tensor
+    """(B, D, 2) position of the centre in the texture."""
+    number: Tensor
+    """(B, D) index of the texture in the atlas."""
     gain: Tensor
     """(B, D, 3) factor of the colours of the texture."""
     offset: Tensor
@@ -85,29 +90,28 @@ def draw_scene(
     blank = dice.happens(batch, share=config.blank_scenes) if config.blank_scenes else None
     pace = draw_pace(config, dice, batch, size) * (1 if blank is None else 1 - blank)
     layers = _draw_motion(config, dice, pace, size, 1 + config.parallax * (1 - depth))
-    nodes = _nodes(size, dice.device)  # (h, w, 2)
-    points = nodes.view(1, 1, -1, 2).expand(batch, num_layers, -1, -1)
-    flow = layers.flow(points)
-    # the position in frame 2 of each node of frame 1, then of frame 2
-    target = torch.cat([points + flow, points])
-    center1 = layers.own.center[:, :, None]
-    center = center1 + layers.flow(center1)  # (B, D, 1, 2) in frame 2
-    position = target - center.repeat(2, 1, 1, 1)
-    place, outline = _draw_outlines(config, dice, position, size, shapes)
+    nodes = node_positions(size, dice.device)  # (h, w, 2)
+    flow = layers.flow(nodes.view(1, 1, -1, 2).expand(batch, num_layers, -1, -1))
+    center = layers.own.center[:, :, None]  # in frame 1
+    center = (center + layers.flow(center))[:, :, 0]
+    to_outline, outline = _draw_outlines(config, dice, batch, num_layers - 1, size, shapes)
     if layers.space is not None:
-        place, outline = _spread_grounds(layers.space, position, place, outline, max(size))
-    texture = _draw_textures(config, dice, position, textures)
+        to_outline, outline = _spread_grounds(layers.space, to_outline, outline, max(size))
+    to_texture, origin = _draw_textures(config, dice, batch, num_layers, textures.size)
+    number = _draw_numbers(config, dice, batch, num_layers, textures)
     change = config.layer_color * dice.uniform(batch, num_layers, 5, low=-1.0)
     gain, offset = (change[..., :3] / 2 + change[..., 3:4]).exp(), change[..., 4:] / 2
     if blank is not None:
         blank = blank[:, None, None]
         gain, offset = gain * (1 - blank), torch.lerp(offset, dice.uniform(batch, 1, 1), blank)
-    grid = nodes.shape[:2]
     return Scene(
-        flow=torch.cat([flow, flow]).unflatten(2, grid),
-        texture=texture.unflatten(2, grid),
-        place=place.unflatten(2, grid),
+        flow=flow.unflatten(2, nodes.shape[:2]),
+        center=center,
+        to_outline=to_outline,
         outline=outline,
+        to_texture=to_texture,
+        origin=origin,
+        number=number,
         gain=gain,
         offset=offset,
         depth=depth.expand(batch, -1, -1),
@@ -140,63 +144,58 @@ def _draw_motion(
 
 
 def _spread_grounds(
-    space: Space, position: Tensor, place: Tensor, outline: Tensor, reach: int
+    space: Space, to_outline: Tensor, outline: Tensor, reach: int
 ) -> tuple[Tensor, Tensor]:
     """Set the outline of ground and walls: everything on the near side of their horizon.
 
     Their signed distance is linear, so a ramp as wide as the frame represents it exactly.
     """
-    ground = space.ground[:, 1:]
-    facing = space.facing[:, 1:, None].repeat(2, 1, 1, 1)
-    distance = (position[:, 1:] * facing).sum(-1, keepdim=True) / reach  # the ramp ends at 1
+    ground = space.ground[:, 1:, None, None]
+    facing = space.facing[:, 1:] / reach  # the ramp ends at 1
     ramp = torch.linspace(-1, 1, outline.shape[-1], device=outline.device) * reach + 0.5
-    here = torch.cat([distance, torch.zeros_like(distance)], -1)
     return (
-        torch.lerp(place, here, ground.repeat(2, 1)[..., None, None]),
-        torch.lerp(outline, ramp.expand_as(outline), ground[..., None, None]),
+        torch.lerp(to_outline, torch.stack([facing, torch.zeros_like(facing)], 2), ground),
+        torch.lerp(outline, ramp.expand_as(outline), ground),
     )
 
 
 def _draw_outlines(
-    config: RenderConfig, dice: Dice, position: Tensor, size: tuple[int, int], shapes: Tensor
+    config: RenderConfig,
+    dice: Dice,
+    batch: int,
+    objects: int,
+    size: tuple[int, int],
+    shapes: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """(2B, D, P, 2) positions relative to the centres -> positions in outlines, and outlines."""
-    batch, objects = len(position) // 2, position.shape[1] - 1
+    """(B, D-1, 2, 2) from px to positions in the outlines, and (B, D-1, S, S) outlines."""
     low, high = (min(size) * radius for radius in config.object_radius)
     radius = dice.log_uniform(batch, objects, low=low, high=high)
     stretch = dice.uniform(batch, objects, low=-0.5, high=0.5) * config.object_stretch
     stretch = torch.stack([stretch, -stretch], -1).exp()  # (B, D-1, 2)
     turn = rotation_and_zoom(dice.uniform(batch, objects, high=2 * math.pi), -radius.log())
-    matrix = (turn / stretch[..., None]).repeat(2, 1, 1, 1)
     fewest, most = config.objects_in(size)
     count = fewest + dice.integers(batch, 1, high=most - fewest + 1)
     absent = torch.arange(objects, device=dice.device) >= count
     chosen = shapes[dice.integers(batch, objects, high=len(shapes)), 0]  # (B, D-1, S, S)
     edge = 0.5 - _NOWHERE * absent
     outline = torch.addcmul(edge[..., None, None], chosen, radius[..., None, None])
-    return transform(matrix, position[:, 1:]), outline
+    return turn / stretch[..., None], outline
 
 
 def _draw_textures(
-    config: RenderConfig, dice: Dice, position: Tensor, textures: TextureAtlas
-) -> Tensor:
-    """(2B, D, P, 2) positions relative to the centres -> (2B, D, P, 3) positions in the atlas."""
-    batch, layers = len(position) // 2, position.shape[1]
+    config: RenderConfig, dice: Dice, batch: int, layers: int, size: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """(B, D, 2, 2) from px to positions in textures of `size`, and (B, D, 2) of the centres."""
     low, high = config.texture_scale
     scale = dice.log_uniform(batch, layers, low=low, high=high).log()
     turn = dice.mostly_small(batch, layers, extent=math.pi)
     turn[:, 0] /= 6  # the background is nearly upright
     matrix = rotation_and_zoom(turn, scale)
     matrix[..., 0] *= dice.uniform(batch, layers, 1, low=-1.0).sign()  # some are mirrored
-    height, width = textures.size
-    half = torch.stack([matrix.new_full((), side / 2) for side in (width, height)])
-    matrix = (matrix / half[:, None]).repeat(2, 1, 1, 1)
-    origin = dice.uniform(batch, layers, 1, 2, low=-1.0)
+    half = torch.stack([matrix.new_full((), side / 2) for side in (size[1], size[0])])
+    origin = dice.uniform(batch, layers, 2, low=-1.0)
     origin[:, 0] *= 0.3  # and shows the middle of its texture, not the mirrored border
-    place = transform(matrix, position) + origin.repeat(2, 1, 1, 1)
-    number = _draw_numbers(config, dice, batch, layers, textures)
-    slot = ((2 * number + 1) / len(textures) - 1)[..., None, None].repeat(2, 1, 1, 1)
-    return torch.cat([place, slot.expand(-1, -1, place.shape[2], -1)], -1)
+    return matrix / half[:, None], origin
 
 
 def _draw_numbers(
@@ -210,7 +209,7 @@ def _draw_numbers(
     return torch.where(dice.happens(batch, layers, share=share) > 0, other, photo)
 
 
-def _nodes(size: tuple[int, int], device: torch.device) -> Tensor:
+def node_positions(size: tuple[int, int], device: torch.device) -> Tensor:
     """(h, w, 2) positions in px, evenly spaced from corner to corner of the frame."""
     y, x = (
         torch.linspace(0, side - 1, math.ceil((side - 1) / _NODE_SPACING) + 1, device=device)

@@ -8,17 +8,15 @@ from torch import Tensor
 from ..config import AugmentConfig
 from ..data import FlowBatch
 from ..data.augment_color import LUMA
-from .colors import mix_colors
+from .colors import recolor
 from .dice import Dice
 
 
 def augment_batch(batch: FlowBatch, config: AugmentConfig, dice: Dice) -> FlowBatch:
     """Augment every pair of a batch, without a change of scale: rendered scenes vary in scale."""
     image1, image2 = _change_colors(batch.image1, batch.image2, config, dice)
-    flipped = FlowBatch(image1, _erase(image2, config, dice), batch.flow, batch.valid)
-    for axis, share in ((0, config.horizontal_flip), (1, config.vertical_flip)):
-        flipped = _flip(flipped, axis, dice.happens(len(batch.flow), share=share).bool())
-    return flipped
+    varied = FlowBatch(image1, _erase(image2, config, dice), batch.flow, batch.valid)
+    return _flip(varied, (config.horizontal_flip, config.vertical_flip), dice)
 
 
 def _change_colors(
@@ -44,7 +42,7 @@ def _jitter(image: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
     # contrast is about the mean grey of the frame
     matrix = (1 + contrast) * _saturate(saturation) @ _turn(hue)
     offset = (1 + brightness) * gray * -contrast
-    return mix_colors(image, (1 + brightness) * matrix, offset.flatten()).clamp_(0, 1)
+    return recolor(image, (1 + brightness) * matrix, offset.flatten())
 
 
 def _saturate(change: Tensor) -> Tensor:
@@ -82,15 +80,21 @@ def _erase(image: Tensor, config: AugmentConfig, dice: Dice) -> Tensor:
     return torch.where(hidden[:, None], mean, image)
 
 
-def _flip(batch: FlowBatch, axis: int, chosen: Tensor) -> FlowBatch:
-    """Mirror the chosen pairs; `axis` 0 is x, 1 is y."""
-    chosen = chosen[:, None, None]
-    sign = torch.ones(2, 1, 1, device=chosen.device)
-    sign[axis] = -1
+def _flip(batch: FlowBatch, shares: tuple[float, float], dice: Dice) -> FlowBatch:
+    """Mirror some of the pairs from left to right, some from top to bottom: one copy of each."""
+    number, _, height, width = batch.flow.shape
+    chosen = torch.stack([dice.happens(number, share=share) for share in shares], 1)  # (B, 2)
+    places = [torch.arange(side, device=chosen.device) for side in (width, height)]
+    x, y = (
+        torch.where(mirror[:, None] > 0, place.flip(0), place)
+        for mirror, place in zip(chosen.unbind(1), places, strict=True)
+    )
+    source = (y[:, :, None] * width + x[:, None]).flatten(1)[:, None]  # (B, 1, HW)
 
-    def mirrored(values: Tensor, which: Tensor) -> Tensor:
-        return torch.where(which, values.flip(-1 - axis), values)
+    def mirrored(values: Tensor) -> Tensor:
+        where = source.expand(-1, values.shape[1], -1)
+        return values.flatten(2).gather(2, where).view(values.shape)
 
-    flow = torch.where(chosen[:, None], batch.flow.flip(-1 - axis) * sign, batch.flow)
-    image1, image2 = (mirrored(image, chosen[:, None]) for image in (batch.image1, batch.image2))
-    return FlowBatch(image1, image2, flow, mirrored(batch.valid, chosen))
+    flow = mirrored(batch.flow).mul_(1 - 2 * chosen[..., None, None])
+    valid = mirrored(batch.valid[:, None])[:, 0]
+    return FlowBatch(mirrored(batch.image1), mirrored(batch.image2), flow, valid)

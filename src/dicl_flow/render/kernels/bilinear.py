@@ -1,0 +1,26 @@
+"""Bilinear interpolation inside kernels."""
+# Triton's language is not typed.
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+# mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def cell_of(x, side):
+    """Positions in [0, side - 1] -> the cell between two points, and the share of its right one."""
+    left = tl.minimum(tl.floor(x), side - 2.0)
+    return left.to(tl.int32), x - left
+
+
+@triton.jit
+def between(values, place, right, down, x, y, mask):
+    """The value at x, y in [0, 1] between the four that start at `place`."""
+    corner = values + place
+    top_left = tl.load(corner, mask, 0.0)
+    top = top_left + x * (tl.load(corner + right, mask, 0.0) - top_left)
+    corner += down
+    bottom_left = tl.load(corner, mask, 0.0)
+    bottom = bottom_left + x * (tl.load(corner + right, mask, 0.0) - bottom_left)
+    return top + y * (bottom - top)
