@@ -284,6 +284,20 @@ def test_variants_that_share_a_frozen_feature_net(command, run, tmp_path, monkey
         read_weights(small[0])
 
 
+FIGURES = Path(__file__).parents[1] / "docs/ablations/figures"
+
+
+@pytest.mark.skipif(not FIGURES.is_dir(), reason="without docs/")
+def test_the_files_of_the_figures_complete_the_packaged_weights():
+    """New packaged weights need new files: `dicl-flow ablate figures`."""
+    files = {path.stem: path for path in FIGURES.glob("*.safetensors")}
+    assert set(files) == {name.lower().replace(" ", "-") for name in STUDIES["figures"]}
+    for name, path in files.items():
+        found = read_weights(path)  # refused if its base is not the packaged file
+        assert found.config.projection == (name == "dicl-with-dap")
+    load_model(found)
+
+
 FIRST_CHECKPOINT = (1, "dicl_flow.training.run_folder:RunFolder.save")
 
 
