@@ -49,7 +49,7 @@ def test_large_frames_at_full_size_replay_as_the_plain_path_computes_them(checkp
         for backend in ("plain", "fast")
     )
     expected = plain(*images, backward=True)
-    for _ in range(2):  # the second is a replay
+    for _ in range(3):  # the first is not recorded, the third is a replay
         found = fast(*images, backward=True)
         for one, other in ((found, expected), (found.backward, expected.backward)):
             assert torch.from_numpy(one.flow - other.flow).norm(dim=-1).mean() <= 1e-3
@@ -69,7 +69,7 @@ def test_shapes_come_and_go(model):
     estimator = FlowEstimator(model, "cuda", "fp16", "fast")
     sizes = [(1, 128, 256), (2, 128, 128), (1, 200, 130), (1, 256, 256), (3, 90, 90), (1, 128, 256)]
     first: dict[tuple[int, int, int], torch.Tensor] = {}
-    for batch, height, width in sizes:
+    for batch, height, width in 2 * sizes:
         generator = torch.Generator().manual_seed(height)
         images = torch.rand(2, batch, 3, height, width, generator=generator)
         flow = estimator.estimate(*images)[0]
@@ -80,10 +80,33 @@ def test_shapes_come_and_go(model):
     assert len(estimator.answers._one_way._recordings) == len(first)
 
 
-def test_a_result_outlives_the_next_call(model):
+def test_a_single_pair_is_not_recorded(model):
     estimator = FlowEstimator(model, "cuda", "fp16", "fast")
     images = torch.rand(2, 1, 3, 128, 128)
-    flow = estimator.estimate(*images)[0]
+    graphs, found = estimator.answers._one_way, []
+    for number in (0, 1, 1):
+        found.append(estimator.estimate(*images)[0])
+        assert len(graphs._recordings) == number
+    for flow in found[1:]:
+        torch.testing.assert_close(flow, found[0], atol=2e-2, rtol=0)
+
+
+def test_cudnn_searches_when_a_shape_repeats(model, monkeypatch):
+    estimator = FlowEstimator(model, "cuda", "fp32", "plain")
+    searches, network = [], type(estimator.model).forward
+    spy = lambda *x: searches.append(torch.backends.cudnn.benchmark) or network(*x)  # noqa: E731
+    monkeypatch.setattr(type(estimator.model), "forward", spy)
+    for side in (128, 128, 256, 128):
+        estimator.estimate(*torch.rand(2, 1, 3, side, side))
+    assert searches == [False, True, False, True]
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_result_outlives_the_next_call(model, calls):
+    estimator = FlowEstimator(model, "cuda", "fp16", "fast")
+    images = torch.rand(2, 1, 3, 128, 128)
+    for _ in range(calls):
+        flow = estimator.estimate(*images)[0]
     kept = flow.clone()
     estimator.estimate(*images.flip(0))
     torch.testing.assert_close(flow, kept)

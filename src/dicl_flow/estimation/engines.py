@@ -14,7 +14,8 @@ from ..accelerated.inference import (
     AcceleratedDiclFlow,
     Graphs,
     KernelDiclFlow,
-    cudnn_flags,
+    OnRepeat,
+    exact_float32,
     limit_threads,
     network_bytes,
     processor,
@@ -75,7 +76,7 @@ class Engine(ABC):
         return partial(find_confidence, calibration=calibration, scale=scale)
 
     def record(self, computation: Computation) -> Computation:
-        """The same computation, recorded for each shape of its inputs where that is faster."""
+        """The same computation, prepared for each shape that repeats where that is faster."""
         return computation
 
     def once(self) -> Choice:
@@ -101,6 +102,16 @@ class PlainEngine(Engine):
         """See `Engine`."""
         return Choice("fp32", "the plain backend's default")
 
+    def record(self, computation: Computation) -> Computation:
+        """See `Engine`."""
+        return OnRepeat(computation) if self.compute.device.type == "cuda" else computation
+
+    def once(self) -> Choice:
+        """See `Engine`."""
+        if self.compute.device.type != "cuda" or self.compute.precision != "fp32":
+            return super().once()
+        return Choice("no search", "one pair: timing cuDNN's algorithms takes longer than it saves")
+
     def bytes_per_pixel(self) -> int:
         """See `Engine`."""
         needed = network_bytes(self.compute.dtype, self.compute.device, fast=False)
@@ -108,7 +119,7 @@ class PlainEngine(Engine):
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         if self.compute.dtype == torch.float32:
-            return _exact_float32()
+            return exact_float32()
         return torch.autocast(self.compute.device.type, dtype=self.compute.dtype)
 
 
@@ -158,10 +169,10 @@ class CudaEngine(Engine):
 
     def once(self) -> Choice:
         """See `Engine`."""
-        return Choice("recorded", "a CUDA graph is recorded for each shape")
+        return Choice("no recording", "one pair: a CUDA graph takes longer than it saves")
 
     def _arithmetic(self) -> AbstractContextManager[object]:
-        return _exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
+        return exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
 
 
 BACKENDS = ("auto", "fast", "plain")
@@ -218,14 +229,6 @@ def _best_backend(config: ModelConfig, device: torch.device) -> Choice:
     if engine is CudaEngine and find_spec("triton") is None:
         return Choice("plain", "Triton is not installed")
     return Choice("fast", "this network has an accelerated version for this device")
-
-
-def _exact_float32() -> AbstractContextManager[None]:
-    """On CUDA, convolutions would use TF32, which has 10 bits; elsewhere this changes nothing.
-
-    Without TF32 cuDNN's first guess can be ten times slower than its best algorithm.
-    """
-    return cudnn_flags(allow_tf32=False, benchmark=True)
 
 
 def _relative_volume(config: ModelConfig) -> float:

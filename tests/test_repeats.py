@@ -1,0 +1,110 @@
+"""What is done when a shape comes again, and not for a single pair."""
+
+from collections import OrderedDict
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dicl_flow.accelerated.inference import Graphs, OnRepeat, exact_float32, recordings
+from dicl_flow.config import ModelConfig
+from dicl_flow.estimation.engines import CudaEngine, Engine, PlainEngine, choose_compute
+
+FIRST, AGAIN = (False, True), (True, False)
+
+
+def test_cudnn_searches_for_the_shapes_that_come_again():
+    def settings(*inputs):
+        with exact_float32():
+            return torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+
+    computation = OnRepeat(settings)
+    small, large = torch.zeros(1, 2), torch.zeros(3, 2)
+    calls = [(small, small), (small, small), (large, large), (small, large), (small, small)]
+    assert [computation(*call) for call in calls] == [FIRST, AGAIN, FIRST, FIRST, AGAIN]
+    assert settings() == AGAIN  # what is computed without an estimator
+
+
+def test_a_first_call_that_failed_is_still_the_first():
+    outcomes = iter([MemoryError, None, None])
+
+    def settings(x):
+        if error := next(outcomes):
+            raise error
+        with exact_float32():
+            return torch.backends.cudnn.benchmark
+
+    computation = OnRepeat(settings)
+    with pytest.raises(MemoryError):
+        computation(torch.zeros(1))
+    assert [computation(torch.zeros(1)) for _ in range(2)] == [False, True]
+
+
+class Pretended(Graphs):
+    """Graphs without a GPU: a recording is noted in `log`."""
+
+    def __init__(self, log):
+        OnRepeat.__init__(self, lambda x: log.append("computed") or x)
+        self._recordings, self.log = OrderedDict(), log
+
+    __call__ = OnRepeat.__call__
+
+    def _record(self, inputs):
+        self.log.append("recorded")
+        graph = SimpleNamespace(replay=lambda: self.log.append("replayed"))
+        return recordings._Recording(graph, tuple(x.clone() for x in inputs), inputs[0])
+
+
+def test_graphs_are_recorded_for_the_shapes_that_come_again(monkeypatch):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(recordings, "MOST_KEPT", 1)
+    log = []
+    graphs, small, large = Pretended(log), torch.zeros(2), torch.zeros(3)
+
+    def call(x):
+        log.clear()
+        graphs(x)
+        return log[:]
+
+    assert call(small) == ["computed", "computed"]  # once only to compile the kernels
+    assert call(large) == ["computed"]
+    assert call(small) == ["recorded", "replayed"]
+    assert call(small) == ["replayed"]
+    assert call(large) == ["recorded", "replayed"]  # in the place of the other
+    assert call(small) == ["computed"]
+    assert call(large) == ["replayed"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "precision", "value"),
+    [
+        (CudaEngine, "cuda", "fp16", "no recording"),
+        (PlainEngine, "cuda", "fp32", "no search"),
+        (PlainEngine, "cuda", "fp16", "as it comes"),
+        (PlainEngine, "cpu", "fp32", "as it comes"),
+    ],
+)
+def test_the_path_of_a_single_pair_has_a_reason(monkeypatch, engine, device, precision, value):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    made = object.__new__(engine)
+    Engine.__init__(made, None, choose_compute(ModelConfig(), device, precision, "plain"))
+    assert made.once().value == value
+    assert made.once().reason
+
+
+def test_kernels_are_compiled_instead_of_launched():
+    pytest.importorskip("triton")
+    from dicl_flow.accelerated.kernels.launching import Kernel, compiling
+
+    class Compiled:
+        def warmup(self, *arguments, grid, **constants):
+            return "compiled", arguments, grid, constants
+
+        def __getitem__(self, grid):
+            return lambda *arguments, **constants: ("launched", arguments, grid, constants)
+
+    kernel, given = Kernel(Compiled()), ((1,), (4,), {"rows": 2})
+    with compiling():
+        assert kernel[4,](1, rows=2) == ("compiled", *given)
+    assert kernel[4,](1, rows=2) == ("launched", *given)
