@@ -14,7 +14,6 @@ from ..accelerated.inference import (
     AcceleratedDiclFlow,
     Graphs,
     KernelDiclFlow,
-    OnRepeat,
     exact_float32,
     limit_threads,
     network_bytes,
@@ -101,16 +100,6 @@ class PlainEngine(Engine):
     def best_precision(cls) -> Choice:
         """See `Engine`."""
         return Choice("fp32", "the plain backend's default")
-
-    def record(self, computation: Computation) -> Computation:
-        """See `Engine`."""
-        return OnRepeat(computation) if self.compute.device.type == "cuda" else computation
-
-    def once(self) -> Choice:
-        """See `Engine`."""
-        if self.compute.device.type != "cuda" or self.compute.precision != "fp32":
-            return super().once()
-        return Choice("no search", "one pair: timing cuDNN's algorithms takes longer than it saves")
 
     def bytes_per_pixel(self) -> int:
         """See `Engine`."""

@@ -6,14 +6,12 @@ from .folded_network import AcceleratedDiclFlow
 from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
-from .repeats import OnRepeat, exact_float32
-from .settings import cudnn_flags, has_bf16, warn_if_emulated
+from .settings import cudnn_flags, exact_float32, has_bf16, warn_if_emulated
 
 __all__ = [
     "AcceleratedDiclFlow",
     "Graphs",
     "KernelDiclFlow",
-    "OnRepeat",
     "available_bytes",
     "check_limit",
     "cudnn_flags",

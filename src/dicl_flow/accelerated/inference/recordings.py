@@ -3,12 +3,10 @@
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
-
-from .repeats import OnRepeat, Shapes
 
 _WARM_UP = 2  # eager runs before the recording: cuDNN chooses
 # CUDA records one graph of a process at a time; a network keeps parts of the pair it is at.
@@ -16,6 +14,7 @@ _not_replaying = Lock()
 # A server has batches of 1, 2, 4 and 8 pairs, in several sizes; one more costs about a second.
 MOST_KEPT, BYTES_KEPT = 32, 2 << 30
 Key = TypeVar("Key")
+Shapes: TypeAlias = tuple[torch.Size, ...]
 
 
 def surplus(sizes: Mapping[Key, int]) -> list[Key]:
@@ -38,8 +37,12 @@ class _Recording(NamedTuple):
         return sum(tensor.nbytes for tensor in (*self.inputs, self.output))
 
 
-class Graphs(OnRepeat):
+class Graphs:
     """Calls `compute` by replaying a recording of it, one for each shape that repeats.
+
+    A recording takes a second and saves milliseconds: a single pair does not wait for it. The
+    frames of a video, the rows of a manifest and the requests to a server repeat their shape,
+    and pay for it once, in the second call.
 
     The last `MOST_KEPT` shapes are kept, fewer if their inputs and outputs take more than
     `BYTES_KEPT`; the rest of their memory is shared. Calls from several threads wait for each
@@ -47,7 +50,7 @@ class Graphs(OnRepeat):
     """
 
     def __init__(self, compute: Callable[..., Tensor]) -> None:
-        super().__init__(compute)
+        self._compute, self._seen = compute, set[Shapes]()
         self._recordings: OrderedDict[Shapes, _Recording] = OrderedDict()
         self._lock, self._done = Lock(), torch.cuda.Event()
         self._pool = torch.cuda.graph_pool_handle()
@@ -56,9 +59,17 @@ class Graphs(OnRepeat):
         """What `compute` returns, in its own memory."""
         with self._lock, torch.cuda.device(inputs[0].device):
             torch.cuda.current_stream().wait_event(self._done)  # other threads, other streams
-            output = super().__call__(*inputs)
+            output = self._answer(inputs)
             self._done.record()
             return output
+
+    def _answer(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        shapes = tuple(tensor.shape for tensor in inputs)
+        if shapes in self._seen:
+            return self._replay(shapes, inputs)
+        output = self._first(inputs)
+        self._seen.add(shapes)
+        return output
 
     def _first(self, inputs: tuple[Tensor, ...]) -> Tensor:
         from ..kernels.launching import compiling
@@ -69,7 +80,7 @@ class Graphs(OnRepeat):
                     self._compute(*inputs)
             return self._compute(*inputs)
 
-    def _again(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> Tensor:
+    def _replay(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> Tensor:
         recording = self._find(shapes, inputs)
         for mine, given in zip(recording.inputs, inputs, strict=True):
             mine.copy_(given)
