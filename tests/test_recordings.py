@@ -58,7 +58,8 @@ def test_graphs_are_recorded_for_the_shapes_that_come_again(monkeypatch):
     ("engine", "device", "precision", "value"),
     [
         (CudaEngine, "cuda", "fp16", "no recording"),
-        (PlainEngine, "cuda", "fp32", "as it comes"),
+        (PlainEngine, "cuda", "fp32", "search"),
+        (PlainEngine, "cuda", "fp16", "as it comes"),
         (PlainEngine, "cpu", "fp32", "as it comes"),
     ],
 )

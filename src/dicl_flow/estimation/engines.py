@@ -101,6 +101,14 @@ class PlainEngine(Engine):
         """See `Engine`."""
         return Choice("fp32", "the plain backend's default")
 
+    def once(self) -> Choice:
+        """See `Engine`."""
+        if self.compute.device.type != "cuda" or self.compute.precision != "fp32":
+            return super().once()
+        return Choice(
+            "search", "fp32: cuDNN times its algorithms for each shape; its guess is inexact"
+        )
+
     def bytes_per_pixel(self) -> int:
         """See `Engine`."""
         needed = network_bytes(self.compute.dtype, self.compute.device, fast=False)
