@@ -1,35 +1,61 @@
 """How a command starts and ends: what Python need not collect."""
 
+import ctypes
 import gc
 import sys
+from types import SimpleNamespace
 
 import pytest
+from children import run_child
 
-from dicl_flow.cli import starting
+from dicl_flow.cli import starting, waking
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_collection_is_off_for_a_while_and_then_as_before(monkeypatch, enabled):
+@pytest.mark.parametrize(("enabled", "is_new"), [(True, True), (False, True), (True, False)])
+def test_collection_is_off_for_a_while_and_then_as_before(monkeypatch, enabled, is_new):
     calls = []
+    if is_new:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+    else:
+        monkeypatch.setitem(sys.modules, "torch", gc)
     monkeypatch.setattr(gc, "isenabled", lambda: enabled)
     monkeypatch.setattr(gc, "disable", lambda: calls.append("off"))
     monkeypatch.setattr(gc, "enable", lambda: calls.append("on"))
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("left out"))
     with starting.without_collection():
         assert calls == ["off"]
-    assert calls == (["off", "on"] if enabled else ["off"])
+    assert calls == ["off", *["left out"] * is_new, *["on"] * enabled]
 
 
-@pytest.mark.parametrize("with_triton", [False, True])
-def test_the_end_leaves_objects_to_the_system_unless_triton_would_complain(
-    monkeypatch, with_triton
+CHILD = """
+import atexit, sys
+from dicl_flow.cli.starting import quick_end
+
+class Object:
+    def __del__(self):
+        print("taken apart", flush=True)
+
+kept = Object()
+with quick_end():
+    atexit.register(print, "registered")
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "last"),
+    [
+        ("sys.exit(2)", 2, "registered"),
+        ("raise KeyError", 1, "taken apart"),
+        ("sys.stdout.close(); sys.exit(3)", 3, ""),
+    ],
+)
+def test_the_end_leaves_objects_to_the_system_unless_python_has_something_to_report(
+    end, code, last
 ):
-    calls = []
-    monkeypatch.setattr(gc, "freeze", lambda: calls.append("frozen"))
-    monkeypatch.delitem(sys.modules, "triton", raising=False)
-    if with_triton:
-        monkeypatch.setitem(sys.modules, "triton", gc)
-    starting.leave_to_system()
-    assert calls == ([] if with_triton else ["frozen"])
+    child = run_child("-c", CHILD.format(end=end))
+    assert child.returncode == code
+    assert child.stdout.splitlines()[-1:] == ([last] if last else [])
 
 
 def test_parts_follow_each_other(monkeypatch):
@@ -41,3 +67,44 @@ def test_parts_follow_each_other(monkeypatch):
     parts.end("estimate")
     assert parts.seconds == {"torch": 2.0, "weights": 1.0, "estimate": 0.5}
     assert str(parts) == "torch 2.00 s, weights 1.00 s, estimate 0.50 s"
+
+
+def test_cuda_is_woken_where_it_may_be_used(monkeypatch):
+    woken = []
+    thread = lambda target, args, daemon: SimpleNamespace(start=lambda: woken.append(args))  # noqa: E731
+    monkeypatch.setattr(waking, "Thread", thread)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
+    for built_for_cuda in (False, True):
+        monkeypatch.setattr(waking, "_torch_has_cuda", lambda there=built_for_cuda: there)
+        for device in ("auto", "cuda", "cuda:1", "cpu", "mps", "cuda:x", "tpu"):
+            waking.wake_cuda(device)
+    monkeypatch.setitem(sys.modules, "torch", gc)
+    waking.wake_cuda("cuda")
+    assert woken == [(0,), (0,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("codes", "convolved"),
+    [((0, 0, 0), ["cuda:1"]), ((100, 0, 0), []), ((0, 101, 0), []), ((0, 0, 2), [])],
+)
+def test_cudnn_follows_a_context_that_was_made(monkeypatch, codes, convolved):
+    names = ("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain")
+    answers = {name: lambda *x, code=code: code for name, code in zip(names, codes, strict=True)}
+    found: list[str] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(**answers))
+    monkeypatch.setattr(waking, "_convolve", found.append)
+    waking._wake(1)
+    assert found == convolved
+
+
+def test_a_machine_without_a_driver_is_no_error(monkeypatch):
+    def missing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    waking._wake(0)
+
+
+def test_the_first_convolution_runs():
+    waking._convolve("cpu")

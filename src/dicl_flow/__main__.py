@@ -1,6 +1,6 @@
 """Runs the command line: `python -m dicl_flow`."""
 
-from .cli import main
+from .cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

@@ -1,6 +1,5 @@
 """The command `dicl-flow`: one file per command, heavy imports inside the functions."""
 
-import atexit
 import os
 import sys
 import warnings
@@ -45,7 +44,7 @@ from . import (
 from .command import Command, Group
 from .flags import as_flags
 from .messages import hidden_messages
-from .starting import leave_to_system
+from .starting import quick_end
 
 app = typer.Typer(
     name="dicl-flow",
@@ -110,10 +109,14 @@ def _root(
     pass
 
 
+def run() -> None:
+    """Run the command line of this process, which ends with it."""
+    with quick_end():
+        main()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can fix is one sentence and exit code 2."""
-    if arguments is None:  # the process ends with the command
-        atexit.register(leave_to_system)
     try:
         with warnings.catch_warnings(), hidden_messages():
             warnings.showwarning = options.print_warning

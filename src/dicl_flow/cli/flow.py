@@ -10,6 +10,7 @@ from .computing import estimates
 from .input_files import STANDARD, files_among, read_frames
 from .outputs import check_outputs, check_standard_output, write_standard_output
 from .starting import Parts, without_collection
+from .waking import wake_cuda
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowResult
@@ -93,6 +94,7 @@ def flow(
     resolve(weights)  # a missing file is named before torch is imported, which takes seconds
 
     parts = Parts()
+    wake_cuda(how["device"])
     with without_collection():
         import torch  # noqa: F401 - apart from what imports it: most of the time is spent here
 

@@ -14,7 +14,7 @@ from ..accelerated.inference import (
     AcceleratedDiclFlow,
     Graphs,
     KernelDiclFlow,
-    cudnn_flags,
+    exact_float32,
     limit_threads,
     network_bytes,
     processor,
@@ -75,7 +75,7 @@ class Engine(ABC):
         return partial(find_confidence, calibration=calibration, scale=scale)
 
     def record(self, computation: Computation) -> Computation:
-        """The same computation, recorded for each shape of its inputs where that is faster."""
+        """The same computation, prepared for each shape that repeats where that is faster."""
         return computation
 
     def once(self) -> Choice:
@@ -101,6 +101,14 @@ class PlainEngine(Engine):
         """See `Engine`."""
         return Choice("fp32", "the plain backend's default")
 
+    def once(self) -> Choice:
+        """See `Engine`."""
+        if self.compute.device.type != "cuda" or self.compute.precision != "fp32":
+            return super().once()
+        return Choice(
+            "search", "fp32: cuDNN times its algorithms for each shape; its guess is inexact"
+        )
+
     def bytes_per_pixel(self) -> int:
         """See `Engine`."""
         needed = network_bytes(self.compute.dtype, self.compute.device, fast=False)
@@ -108,7 +116,7 @@ class PlainEngine(Engine):
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         if self.compute.dtype == torch.float32:
-            return _exact_float32()
+            return exact_float32()
         return torch.autocast(self.compute.device.type, dtype=self.compute.dtype)
 
 
@@ -158,10 +166,10 @@ class CudaEngine(Engine):
 
     def once(self) -> Choice:
         """See `Engine`."""
-        return Choice("recorded", "a CUDA graph is recorded for each shape")
+        return Choice("no recording", "one pair: a CUDA graph takes longer than it saves")
 
     def _arithmetic(self) -> AbstractContextManager[object]:
-        return _exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
+        return exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
 
 
 BACKENDS = ("auto", "fast", "plain")
@@ -218,14 +226,6 @@ def _best_backend(config: ModelConfig, device: torch.device) -> Choice:
     if engine is CudaEngine and find_spec("triton") is None:
         return Choice("plain", "Triton is not installed")
     return Choice("fast", "this network has an accelerated version for this device")
-
-
-def _exact_float32() -> AbstractContextManager[None]:
-    """On CUDA, convolutions would use TF32, which has 10 bits; elsewhere this changes nothing.
-
-    Without TF32 cuDNN's first guess can be ten times slower than its best algorithm.
-    """
-    return cudnn_flags(allow_tf32=False, benchmark=True)
 
 
 def _relative_volume(config: ModelConfig) -> float:

@@ -6,7 +6,7 @@ from .folded_network import AcceleratedDiclFlow
 from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
-from .settings import cudnn_flags, has_bf16, warn_if_emulated
+from .settings import cudnn_flags, exact_float32, has_bf16, warn_if_emulated
 
 __all__ = [
     "AcceleratedDiclFlow",
@@ -15,6 +15,7 @@ __all__ = [
     "available_bytes",
     "check_limit",
     "cudnn_flags",
+    "exact_float32",
     "fixed_bytes",
     "has_bf16",
     "limit_threads",

@@ -3,16 +3,18 @@
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-_WARM_UP = 2  # eager runs before the recording: cuDNN chooses, Triton compiles
-_recording = Lock()  # CUDA records one graph of a process at a time
+_WARM_UP = 2  # eager runs before the recording: cuDNN chooses
+# CUDA records one graph of a process at a time; a network keeps parts of the pair it is at.
+_not_replaying = Lock()
 # A server has batches of 1, 2, 4 and 8 pairs, in several sizes; one more costs about a second.
 MOST_KEPT, BYTES_KEPT = 32, 2 << 30
 Key = TypeVar("Key")
+Shapes: TypeAlias = tuple[torch.Size, ...]
 
 
 def surplus(sizes: Mapping[Key, int]) -> list[Key]:
@@ -36,7 +38,11 @@ class _Recording(NamedTuple):
 
 
 class Graphs:
-    """Calls `compute` by replaying a recording of it, one for each shape of its inputs.
+    """Calls `compute` by replaying a recording of it, one for each shape that repeats.
+
+    A recording takes a second and saves milliseconds: a single pair does not wait for it. The
+    frames of a video, the rows of a manifest and the requests to a server repeat their shape,
+    and pay for it once, in the second call.
 
     The last `MOST_KEPT` shapes are kept, fewer if their inputs and outputs take more than
     `BYTES_KEPT`; the rest of their memory is shared. Calls from several threads wait for each
@@ -44,8 +50,8 @@ class Graphs:
     """
 
     def __init__(self, compute: Callable[..., Tensor]) -> None:
-        self._compute = compute
-        self._recordings: OrderedDict[tuple[torch.Size, ...], _Recording] = OrderedDict()
+        self._compute, self._seen = compute, set[Shapes]()
+        self._recordings: OrderedDict[Shapes, _Recording] = OrderedDict()
         self._lock, self._done = Lock(), torch.cuda.Event()
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -53,25 +59,46 @@ class Graphs:
         """What `compute` returns, in its own memory."""
         with self._lock, torch.cuda.device(inputs[0].device):
             torch.cuda.current_stream().wait_event(self._done)  # other threads, other streams
-            recording = self._find(inputs)
-            for mine, given in zip(recording.inputs, inputs, strict=True):
-                mine.copy_(given)
-            recording.graph.replay()
-            output = recording.output.clone()
+            output = self._answer(inputs)
             self._done.record()
             return output
 
-    def _find(self, inputs: tuple[Tensor, ...]) -> _Recording:
-        key = tuple(tensor.shape for tensor in inputs)
-        if key not in self._recordings:
-            with _recording:
-                self._recordings[key] = self._record(inputs)
+    def _answer(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        shapes = tuple(tensor.shape for tensor in inputs)
+        if shapes in self._seen:
+            return self._replay(shapes, inputs)
+        output = self._first(inputs)
+        self._seen.add(shapes)
+        return output
+
+    def _first(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        from ..kernels.launching import compiling
+
+        with _not_replaying:
+            if not self._seen:
+                with compiling():  # all kernels at the same time, not each when it is reached
+                    self._compute(*inputs)
+            return self._compute(*inputs)
+
+    def _replay(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> Tensor:
+        recording = self._find(shapes, inputs)
+        for mine, given in zip(recording.inputs, inputs, strict=True):
+            mine.copy_(given)
+        recording.graph.replay()
+        return recording.output.clone()
+
+    def _find(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> _Recording:
+        if shapes not in self._recordings:
+            with _not_replaying:
+                self._recordings[shapes] = self._record(inputs)
             for old in surplus({key: kept.nbytes() for key, kept in self._recordings.items()}):
                 del self._recordings[old]
-        self._recordings.move_to_end(key)
-        return self._recordings[key]
+                self._seen.discard(old)
+        self._recordings.move_to_end(shapes)
+        return self._recordings[shapes]
 
     def _record(self, inputs: tuple[Tensor, ...]) -> _Recording:
+        torch.cuda.empty_cache()  # what the first call used belongs to another stream
         mine = tuple(tensor.clone() for tensor in inputs)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

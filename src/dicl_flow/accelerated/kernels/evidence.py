@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launching import kernel
+
 _ROWS, _WARPS = 256, 4
 
 
@@ -18,7 +20,7 @@ def _log_length(x, y, stride):
     return tl.log(1.0 + stride * tl.sqrt(x * x + y * y))
 
 
-@triton.jit(do_not_specialize=["height", "width", "num_rows"])
+@kernel(do_not_specialize=["height", "width", "num_rows"])
 def _evidence(
     entropy,
     refined,

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launching import kernel
 from .layout import check
 
 _BLOCK = 2048  # numbers that a program adds
@@ -21,7 +22,7 @@ _ROWS, _WARPS = 64, 4  # pixels that a program corrects at a time
 _PROGRAMS = 512  # that correct: what a large GPU can hold at once
 
 
-@triton.jit(do_not_specialize=["batch", "height", "width"])
+@kernel(do_not_specialize=["batch", "height", "width"])
 def _see(visible, seen, batch, height, width, radius: tl.constexpr, cells: tl.constexpr):
     """Which of the nine taps around each pixel are visible, up to `radius` outside the image."""
     tall, wide = height + 2 * radius, width + 2 * radius
@@ -38,7 +39,7 @@ def _see(visible, seen, batch, height, width, radius: tl.constexpr, cells: tl.co
 
 
 # Compiled once for all sizes: `channels` suffices for the alignment of the loads.
-@triton.jit(do_not_specialize=["start", "batch", "height", "width"])
+@kernel(do_not_specialize=["start", "batch", "height", "width"])
 def _add_parts(
     part1,
     part2,
@@ -83,7 +84,7 @@ def _locate(place, start, batch, height, width, radius: tl.constexpr):
     return y, x, image, v, u, (image * tall + y + v + radius) * wide + x + u + radius
 
 
-@triton.jit(do_not_specialize=["start", "batch", "height", "width", "total"])
+@kernel(do_not_specialize=["start", "batch", "height", "width", "total"])
 def _list(
     seen,
     places,
@@ -107,7 +108,7 @@ def _list(
     tl.store(places + first + rank - 1, place, partial)
 
 
-@triton.jit(do_not_specialize=["start", "batch", "height", "width"])
+@kernel(do_not_specialize=["start", "batch", "height", "width"])
 def _correct(
     features1,
     features2,

@@ -8,10 +8,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launching import kernel
+
 _BLOCK, _TAPS, _WARPS = 128, 32, 4  # pixels of a program; 27 taps, padded
 
 
-@triton.jit(do_not_specialize=["height", "width"])
+@kernel(do_not_specialize=["height", "width"])
 def _image_layer(
     image,
     taps,

@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launching import kernel
 from .layout import check
 
 _TILE = 2048  # numbers of either map that a program copies
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@kernel(do_not_specialize=["num_rows"])
 def _merge_input(
     first,
     second,

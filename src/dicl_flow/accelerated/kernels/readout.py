@@ -10,10 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launching import kernel
+
 _ROWS, _WARPS = 32, 4
 
 
-@triton.jit(do_not_specialize=["batch", "height", "width"])
+@kernel(do_not_specialize=["batch", "height", "width"])
 def _readout(
     scores,
     bias,

@@ -8,12 +8,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launching import kernel
 from .layout import check
 
 _ROWS, _WARPS = 64, 4
 
 
-@triton.jit(do_not_specialize=["height", "width", "num_rows"])
+@kernel(do_not_specialize=["height", "width", "num_rows"])
 def _warp(
     features,
     flow,
