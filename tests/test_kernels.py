@@ -19,7 +19,11 @@ from dicl_flow.accelerated.kernels.layout import in_rows
 from dicl_flow.accelerated.kernels.norm_relu import norm_relu
 from dicl_flow.accelerated.kernels.pair_windows import pair_windows
 from dicl_flow.accelerated.training.convolutions import AcceleratedConvBlock
-from dicl_flow.accelerated.training.matching import AcceleratedPairwiseMatcher, accelerate
+from dicl_flow.accelerated.training.matching import (
+    AcceleratedPairwiseMatcher,
+    ScoreConv2d,
+    accelerate,
+)
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.matching import PairwiseMatcher, build_matcher
@@ -72,6 +76,27 @@ def outcome(function, norm, x, gradient):
 
 def relative(found, expected):
     return ((found - expected).norm() / expected.norm().clamp(min=1e-12)).item()
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 7, 9), (3, 20, 1, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_layer_of_scores_equals_the_plain_convolution(shape, dtype):
+    plain = nn.Conv2d(shape[1], 1, 3, padding=1, device=DEVICE)
+    with torch.no_grad():
+        plain.weight.copy_(plain.weight.to(dtype))
+    layer = accelerate(nn.Sequential(copy.deepcopy(plain)))[0]
+    assert type(layer) is ScoreConv2d
+    x, gradient = random_map(*shape, dtype=dtype), random_map(shape[0], 1, *shape[2:], dtype=dtype)
+    found, expected = x.clone().requires_grad_(), x.float().requires_grad_()
+    score, wanted = layer(found), plain(expected)
+    score.backward(gradient)
+    wanted.backward(gradient.float())
+    bound = 1e-6 if dtype == torch.float32 else 1e-3
+    assert score.dtype == found.grad.dtype == dtype
+    assert relative(score.float(), wanted) <= bound
+    assert relative(found.grad.float(), expected.grad) <= bound
+    for one, other in zip(layer.parameters(), plain.parameters(), strict=True):
+        assert relative(one.grad, other.grad) <= bound
 
 
 @pytest.mark.parametrize(

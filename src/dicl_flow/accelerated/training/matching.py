@@ -41,6 +41,17 @@ class WideConv2d(nn.Conv2d):
         return F.conv2d(x, weight, bias, padding=self.padding)[:, : self.out_channels]
 
 
+class ScoreConv2d(nn.Conv2d):
+    """A 3x3 convolution to one channel, at the size of its input, as two kernels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) -> (B, 1, H, W)."""
+        from ..kernels.score_layer import score_layer
+
+        assert self.bias is not None
+        return score_layer(x.contiguous(memory_format=torch.channels_last), self.weight, self.bias)
+
+
 _ACCELERATED: dict[type[nn.Module], type[nn.Module]] = {
     ConvBlock: AcceleratedConvBlock,
     nn.Conv3d: ChannelsLastConv3d,
@@ -56,9 +67,16 @@ def accelerate(model: _Model) -> _Model:
     for module in model.modules():
         module.__class__ = _ACCELERATED.get(type(module), type(module))
         if type(module) is nn.Conv2d and module.out_channels < _FEWEST_CHANNELS:
-            module.__class__ = WideConv2d
+            module.__class__ = ScoreConv2d if _gives_scores(module) else WideConv2d
     orders = {4: torch.channels_last, 5: torch.channels_last_3d}
     for parameter in model.parameters():
         if parameter.ndim in orders:
             parameter.data = parameter.data.to(memory_format=orders[parameter.ndim])
     return model
+
+
+def _gives_scores(layer: nn.Conv2d) -> bool:
+    """Whether `ScoreConv2d` computes the same as this layer."""
+    usual = (1, (3, 3), (1, 1), (1, 1), (1, 1), 1)
+    found = (layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    return (*found, layer.groups) == usual and layer.bias is not None
