@@ -166,8 +166,10 @@ class _PairLayer(torch.autograd.Function):
         rounded = weight.to(sums.dtype).unflatten(1, (2, depth))
         rounded = rounded.permute(1, 3, 4, 0, 2).flatten(1, 3)  # (2, 9·channels, C)
         of_features = torch.bmm(sums, rounded).unflatten(1, (batch, height, width))
-        rows = [each.permute(0, 2, 3, 1).flatten(0, 2) for each in features]
-        of_weight = torch.stack([a.T @ b for a, b in zip(sums, rows, strict=True)])
+        # a product for each row of pixels: enough of them for a GPU, and summed in float32
+        rows = torch.stack([each.permute(0, 2, 3, 1) for each in features]).flatten(0, 2)
+        of_rows = torch.bmm(sums.view(-1, width, sums.shape[-1]).mT, rows).unflatten(0, (2, -1))
+        of_weight = of_rows.sum(1, dtype=torch.float32)  # (2, 9·channels, C)
         of_weight = of_weight.unflatten(1, (3, 3, -1)).permute(3, 0, 4, 1, 2).flatten(1, 2)
         return (*of_features.permute(0, 1, 4, 2, 3), None, of_weight.to(weight.dtype), None)
 
