@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 import dicl_flow.accelerated.kernels
 from dicl_flow.accelerated.kernels import norm_relu as norm_module
+from dicl_flow.accelerated.kernels import pair_layer
 from dicl_flow.accelerated.kernels.layout import in_rows
 from dicl_flow.accelerated.kernels.norm_relu import norm_relu
 from dicl_flow.accelerated.kernels.pair_windows import pair_windows
@@ -36,6 +37,14 @@ pytestmark = pytest.mark.heavy
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIDE = 16 if DEVICE == "cuda" else 8  # of a whole network's images: the interpreter is slow
 CHANNELS_LAST = torch.channels_last
+
+
+@pytest.fixture(autouse=True)
+def wide_tiles(monkeypatch):
+    """Few programs: the interpreter takes as long for small tiles."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(pair_layer, "_TALL", 8)
+        monkeypatch.setattr(pair_layer, "_COLUMNS", 128)
 
 
 @pytest.fixture(autouse=True)

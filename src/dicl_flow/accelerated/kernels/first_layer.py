@@ -39,7 +39,7 @@ def _see(visible, seen, batch, height, width, radius: tl.constexpr, cells: tl.co
 
 
 # Compiled once for all sizes: `channels` suffices for the alignment of the loads.
-@kernel(do_not_specialize=["start", "batch", "height", "width"])
+@kernel(do_not_specialize=["start", "count", "batch", "height", "width"])
 def _add_parts(
     part1,
     part2,
@@ -47,6 +47,7 @@ def _add_parts(
     bias,
     result,
     start,
+    count,
     batch,
     height,
     width,
@@ -54,23 +55,28 @@ def _add_parts(
     channels: tl.constexpr,
     block: tl.constexpr,
 ):
-    """A run of numbers in one row of pixels, for one displacement of one image."""
+    """A run of numbers in one row of pixels, for one of `count` displacements of one image.
+
+    Displacements of a run follow each other: what one has loaded, the others find in the cache.
+    """
     num_shifts: tl.constexpr = 2 * radius + 1
     length = width * channels
     blocks = tl.cdiv(length, block)
-    row, place = tl.program_id(0) // blocks, tl.program_id(0) % blocks * block
-    item, y = row // height, row % height
-    image, displacement = item % batch, start + item // batch
+    rank, run = tl.program_id(0) % count, tl.program_id(0) // count
+    image, y = run // (blocks * height), run // blocks % height
+    displacement = start + rank
     u, v = displacement // num_shifts, displacement % num_shifts  # from the corner of part 2
-    flat = place + tl.arange(0, block)
+    flat = run % blocks * block + tl.arange(0, block)
     mask = flat < length
     moved = ((image * (height + 2 * radius) + y + v) * (width + 2 * radius) + u).to(tl.int64)
     value = tl.load(part1 + (image * height + y).to(tl.int64) * length + flat, mask, 0.0)
     value = value.to(tl.float32) + tl.load(part2 + moved * channels + flat, mask, 0.0)
     hidden = tl.load(seen + moved + flat // channels, mask, 1) == 0
-    value = tl.where(hidden, 0.0, value) + tl.load(bias + flat % channels, mask, 0.0)
-    value = tl.maximum(value, 0.0).to(result.dtype.element_ty)
-    tl.store(result + row.to(tl.int64) * length + flat, value, mask)
+    value = tl.where(hidden, 0.0, value)
+    if bias is not None:
+        value = tl.maximum(value + tl.load(bias + flat % channels, mask, 0.0), 0.0)
+    row = ((rank * batch + image) * height + y).to(tl.int64)
+    tl.store(result + row * length + flat, value.to(result.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -133,7 +139,6 @@ def _correct(
     column, inner = tl.arange(0, columns)[None, :], tl.arange(0, depth_columns)
     known, within = column < channels, (inner < depth)[None, :]
     weighted = (inner < depth)[:, None] & known
-    shift = tl.load(bias + column, known, 0.0).to(tl.float32)
     count = tl.load(number)
     for first in range(tl.program_id(0) * rows, count, tl.num_programs(0) * rows):
         listed = first + tl.arange(0, rows) < count
@@ -154,9 +159,10 @@ def _correct(
             given = tl.load(features2 + source, mask, 0.0)
             row += depth * channels
             value = tl.dot(given, tl.load(row, weighted, 0.0), value, input_precision="ieee")
-        value = tl.maximum(value + shift, 0.0).to(result.dtype.element_ty)
+        if bias is not None:
+            value = tl.maximum(value + tl.load(bias + column, known, 0.0), 0.0)
         target = result + place.to(tl.int64)[:, None] * channels + column
-        tl.store(target, value, listed[:, None] & known)
+        tl.store(target, value.to(result.dtype.element_ty), listed[:, None] & known)
 
 
 def see(visible: Tensor, radius: int) -> Tensor:
@@ -176,13 +182,16 @@ def first_layer(
     features: tuple[Tensor, Tensor],
     seen: Tensor,
     taps: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     chunk: range,
 ) -> Tensor:
     """relu(first layer) of a `chunk` of displacements: (displacements · B, channels, H, W).
 
+    Without a `bias`, also without ReLU.
+
     `parts` are A (B, channels, H, W) and B (B, channels, H+2r, W+2r), without the bias;
-    `features` two (B, C, H, W) maps; `seen` is the result of `see`; `taps` (9·2C, channels).
+    `features` two (B, C, H, W) maps; `seen` begins with the result of `see`; `taps`
+    (9·2C, channels).
     """
     for tensor in (*parts, *features):
         check(tensor)
@@ -197,10 +206,20 @@ def first_layer(
     )
     total = items * height * width
     places, number = seen.new_empty(total, dtype=torch.int32), seen.new_zeros(1, dtype=torch.int32)
-    where = (chunk.start, batch, height, width)
+    size = (batch, height, width)
+    where = (chunk.start, *size)
     with torch.cuda.device_of(result):
         _add_parts[(items * height * triton.cdiv(width * channels, _BLOCK),)](
-            *parts, seen, bias, result, *where, radius=radius, channels=channels, block=_BLOCK
+            *parts,
+            seen,
+            bias,
+            result,
+            chunk.start,
+            len(chunk),
+            *size,
+            radius=radius,
+            channels=channels,
+            block=_BLOCK,
         )
         _list[(triton.cdiv(total, _CELLS),)](
             seen, places, number, *where, total, radius=radius, cells=_CELLS

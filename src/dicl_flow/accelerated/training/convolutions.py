@@ -15,15 +15,19 @@ class AcceleratedConvBlock(ConvBlock):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in, H, W) -> (B, out, H', W'), channels last."""
+        return self.finish(self.conv(x))
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Norm and ReLU of what the convolution gives."""
         norm = self.bn
         if type(norm) is not nn.BatchNorm2d or not norm.training:
-            return super().forward(x)
+            return torch.relu(norm(x))
         from ..kernels.norm_relu import norm_relu
 
         assert norm.momentum is not None  # `ConvBlock` makes no cumulative averages
         mean, variance, batches = norm.buffers()
         return norm_relu(
-            self.conv(x), norm.weight, norm.bias, mean, variance, batches, norm.momentum, norm.eps
+            x, norm.weight, norm.bias, mean, variance, batches, norm.momentum, norm.eps
         )
 
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...matching.pairwise import PairwiseMatcher
+from ...matching import MatchingNet, PairwiseMatcher
 from ...nn import ConvBlock
 from .convolutions import AcceleratedConvBlock, ChannelsLastConv3d
 
@@ -15,15 +15,37 @@ _FEWEST_CHANNELS = 8
 
 
 class AcceleratedPairwiseMatcher(PairwiseMatcher):
-    """A `PairwiseMatcher` whose pairs are written by one kernel."""
+    """A `PairwiseMatcher` whose pairs are written by one kernel; for a `MatchingNet`, by none."""
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
+        if type(self.net) is not MatchingNet:
+            return super().forward(features1, features2)
+        from ..kernels.pair_layer import pair_layer
+
+        first = self.net.first
+        assert isinstance(first, AcceleratedConvBlock)
+        weight = first.conv.weight
+        assert isinstance(weight, Tensor)
+        score = first.finish(pair_layer(*_channels_last(features1, features2), weight, self.radius))
+        for layer in list(self.net)[1:]:
+            score = layer(score)
+        batch, _, height, width = features1.shape
+        side = 2 * self.radius + 1
+        score = score[..., :height, :width].unflatten(0, (side, side, batch))
+        return score.permute(2, 3, 0, 1, 4, 5)
 
     def pairs(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps -> the input of the net: (B·U·V, 2C, H, W)."""
         from ..kernels.pair_windows import pair_windows
 
-        # a warp leaves its result channels first
-        maps = [f.contiguous(memory_format=torch.channels_last) for f in (features1, features2)]
-        return pair_windows(maps[0], maps[1], self.radius)
+        return pair_windows(*_channels_last(features1, features2), self.radius)
+
+
+def _channels_last(features1: Tensor, features2: Tensor) -> tuple[Tensor, Tensor]:
+    """Both maps in the order of the kernels: a warp leaves its result channels first."""
+    order = torch.channels_last
+    return features1.contiguous(memory_format=order), features2.contiguous(memory_format=order)
 
 
 class WideConv2d(nn.Conv2d):

@@ -1,0 +1,100 @@
+"""The first layer in training, factored, compared with the convolution of all pairs."""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from dicl_flow.accelerated.kernels import pair_layer as module
+from dicl_flow.accelerated.kernels.pair_layer import pair_layer
+from dicl_flow.matching import PairwiseMatcher
+
+pytestmark = pytest.mark.heavy
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+LAST = torch.channels_last
+# (B, C, H, W), radius, channels; in the second, all is visible around a tile of 4x4 pixels
+CASES = [((2, 6, 3, 2), 1, 40), ((1, 8, 9, 9), 1, 16)]
+if DEVICE == "cuda":  # the interpreter is slow
+    CASES += [((1, 16, 1, 1), 2, 16), ((2, 32, 37, 51), 3, 96), ((3, 48, 64, 33), 2, 64)]
+
+
+@pytest.fixture(autouse=True)
+def few_tiles(monkeypatch):
+    """Large ones where they can be: the interpreter takes as long for small ones."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(module, "_WIDE", 4)
+        monkeypatch.setattr(module, "_COLUMNS", 64)
+
+
+@pytest.fixture(autouse=True)
+def exact_convolutions():
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        torch.manual_seed(0)
+        yield
+
+
+def make(shape, radius, channels):
+    """Two maps, the second with holes in one half; a weight; a gradient of the layer."""
+    batch, depth, height, width = shape
+    features = [torch.randn(shape, device=DEVICE).contiguous(memory_format=LAST) for _ in "12"]
+    features[0][..., 0, 0] = 0  # a hole in frame 1 hides nothing
+    holes = torch.rand(batch, 1, height, width, device=DEVICE) < 0.3
+    holes[..., width // 3 :] = False
+    features[1].masked_fill_(holes, 0)
+    weight = torch.randn(channels, 2 * depth, 3, 3, device=DEVICE)
+    count = (2 * radius + 1) ** 2 * batch
+    gradient = torch.randn(count, channels + 3, height, width, device=DEVICE)
+    return [*features, weight], gradient.contiguous(memory_format=LAST)[:, 3:]  # as of a `cat`
+
+
+def convolved_pairs(features1, features2, weight, radius):
+    pairs = PairwiseMatcher(torch.nn.Identity(), radius).pairs(features1, features2)
+    found = torch.nn.functional.conv2d(pairs, weight, padding=1)
+    return found.unflatten(0, (len(features1), -1)).transpose(0, 1).flatten(0, 1)
+
+
+def outcome(function, inputs, gradient, radius):
+    """The result, and the gradients of both maps and the weight, in float64."""
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
+    result = function(*leaves, radius)
+    result.backward(gradient.to(result.dtype))
+    assert [leaf.grad.dtype for leaf in leaves] == [leaf.dtype for leaf in leaves]
+    return [tensor.detach().double() for tensor in (result, *(leaf.grad for leaf in leaves))]
+
+
+def relative(found, expected):
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize(("shape", "radius", "channels"), CASES)
+def test_factored_layer_is_the_convolution_of_the_pairs(shape, radius, channels):
+    inputs, gradient = make(shape, radius, channels)
+    expected = outcome(convolved_pairs, [x.double() for x in inputs], gradient, radius)
+    found = outcome(pair_layer, inputs, gradient, radius)
+    assert max(map(relative, found, expected)) < 2e-6
+
+
+def test_no_pair_is_kept_for_the_backward_pass():
+    inputs, _ = make((1, 4, 2, 3), 1, 16)
+    kept = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, id)
+    with hooks:
+        pair_layer(*(x.requires_grad_() for x in inputs), 1)
+    assert sum(kept) == sum(x.numel() for x in inputs) + 2 * 4 * 5  # and what is visible
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA device")
+@pytest.mark.parametrize(("shape", "radius", "channels"), CASES)
+def test_autocast_only_rounds_and_repeats_its_bits(shape, radius, channels):
+    inputs, gradient = make(shape, radius, channels)
+    inputs, gradient = [x.bfloat16().float() for x in inputs], gradient.bfloat16()
+    exact = outcome(convolved_pairs, [x.double() for x in inputs], gradient, radius)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        found, again = (outcome(pair_layer, inputs, gradient, radius) for _ in "12")
+    assert all(map(torch.equal, found, again))
+    assert max(map(relative, found, exact)) < torch.finfo(torch.bfloat16).eps
