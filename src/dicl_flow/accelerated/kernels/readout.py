@@ -37,7 +37,7 @@ def _readout(
     count: tl.constexpr = num_shifts * num_shifts
     size = height * width
     pixel = tl.program_id(0) * rows + tl.arange(0, rows)
-    in_tile = pixel < batch * size
+    in_tile = tl.max_constancy(pixel < batch * size, 2)  # sizes are even
     image, place = pixel // size, pixel % size
     y, x = place // width, place % width
     # each corner of the coarse pixels has four lines and columns: a pixel is in two of each
@@ -45,14 +45,14 @@ def _readout(
     within = (y + y // 2 * 2 + 2) * wide + x + x // 2 * 2 + 2
     index = tl.arange(0, hypotheses)
     known = (index < count)[None, :]
-    items = (index[:, None] * batch + image[None, :]).to(tl.int64)
-    mask = (index < count)[:, None] & in_tile[None, :]
-    source = patches + items * (tall * wide) + within[None, :]  # by pixels, as they are in memory
-    value = tl.load(source, mask, 0.0).to(tl.float32) + tl.load(bias)
-    value += tl.load(source + 2, mask, 0.0)
-    value += tl.load(source + 2 * wide, mask, 0.0)
-    value += tl.load(source + 2 * wide + 2, mask, 0.0)
-    value = tl.trans(value)
+    source = (index[None, :] * batch + image[:, None]).to(tl.int64) * (tall * wide)
+    # the two pixels of a cell are neighbours in memory
+    source = tl.multiple_of(tl.max_contiguous(source + within[:, None], [2, 1]), [2, 1])
+    mask = in_tile[:, None] & known
+    value = tl.load(patches + source, mask, 0.0).to(tl.float32) + tl.load(bias)
+    value += tl.load(patches + source + 2, mask, 0.0)
+    value += tl.load(patches + source + 2 * wide, mask, 0.0)
+    value += tl.load(patches + source + 2 * wide + 2, mask, 0.0)
     if projects:
         turned = projection + index[None, :] * count + index[:, None]  # transposed
         weight = tl.load(turned, (index < count)[:, None] & known, 0.0)
