@@ -12,8 +12,8 @@ triton = pytest.importorskip("triton")
 from conftest import SMALL  # noqa: E402
 from networks import randomize_norms  # noqa: E402
 
-from dicl_flow.accelerated.inference.cells import last_to_cells, up_to_cells  # noqa: E402
-from dicl_flow.accelerated.inference.kernel_level import KernelLevel  # noqa: E402
+from dicl_flow.accelerated.inference.kernel_level import KernelLevel, Tail  # noqa: E402
+from dicl_flow.accelerated.kernels import score_layers  # noqa: E402
 from dicl_flow.accelerated.kernels.context_input import context_input  # noqa: E402
 from dicl_flow.accelerated.kernels.image_layer import image_layer  # noqa: E402
 from dicl_flow.accelerated.kernels.merge_input import merge_input  # noqa: E402
@@ -21,6 +21,7 @@ from dicl_flow.accelerated.kernels.readout import readout  # noqa: E402
 from dicl_flow.accelerated.kernels.warp import warp as kernel_warp  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402
 from dicl_flow.estimation.confidence import KernelConfidence, find_confidence  # noqa: E402
+from dicl_flow.matching import MatchingNet  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     displacement_probability,
@@ -37,17 +38,34 @@ SIZE = (10, 12) if DEVICE == "cuda" else (6, 8)  # of a level: the interpreter i
 LAST = torch.channels_last
 
 
-def test_layers_on_cells_are_the_layers_on_pixels():
-    up, up_bias = torch.randn(5, 3, 4, 4).double(), torch.randn(3).double()
-    last, last_bias = torch.randn(1, 3, 3, 3).double(), torch.randn(1).double()
-    x = torch.randn(2, 5, 4, 6).double()
-    functional = torch.nn.functional
-    fine = functional.conv_transpose2d(x, up, up_bias, 2, 1).relu()
-    expected = functional.conv2d(fine, last, last_bias, 1, 1)
-    cells = functional.conv2d(x, *up_to_cells(up, up_bias), 1, 1).relu()
-    scores = functional.conv2d(cells, *last_to_cells(last, last_bias), 1, 1)
-    torch.testing.assert_close(functional.pixel_shuffle(scores[:, :4], 2), expected)
-    assert not scores[:, 4:].any()
+def add_up(patches):
+    """(N, H/2 + 1, 4, W/2 + 1, 4) -> (N, H, W)."""
+    _, down, _, across, _ = patches.shape
+    columns = patches.float().permute(0, 2, 4, 1, 3).flatten(3, 4).flatten(1, 2)
+    size = (2 * down - 2, 2 * across - 2)
+    return torch.nn.functional.fold(columns, size, 4, padding=2, stride=2)[:, 0]
+
+
+HALF = [(torch.float16, 3e-3)]
+if DEVICE == "cuda":  # the interpreter multiplies no bfloat16
+    HALF.append((torch.bfloat16, 2e-2))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounding", "keeps"),
+    [(torch.float32, 3e-5, False), *((*half, keeps) for half in HALF for keeps in (False, True))],
+)
+def test_score_patches_add_up_to_the_last_two_layers(dtype, rounding, keeps, monkeypatch):
+    monkeypatch.setattr(score_layers, "_keeps", lambda x: keeps)
+    torch.manual_seed(0)
+    net, x = randomize_norms(MatchingNet(64)), torch.randn(3, 64, 5, 7)
+    expected = net.score(net.up(x))[:, 0] - net.score.bias
+    tail = Tail(net, dtype).to(DEVICE)
+    patches = tail.room(5, 10, 14).fill_(7)
+    tail(x.to(DEVICE, dtype, memory_format=LAST), patches[1:4])
+    assert (patches[[0, 4]] == 7).all()
+    found, bound = add_up(patches[1:4]).cpu(), rounding * expected.abs().max().item()
+    torch.testing.assert_close(found, expected, atol=bound, rtol=0)
 
 
 def test_warp_kernel_equals_the_plain_warp():
@@ -65,17 +83,15 @@ def test_warp_kernel_equals_the_plain_warp():
 @pytest.mark.parametrize("adds", [True, False])
 def test_readout_kernel_equals_the_plain_readout(projects, adds):
     torch.manual_seed(0)
-    batch, radius, half = 2, 2, (3, 4)
+    batch, radius = 2, 2
     count = (2 * radius + 1) ** 2
-    cells = 5 * torch.randn(count * batch, 8, *half, device=DEVICE).to(memory_format=LAST)
+    patches = 3 * torch.randn(count * batch, 4, 4, 5, 4, device=DEVICE)
     projection = torch.randn(count, count, 1, 1, device=DEVICE) if projects else None
     coarse = torch.randn(batch, 2, 6, 8, device=DEVICE) if adds else None
     bias = torch.randn(1, device=DEVICE)
-    scores = cells.contiguous(memory_format=LAST)
-    matched, entropy = readout(scores, bias, projection, coarse, batch)
+    matched, entropy = readout(patches, bias, projection, coarse, batch)
 
-    scores = torch.nn.functional.pixel_shuffle(cells[:, :4], 2).unflatten(0, (count, batch))
-    scores = scores.squeeze(2).transpose(0, 1) + bias
+    scores = add_up(patches).unflatten(0, (count, batch)).transpose(0, 1) + bias
     if projection is not None:
         scores = torch.nn.functional.conv2d(scores, projection)
     probability = displacement_probability(scores.unflatten(1, (5, 5)))

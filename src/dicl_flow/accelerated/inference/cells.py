@@ -1,15 +1,14 @@
-"""The matching net's last two layers on cells of 2x2 pixels: convolutions at half the size.
+"""The matching net's last two layers at half the size: on cells of 2x2 pixels, or on corners.
 
 The transposed convolution (4x4, stride 2) makes four fine pixels of each coarse one. Written as a
-3x3 convolution it gives them as four groups of channels, and the last layer, a 3x3 on the fine
-pixels, becomes a 3x3 on the cells. The zeros outside the image are the same.
+convolution of the coarse pixels it gives them as four groups of channels: those of a cell, or
+those around a corner of the coarse pixels.
 """
 
 import torch
 from torch import Tensor, nn
 
 _PHASES = [(a, b) for a in range(2) for b in range(2)]
-_SCORES = 8  # channels of a cell's scores: four pixels, filled up to what tensor cores need
 
 
 def up_to_cells(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,21 +28,6 @@ def cells_to_pixels(cells: Tensor) -> Tensor:
     return phases.permute(0, 3, 4, 1, 5, 2).flatten(4, 5).flatten(2, 3)
 
 
-def last_to_cells(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """(1, in, 3, 3), (1,) on pixels -> (8, 4·in, 3, 3), (8,) on cells; the last four are zero."""
-    inside = weight.shape[1]
-    cells = weight.new_zeros(_SCORES, 4, inside, 3, 3)
-    for phase, (a, b) in enumerate(_PHASES):
-        for tap_y in range(3):
-            for tap_x in range(3):
-                row, from_a = divmod(a + tap_y - 1, 2)
-                column, from_b = divmod(b + tap_x - 1, 2)
-                cells[phase, 2 * from_a + from_b, :, row + 1, column + 1] = weight[
-                    0, :, tap_y, tap_x
-                ]
-    return cells.flatten(1, 2), torch.cat([bias.expand(4), bias.new_zeros(_SCORES - 4)])
-
-
 def up_to_corners(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Transposed (in, out, 4, 4), (out,) -> (4·out, in, 2, 2), (4·out,), to be padded by 1.
 
@@ -52,6 +36,14 @@ def up_to_corners(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """
     corners = [weight[:, :, a:, b:][:, :, ::2, ::2].flip(2, 3) for a, b in _PHASES]
     return torch.cat(corners, 1).transpose(0, 1), bias.repeat(4)
+
+
+def last_to_patches(weight: Tensor) -> Tensor:
+    """(1, in, 3, 3) on pixels -> (4·in, 4·4): from the pixels of a corner to those around it."""
+    patches = weight.new_zeros(2, 2, weight.shape[1], 4, 4)
+    for a, b in _PHASES:
+        patches[a, b, :, a : a + 3, b : b + 3] = weight[0].flip(1, 2)
+    return patches.flatten(3, 4).flatten(0, 2)
 
 
 class ScoreConv(nn.Module):

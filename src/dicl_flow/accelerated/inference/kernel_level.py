@@ -12,9 +12,9 @@ from ...models.dicl import DiclLevel
 from ...nn import ContextNet
 from ...ops import resize
 from ...ops.warp import INSIDE
-from .cells import last_to_cells, up_to_cells
+from .cells import last_to_patches, up_to_corners
 from .factored_layer import FactoredLayer
-from .folded_layers import FoldedConv, fold, folded_block, precise
+from .folded_layers import fold, folded_block, is_reduced
 from .memory import displacements_at_once
 
 
@@ -44,14 +44,10 @@ class KernelLevel(DiclLevel):
         self.radius, self.context, self.memory_limit = matcher.radius, context, memory_limit
         self._prepared: tuple[Tensor, _FirstImage] | None = None
         self.first = FactoredLayer(net.first, self.radius, dtype)
-        assert net.score.bias is not None
-        cells, bias = last_to_cells(net.score.weight.detach(), net.score.bias.detach())
         self.inner = nn.Sequential(
-            *(folded_block(block, dtype) for block in (net.down, *net.inner)),
-            FoldedConv(net.score, *up_to_cells(*fold(net.up)), dtype, relu=True),
-            FoldedConv(net.score, cells, 0 * bias, precise(dtype), relu=False),
+            *(folded_block(block, dtype) for block in (net.down, *net.inner))
         )
-        self.score_bias = nn.Buffer(net.score.bias.detach().float())
+        self.tail = Tail(net, dtype)
         mixes = isinstance(level.projection, DisplacementProjection)
         self.projection_weight = nn.Buffer(_projection(level)) if mixes else None
 
@@ -81,17 +77,17 @@ class KernelLevel(DiclLevel):
             visible = (features2 != 0).any(1).to(torch.int8)
         else:
             features2, visible = warp(features2, coarse_flow, INSIDE)
-        scores = self._scores(first, features2, visible)
+        patches = self._patches(first, features2, visible)
         matched, entropy = readout(
-            scores, self.score_bias, self.projection_weight, coarse_flow, len(features1)
+            patches, self.tail.score_bias, self.projection_weight, coarse_flow, len(features1)
         )
         refined = matched
         if self.context is not None:
             refined = matched + self.context(matched, entropy, first.features, first.image)
         return LevelFlow(matched, refined, entropy)
 
-    def _scores(self, first: _FirstImage, features2: Tensor, visible: Tensor) -> Tensor:
-        """(U·V·B, 8, H/2, W/2): scores of 2x2 cells."""
+    def _patches(self, first: _FirstImage, features2: Tensor, visible: Tensor) -> Tensor:
+        """(U·V·B, H/2 + 1, 4, W/2 + 1, 4): the scores as `readout` takes them."""
         from ..kernels.first_layer import first_layer, see
 
         count = (2 * self.radius + 1) ** 2
@@ -100,14 +96,40 @@ class KernelLevel(DiclLevel):
         seen = see(visible, self.radius)
         steps = -(-count // displacements_at_once(parts[0], self.memory_limit))
         bounds = [-(-count * step // steps) for step in range(steps + 1)]  # the largest first
-        pieces = []
+        batch, _, height, width = first.features.shape
+        patches = self.tail.room(count * batch, height, width)
         for start, stop in pairwise(bounds):
             chunk = range(start, stop)
             x = first_layer(parts, features, seen, self.first.taps, self.first.bias, chunk)
             for layer in self.inner:  # one by one: a layer's input is free when it is done
                 x = layer(x)
-            pieces.append(x)
-        return torch.cat(pieces).contiguous(memory_format=torch.channels_last)
+            self.tail(x, patches[batch * start : batch * stop])
+        return patches
+
+
+class Tail(nn.Module):
+    """The last two layers: the transposed one, and the one that gives the scores."""
+
+    def __init__(self, net: MatchingNet, dtype: torch.dtype) -> None:
+        super().__init__()
+        weight, bias = up_to_corners(*fold(net.up))
+        self.up = nn.Buffer(weight.to(dtype).permute(2, 3, 0, 1).flatten(0, 1).contiguous())
+        self.bias = nn.Buffer(bias.float())
+        # float16 has more digits than bfloat16
+        precise = torch.float16 if is_reduced(dtype) else dtype
+        self.last = nn.Buffer(last_to_patches(net.score.weight.detach()).to(precise))
+        assert net.score.bias is not None
+        self.score_bias = nn.Buffer(net.score.bias.detach().float())
+
+    def room(self, items: int, height: int, width: int) -> Tensor:
+        """Where `forward` puts what `readout` takes."""
+        return self.last.new_empty(items, height // 2 + 1, 4, width // 2 + 1, 4)
+
+    def forward(self, x: Tensor, patches: Tensor) -> None:
+        """(N, in, H/2, W/2), channels last -> (N, H/2 + 1, 4, W/2 + 1, 4)."""
+        from ..kernels.score_layers import score_patches
+
+        score_patches(x, self.up, self.bias, self.last, patches)
 
 
 def _projection(level: DiclLevel) -> Tensor:

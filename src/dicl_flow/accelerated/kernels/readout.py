@@ -1,4 +1,4 @@
-"""From scores to flow in one pass: projection, softmax, expectation and entropy."""
+"""From scores to flow in one pass: sum of patches, projection, softmax, expectation, entropy."""
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
@@ -17,7 +17,7 @@ _ROWS, _WARPS = 32, 4
 
 @kernel(do_not_specialize=["batch", "height", "width"])
 def _readout(
-    scores,
+    patches,
     bias,
     projection,
     coarse,
@@ -26,27 +26,33 @@ def _readout(
     batch,
     height,
     width,
-    cell: tl.constexpr,
     radius: tl.constexpr,
     hypotheses: tl.constexpr,
     projects: tl.constexpr,
     scale: tl.constexpr,
     rows: tl.constexpr,
 ):
-    """A run of pixels; scores are ordered by displacement, image and 2x2 cell."""
+    """A run of pixels; patches are ordered by displacement and image."""
     num_shifts: tl.constexpr = 2 * radius + 1
     count: tl.constexpr = num_shifts * num_shifts
     size = height * width
     pixel = tl.program_id(0) * rows + tl.arange(0, rows)
-    in_tile = pixel < batch * size
+    in_tile = tl.max_constancy(pixel < batch * size, 2)  # sizes are even
     image, place = pixel // size, pixel % size
     y, x = place // width, place % width
-    within = (y // 2 * (width // 2) + x // 2) * cell + y % 2 * 2 + x % 2
+    # each corner of the coarse pixels has four lines and columns: a pixel is in two of each
+    tall, wide = 2 * height + 4, 2 * width + 4
+    within = (y + y // 2 * 2 + 2) * wide + x + x // 2 * 2 + 2
     index = tl.arange(0, hypotheses)
     known = (index < count)[None, :]
-    source = (index[None, :] * batch + image[:, None]).to(tl.int64) * (size // 4 * cell)
-    value = tl.load(scores + source + within[:, None], in_tile[:, None] & known, 0.0)
-    value = value.to(tl.float32) + tl.load(bias)
+    source = (index[None, :] * batch + image[:, None]).to(tl.int64) * (tall * wide)
+    # the two pixels of a cell are neighbours in memory
+    source = tl.multiple_of(tl.max_contiguous(source + within[:, None], [2, 1]), [2, 1])
+    mask = in_tile[:, None] & known
+    value = tl.load(patches + source, mask, 0.0).to(tl.float32) + tl.load(bias)
+    value += tl.load(patches + source + 2, mask, 0.0)
+    value += tl.load(patches + source + 2 * wide, mask, 0.0)
+    value += tl.load(patches + source + 2 * wide + 2, mask, 0.0)
     if projects:
         turned = projection + index[None, :] * count + index[:, None]  # transposed
         weight = tl.load(turned, (index < count)[:, None] & known, 0.0)
@@ -70,7 +76,7 @@ def _readout(
 
 
 def readout(
-    scores: Tensor,
+    patches: Tensor,
     bias: Tensor,
     projection: Tensor | None,
     coarse_flow: Tensor | None,
@@ -78,25 +84,25 @@ def readout(
 ) -> tuple[Tensor, Tensor]:
     """Matched flow (B, 2, H, W) and entropy (B, 1, H, W), float32.
 
-    `scores` are (U·V·B, cells, H/2, W/2), channels last: the first four channels are the
-    pixels of a 2x2 cell; `bias` is still to be added. `projection` is (U·V, U·V, 1, 1) or None.
+    `patches` are (U·V·B, H/2 + 1, 4, W/2 + 1, 4): what the four pixels around each corner of the
+    coarse pixels add to the scores of the 4x4 pixels around it; `bias` is still to be added.
+    `projection` is (U·V, U·V, 1, 1) or None.
     """
-    items, cell, half_height, half_width = scores.shape
-    height, width, count = 2 * half_height, 2 * half_width, items // batch
-    matched = scores.new_empty((batch, 2, height, width), dtype=torch.float32)
-    entropy = scores.new_empty((batch, 1, height, width), dtype=torch.float32)
-    with torch.cuda.device_of(scores):
+    items, down, _, across, _ = patches.shape
+    height, width, count = 2 * down - 2, 2 * across - 2, items // batch
+    matched = patches.new_empty((batch, 2, height, width), dtype=torch.float32)
+    entropy = patches.new_empty((batch, 1, height, width), dtype=torch.float32)
+    with torch.cuda.device_of(patches):
         _readout[(triton.cdiv(batch * height * width, _ROWS),)](
-            scores,
+            patches,
             bias,
-            scores if projection is None else projection,
+            patches if projection is None else projection,
             torch.zeros_like(matched) if coarse_flow is None else coarse_flow.contiguous(),
             matched,
             entropy,
             batch,
             height,
             width,
-            cell=cell,
             radius=(isqrt(count) - 1) // 2,
             hypotheses=max(triton.next_power_of_2(count), 16),
             projects=projection is not None,
