@@ -20,12 +20,16 @@ from dicl_flow.accelerated.kernels.merge_input import merge_input  # noqa: E402
 from dicl_flow.accelerated.kernels.readout import readout  # noqa: E402
 from dicl_flow.accelerated.kernels.warp import warp as kernel_warp  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402
-from dicl_flow.estimation.confidence import KernelConfidence, find_confidence  # noqa: E402
+from dicl_flow.estimation.feeding import Feeding  # noqa: E402
+from dicl_flow.estimation.finishing import Finish, KernelFinish  # noqa: E402
+from dicl_flow.estimation.found import Found, View  # noqa: E402
+from dicl_flow.estimation.inputs import normalize  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     displacement_probability,
     expected_displacement,
     normalized_entropy,
+    upsample_flow,
     warp,
 )
 from dicl_flow.ops.warp import INSIDE  # noqa: E402
@@ -124,21 +128,34 @@ def test_context_input_is_the_parts_side_by_side():
     assert found.is_contiguous(memory_format=LAST)
 
 
-def test_kernel_confidence_equals_the_plain_one():
+@pytest.mark.parametrize(
+    ("feeding", "calibrated", "sharpness"),
+    [
+        (Feeding("replicate", 0, 32), True, False),
+        (Feeding("white", 0, 32, scale=0.5), True, True),
+        (Feeding(None, 0, 32), False, True),
+    ],
+)
+def test_kernel_finish_equals_the_plain_one(feeding, calibrated, sharpness):
     torch.manual_seed(0)
-    sizes = [(4, 6), (8, 12)]
     levels = [
         LevelFlow(
-            *(3 * torch.randn(2, 2, *size, device=DEVICE) for _ in range(2)),
-            torch.rand(2, 1, *size, device=DEVICE),
+            *(3 * torch.randn(4, 2, *size, device=DEVICE) for _ in range(2)),
+            torch.rand(4, 1, *size, device=DEVICE),
         )
-        for size in sizes
+        for size in [(4, 8), (8, 16)]
     ]
-    images = torch.rand(2, 2, 3, 32, 48, device=DEVICE).unbind(0)
-    calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9)
-    found = KernelConfidence(calibration, torch.device(DEVICE))(levels, *images)
-    expected = find_confidence(levels, *images, calibration)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    size = (27, 61) if feeding.scale == 1 else (55, 120)
+    images = torch.rand(2, 4, 3, *size, device=DEVICE)
+    images[1, 1] = images[0, 1]  # still
+    images[0, 2] = 0.3  # blank
+    view = View(levels, *(feeding.fit(normalize(image)) for image in images))
+    found = Found(view, feeding, size, upsample_flow)
+    calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9) if calibrated else None
+    expected = Finish(calibration, sharpness=sharpness)(found)
+    answer = KernelFinish(calibration, torch.device(DEVICE), sharpness=sharpness)(found)
+    assert [bool(one.any()) for one in expected[:, :2]] == [True, False, False, True]
+    torch.testing.assert_close(answer, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_merge_input_is_the_maps_side_by_side():

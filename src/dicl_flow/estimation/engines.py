@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias, cast
 
@@ -24,9 +23,8 @@ from ..config import PAPER_LEVELS, Calibration, ModelConfig
 from ..errors import unknown_name
 from ..models import DiclFlow, FlowNetwork, InitialFlow, LevelFlow, has_matching_net
 from .compute import AS_ASKED, PRECISIONS, Choice, Compute, choose_device, explain_device
-from .confidence import KernelConfidence, find_confidence
+from .finishing import Finish, KernelFinish
 
-FindConfidence: TypeAlias = Callable[[Sequence[LevelFlow], Tensor, Tensor], Tensor]
 Computation: TypeAlias = Callable[..., Tensor]
 
 
@@ -71,9 +69,9 @@ class Engine(ABC):
         with self._arithmetic():
             return self.network.both_ways(image1, image2, *initial)
 
-    def confidence(self, calibration: Calibration | None, scale: float) -> FindConfidence:
-        """A function of levels and both images; see `find_confidence`."""
-        return partial(find_confidence, calibration=calibration, scale=scale)
+    def finish(self, calibration: Calibration | None, *, sharpness: bool) -> Finish:
+        """What turns the last pass into the packed estimate."""
+        return Finish(calibration, sharpness=sharpness)
 
     def record(self, computation: Computation) -> Computation:
         """The same computation, prepared for each shape that repeats where that is faster."""
@@ -157,11 +155,9 @@ class CudaEngine(Engine):
         """See `Engine`."""
         return Choice("fp16", "the best of the kernels on CUDA")
 
-    def confidence(self, calibration: Calibration | None, scale: float) -> FindConfidence:
+    def finish(self, calibration: Calibration | None, *, sharpness: bool) -> Finish:
         """See `Engine`."""
-        if calibration is None:
-            return super().confidence(calibration, scale)
-        return KernelConfidence(calibration, self.compute.device, scale)
+        return KernelFinish(calibration, self.compute.device, sharpness=sharpness)
 
     def record(self, computation: Computation) -> Computation:
         """See `Engine`."""
