@@ -14,6 +14,7 @@ from networks import randomize_norms  # noqa: E402
 
 from dicl_flow.accelerated.inference.cells import last_to_cells, up_to_cells  # noqa: E402
 from dicl_flow.accelerated.inference.kernel_level import KernelLevel  # noqa: E402
+from dicl_flow.accelerated.kernels import first_layer  # noqa: E402
 from dicl_flow.accelerated.kernels.context_input import context_input  # noqa: E402
 from dicl_flow.accelerated.kernels.image_layer import image_layer  # noqa: E402
 from dicl_flow.accelerated.kernels.merge_input import merge_input  # noqa: E402
@@ -88,8 +89,13 @@ def test_readout_kernel_equals_the_plain_readout(projects, adds):
     torch.testing.assert_close(entropy, normalized_entropy(probability), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("scene", "memory_limit"), [("no flow", None), ("leaves the frame", 1)])
-def test_kernel_level_equals_the_plain_level(scene, memory_limit):
+@pytest.mark.parametrize(
+    ("scene", "memory_limit", "many"),
+    [("no flow", None, False), ("leaves the frame", 1, False), ("leaves the frame", 3 << 20, True)],
+)
+def test_kernel_level_equals_the_plain_level(scene, memory_limit, many, monkeypatch):
+    if many:  # programs take several displacements
+        monkeypatch.setattr(first_layer, "_MANY", 0)
     torch.manual_seed(0)
     level = randomize_norms(build(SMALL)).levels["4"].to(DEVICE)
     features1, features2 = torch.randn(2, 2, 32, *SIZE, device=DEVICE).unbind(0)

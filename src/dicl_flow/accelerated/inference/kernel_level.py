@@ -16,6 +16,7 @@ from .cells import last_to_cells, up_to_cells
 from .factored_layer import FactoredLayer
 from .folded_layers import FoldedConv, fold, folded_block, precise
 from .memory import displacements_at_once
+from .side_stream import SideStream
 
 
 class _FirstImage(NamedTuple):
@@ -43,6 +44,7 @@ class KernelLevel(DiclLevel):
         assert isinstance(net, MatchingNet)
         self.radius, self.context, self.memory_limit = matcher.radius, context, memory_limit
         self._prepared: tuple[Tensor, _FirstImage] | None = None
+        self._side = SideStream()
         self.first = FactoredLayer(net.first, self.radius, dtype)
         assert net.score.bias is not None
         cells, bias = last_to_cells(net.score.weight.detach(), net.score.bias.detach())
@@ -92,18 +94,22 @@ class KernelLevel(DiclLevel):
 
     def _scores(self, first: _FirstImage, features2: Tensor, visible: Tensor) -> Tensor:
         """(U·V·B, 8, H/2, W/2): scores of 2x2 cells."""
-        from ..kernels.first_layer import first_layer, see
+        from ..kernels.first_layer import add_parts, correct, new_layer, see
 
         count = (2 * self.radius + 1) ** 2
-        parts = (first.part, self.first.second_term(features2))
-        features = (first.features, features2)
-        seen = see(visible, self.radius)
-        steps = -(-count // displacements_at_once(parts[0], self.memory_limit))
+        features, parts = (first.features, features2), None
+        seen, numbers = see(visible, self.radius)
+        steps = -(-count // displacements_at_once(first.part, self.memory_limit))
         bounds = [-(-count * step // steps) for step in range(steps + 1)]  # the largest first
         pieces = []
-        for start, stop in pairwise(bounds):
+        for step, (start, stop) in enumerate(pairwise(bounds)):
             chunk = range(start, stop)
-            x = first_layer(parts, features, seen, self.first.taps, self.first.bias, chunk)
+            x = new_layer(first.part, chunk)
+            with self._side.fork(x.device):  # it needs no terms
+                correct(x, features, seen, numbers[step], self.first.taps, self.first.bias, chunk)
+            parts = parts or (first.part, self.first.second_term(features2))
+            add_parts(x, parts, seen, self.first.bias, chunk)
+            self._side.join(x.device)
             for layer in self.inner:  # one by one: a layer's input is free when it is done
                 x = layer(x)
             pieces.append(x)
