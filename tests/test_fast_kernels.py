@@ -14,10 +14,12 @@ from networks import randomize_norms  # noqa: E402
 
 from dicl_flow.accelerated.inference.cells import last_to_cells, up_to_cells  # noqa: E402
 from dicl_flow.accelerated.inference.kernel_level import KernelLevel  # noqa: E402
+from dicl_flow.accelerated.inference.kernel_network import join  # noqa: E402
 from dicl_flow.accelerated.kernels import first_layer  # noqa: E402
 from dicl_flow.accelerated.kernels.context_input import context_input  # noqa: E402
 from dicl_flow.accelerated.kernels.image_layer import image_layer  # noqa: E402
 from dicl_flow.accelerated.kernels.merge_input import merge_input  # noqa: E402
+from dicl_flow.accelerated.kernels.network_input import normalized  # noqa: E402
 from dicl_flow.accelerated.kernels.readout import readout  # noqa: E402
 from dicl_flow.accelerated.kernels.warp import warp as kernel_warp  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402
@@ -162,6 +164,26 @@ def test_kernel_finish_equals_the_plain_one(feeding, calibrated, sharpness):
     answer = KernelFinish(calibration, torch.device(DEVICE), sharpness=sharpness)(found)
     assert [bool(one.any()) for one in expected[:, :2]] == [True, False, False, True]
     torch.testing.assert_close(answer, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("padding", ["replicate", "white"])
+def test_normalized_frames_are_those_that_the_network_takes(padding):
+    torch.manual_seed(0)
+    images = torch.rand(2, 2, 3, 21, 37, device=DEVICE).unbind(0)
+    feeding = Feeding(padding, 0, 32)
+    expected = torch.cat([feeding.fit(normalize(image)) for image in images])
+    found = normalized(images, (32, 64), white=padding == "white")
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    single = normalized(images[:1], (32, 64), white=padding == "white")
+    torch.testing.assert_close(single, expected[:2], atol=0, rtol=0)
+
+
+def test_halves_of_one_tensor_are_joined_without_a_copy():
+    both = torch.rand(4, 3, 5, 7)
+    first, second = both.chunk(2)
+    assert join(first, second).data_ptr() == both.data_ptr()
+    for pair in ((first, second), (second, first), (first, first), (first, second.clone())):
+        torch.testing.assert_close(join(*pair), torch.cat(pair), atol=0, rtol=0)
 
 
 def test_merge_input_is_the_maps_side_by_side():

@@ -23,7 +23,9 @@ from ..config import PAPER_LEVELS, Calibration, ModelConfig
 from ..errors import unknown_name
 from ..models import DiclFlow, FlowNetwork, InitialFlow, LevelFlow, has_matching_net
 from .compute import AS_ASKED, PRECISIONS, Choice, Compute, choose_device, explain_device
+from .feeding import Feeding, size_of
 from .finishing import Finish, KernelFinish
+from .inputs import normalize
 
 Computation: TypeAlias = Callable[..., Tensor]
 
@@ -38,6 +40,10 @@ class Engine(ABC):
     @abstractmethod
     def best_precision(cls) -> Choice:
         """What precision "auto" means for this engine."""
+
+    def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
+        """Frames (B, 3, H, W) in [0, 1] as the network takes them."""
+        return [feeding.fit(normalize(image)) for image in images]
 
     def features(self, image: Tensor) -> list[Tensor]:
         """The feature pyramid of an image, coarsest first."""
@@ -154,6 +160,17 @@ class CudaEngine(Engine):
     def best_precision(cls) -> Choice:
         """See `Engine`."""
         return Choice("fp16", "the best of the kernels on CUDA")
+
+    def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
+        """See `Engine`."""
+        from ..accelerated.kernels.network_input import normalized
+
+        size = size_of(images[0])
+        if feeding.keeps_pixels:
+            fitted = normalized(images, feeding.seen(size), white=feeding.padding == "white")
+        else:
+            fitted = feeding.fit(normalized(images, size, white=False))
+        return list(fitted.chunk(len(images)))
 
     def finish(self, calibration: Calibration | None, *, sharpness: bool) -> Finish:
         """See `Engine`."""

@@ -9,7 +9,6 @@ from ..models import InitialFlow
 from .engines import Engine
 from .feeding import Feeding, Size, size_of
 from .found import Found, View
-from .inputs import normalize
 
 Look: TypeAlias = Callable[[int, Sequence[InitialFlow]], list[View]]
 """The number of a pass, and the initial flow of each direction (none: no motion) -> its views."""
@@ -67,7 +66,7 @@ class Passes:
         return found
 
     def _fit(self, number: int, *images: Tensor) -> list[Tensor]:
-        return [self.feedings[number].fit(normalize(image)) for image in images]
+        return self.engine.fit(self.feedings[number], *images)
 
     def _run(self, look: Look, size: Size, initial: Sequence[Tensor] = ()) -> list[Found]:
         """Look once in each pass; with an initial flow, only the last pass is left to do."""

@@ -72,8 +72,7 @@ class KernelDiclFlow(AcceleratedDiclFlow):
     ) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
-        both = torch.cat([image1, image2])
-        pairs = self._coarse_pairs_first(both, image1, initial)
+        pairs = self._coarse_pairs_first(join(image1, image2), image1, initial)
         return self.flow_from_pairs(pairs, image1, initial)
 
     def _coarse_pairs_first(
@@ -116,3 +115,12 @@ class KernelDiclFlow(AcceleratedDiclFlow):
         if is_reduced(dtype):
             accelerated.stem[0] = KernelImageConv(cast(ConvBlock, pyramid.stem[0]), dtype)
         return accelerated
+
+
+def join(first: Tensor, second: Tensor) -> Tensor:
+    """cat([first, second]); two halves of one tensor are not copied."""
+    end = first.data_ptr() + first.nbytes
+    halves = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    if halves and second.data_ptr() == end and first.is_contiguous() and second.is_contiguous():
+        return first.as_strided((2 * len(first), *first.shape[1:]), first.stride())
+    return torch.cat([first, second])
