@@ -13,7 +13,7 @@ from conftest import SMALL  # noqa: E402
 from networks import randomize_norms  # noqa: E402
 
 from dicl_flow.accelerated.inference.cells import last_to_cells, up_to_cells  # noqa: E402
-from dicl_flow.accelerated.inference.kernel_level import KernelLevel  # noqa: E402
+from dicl_flow.accelerated.inference.kernel_level import KernelContext, KernelLevel  # noqa: E402
 from dicl_flow.accelerated.inference.kernel_network import join  # noqa: E402
 from dicl_flow.accelerated.kernels import first_layer  # noqa: E402
 from dicl_flow.accelerated.kernels.context_input import context_input  # noqa: E402
@@ -21,6 +21,7 @@ from dicl_flow.accelerated.kernels.image_layer import image_layer  # noqa: E402
 from dicl_flow.accelerated.kernels.merge_input import merge_input  # noqa: E402
 from dicl_flow.accelerated.kernels.network_input import normalized  # noqa: E402
 from dicl_flow.accelerated.kernels.readout import readout  # noqa: E402
+from dicl_flow.accelerated.kernels.refine import refine  # noqa: E402
 from dicl_flow.accelerated.kernels.warp import warp as kernel_warp  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402
 from dicl_flow.estimation.feeding import Feeding  # noqa: E402
@@ -32,6 +33,7 @@ from dicl_flow.ops import (  # noqa: E402
     displacement_probability,
     expected_displacement,
     normalized_entropy,
+    resize,
     upsample_flow,
     warp,
 )
@@ -62,10 +64,32 @@ def test_warp_kernel_equals_the_plain_warp():
     features = torch.randn(2, 5, 6, 9, device=DEVICE).to(memory_format=LAST)
     flow = 6 * torch.randn(2, 2, 6, 9, device=DEVICE)
     flow[0] = 0  # exactly on the pixels, the border ones included
-    found, visible = kernel_warp(features, flow, INSIDE)
+    found, visible, same = kernel_warp(features, flow, INSIDE)
     expected = warp(features, flow)
+    torch.testing.assert_close(same, flow, atol=0, rtol=0)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(visible, (expected != 0).any(1).to(torch.int8))
+
+
+def test_warp_kernel_enlarges_the_flow_of_the_coarser_level():
+    torch.manual_seed(0)
+    features = torch.randn(2, 5, 6, 10, device=DEVICE).to(memory_format=LAST)
+    flow = 3 * torch.randn(2, 2, 3, 5, device=DEVICE)
+    found, _, enlarged = kernel_warp(features, flow, INSIDE)
+    torch.testing.assert_close(enlarged, resize(2 * flow, (6, 10)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, warp(features, enlarged), atol=1e-4, rtol=1e-4)
+    found, visible, enlarged = kernel_warp(features, None, INSIDE)
+    torch.testing.assert_close(found, features, atol=0, rtol=0)
+    assert visible.all()
+    assert not enlarged.any()
+
+
+def test_refine_kernel_is_a_sum():
+    torch.manual_seed(0)
+    flow, correction = torch.randn(2, 2, 2, 5, 7, device=DEVICE).unbind(0)
+    correction, bias = correction.half().to(memory_format=LAST), torch.randn(2, device=DEVICE)
+    expected = flow + correction + bias[:, None, None]
+    torch.testing.assert_close(refine(flow, correction, bias), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("projects", [True, False])
@@ -104,7 +128,8 @@ def test_kernel_level_equals_the_plain_level(scene, memory_limit, many, monkeypa
     features2 = features2 * (torch.rand(2, 1, *SIZE, device=DEVICE) > 0.03)
     image = torch.rand(2, 3, 4 * SIZE[0], 4 * SIZE[1], device=DEVICE)
     flow = None if scene == "no flow" else torch.full((2, 2, *SIZE), 2.3, device=DEVICE)
-    fast = KernelLevel(level, level.context, torch.float32, memory_limit).to(DEVICE)
+    context = KernelContext(level.context, torch.float32)
+    fast = KernelLevel(level, context, torch.float32, memory_limit).to(DEVICE)
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         expected = level(features1, features2, image, flow)
         found = fast(features1, features2, image, flow)

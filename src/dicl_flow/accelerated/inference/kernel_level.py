@@ -14,9 +14,36 @@ from ...ops import resize
 from ...ops.warp import INSIDE
 from .cells import last_to_cells, up_to_cells
 from .factored_layer import FactoredLayer
-from .folded_layers import FoldedConv, fold, folded_block, precise
+from .folded_layers import FoldedConv, fold, folded_block, is_reduced, precise
+from .folded_network import FoldedContext
 from .memory import displacements_at_once
 from .side_stream import SideStream
+
+
+class KernelContext(FoldedContext):
+    """A `FoldedContext` whose input is put together by one kernel, and its output by another."""
+
+    def __init__(self, context: ContextNet, dtype: torch.dtype) -> None:
+        super().__init__(context, dtype)
+        last = self.layers[-1]
+        assert isinstance(last, FoldedConv)
+        self.bias = nn.Buffer(last.bias.clone())
+        last.bias.zero_()
+        last.has_bias = False
+
+    def refine(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
+        """`flow` and its correction, (B, 2, H, W); all have this size."""
+        from ..kernels.refine import refine
+
+        correction = self.layers(self._input(flow, entropy, features, image))
+        return refine(flow, correction, self.bias)
+
+    def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
+        if not is_reduced(self.dtype):
+            return super()._input(flow, entropy, features, image)
+        from ..kernels.context_input import context_input
+
+        return context_input(flow, entropy, features.to(self.dtype), image)
 
 
 class _FirstImage(NamedTuple):
@@ -33,7 +60,7 @@ class KernelLevel(DiclLevel):
     def __init__(
         self,
         level: DiclLevel,
-        context: ContextNet | None,
+        context: KernelContext | None,
         dtype: torch.dtype,
         memory_limit: int | None,
     ) -> None:
@@ -70,7 +97,7 @@ class KernelLevel(DiclLevel):
     def forward(
         self, features1: Tensor, features2: Tensor, image1: Tensor, coarse_flow: Tensor | None
     ) -> LevelFlow:
-        """(B, C, H, W) features, full-size image, the coarser level's flow at this size."""
+        """(B, C, H, W) features, full-size image, the coarser level's flow at either size."""
         from ..kernels.readout import readout
         from ..kernels.warp import warp
 
@@ -79,17 +106,14 @@ class KernelLevel(DiclLevel):
         assert self._prepared is not None
         first, self._prepared = self._prepared[1], None
         features2 = self.first.prepare(features2)
-        if coarse_flow is None:
-            visible = (features2 != 0).any(1).to(torch.int8)
-        else:
-            features2, visible = warp(features2, coarse_flow, INSIDE)
+        features2, visible, coarse_flow = warp(features2, coarse_flow, INSIDE)
         scores = self._scores(first, features2, visible)
         matched, entropy = readout(
             scores, self.score_bias, self.projection_weight, coarse_flow, len(features1)
         )
         refined = matched
-        if self.context is not None:
-            refined = matched + self.context(matched, entropy, first.features, first.image)
+        if isinstance(self.context, KernelContext):
+            refined = self.context.refine(matched, entropy, first.features, first.image)
         return LevelFlow(matched, refined, entropy)
 
     def _scores(self, first: _FirstImage, features2: Tensor, visible: Tensor) -> Tensor:

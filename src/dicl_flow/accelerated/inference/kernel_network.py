@@ -11,8 +11,8 @@ from ...models.dicl import DiclLevel
 from ...models.network import Pair
 from ...nn import ConvBlock, FeaturePyramid, Merge
 from .folded_layers import FoldedConv, fold, is_reduced
-from .folded_network import AcceleratedDiclFlow, FoldedContext, ImageConv
-from .kernel_level import KernelLevel
+from .folded_network import AcceleratedDiclFlow, ImageConv
+from .kernel_level import KernelContext, KernelLevel
 
 
 class KernelImageConv(ImageConv):
@@ -45,17 +45,6 @@ class KernelMerge(Merge):
         from ..kernels.merge_input import merge_input
 
         return self.fuse(merge_input(self.resample(neighbour), skip))
-
-
-class KernelContext(FoldedContext):
-    """A `FoldedContext` whose input is put together by one kernel."""
-
-    def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
-        if not is_reduced(self.dtype):
-            return super()._input(flow, entropy, features, image)
-        from ..kernels.context_input import context_input
-
-        return context_input(flow, entropy, features.to(self.dtype), image)
 
 
 class KernelDiclFlow(AcceleratedDiclFlow):
@@ -100,6 +89,9 @@ class KernelDiclFlow(AcceleratedDiclFlow):
             if pair is made[-1][0]:
                 maps.clear()  # all have been read: leave the memory to the finest level
             yield pair
+
+    def _enlarge(self, refined: Tensor, size: tuple[int, int]) -> Tensor:
+        return refined  # a level does so when it warps
 
     @staticmethod
     def _make_level(level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
