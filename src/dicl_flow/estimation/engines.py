@@ -18,6 +18,7 @@ from ..accelerated.inference import (
     limit_threads,
     network_bytes,
     processor,
+    searching,
 )
 from ..config import PAPER_LEVELS, Calibration, ModelConfig
 from ..errors import unknown_name
@@ -185,7 +186,7 @@ class CudaEngine(Engine):
         return Choice("no recording", "one pair: a CUDA graph takes longer than it saves")
 
     def _arithmetic(self) -> AbstractContextManager[object]:
-        return exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
+        return exact_float32() if self.compute.dtype == torch.float32 else searching()
 
 
 BACKENDS = ("auto", "fast", "plain")

@@ -6,7 +6,7 @@ from .folded_network import AcceleratedDiclFlow
 from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
-from .repeats import OnRepeat, exact_float32
+from .repeats import OnRepeat, exact_float32, searching
 from .settings import cudnn_flags, has_bf16, warn_if_emulated
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "limit_threads",
     "network_bytes",
     "processor",
+    "searching",
     "warn_if_emulated",
 ]

@@ -50,13 +50,21 @@ def _first_guess() -> Iterator[None]:
         _guessing.reset(token)
 
 
+def searching(**settings: bool) -> AbstractContextManager[None]:
+    """With these settings, cuDNN times its algorithms for each shape that repeats.
+
+    What it has used once for a shape and its settings it keeps. Hence the first guess is taken as
+    `deterministic`, which restricts only backward passes.
+    """
+    if _guessing.get():
+        return cudnn_flags(benchmark=False, deterministic=True, **settings)
+    return cudnn_flags(benchmark=True, **settings)
+
+
 def exact_float32() -> AbstractContextManager[None]:
     """On CUDA, convolutions would use TF32, which has 10 bits; elsewhere this changes nothing.
 
     Without TF32 cuDNN's first guess can be ten times slower than its best algorithm; finding that
-    takes seconds for each shape. What it has used once for a shape and these settings it keeps.
-    Hence the first guess is taken as `deterministic`, which restricts only backward passes.
+    takes seconds for each shape.
     """
-    if _guessing.get():
-        return cudnn_flags(allow_tf32=False, benchmark=False, deterministic=True)
-    return cudnn_flags(allow_tf32=False, benchmark=True)
+    return searching(allow_tf32=False)
