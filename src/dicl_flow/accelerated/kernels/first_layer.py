@@ -89,7 +89,8 @@ def _add_parts(
     known = column < channels
     row = place.to(tl.int64)[:, None] * channels + column
     given = tl.load(part1 + row, there[:, None] & known, 0.0).to(tl.float32)
-    shift = tl.load(bias + column, known, 0.0).to(tl.float32)
+    if bias is not None:
+        shift = tl.load(bias + column, known, 0.0).to(tl.float32)
     for step in tl.static_range(across):
         u = start // num_shifts + tl.program_id(2) * across + step
         number = u * num_shifts + v - start
@@ -97,11 +98,12 @@ def _add_parts(
         bits = tl.load(seen + corner + u, wanted, 0)
         moved = (corner + u).to(tl.int64)[:, None] * channels + column
         value = given + tl.load(part2 + moved, wanted[:, None] & known, 0.0)
-        value = tl.where((bits == 0)[:, None], 0.0, value) + shift
-        value = tl.maximum(value, 0.0).to(result.dtype.element_ty)
+        value = tl.where((bits == 0)[:, None], 0.0, value)
+        if bias is not None:
+            value = tl.maximum(value + shift, 0.0)
         simple = wanted & ~_is_partial(bits, y, x, height, width)
         target = result + number.to(tl.int64) * batch * size * channels + row
-        tl.store(target, value, simple[:, None] & known)
+        tl.store(target, value.to(result.dtype.element_ty), simple[:, None] & known)
 
 
 @triton.jit
@@ -163,7 +165,6 @@ def _correct(
     column, inner = tl.arange(0, columns)[None, :], tl.arange(0, depth_columns)
     known, within = column < channels, (inner < depth)[None, :]
     weighted = (inner < depth)[:, None] & known
-    shift = tl.load(bias + column, known, 0.0).to(tl.float32)
     count = tl.load(number)
     for first in range(tl.program_id(0) * rows, count, tl.num_programs(0) * rows):
         listed = first + tl.arange(0, rows) < count
@@ -184,9 +185,10 @@ def _correct(
             given = tl.load(features2 + source, mask, 0.0)
             row += depth * channels
             value = tl.dot(given, tl.load(row, weighted, 0.0), value, input_precision="ieee")
-        value = tl.maximum(value + shift, 0.0).to(result.dtype.element_ty)
+        if bias is not None:
+            value = tl.maximum(value + tl.load(bias + column, known, 0.0), 0.0)
         target = result + place.to(tl.int64)[:, None] * channels + column
-        tl.store(target, value, listed[:, None] & known)
+        tl.store(target, value.to(result.dtype.element_ty), listed[:, None] & known)
 
 
 def see(visible: Tensor, radius: int) -> tuple[Tensor, Tensor]:
@@ -229,10 +231,11 @@ def new_layer(part: Tensor, chunk: range) -> Tensor:
 
 
 def add_parts(
-    result: Tensor, parts: tuple[Tensor, Tensor], seen: Tensor, bias: Tensor, chunk: range
+    result: Tensor, parts: tuple[Tensor, Tensor], seen: Tensor, bias: Tensor | None, chunk: range
 ) -> None:
     """relu(A(p) + B(p+u) + bias) where all taps are visible; relu(bias) where none is.
 
+    Without a bias, also without ReLU.
     `parts` are A (B, channels, H, W) and B (B, channels, H+2r, W+2r), without the bias; `seen` is
     the result of `see`.
     """
@@ -269,10 +272,10 @@ def correct(
     seen: Tensor,
     number: Tensor,
     taps: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     chunk: range,
 ) -> None:
-    """relu(first layer) at all other places, by its definition.
+    """relu(first layer) at all other places, by its definition; without a bias, without ReLU.
 
     `features` are two (B, C, H, W) maps, `seen` and the row `number` are results of `see`, `taps`
     are (9·2C, channels).
