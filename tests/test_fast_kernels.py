@@ -12,21 +12,33 @@ triton = pytest.importorskip("triton")
 from conftest import SMALL  # noqa: E402
 from networks import randomize_norms  # noqa: E402
 
-from dicl_flow.accelerated.inference.kernel_level import KernelLevel, Tail  # noqa: E402
-from dicl_flow.accelerated.kernels import score_layers  # noqa: E402
+from dicl_flow.accelerated.inference.kernel_level import (  # noqa: E402
+    KernelContext,
+    KernelLevel,
+    Tail,
+)
+from dicl_flow.accelerated.inference.kernel_network import join  # noqa: E402
+from dicl_flow.accelerated.kernels import first_layer, score_layers  # noqa: E402
 from dicl_flow.accelerated.kernels.context_input import context_input  # noqa: E402
 from dicl_flow.accelerated.kernels.image_layer import image_layer  # noqa: E402
 from dicl_flow.accelerated.kernels.merge_input import merge_input  # noqa: E402
+from dicl_flow.accelerated.kernels.network_input import normalized  # noqa: E402
 from dicl_flow.accelerated.kernels.readout import readout  # noqa: E402
+from dicl_flow.accelerated.kernels.refine import refine  # noqa: E402
 from dicl_flow.accelerated.kernels.warp import warp as kernel_warp  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402
-from dicl_flow.estimation.confidence import KernelConfidence, find_confidence  # noqa: E402
+from dicl_flow.estimation.feeding import Feeding  # noqa: E402
+from dicl_flow.estimation.finishing import Finish, KernelFinish  # noqa: E402
+from dicl_flow.estimation.found import Found, View  # noqa: E402
+from dicl_flow.estimation.inputs import normalize  # noqa: E402
 from dicl_flow.matching import MatchingNet  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     displacement_probability,
     expected_displacement,
     normalized_entropy,
+    resize,
+    upsample_flow,
     warp,
 )
 from dicl_flow.ops.warp import INSIDE  # noqa: E402
@@ -73,10 +85,32 @@ def test_warp_kernel_equals_the_plain_warp():
     features = torch.randn(2, 5, 6, 9, device=DEVICE).to(memory_format=LAST)
     flow = 6 * torch.randn(2, 2, 6, 9, device=DEVICE)
     flow[0] = 0  # exactly on the pixels, the border ones included
-    found, visible = kernel_warp(features, flow, INSIDE)
+    found, visible, same = kernel_warp(features, flow, INSIDE)
     expected = warp(features, flow)
+    torch.testing.assert_close(same, flow, atol=0, rtol=0)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(visible, (expected != 0).any(1).to(torch.int8))
+
+
+def test_warp_kernel_enlarges_the_flow_of_the_coarser_level():
+    torch.manual_seed(0)
+    features = torch.randn(2, 5, 6, 10, device=DEVICE).to(memory_format=LAST)
+    flow = 3 * torch.randn(2, 2, 3, 5, device=DEVICE)
+    found, _, enlarged = kernel_warp(features, flow, INSIDE)
+    torch.testing.assert_close(enlarged, resize(2 * flow, (6, 10)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, warp(features, enlarged), atol=1e-4, rtol=1e-4)
+    found, visible, enlarged = kernel_warp(features, None, INSIDE)
+    torch.testing.assert_close(found, features, atol=0, rtol=0)
+    assert visible.all()
+    assert not enlarged.any()
+
+
+def test_refine_kernel_is_a_sum():
+    torch.manual_seed(0)
+    flow, correction = torch.randn(2, 2, 2, 5, 7, device=DEVICE).unbind(0)
+    correction, bias = correction.half().to(memory_format=LAST), torch.randn(2, device=DEVICE)
+    expected = flow + correction + bias[:, None, None]
+    torch.testing.assert_close(refine(flow, correction, bias), expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("projects", [True, False])
@@ -100,15 +134,21 @@ def test_readout_kernel_equals_the_plain_readout(projects, adds):
     torch.testing.assert_close(entropy, normalized_entropy(probability), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("scene", "memory_limit"), [("no flow", None), ("leaves the frame", 1)])
-def test_kernel_level_equals_the_plain_level(scene, memory_limit):
+@pytest.mark.parametrize(
+    ("scene", "memory_limit", "many"),
+    [("no flow", None, False), ("leaves the frame", 1, False), ("leaves the frame", 3 << 20, True)],
+)
+def test_kernel_level_equals_the_plain_level(scene, memory_limit, many, monkeypatch):
+    if many:  # programs take several displacements
+        monkeypatch.setattr(first_layer, "_MANY", 0)
     torch.manual_seed(0)
     level = randomize_norms(build(SMALL)).levels["4"].to(DEVICE)
     features1, features2 = torch.randn(2, 2, 32, *SIZE, device=DEVICE).unbind(0)
     features2 = features2 * (torch.rand(2, 1, *SIZE, device=DEVICE) > 0.03)
     image = torch.rand(2, 3, 4 * SIZE[0], 4 * SIZE[1], device=DEVICE)
     flow = None if scene == "no flow" else torch.full((2, 2, *SIZE), 2.3, device=DEVICE)
-    fast = KernelLevel(level, level.context, torch.float32, memory_limit).to(DEVICE)
+    context = KernelContext(level.context, torch.float32)
+    fast = KernelLevel(level, context, torch.float32, memory_limit).to(DEVICE)
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         expected = level(features1, features2, image, flow)
         found = fast(features1, features2, image, flow)
@@ -140,21 +180,54 @@ def test_context_input_is_the_parts_side_by_side():
     assert found.is_contiguous(memory_format=LAST)
 
 
-def test_kernel_confidence_equals_the_plain_one():
+@pytest.mark.parametrize(
+    ("feeding", "calibrated", "sharpness"),
+    [
+        (Feeding("replicate", 0, 32), True, False),
+        (Feeding("white", 0, 32, scale=0.5), True, True),
+        (Feeding(None, 0, 32), False, True),
+    ],
+)
+def test_kernel_finish_equals_the_plain_one(feeding, calibrated, sharpness):
     torch.manual_seed(0)
-    sizes = [(4, 6), (8, 12)]
     levels = [
         LevelFlow(
-            *(3 * torch.randn(2, 2, *size, device=DEVICE) for _ in range(2)),
-            torch.rand(2, 1, *size, device=DEVICE),
+            *(3 * torch.randn(4, 2, *size, device=DEVICE) for _ in range(2)),
+            torch.rand(4, 1, *size, device=DEVICE),
         )
-        for size in sizes
+        for size in [(4, 8), (8, 16)]
     ]
-    images = torch.rand(2, 2, 3, 32, 48, device=DEVICE).unbind(0)
-    calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9)
-    found = KernelConfidence(calibration, torch.device(DEVICE))(levels, *images)
-    expected = find_confidence(levels, *images, calibration)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    size = (27, 61) if feeding.scale == 1 else (55, 120)
+    images = torch.rand(2, 4, 3, *size, device=DEVICE)
+    images[1, 1] = images[0, 1]  # still
+    images[0, 2] = 0.3  # blank
+    view = View(levels, *(feeding.fit(normalize(image)) for image in images))
+    found = Found(view, feeding, size, upsample_flow)
+    calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9) if calibrated else None
+    expected = Finish(calibration, sharpness=sharpness)(found)
+    answer = KernelFinish(calibration, torch.device(DEVICE), sharpness=sharpness)(found)
+    assert [bool(one.any()) for one in expected[:, :2]] == [True, False, False, True]
+    torch.testing.assert_close(answer, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("padding", ["replicate", "white"])
+def test_normalized_frames_are_those_that_the_network_takes(padding):
+    torch.manual_seed(0)
+    images = torch.rand(2, 2, 3, 21, 37, device=DEVICE).unbind(0)
+    feeding = Feeding(padding, 0, 32)
+    expected = torch.cat([feeding.fit(normalize(image)) for image in images])
+    found = normalized(images, (32, 64), white=padding == "white")
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    single = normalized(images[:1], (32, 64), white=padding == "white")
+    torch.testing.assert_close(single, expected[:2], atol=0, rtol=0)
+
+
+def test_halves_of_one_tensor_are_joined_without_a_copy():
+    both = torch.rand(4, 3, 5, 7)
+    first, second = both.chunk(2)
+    assert join(first, second).data_ptr() == both.data_ptr()
+    for pair in ((first, second), (second, first), (first, first), (first, second.clone())):
+        torch.testing.assert_close(join(*pair), torch.cat(pair), atol=0, rtol=0)
 
 
 def test_merge_input_is_the_maps_side_by_side():

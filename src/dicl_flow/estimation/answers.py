@@ -7,13 +7,10 @@ from torch import Tensor
 
 from ..config import Calibration
 from ..ops import resize
-from .confidence import find_confidence, find_cues
+from .confidence import find_cues
 from .engines import Engine
 from .feeding import Size, size_of
-from .gate import gate
-from .passes import Found
 from .plan import Plan
-from .result import pack
 from .tiling import Tiles, in_tiles
 
 
@@ -39,7 +36,7 @@ class Answers:
     def _connect(self) -> None:
         """Make what serves this process alone: recordings, and what is known of its memory."""
         engine = self._engine
-        self._confidence = engine.confidence(self._calibration, self._plan.last.scale)
+        self._finish = engine.finish(self._calibration, sharpness=self._sharpness)
         self._one_way = engine.record(self.estimate_whole)
         self._both_ways = engine.record(self._estimate_both)
         self._first_of_large = engine.record(self._estimate_first_of_large)
@@ -108,13 +105,3 @@ class Answers:
     def match(self, first: list[Tensor], second: list[Tensor], size: Size) -> Tensor:
         """Two prepared images of (height, width) `size` -> the packed estimate (B, 3, H, W)."""
         return self._finish(self._plan.passes(size).match(first, second, size))
-
-    def _finish(self, found: Found) -> Tensor:
-        """The packed estimate of the last pass, at the size of the frames."""
-        feeding, size = self._plan.last, size_of(found.flow)
-        scores = [self._confidence(*found.view)]
-        if self._sharpness:
-            scores.append(find_confidence(*found.view, calibration=None))
-        _, *images = found.view
-        seen = (feeding.without_padding(image, size) for image in images)  # it is no texture
-        return gate(pack(found.flow, *(feeding.unfit(score, size) for score in scores)), *seen)

@@ -9,10 +9,9 @@ from torch import Tensor
 from ..config import Calibration
 from ..models import LevelFlow
 from ..ops import resize, upsample_flow, warp_with_mask
-from ..ops.warp import INSIDE
 
 UNCALIBRATED = "one minus the entropy of the finest match; it ranks pixels but is not a probability"
-_NOISE = 0.02  # difference in brightness that may be noise; black to white is 2
+NOISE = 0.02  # difference in brightness that may be noise; black to white is 2
 
 
 def find_confidence(
@@ -30,23 +29,6 @@ def find_confidence(
     for weight, cue in zip(calibration.weights, cues, strict=True):
         evidence += weight * cue  # numbers, not a tensor: nothing is copied to the device
     return resize(evidence.unsqueeze(1), _size(image1)).sigmoid()
-
-
-class KernelConfidence:
-    """The accelerated version of `find_confidence` with a calibration, on CUDA."""
-
-    def __init__(self, calibration: Calibration, device: torch.device, scale: float = 1.0) -> None:
-        self._weights = torch.tensor([calibration.bias, *calibration.weights], device=device)
-        self._scale = scale
-
-    def __call__(self, levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor) -> Tensor:
-        """See `find_confidence`."""
-        from ..accelerated.kernels.evidence import evidence
-
-        stride, coarser, images = _at_the_finest(levels, image1, image2, self._scale)
-        flows = (levels[-1].refined, levels[-1].matched, coarser)
-        found = evidence(levels[-1].entropy, flows, images, self._weights, stride, _NOISE, INSIDE)
-        return resize(found, _size(image1)).sigmoid()
 
 
 def find_cues(
@@ -67,27 +49,23 @@ def find_cues(
     """
     finest = levels[-1]
     flow = finest.refined
-    stride, coarser, (small1, small2) = _at_the_finest(levels, image1, image2, scale)
+    size, stride = _size(flow), finest_stride(levels, image1, scale)
+    coarser = upsample_flow(levels[-2].refined, size) if len(levels) > 1 else flow
+    small1, small2 = resize(image1, size), resize(image2, size)
     warped, inside = warp_with_mask(small2, flow)
     lengths = [flow - finest.matched, flow - coarser, flow, _spread(flow)]
     cues = [
         finest.entropy,
         *(torch.log1p(stride * _length(vectors)) for vectors in lengths),
-        torch.log((warped - small1).abs().mean(1, keepdim=True) + _NOISE),
+        torch.log((warped - small1).abs().mean(1, keepdim=True) + NOISE),
         1 - inside.to(flow.dtype),
     ]
     return torch.cat(cues, 1)
 
 
-def _at_the_finest(
-    levels: Sequence[LevelFlow], image1: Tensor, image2: Tensor, scale: float
-) -> tuple[float, Tensor, tuple[Tensor, Tensor]]:
-    """The finest level's stride in px; at its size, the coarser flow and both images."""
-    flow = levels[-1].refined
-    size = _size(flow)
-    coarser = upsample_flow(levels[-2].refined, size) if len(levels) > 1 else flow
-    stride = image1.shape[-1] / size[1] / scale
-    return stride, coarser, (resize(image1, size), resize(image2, size))
+def finest_stride(levels: Sequence[LevelFlow], image1: Tensor, scale: float) -> float:
+    """That of the finest level, in px of scale 1."""
+    return image1.shape[-1] / levels[-1].refined.shape[-1] / scale
 
 
 def _size(tensor: Tensor) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from importlib.util import find_spec
 from typing import TypeAlias, cast
 
@@ -23,9 +22,10 @@ from ..config import PAPER_LEVELS, Calibration, ModelConfig
 from ..errors import unknown_name
 from ..models import DiclFlow, FlowNetwork, InitialFlow, LevelFlow, has_matching_net
 from .compute import AS_ASKED, PRECISIONS, Choice, Compute, choose_device, explain_device
-from .confidence import KernelConfidence, find_confidence
+from .feeding import Feeding, size_of
+from .finishing import Finish, KernelFinish
+from .inputs import normalize
 
-FindConfidence: TypeAlias = Callable[[Sequence[LevelFlow], Tensor, Tensor], Tensor]
 Computation: TypeAlias = Callable[..., Tensor]
 
 
@@ -39,6 +39,10 @@ class Engine(ABC):
     @abstractmethod
     def best_precision(cls) -> Choice:
         """What precision "auto" means for this engine."""
+
+    def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
+        """Frames (B, 3, H, W) in [0, 1] as the network takes them."""
+        return [feeding.fit(normalize(image)) for image in images]
 
     def features(self, image: Tensor) -> list[Tensor]:
         """The feature pyramid of an image, coarsest first."""
@@ -70,9 +74,9 @@ class Engine(ABC):
         with self._arithmetic():
             return self.network.both_ways(image1, image2, *initial)
 
-    def confidence(self, calibration: Calibration | None, scale: float) -> FindConfidence:
-        """A function of levels and both images; see `find_confidence`."""
-        return partial(find_confidence, calibration=calibration, scale=scale)
+    def finish(self, calibration: Calibration | None, *, sharpness: bool) -> Finish:
+        """What turns the last pass into the packed estimate."""
+        return Finish(calibration, sharpness=sharpness)
 
     def record(self, computation: Computation) -> Computation:
         """The same computation, prepared for each shape that repeats where that is faster."""
@@ -154,11 +158,20 @@ class CudaEngine(Engine):
         """See `Engine`."""
         return Choice("fp16", "the best of the kernels on CUDA")
 
-    def confidence(self, calibration: Calibration | None, scale: float) -> FindConfidence:
+    def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
         """See `Engine`."""
-        if calibration is None:
-            return super().confidence(calibration, scale)
-        return KernelConfidence(calibration, self.compute.device, scale)
+        from ..accelerated.kernels.network_input import normalized
+
+        size = size_of(images[0])
+        if feeding.keeps_pixels:
+            fitted = normalized(images, feeding.seen(size), white=feeding.padding == "white")
+        else:
+            fitted = feeding.fit(normalized(images, size, white=False))
+        return list(fitted.chunk(len(images)))
+
+    def finish(self, calibration: Calibration | None, *, sharpness: bool) -> Finish:
+        """See `Engine`."""
+        return KernelFinish(calibration, self.compute.device, sharpness=sharpness)
 
     def record(self, computation: Computation) -> Computation:
         """See `Engine`."""

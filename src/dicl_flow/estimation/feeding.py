@@ -47,13 +47,13 @@ class Feeding:
 
     def fit(self, image: Tensor) -> Tensor:
         """Bring (B, 3, H, W) in [-1, 1] to the size that the network sees."""
-        if not self._keeps_pixels:
+        if not self.keeps_pixels:
             image = self._resize_image(image, self.resized(size_of(image)))
         return image if self.padding is None else self._pad(image, self.padding)
 
     def fit_flow(self, flow: Tensor) -> Tensor:
         """(B, 2, H, W) in pixels of the frame -> in pixels of what the network sees of it."""
-        if not self._keeps_pixels:
+        if not self.keeps_pixels:
             flow = resize_flow_pixels(flow, self.resized(size_of(flow)))
         return flow if self.padding is None else self._pad(flow, "replicate")
 
@@ -73,10 +73,10 @@ class Feeding:
         self, values: Tensor, size: Size, resize: Callable[[Tensor, Size], Tensor]
     ) -> Tensor:
         values = self.without_padding(values, size)
-        return values if self._keeps_pixels else resize(values, size)
+        return values if self.keeps_pixels else resize(values, size)
 
     @property
-    def _keeps_pixels(self) -> bool:
+    def keeps_pixels(self) -> bool:
         """Whether frames are only padded. Sizes are not compared: an export has symbols there."""
         return self.padding is not None and self.scale == 1
 

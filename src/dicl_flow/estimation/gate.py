@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-_BLANK = 3 / 255  # one grey level, and half of one for rounding; black to white is 2
+BLANK = 3 / 255  # one grey level, and half of one for rounding; black to white is 2
 
 
 def gate(answer: Tensor, image1: Tensor, image2: Tensor) -> Tensor:
@@ -12,7 +12,7 @@ def gate(answer: Tensor, image1: Tensor, image2: Tensor) -> Tensor:
     A pair with a frame of a single colour gets 0 in all channels: nothing can be matched.
     A pair of equal frames gets flow 0. All others stay as they are, bit for bit.
     """
-    blank = torch.minimum(_contrast(image1), _contrast(image2)) < _BLANK
+    blank = torch.minimum(_contrast(image1), _contrast(image2)) < BLANK
     still = blank | ((image1 - image2).abs().amax((1, 2, 3), keepdim=True) == 0)
     others = [blank] * (answer.shape[1] - 2)
     return answer.masked_fill(torch.cat([still, still, *others], 1), 0)

@@ -1,32 +1,14 @@
 """One pass over a pair, or several: each at its own scale, from the flow of the previous one."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
-from ..models import InitialFlow, LevelFlow
+from ..models import InitialFlow
 from .engines import Engine
 from .feeding import Feeding, Size, size_of
-from .inputs import normalize
-
-
-class View(NamedTuple):
-    """What a pass found in one direction, and the frames that it saw."""
-
-    levels: list[LevelFlow]
-    image1: Tensor
-    """(B, 3, H, W) in [-1, 1]: the frame to which the flow belongs."""
-    image2: Tensor
-
-
-class Found(NamedTuple):
-    """The last pass in one direction."""
-
-    view: View
-    flow: Tensor
-    """(B, 2, H, W) at the size of the frames, in their pixels."""
-
+from .found import Found, View
 
 Look: TypeAlias = Callable[[int, Sequence[InitialFlow]], list[View]]
 """The number of a pass, and the initial flow of each direction (none: no motion) -> its views."""
@@ -84,18 +66,16 @@ class Passes:
         return found
 
     def _fit(self, number: int, *images: Tensor) -> list[Tensor]:
-        return [self.feedings[number].fit(normalize(image)) for image in images]
+        return self.engine.fit(self.feedings[number], *images)
 
     def _run(self, look: Look, size: Size, initial: Sequence[Tensor] = ()) -> list[Found]:
         """Look once in each pass; with an initial flow, only the last pass is left to do."""
-        flows, views = list(initial), list[View]()
-        for number in range(len(self.feedings) - 1 if flows else 0, len(self.feedings)):
+        found, upsample = list[Found](), self.engine.network.upsample
+        for number in range(len(self.feedings) - 1 if initial else 0, len(self.feedings)):
             feeding = self.feedings[number]
-            fitted = (feeding.fit_flow(flow) for flow in flows)
+            fitted = (feeding.fit_flow(flow) for flow in initial)
             views = look(number, [InitialFlow(flow, self.start) for flow in fitted])
-            flows = [feeding.unfit_flow(self._finest(view), size) for view in views]
-        return [Found(view, flow) for view, flow in zip(views, flows, strict=True)]
-
-    def _finest(self, view: View) -> Tensor:
-        """The flow of the last level, at the size that the network sees."""
-        return self.engine.network.upsample(view.levels[-1].refined, size_of(view.image1))
+            found = [Found(view, feeding, size, upsample) for view in views]
+            if number + 1 < len(self.feedings):
+                initial = [one.flow for one in found]
+        return found

@@ -66,11 +66,15 @@ class DiclFlow(FlowNetwork):
                 continue
             size = (features1.shape[-2], features1.shape[-1])
             if flows:
-                coarse_flow = resize(2 * flows[-1].refined, size).detach()  # half the stride
+                coarse_flow = self._enlarge(flows[-1].refined, size).detach()
             elif initial is not None:
                 coarse_flow = upsample_flow(initial.flow, size).detach()
             flows.append(level(features1, features2, image1, coarse_flow))
         return flows
+
+    def _enlarge(self, refined: Tensor, size: tuple[int, int]) -> Tensor:
+        """The flow of a level for the next one, which has half the stride."""
+        return resize(2 * refined, size)
 
 
 def assemble_dicl(config: ModelConfig) -> DiclFlow:

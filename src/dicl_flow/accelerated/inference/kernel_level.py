@@ -14,8 +14,36 @@ from ...ops import resize
 from ...ops.warp import INSIDE
 from .cells import last_to_patches, up_to_corners
 from .factored_layer import FactoredLayer
-from .folded_layers import fold, folded_block, is_reduced
+from .folded_layers import FoldedConv, fold, folded_block, is_reduced
+from .folded_network import FoldedContext
 from .memory import displacements_at_once
+from .side_stream import SideStream
+
+
+class KernelContext(FoldedContext):
+    """A `FoldedContext` whose input is put together by one kernel, and its output by another."""
+
+    def __init__(self, context: ContextNet, dtype: torch.dtype) -> None:
+        super().__init__(context, dtype)
+        last = self.layers[-1]
+        assert isinstance(last, FoldedConv)
+        self.bias = nn.Buffer(last.bias.clone())
+        last.bias.zero_()
+        last.has_bias = False
+
+    def refine(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
+        """`flow` and its correction, (B, 2, H, W); all have this size."""
+        from ..kernels.refine import refine
+
+        correction = self.layers(self._input(flow, entropy, features, image))
+        return refine(flow, correction, self.bias)
+
+    def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
+        if not is_reduced(self.dtype):
+            return super()._input(flow, entropy, features, image)
+        from ..kernels.context_input import context_input
+
+        return context_input(flow, entropy, features.to(self.dtype), image)
 
 
 class _FirstImage(NamedTuple):
@@ -32,7 +60,7 @@ class KernelLevel(DiclLevel):
     def __init__(
         self,
         level: DiclLevel,
-        context: ContextNet | None,
+        context: KernelContext | None,
         dtype: torch.dtype,
         memory_limit: int | None,
     ) -> None:
@@ -43,6 +71,7 @@ class KernelLevel(DiclLevel):
         assert isinstance(net, MatchingNet)
         self.radius, self.context, self.memory_limit = matcher.radius, context, memory_limit
         self._prepared: tuple[Tensor, _FirstImage] | None = None
+        self._side = SideStream()
         self.first = FactoredLayer(net.first, self.radius, dtype)
         self.inner = nn.Sequential(
             *(folded_block(block, dtype) for block in (net.down, *net.inner))
@@ -64,7 +93,7 @@ class KernelLevel(DiclLevel):
     def forward(
         self, features1: Tensor, features2: Tensor, image1: Tensor, coarse_flow: Tensor | None
     ) -> LevelFlow:
-        """(B, C, H, W) features, full-size image, the coarser level's flow at this size."""
+        """(B, C, H, W) features, full-size image, the coarser level's flow at either size."""
         from ..kernels.readout import readout
         from ..kernels.warp import warp
 
@@ -73,34 +102,35 @@ class KernelLevel(DiclLevel):
         assert self._prepared is not None
         first, self._prepared = self._prepared[1], None
         features2 = self.first.prepare(features2)
-        if coarse_flow is None:
-            visible = (features2 != 0).any(1).to(torch.int8)
-        else:
-            features2, visible = warp(features2, coarse_flow, INSIDE)
+        features2, visible, coarse_flow = warp(features2, coarse_flow, INSIDE)
         patches = self._patches(first, features2, visible)
         matched, entropy = readout(
             patches, self.tail.score_bias, self.projection_weight, coarse_flow, len(features1)
         )
         refined = matched
-        if self.context is not None:
-            refined = matched + self.context(matched, entropy, first.features, first.image)
+        if isinstance(self.context, KernelContext):
+            refined = self.context.refine(matched, entropy, first.features, first.image)
         return LevelFlow(matched, refined, entropy)
 
     def _patches(self, first: _FirstImage, features2: Tensor, visible: Tensor) -> Tensor:
         """(U·V·B, H/2 + 1, 4, W/2 + 1, 4): the scores as `readout` takes them."""
-        from ..kernels.first_layer import first_layer, see
+        from ..kernels.first_layer import add_parts, correct, new_layer, see
 
         count = (2 * self.radius + 1) ** 2
-        parts = (first.part, self.first.second_term(features2))
-        features = (first.features, features2)
-        seen = see(visible, self.radius)
-        steps = -(-count // displacements_at_once(parts[0], self.memory_limit))
+        features, parts = (first.features, features2), None
+        seen, numbers = see(visible, self.radius)
+        steps = -(-count // displacements_at_once(first.part, self.memory_limit))
         bounds = [-(-count * step // steps) for step in range(steps + 1)]  # the largest first
         batch, _, height, width = first.features.shape
         patches = self.tail.room(count * batch, height, width)
-        for start, stop in pairwise(bounds):
+        for step, (start, stop) in enumerate(pairwise(bounds)):
             chunk = range(start, stop)
-            x = first_layer(parts, features, seen, self.first.taps, self.first.bias, chunk)
+            x = new_layer(first.part, chunk)
+            with self._side.fork(x.device):  # it needs no terms
+                correct(x, features, seen, numbers[step], self.first.taps, self.first.bias, chunk)
+            parts = parts or (first.part, self.first.second_term(features2))
+            add_parts(x, parts, seen, self.first.bias, chunk)
+            self._side.join(x.device)
             for layer in self.inner:  # one by one: a layer's input is free when it is done
                 x = layer(x)
             self.tail(x, patches[batch * start : batch * stop])

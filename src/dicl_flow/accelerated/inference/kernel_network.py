@@ -11,8 +11,8 @@ from ...models.dicl import DiclLevel
 from ...models.network import Pair
 from ...nn import ConvBlock, FeaturePyramid, Merge
 from .folded_layers import FoldedConv, fold, is_reduced
-from .folded_network import AcceleratedDiclFlow, FoldedContext, ImageConv
-from .kernel_level import KernelLevel
+from .folded_network import AcceleratedDiclFlow, ImageConv
+from .kernel_level import KernelContext, KernelLevel
 
 
 class KernelImageConv(ImageConv):
@@ -47,17 +47,6 @@ class KernelMerge(Merge):
         return self.fuse(merge_input(self.resample(neighbour), skip))
 
 
-class KernelContext(FoldedContext):
-    """A `FoldedContext` whose input is put together by one kernel."""
-
-    def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
-        if not is_reduced(self.dtype):
-            return super()._input(flow, entropy, features, image)
-        from ..kernels.context_input import context_input
-
-        return context_input(flow, entropy, features.to(self.dtype), image)
-
-
 class KernelDiclFlow(AcceleratedDiclFlow):
     """An `AcceleratedDiclFlow` for CUDA; it can be recorded."""
 
@@ -72,8 +61,7 @@ class KernelDiclFlow(AcceleratedDiclFlow):
     ) -> list[LevelFlow]:
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         self._check(image1, image2)
-        both = torch.cat([image1, image2])
-        pairs = self._coarse_pairs_first(both, image1, initial)
+        pairs = self._coarse_pairs_first(join(image1, image2), image1, initial)
         return self.flow_from_pairs(pairs, image1, initial)
 
     def _coarse_pairs_first(
@@ -102,6 +90,9 @@ class KernelDiclFlow(AcceleratedDiclFlow):
                 maps.clear()  # all have been read: leave the memory to the finest level
             yield pair
 
+    def _enlarge(self, refined: Tensor, size: tuple[int, int]) -> Tensor:
+        return refined  # a level does so when it warps
+
     @staticmethod
     def _make_level(level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
         context = None if level.context is None else KernelContext(level.context, dtype)
@@ -116,3 +107,12 @@ class KernelDiclFlow(AcceleratedDiclFlow):
         if is_reduced(dtype):
             accelerated.stem[0] = KernelImageConv(cast(ConvBlock, pyramid.stem[0]), dtype)
         return accelerated
+
+
+def join(first: Tensor, second: Tensor) -> Tensor:
+    """cat([first, second]); two halves of one tensor are not copied."""
+    end = first.data_ptr() + first.nbytes
+    halves = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    if halves and second.data_ptr() == end and first.is_contiguous() and second.is_contiguous():
+        return first.as_strided((2 * len(first), *first.shape[1:]), first.stride())
+    return torch.cat([first, second])

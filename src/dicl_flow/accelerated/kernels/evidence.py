@@ -10,9 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .aligned_sampling import bilinear, sampling_step
 from .launching import kernel
 
-_ROWS, _WARPS = 256, 4
+_ROWS, _WARPS = 128, 4
 
 
 @triton.jit
@@ -20,7 +21,13 @@ def _log_length(x, y, stride):
     return tl.log(1.0 + stride * tl.sqrt(x * x + y * y))
 
 
-@kernel(do_not_specialize=["height", "width", "num_rows"])
+@kernel(
+    do_not_specialize=[
+        *("height", "width", "num_rows", "coarse_height", "coarse_width"),
+        *("full_height", "full_width", "coarse_row_step", "coarse_column_step"),
+        *("row_step", "column_step"),
+    ]
+)
 def _evidence(
     entropy,
     refined,
@@ -33,6 +40,14 @@ def _evidence(
     height,
     width,
     num_rows,
+    coarse_height,
+    coarse_width,
+    coarse_row_step,
+    coarse_column_step,
+    full_height,
+    full_width,
+    row_step,
+    column_step,
     stride: tl.constexpr,
     noise: tl.constexpr,
     inside_weight: tl.constexpr,
@@ -51,8 +66,12 @@ def _evidence(
     moved_x = x - tl.load(matched + x_at, there, 0.0)
     moved_y = y - tl.load(matched + y_at, there, 0.0)
     total += tl.load(weights + 2) * _log_length(moved_x, moved_y, stride)
-    apart_x = x - tl.load(coarser + x_at, there, 0.0)
-    apart_y = y - tl.load(coarser + y_at, there, 0.0)
+    coarse_row, coarse_column = row * coarse_row_step, column * coarse_column_step
+    source = coarser + number * 2 * coarse_height * coarse_width
+    at_x = bilinear(source, coarse_row, coarse_column, coarse_height, coarse_width, there)
+    source += coarse_height * coarse_width
+    at_y = bilinear(source, coarse_row, coarse_column, coarse_height, coarse_width, there)
+    apart_x, apart_y = x - at_x * width / coarse_width, y - at_y * height / coarse_height
     total += tl.load(weights + 3) * _log_length(apart_x, apart_y, stride)
     total += tl.load(weights + 4) * _log_length(x, y, stride)
 
@@ -70,22 +89,30 @@ def _evidence(
 
     goes_x, goes_y = column + x, row + y
     left, top = tl.floor(goes_x), tl.floor(goes_y)
-    inside = tl.zeros((rows,), tl.float32)
-    red, green, blue = inside, inside, inside
-    for corner in tl.static_range(4):
-        corner_x, corner_y = left + corner % 2, top + corner // 2
-        weight = (1.0 - tl.abs(goes_x - corner_x)) * (1.0 - tl.abs(goes_y - corner_y))
-        seen = (corner_x >= 0) & (corner_x < width) & (corner_y >= 0) & (corner_y < height) & there
-        inside += tl.where(seen, weight, 0.0)
-        source = number * 3 * size + tl.where(seen, corner_y * width + corner_x, 0.0).to(tl.int32)
-        red += weight * tl.load(image2 + source, seen, 0.0)
-        green += weight * tl.load(image2 + source + size, seen, 0.0)
-        blue += weight * tl.load(image2 + source + 2 * size, seen, 0.0)
+    inside, difference = tl.zeros((rows,), tl.float32), tl.zeros((rows,), tl.float32)
+    for channel in tl.static_range(3):
+        start = (number.to(tl.int64) * 3 + channel) * full_height * full_width
+        here = bilinear(
+            image1 + start, row * row_step, column * column_step, full_height, full_width, there
+        )
+        for corner in tl.static_range(4):
+            corner_x, corner_y = left + corner % 2, top + corner // 2
+            weight = (1.0 - tl.abs(goes_x - corner_x)) * (1.0 - tl.abs(goes_y - corner_y))
+            seen = (corner_x >= 0) & (corner_x < width) & (corner_y >= 0) & (corner_y < height)
+            seen &= there
+            at_row, at_column = tl.where(seen, corner_y, 0.0), tl.where(seen, corner_x, 0.0)
+            here -= weight * bilinear(
+                image2 + start,
+                at_row * row_step,
+                at_column * column_step,
+                full_height,
+                full_width,
+                seen,
+            )
+            if channel == 0:
+                inside += tl.where(seen, weight, 0.0)
+        difference += tl.abs(here)
     seen = inside >= inside_weight
-    here = image1 + number * 3 * size + place
-    difference = tl.abs(red - tl.load(here, there, 0.0))
-    difference += tl.abs(green - tl.load(here + size, there, 0.0))
-    difference += tl.abs(blue - tl.load(here + 2 * size, there, 0.0))
     total += tl.load(weights + 6) * tl.log(difference / 3 + noise)
     total += tl.load(weights + 7) * tl.where(seen, 0.0, 1.0)
     tl.store(result + pixel, total, there)
@@ -102,10 +129,12 @@ def evidence(
 ) -> Tensor:
     """(B, 1, H, W): the bias plus the cues of `estimation.confidence`, weighted by `weights` (8,).
 
-    `flows` are refined, matched and that of the coarser level, (B, 2, H, W); `images` two
-    (B, 3, H, W), of the same size; all float32.
+    `flows` are refined, matched and that of the coarser level at its size, (B, 2, h, w); `images`
+    two (B, 3, H, W); all float32.
     """
     height, width = entropy.shape[-2:]
+    coarse_height, coarse_width = flows[2].shape[-2:]
+    full_height, full_width = images[0].shape[-2:]
     result = torch.empty_like(entropy, memory_format=torch.contiguous_format)
     tensors = [tensor.contiguous() for tensor in (entropy, *flows, *images)]
     with torch.cuda.device_of(result):
@@ -116,6 +145,14 @@ def evidence(
             height,
             width,
             result.numel(),
+            coarse_height,
+            coarse_width,
+            sampling_step(coarse_height, height),
+            sampling_step(coarse_width, width),
+            full_height,
+            full_width,
+            sampling_step(full_height, height),
+            sampling_step(full_width, width),
             stride=stride,
             noise=noise,
             inside_weight=inside_weight,

@@ -2,7 +2,8 @@
 
 It sees F1(p) and F2(p+u) through a 3x3 window, both zero where F2(p+u) is not visible: outside
 the image, or all zero. Where all nine taps are visible the layer is A(p) + B(p+u) + bias; where
-none is, it is the bias alone: one pass over memory. The few other places are then corrected.
+none is, it is the bias alone: one pass over memory. The few other places are computed apart, and
+may be so at the same time.
 """
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
@@ -16,15 +17,28 @@ from torch import Tensor
 from .launching import kernel
 from .layout import check
 
-_BLOCK = 2048  # numbers that a program adds
 _CELLS = 1024  # pixels that a program looks at
-_ROWS, _WARPS = 64, 4  # pixels that a program corrects at a time
+_WARPS = 4
+_ALIGNED = 4  # int32 in 16 bytes: kernels are compiled for such addresses
+_MANY = 1 << 17  # pixels of all displacements: from here on the device is full
 _PROGRAMS = 512  # that correct: what a large GPU can hold at once
 
 
 @kernel(do_not_specialize=["batch", "height", "width"])
-def _see(visible, seen, batch, height, width, radius: tl.constexpr, cells: tl.constexpr):
+def _see(
+    visible,
+    seen,
+    numbers,
+    batch,
+    height,
+    width,
+    radius: tl.constexpr,
+    counters: tl.constexpr,
+    cells: tl.constexpr,
+):
     """Which of the nine taps around each pixel are visible, up to `radius` outside the image."""
+    if tl.program_id(0) == 0:
+        tl.store(numbers + tl.arange(0, counters), tl.zeros((counters,), tl.int32))
     tall, wide = height + 2 * radius, width + 2 * radius
     place = tl.program_id(0) * cells + tl.arange(0, cells)
     in_map = place < batch * tall * wide
@@ -38,8 +52,15 @@ def _see(visible, seen, batch, height, width, radius: tl.constexpr, cells: tl.co
     tl.store(seen + place, bits.to(tl.int16), in_map)
 
 
+@triton.jit
+def _is_partial(bits, y, x, height, width):
+    """Whether some taps are visible, and some are not or lie outside frame 1."""
+    on_border = (y == 0) | (y == height - 1) | (x == 0) | (x == width - 1)
+    return (bits != 0) & ((bits != 511) | on_border)
+
+
 # Compiled once for all sizes: `channels` suffices for the alignment of the loads.
-@kernel(do_not_specialize=["start", "count", "batch", "height", "width"])
+@kernel(do_not_specialize=["start", "stop", "batch", "height", "width"])
 def _add_parts(
     part1,
     part2,
@@ -47,36 +68,42 @@ def _add_parts(
     bias,
     result,
     start,
-    count,
+    stop,
     batch,
     height,
     width,
     radius: tl.constexpr,
     channels: tl.constexpr,
-    block: tl.constexpr,
+    columns: tl.constexpr,
+    rows: tl.constexpr,
+    across: tl.constexpr,
 ):
-    """A run of numbers in one row of pixels, for one of `count` displacements of one image.
-
-    Displacements of a run follow each other: what one has loaded, the others find in the cache.
-    """
+    """A run of pixels, for `across` displacements side by side: they share most of both parts."""
     num_shifts: tl.constexpr = 2 * radius + 1
-    length = width * channels
-    blocks = tl.cdiv(length, block)
-    rank, run = tl.program_id(0) % count, tl.program_id(0) // count
-    image, y = run // (blocks * height), run // blocks % height
-    displacement = start + rank
-    u, v = displacement // num_shifts, displacement % num_shifts  # from the corner of part 2
-    flat = run % blocks * block + tl.arange(0, block)
-    mask = flat < length
-    moved = ((image * (height + 2 * radius) + y + v) * (width + 2 * radius) + u).to(tl.int64)
-    value = tl.load(part1 + (image * height + y).to(tl.int64) * length + flat, mask, 0.0)
-    value = value.to(tl.float32) + tl.load(part2 + moved * channels + flat, mask, 0.0)
-    hidden = tl.load(seen + moved + flat // channels, mask, 1) == 0
-    value = tl.where(hidden, 0.0, value)
+    size, v = height * width, tl.program_id(1)
+    place = tl.program_id(0) * rows + tl.arange(0, rows)
+    there = place < batch * size
+    image, y, x = place // size, place // width % height, place % width
+    corner = (image * (height + 2 * radius) + y + v) * (width + 2 * radius) + x
+    column = tl.arange(0, columns)[None, :]
+    known = column < channels
+    row = place.to(tl.int64)[:, None] * channels + column
+    given = tl.load(part1 + row, there[:, None] & known, 0.0).to(tl.float32)
     if bias is not None:
-        value = tl.maximum(value + tl.load(bias + flat % channels, mask, 0.0), 0.0)
-    row = ((rank * batch + image) * height + y).to(tl.int64)
-    tl.store(result + row * length + flat, value.to(result.dtype.element_ty), mask)
+        shift = tl.load(bias + column, known, 0.0).to(tl.float32)
+    for step in tl.static_range(across):
+        u = start // num_shifts + tl.program_id(2) * across + step
+        number = u * num_shifts + v - start
+        wanted = place < tl.where((number >= 0) & (number < stop - start), batch * size, 0)
+        bits = tl.load(seen + corner + u, wanted, 0)
+        moved = (corner + u).to(tl.int64)[:, None] * channels + column
+        value = given + tl.load(part2 + moved, wanted[:, None] & known, 0.0)
+        value = tl.where((bits == 0)[:, None], 0.0, value)
+        if bias is not None:
+            value = tl.maximum(value + shift, 0.0)
+        simple = wanted & ~_is_partial(bits, y, x, height, width)
+        target = result + number.to(tl.int64) * batch * size * channels + row
+        tl.store(target, value.to(result.dtype.element_ty), simple[:, None] & known)
 
 
 @triton.jit
@@ -107,8 +134,7 @@ def _list(
     place = tl.program_id(0) * cells + tl.arange(0, cells)
     y, x, _, _, _, moved = _locate(place, start, batch, height, width, radius)
     bits = tl.load(seen + moved, place < total, 0)
-    on_border = (y == 0) | (y == height - 1) | (x == 0) | (x == width - 1)
-    partial = (bits != 0) & ((bits != 511) | on_border)
+    partial = _is_partial(bits, y, x, height, width)
     rank = tl.cumsum(partial.to(tl.int32), 0)
     first = tl.atomic_add(number, tl.max(rank, 0))
     tl.store(places + first + rank - 1, place, partial)
@@ -165,66 +191,107 @@ def _correct(
         tl.store(target, value.to(result.dtype.element_ty), listed[:, None] & known)
 
 
-def see(visible: Tensor, radius: int) -> Tensor:
-    """(B, H, W) int8, one where a pixel is visible -> (B, H+2r, W+2r) int16: a bit for each tap."""
+def see(visible: Tensor, radius: int) -> tuple[Tensor, Tensor]:
+    """(B, H, W) int8, one where a pixel is visible -> (B, H+2r, W+2r) int16: a bit for each tap.
+
+    Also rows of zeros to count with, for as many calls of `correct` as there are displacements.
+    """
     batch, height, width = visible.shape
+    counters = triton.next_power_of_2((2 * radius + 1) ** 2) * _ALIGNED
     size = (batch, height + 2 * radius, width + 2 * radius)
     seen = visible.new_empty(size, dtype=torch.int16)
+    numbers = visible.new_empty(counters, dtype=torch.int32)
     with torch.cuda.device_of(visible):
         _see[(triton.cdiv(seen.numel(), _CELLS),)](
-            visible, seen, batch, height, width, radius=radius, cells=_CELLS
+            visible,
+            seen,
+            numbers,
+            batch,
+            height,
+            width,
+            radius=radius,
+            counters=counters,
+            cells=_CELLS,
         )
-    return seen
+    return seen, numbers.view(-1, _ALIGNED)
 
 
-def first_layer(
-    parts: tuple[Tensor, Tensor],
-    features: tuple[Tensor, Tensor],
-    seen: Tensor,
-    taps: Tensor,
-    bias: Tensor | None,
-    chunk: range,
-) -> Tensor:
-    """relu(first layer) of a `chunk` of displacements: (displacements · B, channels, H, W).
+def new_layer(part: Tensor, chunk: range) -> Tensor:
+    """Memory for a `chunk` of displacements: (displacements · B, channels, H, W) like `part`.
 
-    Without a `bias`, also without ReLU.
-
-    `parts` are A (B, channels, H, W) and B (B, channels, H+2r, W+2r), without the bias;
-    `features` two (B, C, H, W) maps; `seen` begins with the result of `see`; `taps`
-    (9·2C, channels).
+    `add_parts` and `correct` fill it, in any order.
     """
-    for tensor in (*parts, *features):
-        check(tensor)
-    batch, channels, height, width = parts[0].shape
-    depth, radius = features[0].shape[1], (parts[1].shape[-1] - width) // 2
-    items = len(chunk) * batch
-    result = torch.empty(
-        (items, channels, height, width),
-        dtype=parts[0].dtype,
-        device=parts[0].device,
+    check(part)
+    return torch.empty(
+        (len(chunk) * len(part), *part.shape[1:]),
+        dtype=part.dtype,
+        device=part.device,
         memory_format=torch.channels_last,
     )
-    total = items * height * width
-    places, number = seen.new_empty(total, dtype=torch.int32), seen.new_zeros(1, dtype=torch.int32)
-    size = (batch, height, width)
-    where = (chunk.start, *size)
+
+
+def add_parts(
+    result: Tensor, parts: tuple[Tensor, Tensor], seen: Tensor, bias: Tensor | None, chunk: range
+) -> None:
+    """relu(A(p) + B(p+u) + bias) where all taps are visible; relu(bias) where none is.
+
+    Without a bias, also without ReLU.
+    `parts` are A (B, channels, H, W) and B (B, channels, H+2r, W+2r), without the bias; `seen` is
+    the result of `see`.
+    """
+    for part in parts:
+        check(part)
+    batch, channels, height, width = parts[0].shape
+    radius = (parts[1].shape[-1] - width) // 2
+    num_shifts, pixels = 2 * radius + 1, batch * height * width
+    rows, across = (32, 4) if len(chunk) * pixels >= _MANY else (16, 1)
+    columns_of_shifts = (chunk.stop - 1) // num_shifts - chunk.start // num_shifts + 1
     with torch.cuda.device_of(result):
-        _add_parts[(items * height * triton.cdiv(width * channels, _BLOCK),)](
+        _add_parts[(triton.cdiv(pixels, rows), num_shifts, triton.cdiv(columns_of_shifts, across))](
             *parts,
             seen,
             bias,
             result,
             chunk.start,
-            len(chunk),
-            *size,
+            chunk.stop,
+            batch,
+            height,
+            width,
             radius=radius,
             channels=channels,
-            block=_BLOCK,
+            columns=triton.next_power_of_2(channels),
+            rows=rows,
+            across=across,
+            num_warps=_WARPS,
         )
+
+
+def correct(
+    result: Tensor,
+    features: tuple[Tensor, Tensor],
+    seen: Tensor,
+    number: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    chunk: range,
+) -> None:
+    """relu(first layer) at all other places, by its definition; without a bias, without ReLU.
+
+    `features` are two (B, C, H, W) maps, `seen` and the row `number` are results of `see`, `taps`
+    are (9·2C, channels).
+    """
+    for tensor in (result, *features):
+        check(tensor)
+    batch, depth, height, width = features[0].shape
+    channels, radius, total = result.shape[1], (seen.shape[-1] - width) // 2, result[:, 0].numel()
+    rows = 64 if total >= _MANY else 32
+    places = seen.new_empty(total, dtype=torch.int32)
+    where = (chunk.start, batch, height, width)
+    with torch.cuda.device_of(result):
         _list[(triton.cdiv(total, _CELLS),)](
             seen, places, number, *where, total, radius=radius, cells=_CELLS
         )
-        _correct[(min(triton.cdiv(total, _ROWS), _PROGRAMS),)](
+        _correct[(min(triton.cdiv(total, rows), _PROGRAMS),)](
             *features,
             seen,
             places,
@@ -238,8 +305,7 @@ def first_layer(
             depth=depth,
             columns=triton.next_power_of_2(channels),
             depth_columns=max(triton.next_power_of_2(depth), 16),
-            rows=_ROWS,
+            rows=rows,
             num_warps=_WARPS,
             num_stages=3 if result.element_size() == 2 else 2,
         )
-    return result

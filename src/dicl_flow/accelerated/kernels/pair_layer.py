@@ -1,6 +1,6 @@
 """The matching net's first layer in training, factored both ways: no pair is ever written.
 
-Forward, see `first_layer`. Backward, with g_u(p) the gradient at pixel p for displacement u, each
+Forward, see `first_layer.py`. Backward, with g_u(p) the gradient at pixel p for displacement u, each
 tap t of the window has two sums over all displacements, where both p and p+t are in the image:
 
     sum1_t(p+t) = Σ g_u(p)   where F2(p+t+u) is visible
@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .first_layer import first_layer, see
+from .first_layer import add_parts, correct, new_layer, see
 from .launching import kernel
 from .layout import in_rows
 
@@ -144,18 +144,21 @@ class _PairLayer(torch.autograd.Function):
     def forward(
         ctx: Any, features1: Tensor, features2: Tensor, visible: Tensor, weight: Tensor, radius: int
     ) -> Tensor:
-        rounded, count = weight.to(features1.dtype), (2 * radius + 1) ** 2
+        rounded, every = weight.to(features1.dtype), range((2 * radius + 1) ** 2)
         first, second = rounded.chunk(2, 1)
         part1 = F.conv2d(features1, first, padding=1)
         part2 = F.conv2d(features2, second, padding=1 + radius)
         last = torch.channels_last
         parts = (part1.contiguous(memory_format=last), part2.contiguous(memory_format=last))
         # behind the taps of frame 2 that are visible: those of frame 1 that are in the image
-        seen = see(torch.cat([visible, torch.ones_like(visible)]), radius)
+        seen, numbers = see(torch.cat([visible, torch.ones_like(visible)]), radius)
         taps = rounded.permute(2, 3, 1, 0).flatten(0, 2).contiguous()
         ctx.save_for_backward(features1, features2, seen, weight)
         ctx.radius = radius
-        return first_layer(parts, (features1, features2), seen, taps, None, range(count))
+        result = new_layer(parts[0], every)
+        correct(result, (features1, features2), seen, numbers[0], taps, None, every)
+        add_parts(result, parts, seen, None, every)
+        return result
 
     @staticmethod
     @once_differentiable

@@ -1,4 +1,4 @@
-"""Warping of channels-last features, and which of them are visible, in one pass."""
+"""The coarser flow at the size of a level, and what it shows of frame 2, in one pass."""
 # Triton's language is not typed.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
@@ -8,33 +8,55 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .aligned_sampling import bilinear, sampling_step
 from .launching import kernel
 from .layout import check
 
 _ROWS, _WARPS = 64, 4
 
 
-@kernel(do_not_specialize=["height", "width", "num_rows"])
+@kernel(
+    do_not_specialize=[
+        *("height", "width", "num_rows", "flow_height", "flow_width"),
+        *("row_step", "column_step"),
+    ]
+)
 def _warp(
     features,
     flow,
     result,
     visible,
+    enlarged,
     height,
     width,
     num_rows,
+    flow_height,
+    flow_width,
+    row_step,
+    column_step,
+    moves: tl.constexpr,
+    scale: tl.constexpr,
     inside_weight: tl.constexpr,
     channels: tl.constexpr,
     columns: tl.constexpr,
     rows: tl.constexpr,
 ):
-    """A run of pixels; `flow` is (B, 2, H, W) float32, contiguous."""
+    """A run of pixels; `flow` is (B, 2, h, w) float32, contiguous."""
     pixel = tl.program_id(0) * rows + tl.arange(0, rows)
     in_tile = pixel < num_rows
     size = height * width
     image, place = pixel // size, pixel % size
-    x = place % width + tl.load(flow + image * 2 * size + place, in_tile, 0.0)
-    y = place // width + tl.load(flow + (image * 2 + 1) * size + place, in_tile, 0.0)
+    flow_x, flow_y = tl.zeros((rows,), tl.float32), tl.zeros((rows,), tl.float32)
+    if moves:
+        row, column = place // width * row_step, place % width * column_step
+        flow_size = flow_height * flow_width
+        source = flow + image * 2 * flow_size
+        flow_x = scale * bilinear(source, row, column, flow_height, flow_width, in_tile)
+        source += flow_size
+        flow_y = scale * bilinear(source, row, column, flow_height, flow_width, in_tile)
+    tl.store(enlarged + image * 2 * size + place, flow_x, in_tile)
+    tl.store(enlarged + (image * 2 + 1) * size + place, flow_y, in_tile)
+    x, y = place % width + flow_x, place // width + flow_y
     left, top = tl.floor(x), tl.floor(y)
     column = tl.arange(0, columns)[None, :]
     value = tl.zeros((rows, columns), tl.float32)
@@ -55,26 +77,40 @@ def _warp(
     tl.store(visible + pixel, tl.max((value != 0.0).to(tl.int8), 1), in_tile)
 
 
-def warp(features: Tensor, flow: Tensor, inside_weight: float) -> tuple[Tensor, Tensor]:
-    """As `ops.warp`: (B, C, H, W) channels last, and (B, H, W) int8: is it not zero."""
+def warp(
+    features: Tensor, flow: Tensor | None, inside_weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `ops.warp`: (B, C, H, W) channels last; (B, H, W) int8: is it not zero; the flow.
+
+    A flow that is smaller is that of the next coarser level; None is no motion.
+    """
     check(features)
     batch, channels, height, width = features.shape
     result = torch.empty_like(features)
     visible = torch.empty((batch, height, width), dtype=torch.int8, device=features.device)
+    enlarged = visible.new_empty((batch, 2, height, width), dtype=torch.float32)
+    flow_height, flow_width = (height, width) if flow is None else flow.shape[-2:]
     num_rows = batch * height * width
     with torch.cuda.device_of(features):
         _warp[(triton.cdiv(num_rows, _ROWS),)](
             features,
-            flow.float().contiguous(),
+            enlarged if flow is None else flow.float().contiguous(),
             result,
             visible,
+            enlarged,
             height,
             width,
             num_rows,
+            flow_height,
+            flow_width,
+            sampling_step(flow_height, height),
+            sampling_step(flow_width, width),
+            moves=flow is not None,
+            scale=1.0 if flow_width == width else 2.0,
             inside_weight=inside_weight,
             channels=channels,
             columns=triton.next_power_of_2(channels),
             rows=_ROWS,
             num_warps=_WARPS,
         )
-    return result, visible
+    return result, visible, enlarged
