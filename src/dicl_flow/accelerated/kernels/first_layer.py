@@ -165,6 +165,8 @@ def _correct(
     column, inner = tl.arange(0, columns)[None, :], tl.arange(0, depth_columns)
     known, within = column < channels, (inner < depth)[None, :]
     weighted = (inner < depth)[:, None] & known
+    if bias is not None:
+        shift = tl.load(bias + column, known, 0.0).to(tl.float32)
     count = tl.load(number)
     for first in range(tl.program_id(0) * rows, count, tl.num_programs(0) * rows):
         listed = first + tl.arange(0, rows) < count
@@ -186,7 +188,7 @@ def _correct(
             row += depth * channels
             value = tl.dot(given, tl.load(row, weighted, 0.0), value, input_precision="ieee")
         if bias is not None:
-            value = tl.maximum(value + tl.load(bias + column, known, 0.0), 0.0)
+            value = tl.maximum(value + shift, 0.0)
         target = result + place.to(tl.int64)[:, None] * channels + column
         tl.store(target, value.to(result.dtype.element_ty), listed[:, None] & known)
 
