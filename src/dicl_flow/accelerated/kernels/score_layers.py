@@ -32,16 +32,16 @@ def _locate(run, items, height, width, rows: tl.constexpr):
 
 
 @triton.jit
-def _around(x, run, items, height, width, depth: tl.constexpr, rows: tl.constexpr):
+def _around(x, inner, run, items, height, width, depth: tl.constexpr, rows: tl.constexpr):
     """The four coarse pixels around each corner, zero outside the image."""
     known, _, i, j, place = _locate(run, items, height, width, rows)
-    source = x + place[:, None] * depth + tl.arange(0, depth)[None, :]
+    source, within = x + place[:, None] * depth + inner[None, :], (inner < depth)[None, :]
     top, bottom, left, right = known & (i > 0), known & (i < height), j > 0, j < width
     return (
-        tl.load(source - (width + 1) * depth, (top & left)[:, None], 0.0),
-        tl.load(source - width * depth, (top & right)[:, None], 0.0),
-        tl.load(source - depth, (bottom & left)[:, None], 0.0),
-        tl.load(source, (bottom & right)[:, None], 0.0),
+        tl.load(source - (width + 1) * depth, (top & left)[:, None] & within, 0.0),
+        tl.load(source - width * depth, (top & right)[:, None] & within, 0.0),
+        tl.load(source - depth, (bottom & left)[:, None] & within, 0.0),
+        tl.load(source, (bottom & right)[:, None] & within, 0.0),
     )
 
 
@@ -78,22 +78,25 @@ def _keeping(
     height,
     width,
     depth: tl.constexpr,
+    inner_columns: tl.constexpr,
     columns: tl.constexpr,
     rows: tl.constexpr,
 ):
     """Every `num_programs`-th run of corners; the next one is on its way meanwhile."""
-    column, inner = tl.arange(0, columns), tl.arange(0, depth)
+    column, inner = tl.arange(0, columns), tl.arange(0, inner_columns)
     shift = tl.load(bias + column)[None, :]
     adds = tl.load(last + column[:, None] * 16 + tl.arange(0, 16)[None, :])
-    weights = up + column[None, :] * depth + inner[:, None]
-    step: tl.constexpr = columns * depth
+    weights = up + column[None, :] * inner_columns + inner[:, None]
+    step: tl.constexpr = columns * inner_columns
     weight0, weight1 = tl.load(weights), tl.load(weights + step)
     weight2, weight3 = tl.load(weights + 2 * step), tl.load(weights + 3 * step)
     first, programs = tl.program_id(0), tl.num_programs(0)
-    x0, x1, x2, x3 = _around(x, first, items, height, width, depth, rows)
+    x0, x1, x2, x3 = _around(x, inner, first, items, height, width, depth, rows)
     runs = tl.cdiv(items * (height + 1) * (width + 1), rows)
     for run in tl.range(first, runs, programs, num_stages=1):
-        next0, next1, next2, next3 = _around(x, run + programs, items, height, width, depth, rows)
+        next0, next1, next2, next3 = _around(
+            x, inner, run + programs, items, height, width, depth, rows
+        )
         value = tl.dot(x0, weight0)
         value = tl.dot(x1, weight1, value)
         value = tl.dot(x2, weight2, value)
@@ -113,11 +116,12 @@ def _reading(
     height,
     width,
     depth: tl.constexpr,
+    inner_columns: tl.constexpr,
     columns: tl.constexpr,
     rows: tl.constexpr,
 ):
     """A run of corners."""
-    run, column, inner = tl.program_id(0), tl.arange(0, columns), tl.arange(0, depth)
+    run, column, inner = tl.program_id(0), tl.arange(0, columns), tl.arange(0, inner_columns)
     known, _, i, j, source = _locate(run, items, height, width, rows)
     value = tl.zeros((rows, columns), tl.float32)
     for tap in range(4):
@@ -125,8 +129,8 @@ def _reading(
         in_rows = (i + down >= 0) & (i + down < height)
         inside = known & in_rows & (j + across >= 0) & (j + across < width)
         place = (source + down * width + across)[:, None] * depth + inner[None, :]
-        given = tl.load(x + place, inside[:, None], 0.0)
-        weight = tl.load(up + (tap * columns + column[None, :]) * depth + inner[:, None])
+        given = tl.load(x + place, inside[:, None] & (inner < depth)[None, :], 0.0)
+        weight = tl.load(up + (tap * columns + column[None, :]) * inner_columns + inner[:, None])
         value = tl.dot(given, weight, value, input_precision="tf32x3")
     shift = tl.load(bias + column)[None, :]
     adds = tl.load(last + column[:, None] * 16 + tl.arange(0, 16)[None, :])
@@ -137,12 +141,13 @@ def score_patches(x: Tensor, up: Tensor, bias: Tensor, last: Tensor, patches: Te
     """Write what the four pixels around each corner add to the scores, as `readout` reads it.
 
     `x` is (N, in, H/2, W/2), channels last, `patches` (N, H/2 + 1, 4, W/2 + 1, 4); `up`
-    (4, 4·out, in) and `bias` (4·out,) are the transposed layer, `last` (4·out, 4·4) the last one.
+    (4, 4·out, in) and `bias` (4·out,) are the transposed layer, `last` (4·out, 4·4) the last one,
+    all with channels of zeros up to a power of two.
     """
     check(x)
     items, depth, height, width = x.shape
     arguments = (x, up, bias, last, patches, items, height, width)
-    widths = {"depth": depth, "columns": len(bias)}
+    widths = {"depth": depth, "inner_columns": up.shape[2], "columns": len(bias)}
     corners = items * (height + 1) * (width + 1)
     with torch.cuda.device_of(x):
         if _keeps(x):
