@@ -38,6 +38,7 @@ from dicl_flow.estimation.found import Found, View  # noqa: E402
 from dicl_flow.estimation.inputs import normalize  # noqa: E402
 from dicl_flow.matching import MatchingNet  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
+from dicl_flow.nn import ConvBlock  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     displacement_probability,
     expected_displacement,
@@ -63,19 +64,23 @@ def add_up(patches):
     return torch.nn.functional.fold(columns, size, 4, padding=2, stride=2)[:, 0]
 
 
-HALF = [(torch.float16, 3e-3)]
+SCORE_CASES = [
+    (torch.float32, 3e-5, (24, 12), False),
+    (torch.float16, 3e-3, (24, 12), False),
+    (torch.float16, 3e-3, (24, 12), True),
+    (torch.float16, 3e-3, (64, 32), True),
+]
 if DEVICE == "cuda":  # the interpreter multiplies no bfloat16
-    HALF.append((torch.bfloat16, 2e-2))
+    SCORE_CASES += [(torch.bfloat16, 2e-2, (64, 32), keeps) for keeps in (False, True)]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rounding", "keeps"),
-    [(torch.float32, 3e-5, False), *((*half, keeps) for half in HALF for keeps in (False, True))],
-)
-def test_score_patches_add_up_to_the_last_two_layers(dtype, rounding, keeps, monkeypatch):
+@pytest.mark.parametrize(("dtype", "rounding", "widths", "keeps"), SCORE_CASES)
+def test_score_patches_add_up_to_the_last_two_layers(dtype, rounding, widths, keeps, monkeypatch):
     monkeypatch.setattr(score_layers, "_keeps", lambda x: keeps)
     torch.manual_seed(0)
-    net, x = randomize_norms(MatchingNet(64)), torch.randn(3, 64, 5, 7)
+    net = MatchingNet(8)
+    net[-2], net[-1] = ConvBlock(*widths, up=True), torch.nn.Conv2d(widths[1], 1, 3, padding=1)
+    net, x = randomize_norms(net), torch.randn(3, widths[0], 5, 7)
     expected = net.score(net.up(x))[:, 0] - net.score.bias
     tail = Tail(net, dtype).to(DEVICE)
     patches = tail.room(5, 10, 14).fill_(7)

@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...matching import DisplacementProjection, MatchingNet, PairwiseMatcher
@@ -142,12 +143,16 @@ class Tail(nn.Module):
 
     def __init__(self, net: MatchingNet, dtype: torch.dtype) -> None:
         super().__init__()
-        weight, bias = up_to_corners(*fold(net.up))
+        weight, bias = fold(net.up)
+        more_in, more_out = (_missing(width) for width in weight.shape[:2])
+        weight = F.pad(weight, [0, 0, 0, 0, 0, more_out, 0, more_in])
+        weight, bias = up_to_corners(weight, F.pad(bias, [0, more_out]))
         self.up = nn.Buffer(weight.to(dtype).permute(2, 3, 0, 1).flatten(0, 1).contiguous())
         self.bias = nn.Buffer(bias.float())
         # float16 has more digits than bfloat16
         precise = torch.float16 if is_reduced(dtype) else dtype
-        self.last = nn.Buffer(last_to_patches(net.score.weight.detach()).to(precise))
+        last = F.pad(net.score.weight.detach(), [0, 0, 0, 0, 0, more_out])
+        self.last = nn.Buffer(last_to_patches(last).to(precise))
         assert net.score.bias is not None
         self.score_bias = nn.Buffer(net.score.bias.detach().float())
 
@@ -160,6 +165,11 @@ class Tail(nn.Module):
         from ..kernels.score_layers import score_patches
 
         score_patches(x, self.up, self.bias, self.last, patches)
+
+
+def _missing(width: int) -> int:
+    """How many channels to add for tiles of Triton: powers of two, at least 16."""
+    return (1 << (max(width, 16) - 1).bit_length()) - width
 
 
 def _projection(level: DiclLevel) -> Tensor:

@@ -16,21 +16,59 @@ from torch import Tensor
 from .launching import kernel
 from .layout import check
 
-_ROWS, _WARPS, _STAGES = 128, 4, 1
-_PROGRAMS = 264  # what a large GPU can hold at once: each keeps the weights for all of its tiles
+_ROWS, _WARPS = 64, 4  # corners of a run where weights are kept
+_PROGRAMS = 264  # that keep them: what a large GPU can hold at once
 
 
 @triton.jit
-def _coarse(x, inner, known, i, j, source, height, width, depth: tl.constexpr, tap):
-    """One of the four coarse pixels around each corner, zero outside the image."""
-    row, column = tap // 2 - 1, tap % 2 - 1
-    inside = (i + row >= 0) & (i + row < height) & (j + column >= 0) & (j + column < width)
-    place = (source + row * width + column).to(tl.int64) * depth
-    return tl.load(x + place[:, None] + inner[None, :], (known & inside)[:, None], 0.0)
+def _locate(run, items, height, width, rows: tl.constexpr):
+    """Of each corner: whether it exists, its line of all lines, its row, column, lower right."""
+    corner = run * rows + tl.arange(0, rows)
+    line = corner // (width + 1)
+    item = line // (height + 1)
+    i, j = line - item * (height + 1), corner - line * (width + 1)
+    known = corner < items * (height + 1) * (width + 1)
+    return known, line, i, j, ((item * height + i) * width + j).to(tl.int64)
+
+
+@triton.jit
+def _around(x, inner, run, items, height, width, depth: tl.constexpr, rows: tl.constexpr):
+    """The four coarse pixels around each corner, zero outside the image."""
+    known, _, i, j, place = _locate(run, items, height, width, rows)
+    source, within = x + place[:, None] * depth + inner[None, :], (inner < depth)[None, :]
+    top, bottom, left, right = known & (i > 0), known & (i < height), j > 0, j < width
+    return (
+        tl.load(source - (width + 1) * depth, (top & left)[:, None] & within, 0.0),
+        tl.load(source - width * depth, (top & right)[:, None] & within, 0.0),
+        tl.load(source - depth, (bottom & left)[:, None] & within, 0.0),
+        tl.load(source, (bottom & right)[:, None] & within, 0.0),
+    )
+
+
+@triton.jit
+def _finish(value, shift, adds, patches, run, items, height, width):
+    """Bias, ReLU and last layer of a run of corners, each with the channels of four pixels."""
+    rows: tl.constexpr = value.shape[0]
+    columns: tl.constexpr = value.shape[1]
+    known, line, i, j, _ = _locate(run, items, height, width, rows)
+    # pixels outside the image are zero, and others no larger than a number can be
+    most = 65504.0 if adds.dtype == tl.float16 else float("inf")
+    top, bottom = tl.where(i > 0, most, 0.0), tl.where(i < height, most, 0.0)
+    left, right = tl.where(j > 0, most, 0.0), tl.where(j < width, most, 0.0)
+    column, place = tl.arange(0, columns)[None, :], tl.arange(0, 16)[None, :]
+    limit = tl.minimum(
+        tl.where((column & (columns // 2)) != 0, bottom[:, None], top[:, None]),
+        tl.where((column & (columns // 4)) != 0, right[:, None], left[:, None]),
+    )
+    value = tl.minimum(tl.maximum(value + shift, 0.0), limit)
+    value = tl.dot(value.to(adds.dtype), adds, input_precision="tf32x3")
+    target = (line[:, None] * 4 + place // 4).to(tl.int64) * (width + 1) + j[:, None]
+    value = value.to(patches.dtype.element_ty)
+    tl.store(patches + target * 4 + place % 4, value, known[:, None])
 
 
 @kernel(do_not_specialize=["items", "height", "width"])
-def _score_patches(
+def _keeping(
     x,
     up,
     bias,
@@ -40,95 +78,88 @@ def _score_patches(
     height,
     width,
     depth: tl.constexpr,
+    inner_columns: tl.constexpr,
     columns: tl.constexpr,
     rows: tl.constexpr,
-    keeps: tl.constexpr,
-    stages: tl.constexpr,
 ):
-    """Every `num_programs`-th run of corners; `columns` are four pixels' channels.
-
-    A program `keeps` the weights of the transposed layer, or reads them for each run.
-    """
-    column, inner, place = tl.arange(0, columns), tl.arange(0, depth), tl.arange(0, 16)
-    is_lower = ((column & (columns // 2)) != 0)[None, :]
-    is_right = ((column & (columns // 4)) != 0)[None, :]
-    shift = tl.load(bias + column).to(tl.float32)[None, :]
-    adds = tl.load(last + column[:, None] * 16 + place[None, :])
-    weights = up + column[None, :] * depth + inner[:, None]
-    step: tl.constexpr = columns * depth
-    if keeps:
-        weight0, weight1 = tl.load(weights), tl.load(weights + step)
-        weight2, weight3 = tl.load(weights + 2 * step), tl.load(weights + 3 * step)
-    most = 65504.0 if adds.dtype == tl.float16 else float("inf")  # the largest of all numbers
-    count = items * (height + 1) * (width + 1)
-    runs = tl.cdiv(count, rows)
-    for run in tl.range(tl.program_id(0), runs, tl.num_programs(0), num_stages=stages):
-        corner = run * rows + tl.arange(0, rows)
-        known, line = corner < count, corner // (width + 1)
-        item = line // (height + 1)
-        i, j = line - item * (height + 1), corner - line * (width + 1)
-        source = (item * height + i) * width + j
-        if keeps:
-            given = _coarse(x, inner, known, i, j, source, height, width, depth, 0)
-            value = tl.dot(given, weight0)
-            given = _coarse(x, inner, known, i, j, source, height, width, depth, 1)
-            value = tl.dot(given, weight1, value)
-            given = _coarse(x, inner, known, i, j, source, height, width, depth, 2)
-            value = tl.dot(given, weight2, value)
-            given = _coarse(x, inner, known, i, j, source, height, width, depth, 3)
-            value = tl.dot(given, weight3, value)
-        else:
-            value = tl.zeros((rows, columns), tl.float32)
-            for tap in range(4):
-                given = _coarse(x, inner, known, i, j, source, height, width, depth, tap)
-                weight = tl.load(weights + tap * step)
-                value = tl.dot(given, weight, value, input_precision="tf32x3")
-        # pixels outside the image are zero: no number is above `limit`
-        top, bottom = tl.where(i > 0, most, 0.0), tl.where(i < height, most, 0.0)
-        left, right = tl.where(j > 0, most, 0.0), tl.where(j < width, most, 0.0)
-        limit = tl.minimum(
-            tl.where(is_lower, bottom[:, None], top[:, None]),
-            tl.where(is_right, right[:, None], left[:, None]),
+    """Every `num_programs`-th run of corners; the next one is on its way meanwhile."""
+    column, inner = tl.arange(0, columns), tl.arange(0, inner_columns)
+    shift = tl.load(bias + column)[None, :]
+    adds = tl.load(last + column[:, None] * 16 + tl.arange(0, 16)[None, :])
+    weights = up + column[None, :] * inner_columns + inner[:, None]
+    step: tl.constexpr = columns * inner_columns
+    weight0, weight1 = tl.load(weights), tl.load(weights + step)
+    weight2, weight3 = tl.load(weights + 2 * step), tl.load(weights + 3 * step)
+    first, programs = tl.program_id(0), tl.num_programs(0)
+    x0, x1, x2, x3 = _around(x, inner, first, items, height, width, depth, rows)
+    runs = tl.cdiv(items * (height + 1) * (width + 1), rows)
+    for run in tl.range(first, runs, programs, num_stages=1):
+        next0, next1, next2, next3 = _around(
+            x, inner, run + programs, items, height, width, depth, rows
         )
-        value = tl.minimum(tl.maximum(value + shift, 0.0), limit)
-        value = tl.dot(value.to(adds.dtype), adds, input_precision="tf32x3")
-        target = ((line * 4)[:, None] + (place // 4)[None, :]).to(tl.int64) * (width + 1)
-        target = (target + j[:, None]) * 4 + (place % 4)[None, :]
-        tl.store(patches + target, value.to(patches.dtype.element_ty), known[:, None])
+        value = tl.dot(x0, weight0)
+        value = tl.dot(x1, weight1, value)
+        value = tl.dot(x2, weight2, value)
+        value = tl.dot(x3, weight3, value)
+        _finish(value, shift, adds, patches, run, items, height, width)
+        x0, x1, x2, x3 = next0, next1, next2, next3
+
+
+@kernel(do_not_specialize=["items", "height", "width"])
+def _reading(
+    x,
+    up,
+    bias,
+    last,
+    patches,
+    items,
+    height,
+    width,
+    depth: tl.constexpr,
+    inner_columns: tl.constexpr,
+    columns: tl.constexpr,
+    rows: tl.constexpr,
+):
+    """A run of corners."""
+    run, column, inner = tl.program_id(0), tl.arange(0, columns), tl.arange(0, inner_columns)
+    known, _, i, j, source = _locate(run, items, height, width, rows)
+    value = tl.zeros((rows, columns), tl.float32)
+    for tap in range(4):
+        down, across = tap // 2 - 1, tap % 2 - 1
+        in_rows = (i + down >= 0) & (i + down < height)
+        inside = known & in_rows & (j + across >= 0) & (j + across < width)
+        place = (source + down * width + across)[:, None] * depth + inner[None, :]
+        given = tl.load(x + place, inside[:, None] & (inner < depth)[None, :], 0.0)
+        weight = tl.load(up + (tap * columns + column[None, :]) * inner_columns + inner[:, None])
+        value = tl.dot(given, weight, value, input_precision="tf32x3")
+    shift = tl.load(bias + column)[None, :]
+    adds = tl.load(last + column[:, None] * 16 + tl.arange(0, 16)[None, :])
+    _finish(value, shift, adds, patches, run, items, height, width)
 
 
 def score_patches(x: Tensor, up: Tensor, bias: Tensor, last: Tensor, patches: Tensor) -> None:
     """Write what the four pixels around each corner add to the scores, as `readout` reads it.
 
     `x` is (N, in, H/2, W/2), channels last, `patches` (N, H/2 + 1, 4, W/2 + 1, 4); `up`
-    (4, 4·out, in) and `bias` (4·out,) are the transposed layer, `last` (4·out, 4·4) the last one.
+    (4, 4·out, in) and `bias` (4·out,) are the transposed layer, `last` (4·out, 4·4) the last one,
+    all with channels of zeros up to a power of two.
     """
     check(x)
     items, depth, height, width = x.shape
-    rows, warps = (32, 8) if x.dtype == torch.float32 else (_ROWS, _WARPS)
-    runs = triton.cdiv(items * (height + 1) * (width + 1), rows)
-    keeps = _keeps(x)
+    arguments = (x, up, bias, last, patches, items, height, width)
+    widths = {"depth": depth, "inner_columns": up.shape[2], "columns": len(bias)}
+    corners = items * (height + 1) * (width + 1)
     with torch.cuda.device_of(x):
-        _score_patches[(min(runs, _PROGRAMS) if keeps else runs,)](
-            x,
-            up,
-            bias,
-            last,
-            patches,
-            items,
-            height,
-            width,
-            depth=depth,
-            columns=len(bias),
-            rows=rows,
-            keeps=keeps,
-            stages=_STAGES,
-            num_warps=warps,
-            num_stages=2 if x.dtype == torch.float32 else 3,
-        )
+        if _keeps(x):
+            programs = min(triton.cdiv(corners, _ROWS), _PROGRAMS)
+            _keeping[(programs,)](*arguments, **widths, rows=_ROWS, num_warps=_WARPS)
+        else:
+            rows, warps = (32, 8) if x.dtype == torch.float32 else (128, 4)
+            runs = triton.cdiv(corners, rows)
+            _reading[(runs,)](*arguments, **widths, rows=rows, num_warps=warps, num_stages=2)
 
 
 def _keeps(x: Tensor) -> bool:
-    """Whether the device multiplies from shared memory: elsewhere weights would fill registers."""
-    multiplies = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] in (9, 10)
-    return multiplies and x.dtype != torch.float32
+    """Whether weights can be kept: where products are made from shared memory, not registers."""
+    can = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] in (9, 10)
+    return can and x.dtype != torch.float32
