@@ -97,7 +97,7 @@ def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; CUDA goes on computing, while an ordinary copy would wait for it."""
+    """Copy to a device; to CUDA while it computes, where an ordinary copy would wait for it."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

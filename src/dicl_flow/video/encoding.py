@@ -51,9 +51,8 @@ class Segment:
     """
 
     def __init__(self, path: Path, rate: Fraction, coding: Coding) -> None:
-        container = CONTAINERS.get(
-            path.suffix.lower(), "nut"
-        )  # segments of a GIF are lossless video
+        # segments of a GIF are lossless video
+        container = CONTAINERS.get(path.suffix.lower(), "nut")
         self._file = path.open("wb")  # PyAV would leave its own open if the disk is full
         self._container = pyav().open(self._file, "w", format=container)
         self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)

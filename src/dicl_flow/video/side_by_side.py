@@ -1,4 +1,4 @@
-"""Segments of a video that are encoded side by side, each by a thread of its own."""
+"""Segments of a video that are encoded side by side, one thread for each."""
 
 from collections import deque
 from collections.abc import Callable
