@@ -1,16 +1,18 @@
 """Frames per second from video to video.
 
-    python benchmarks/video_speed.py [1920x1080 [600 [fast]]]      # WIDTHxHEIGHT, flows, backend
+    python benchmarks/video_speed.py [1920x1080 [600 [fast [4 16 …]]]]
+                                     # WIDTHxHEIGHT, flows, backend, segments encoded at once
 
-Decodes and encodes with OpenCV (MPEG-4), so PyAV is not needed. OpenCV's encoder uses one core, so
-segments of the video are encoded in parallel. Prints the speed of decoding alone, of decoding and
-estimating, and of everything; the last line is the end-to-end speed.
+With PyAV, the command `dicl-flow video clip.mp4 -o flow.mp4` is measured: MPEG-4 to H.264. Without
+it, OpenCV decodes, and encodes the same segments in the same threads, as MPEG-4; they are not
+joined. Prints the speed of decoding alone, of decoding and estimating, of that and drawing, and of
+everything; the last line is the end-to-end speed with as many segments at once as there are cores.
 """
 
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -20,61 +22,62 @@ import numpy as np
 import torch
 
 import dicl_flow
-from dicl_flow.video import Checkpoint, PictureVideo, Selection, ahead, estimate_flows, run
+from dicl_flow.estimation.compute import usable_cores
+from dicl_flow.video import (
+    CODINGS,
+    Checkpoint,
+    PictureVideo,
+    Selection,
+    ahead,
+    estimate_flows,
+    open_source,
+    run,
+)
+from dicl_flow.video.encoding import Segment
 from dicl_flow.video.sources import capture
 
 width, height = map(int, (sys.argv[1] if len(sys.argv) > 1 else "1920x1080").split("x"))
 count = int(sys.argv[2]) if len(sys.argv) > 2 else 600
 backend = sys.argv[3] if len(sys.argv) > 3 else "fast"
+PYAV = find_spec("av") is not None
 
 
-def encode(path, pictures, rate=30.0):
-    size, code = pictures[0].shape[1::-1], cv2.VideoWriter.fourcc(*"mp4v")
-    writer = cv2.VideoWriter(str(path), code, rate, size)
-    for picture in pictures:
-        writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
-    writer.release()
+class OpenCvSegment:
+    """Encodes with OpenCV, in one thread."""
 
-
-class Segments:
-    """Collects pictures and encodes every `LENGTH` of them as a file, several files in parallel."""
-
-    LENGTH, AT_ONCE = 32, 4
-
-    def __init__(self, path, rate):
-        self.path, self.pictures, self.tasks = path, [], []
-        self.pool = ThreadPoolExecutor(self.AT_ONCE)
+    def __init__(self, path, rate, coding=None):
+        self.path, self.rate, self.writer = path, float(rate), None
 
     def __call__(self, picture, number):
-        """Add a picture."""
-        self.pictures.append(picture)
-        if len(self.pictures) == self.LENGTH:
-            self.flush()
-
-    def flush(self):
-        """Encode the collected pictures; wait if too many segments are being encoded."""
-        if len(self.tasks) >= self.AT_ONCE:
-            self.tasks[-self.AT_ONCE].result()
-        number = len(self.tasks)  # the first one has the given name
-        path = self.path.with_stem(f"{self.path.stem}_{number}") if number else self.path
-        self.tasks.append(self.pool.submit(encode, path, self.pictures))
-        self.pictures = []
+        """Encode a picture."""
+        if self.writer is None:
+            size, code = picture.shape[1::-1], cv2.VideoWriter.fourcc(*"mp4v")
+            self.writer = cv2.VideoWriter(str(self.path), code, self.rate, size)
+        self.writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
 
     def close(self):
-        """Finish the files."""
-        if self.pictures:
-            self.flush()
-        for task in self.tasks:
-            task.result()
+        """Finish the file."""
+        self.writer.release()
 
 
-class OneVideo(PictureVideo):
-    """A video whose segments are files of the encoder; they are not joined."""
+class Nothing:
+    """Leaves the pictures in memory."""
 
-    piece = 1 << 40
+    def __init__(self, path, rate, coding):
+        path.touch()
+
+    def __call__(self, picture, number):
+        """Encode nothing."""
+
+    def close(self):
+        """Write nothing."""
+
+
+class Parts(PictureVideo):
+    """A video whose segments are not joined."""
 
     def finish(self):
-        """Leave the segments where they are; the temporary folder is removed."""
+        """Leave them; the temporary folder is removed."""
         return self.output
 
 
@@ -84,21 +87,30 @@ def make_clip(path):
     coarse = generator.integers(0, 256, (height // 12 + 20, width // 12 + 40, 3), np.uint8)
     texture = cv2.resize(coarse, None, fx=16, fy=16, interpolation=cv2.INTER_CUBIC)
     corners = [[int(100 + 90 * np.sin(n / s)) for s in (31, 23)] for n in range(count + 1)]
-    encode(path, [texture[y : y + height, x : x + width] for y, x in corners])
+    encode = OpenCvSegment(path, 30)
+    for number, (y, x) in enumerate(corners):
+        encode(np.ascontiguousarray(texture[y : y + height, x : x + width]), number)
+    encode.close()
+
+
+def source():
+    return open_source(str(clip)) if PYAV else capture(str(clip), live=False)
 
 
 def frames():
-    return ahead(Selection().frames(capture(str(clip), live=False)))
+    return ahead(Selection().frames(source()))
 
 
-def everything(output):
-    checkpoint, numbers = Checkpoint(output, {}, restart=True), []
-    writer = OneVideo(output, checkpoint.folder, Fraction(30), ["wheel"], encoder=Segments)
-    source = capture(str(clip), live=False)
-    run(
-        *(source, Selection(), sequence, [writer], checkpoint),
-        lambda flow: numbers.append(flow.frame.number) is None,
-    )
+def everything(kind, encoder, at_once):
+    sequence.restart()
+    output, numbers = Path(folder) / "out.mp4", []
+    coding = CODINGS[".mp4"]._replace(at_once=at_once)
+    with Checkpoint(output, {}, restart=True) as checkpoint:
+        how = (Fraction(30), ["wheel"], None, coding, encoder)
+        run(
+            *(source(), Selection(), sequence, [kind(output, checkpoint.folder, *how)], checkpoint),
+            lambda flow: numbers.append(flow.frame.number) is None,
+        )
     return numbers
 
 
@@ -107,7 +119,7 @@ def clock(name, work):
     number = len(list(work()))
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    print(f"{name:<22}{number / (perf_counter() - start):8.1f} frames/s", flush=True)
+    print(f"{name:<32}{number / (perf_counter() - start):8.1f} frames/s", flush=True)
 
 
 def estimate():
@@ -119,11 +131,15 @@ with tempfile.TemporaryDirectory() as folder:
     make_clip(clip)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     sequence = dicl_flow.FlowSequence(dicl_flow.load(device=device, backend=backend))
-    print(f"{width}x{height}, {count} flows, {device}, {sequence.estimator.precision}")
+    library = "PyAV, H.264" if PYAV else "OpenCV, MPEG-4, not joined"
+    print(f"{width}x{height}, {count} flows, {device}, {sequence.estimator.precision}, {library}")
     for frame in islice(frames(), 3):  # record, compile, choose
         sequence.advance(frame.image)
     sequence.restart()
     clock("decode", lambda: (frame.number for frame in frames()))
     clock("decode, estimate", estimate)
-    sequence.restart()
-    clock("end to end", lambda: everything(Path(folder) / "out.mp4"))
+    clock("decode, estimate, draw", lambda: everything(Parts, Nothing, 1))
+    kind, encoder = (PictureVideo, Segment) if PYAV else (Parts, OpenCvSegment)
+    for at_once in [*map(int, sys.argv[4:]), usable_cores()]:
+        name = f"end to end, {at_once} segments at once"
+        clock(name, lambda at_once=at_once: everything(kind, encoder, at_once))

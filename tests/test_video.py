@@ -177,6 +177,16 @@ def test_more_flows_than_a_segment_holds(video, clip, tmp_path, monkeypatch):
         assert container.streams.video[0].average_rate == 10
 
 
+def test_another_encoder_by_its_name(video, clip, tmp_path):
+    assert video(clip, "-o", tmp_path / "out.mp4", "--encoder", "mpeg4:g=1")[0] == 0
+    with av.open(str(tmp_path / "out.mp4")) as container:
+        assert container.streams.video[0].codec_context.name == "mpeg4"
+        assert all(packet.is_keyframe for packet in container.demux(video=0) if packet.size)
+    code, _, error = video(clip, "-o", tmp_path / "flows", "--encoder", "mpeg4")
+    assert code == 2
+    assert "--encoder is for a video" in error
+
+
 def test_a_phone_held_upright(tmp_path):
     upright = write_video(tmp_path / "phone.mp4", FRAMES, 10, "libx264", "yuv420p", rotation=90)
     shot = next(open_source(str(upright)).shots())

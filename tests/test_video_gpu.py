@@ -11,6 +11,7 @@ from dicl_flow import FlowSequence, load
 from dicl_flow.accelerated.inference import Graphs
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video import flow_colors
+from dicl_flow.video.threads import arriving
 
 pytestmark = [
     pytest.mark.gpu,
@@ -52,6 +53,23 @@ def test_an_answer_outlives_the_next_frame():
     kept = answers[1].clone()
     sequence.advance(FRAMES[2])
     assert torch.equal(answers[1], kept)
+
+
+def test_copies_that_are_not_waited_for_are_those_that_are():
+    frames, _ = fake_trees.moving_frames(24, (180, 320))
+    sequence = FlowSequence(load(device="cuda", precision="fp16", backend="fast"))
+
+    def answers(wait):
+        sequence.restart()
+        coming = []
+        for frame in frames:
+            answer = sequence.advance(frame.copy())
+            coming += [] if answer is None else [arriving(answer)]
+            if wait:
+                torch.cuda.synchronize()
+        return np.stack([arrived() for arrived in coming])
+
+    np.testing.assert_allclose(answers(wait=False), answers(wait=True), atol=0.01)
 
 
 def test_colours_on_the_device_are_those_of_the_picture():

@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
 from ..estimation.sequence import FlowSequence
 from ..files import Array
-from ..video.threads import Behind, ahead
+from ..video.threads import Behind, ahead, arriving
 from .claims import Claim
 from .decoding import Decoder, Pair
 from .job import Job
@@ -229,18 +229,7 @@ _Arriving = Callable[[], Array]
 
 
 def _sent(tensor: Tensor | None) -> _Arriving | None:
-    """Start to copy a tensor to the host; the device goes ahead with the next pair."""
-    if tensor is None or not tensor.is_cuda:
-        return None if tensor is None else tensor.cpu().numpy
-    with torch.cuda.device(tensor.device):
-        host, arrived = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
-        arrived.record()
-
-    def wait() -> Array:
-        arrived.synchronize()
-        return host.numpy()
-
-    return wait
+    return None if tensor is None else arriving(tensor)
 
 
 def run_segment(worker: Worker, segment: Segment, *, again: bool = False) -> Outcome:

@@ -40,6 +40,7 @@ def interpolate(
         float | None,
         typer.Option(min=0.01, max=480, help="Of a clip: rate to write; default: its own."),
     ] = None,
+    encoder: options.Encoder = None,
     start: Annotated[str | None, typer.Option(help="Of a clip: first frame, 120 or 3.5s.")] = None,
     end: Annotated[str | None, typer.Option(help="Of a clip: frame to stop before.")] = None,
     on_error: Annotated[
@@ -82,10 +83,12 @@ def interpolate(
             )
         part = (start, end, on_error or "stop")
         summary = slow_motion(
-            inputs[0], output, factor, fps, part, network, restart=restart, quiet=quiet
+            *(inputs[0], output, factor, fps, encoder, part, network),
+            restart=restart,
+            quiet=quiet,
         )
     else:
-        of_clips = {"factor": factor, "fps": fps, "start": start, "end": end}
+        of_clips = {"factor": factor, "fps": fps, "encoder": encoder, "start": start, "end": end}
         of_clips |= {"on-error": on_error, "restart": restart or None}
         for name, given in of_clips.items():
             if given is not None:

@@ -92,6 +92,13 @@ FlowFormat = Annotated[
         "--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png, exr …"
     ),
 ]
+Encoder = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[:KEY=VALUE…]",
+        help="FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
+    ),
+]
 Maximum = Annotated[
     float | None,
     typer.Option(

@@ -30,6 +30,7 @@ def slow_motion(
     output: Path,
     factor: int,
     fps: float | None,
+    encoder: str | None,
     part: tuple[str | None, str | None, str],
     network: Network,
     *,
@@ -56,6 +57,7 @@ def slow_motion(
         SlowMotionFrames,
         check_rate,
         exact_rate,
+        find_coding,
         open_source,
         stamp,
     )
@@ -66,6 +68,7 @@ def slow_motion(
         Moment.parse("--start", start), Moment.parse("--end", end), on_error=on_error
     )
     folder = _check(output, clip, network.weights)
+    coding = None if folder and encoder is None else find_coding(output, encoder)
     source = open_source(clip, keep_depth=folder)
     _refuse(source)
     refuse_inputs([output], folders_of(source.files))
@@ -75,15 +78,16 @@ def slow_motion(
     settings = {
         "input": source.stamp,
         "output": [output.resolve()],
-        **{"factor": factor, "fps": fps, "start": start, "end": end, "quality": network.quality},
+        **{"factor": factor, "fps": fps, "encoder": encoder, "start": start, "end": end},
+        "quality": network.quality,
         "weights": stamp(resolve(network.weights)),
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},
     }
     made: list[Writer] = []
 
     def writers(parts: Path) -> "list[Writer]":
-        slow = SlowMotion(output, parts, exact_rate(rate), factor)
-        made.append(SlowMotionFrames(output, factor) if folder else slow)
+        rest = (parts, exact_rate(rate), factor, coding)
+        made.append(SlowMotionFrames(output, factor) if folder else SlowMotion(output, *rest))
         return made
 
     files = selection.chosen(source.files)

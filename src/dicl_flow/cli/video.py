@@ -61,6 +61,7 @@ def video(
     fps: Annotated[
         float | None, typer.Option(min=0.01, max=480, help="Rate of a written video.")
     ] = None,
+    encoder: options.Encoder = None,
     on_error: Annotated[str, typer.Option(help="At a broken frame: stop, or skip it.")] = "stop",
     restart: Annotated[
         bool, typer.Option("--restart", help="Start from scratch instead of resuming.")
@@ -121,7 +122,8 @@ def video(
     selection = Selection(
         Moment.parse("--start", start), Moment.parse("--end", end), stride, scale, on_error
     )
-    wanted = Outputs(tuple(output), stats, show, file_format, backward, occlusion, maximum)
+    both = (backward, occlusion)
+    wanted = Outputs(tuple(output), stats, show, file_format, *both, maximum, encoder)
     kinds = wanted.kinds
     check_outputs(
         [stats, *(path for path, kind in kinds.items() if kind != "folder")],
@@ -141,7 +143,8 @@ def video(
         "input": source.stamp,
         "output": [path.resolve() for path in [*output, *([stats] if stats else [])]],
         **{"show": show, "format": file_format, "start": start, "end": end, "stride": stride},
-        **{"scale": scale, "fps": fps, "max": maximum, "weights": stamp(resolve(weights))},
+        **{"scale": scale, "fps": fps, "encoder": encoder, "max": maximum},
+        "weights": stamp(resolve(weights)),
         **{"backward": backward, "occlusion": occlusion, "min_confidence": min_confidence},
         **{"cuts": cuts, "quality": quality, "full_size": full_size},
         **{name: str(getattr(estimator, name)) for name in ("device", "precision", "backend")},

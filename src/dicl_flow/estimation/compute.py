@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from ..accelerated.inference import available_bytes
+from ..accelerated.inference import usable_cores as usable_cores
 from ..errors import InputError, unknown_name
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

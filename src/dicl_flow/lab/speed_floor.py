@@ -61,6 +61,8 @@ def floor_seconds(work: Work, rates: tuple[float, float], dtype: torch.dtype) ->
 def machine_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
     """Measure operations per second of a matrix product and bytes per second of a copy."""
     side, mebibytes = _PROBES.get(device.type, (1024, 64))
+    if device.type == "cpu" and dtype == torch.float16:
+        dtype = torch.float32  # most layers; torch takes seconds for such a product of float16
     matrix = torch.randn(side, side, device=device).to(dtype)
     source = torch.empty(mebibytes << 20, dtype=torch.uint8, device=device)
     product = median_seconds(lambda: matrix @ matrix, device, repeats=10)

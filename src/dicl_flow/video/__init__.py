@@ -2,6 +2,7 @@
 
 from .checkpoint import Checkpoint, State
 from .cuts import CUTS
+from .encoders import find_coding
 from .encoding import CODINGS, STILL_RATE, check_rate, exact_rate
 from .flows import FrameFlow, estimate_flows, settle_cuts
 from .frames import Frame, Moment, Selection
@@ -41,6 +42,7 @@ __all__ = [
     "check_rate",
     "estimate_flows",
     "exact_rate",
+    "find_coding",
     "flow_colors",
     "open_source",
     "output_kind",

@@ -21,15 +21,17 @@ class Coding(NamedTuple):
     codec: str
     pixels: str
     options: dict[str, str]
+    at_once: int | None = None
+    """How many segments; None: one for each core."""
 
 
-_H264 = Coding("libx264", "yuv420p", {"preset": "veryfast", "crf": "18", "bf": "0"})
+_H264 = Coding("libx264", "yuv420p", {"preset": "veryfast", "crf": "18"})
 _VP9_OPTIONS = {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"}
 _VP9 = Coding("libvpx-vp9", "yuv420p", _VP9_OPTIONS)
 _LOSSLESS = Coding("ffv1", "bgr0", {})
 CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9, ".gif": _LOSSLESS}
 """How segments are encoded, by the suffix of the video; a GIF is made from them at the end."""
-_CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
+CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
 
 
 class Encoder(Protocol):
@@ -43,22 +45,26 @@ class Encoder(Protocol):
 
 
 class Segment:
-    """A short, complete video; its file has the suffix of the output."""
+    """A short, complete video; its file has the suffix of the output.
 
-    def __init__(self, path: Path, rate: Fraction) -> None:
-        suffix = path.suffix.lower()
-        coding = CODINGS[suffix]
-        container = _CONTAINERS.get(suffix, "nut")  # segments of a GIF are lossless video
+    One thread encodes it: others encode other segments, and its bytes do not depend on the cores.
+    """
+
+    def __init__(self, path: Path, rate: Fraction, coding: Coding) -> None:
+        # segments of a GIF are lossless video
+        container = CONTAINERS.get(path.suffix.lower(), "nut")
         self._file = path.open("wb")  # PyAV would leave its own open if the disk is full
         self._container = pyav().open(self._file, "w", format=container)
         self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)
         self._stream.pix_fmt = coding.pixels
         self._stream.codec_context.time_base = 1 / rate
+        self._stream.codec_context.thread_count = 1
+        self._stream.codec_context.max_b_frames = 0  # so that packets are in the order of pictures
         self._begun = False
 
     def __call__(self, picture: Array, number: int) -> None:
         """Encode a picture."""
-        frame = pyav().VideoFrame.from_ndarray(picture, format="rgb24")
+        frame = pyav().VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), "rgb24")
         if not self._begun:
             self._stream.height, self._stream.width = picture.shape[:2]
             self._begun = True
@@ -97,7 +103,7 @@ def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) ->
     if suffix.lower() == ".gif":
         _write_gif(segments, output, rate)
     else:
-        _copy_packets(segments, output, _CONTAINERS[suffix.lower()], rate)
+        _copy_packets(segments, output, CONTAINERS[suffix.lower()], rate)
 
 
 def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: Fraction) -> None:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from fractions import Fraction
 from pathlib import Path
 
@@ -9,33 +10,43 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..files import Array, naming, replacing, to_uint8
+from ..estimation.compute import usable_cores
+from ..files import Array, replacing
 from ..pictures.visualize import CALMEST
-from .encoding import Encoder, Segment, check_rate, even, join
+from .encoding import CODINGS, Coding, Encoder, Segment, check_rate, join
 from .flows import FrameFlow
 from .panels import draw
-from .writers import Writer
+from .side_by_side import SideBySide
+from .writers import Prepared, Writer
 
 _FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
 
 
 class Movie(Writer):
-    """A video of numbered pictures; where a number is missing, the one before is shown longer."""
+    """A video of numbered pictures; where a number is missing, the one before is shown longer.
 
-    piece = 64
+    Each piece is a segment. As many are encoded side by side as there are cores, so they are short.
+    """
+
+    piece = 16
 
     def __init__(
         self,
         output: Path,
         parts: Path,
         rate: Fraction,
-        encoder: Callable[[Path, Fraction], Encoder] = Segment,
+        coding: Coding | None = None,
+        encoder: Callable[[Path, Fraction, Coding], Encoder] = Segment,
     ) -> None:
         super().__init__()
         check_rate(output, float(rate))
         self.output, self.rate = output, rate
-        self._parts, self._encoder = parts, encoder
-        self._segment: Encoder | None = None
+        self._parts = parts
+        coding = coding or CODINGS[output.suffix.lower()]
+        self._segments = SideBySide(
+            output, lambda path: encoder(path, rate, coding), coding.at_once or usable_cores()
+        )
+        self._first: int | None = None  # picture of the open segment
         self._next = 0  # flow
 
     def resume(self, done: int) -> None:
@@ -46,24 +57,28 @@ class Movie(Writer):
                 path.unlink()
 
     def add(self, picture: Array, number: int) -> None:
-        """Encode a picture."""
+        """Encode a picture, in another thread."""
         self._check_size(picture)
-        if self._segment is None:
+        if self._first is None:
             self._first = number
-            self._segment = self._encoder(self._path("open_"), self.rate)
-        with naming(self.output):
-            self._segment(even(to_uint8(picture)), number - self._first)
+            name = f"{number:09d}{self.output.suffix}"
+            self._segments.begin(self._parts / f"open_{name}", self._parts / name)
+        self._segments.add(picture, number - self._first)
 
-    def commit(self) -> None:
-        """Close the segment."""
-        if self._segment is not None:
-            with naming(self.output):
-                self._segment.close()
-            self._path("open_").replace(self._path())
-            self._segment = None
+    def commit(self) -> "Future[None] | None":
+        """End the segment."""
+        if self._first is None:
+            return None
+        self._first = None
+        return self._segments.end()
+
+    def stop(self) -> None:
+        """Abandon segments that are not complete."""
+        self._segments.stop()
 
     def finish(self) -> Path:
         """Join the segments."""
+        self._segments.finish()
         segments = sorted(self._parts.glob(f"*{self.output.suffix}"))
         with replacing(self.output) as temporary:
             join(segments, temporary, self.output.suffix, self.rate)
@@ -72,9 +87,6 @@ class Movie(Writer):
     def _first_picture(self, flow: int) -> int:
         """The number of the first picture of a flow."""
         return flow
-
-    def _path(self, prefix: str = "") -> Path:
-        return self._parts / f"{prefix}{self._first:09d}{self.output.suffix}"
 
     def _check_size(self, picture: Array) -> None:
         height, width = picture.shape[:2]
@@ -102,15 +114,16 @@ class PictureVideo(Movie):
         rate: Fraction,
         panels: Sequence[str],
         maximum: float | None = None,
-        encoder: Callable[[Path, Fraction], Encoder] = Segment,
+        coding: Coding | None = None,
+        encoder: Callable[[Path, Fraction, Coding], Encoder] = Segment,
     ) -> None:
-        super().__init__(output, parts, rate, encoder)
+        super().__init__(output, parts, rate, coding, encoder)
         self.panels, self.maximum = panels, maximum
         self._scale: Tensor | None = None
         self._scales: deque[Tensor] = deque()  # of pictures that are not written yet
         self._shown: Tensor | None = None  # that of the last picture written
 
-    def prepare(self, flow: FrameFlow) -> Array:
+    def prepare(self, flow: FrameFlow) -> Prepared:
         """Draw a flow."""
         maximum = self._maximum(flow.flow)
         self._scales.append(maximum)
@@ -123,11 +136,11 @@ class PictureVideo(Movie):
             self._shown = self._scales.popleft()
         self._next += 1
 
-    def commit(self) -> None:
-        """Close the segment."""
-        super().commit()
+    def commit(self) -> "Future[None] | None":
+        """End the segment."""
         if self._shown is not None:  # not the scale of the last one drawn, which is ahead
             self.memory["scale"] = float(self._shown)
+        return super().commit()
 
     def _maximum(self, flow: Tensor) -> Tensor:
         """The motion with full colour in px, as a tensor, so that the device is not waited for."""

@@ -1,12 +1,14 @@
 """What a video is turned into: outputs by their names, and the writers that make them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ..data.video_frames import pyav
 from ..errors import InputError, unknown_name
 from ..files import FLOW_SUFFIXES, check_flow_name
-from .encoding import CODINGS, exact_rate
+from .encoders import find_coding
+from .encoding import CODINGS, Coding, exact_rate
 from .movies import PictureVideo
 from .panels import parse_panels
 from .statistics import StatisticsTable
@@ -45,19 +47,22 @@ class Outputs:
     """Write masks of hidden pixels, to a folder."""
     max: float | None = None
     """The length in px that gets full colour; None: the longest vector."""
+    encoder: str | None = None
+    """FFmpeg's name of the encoder of a video, with options (`find_coding`)."""
 
     def __post_init__(self) -> None:
         if len(set(self.kinds.values())) < len(self.paths):
             raise InputError("give one output of a kind: one video, one array, one folder")
         if self.stats is not None and self.stats.suffix.lower() != ".csv":
             raise InputError(f"{self.stats}: the statistics are written as .csv")
-        _ = self.panels  # refuses unknown pictures
+        _ = self.panels, self.coding  # refuse unknown pictures and encoders
         if self.max is not None and not self.max > 0:
             raise InputError(f"`max` must be positive, got {self.max:g}")
         if self.format is not None and f".{self.format}" not in FLOW_SUFFIXES:
             raise unknown_name("`format`", self.format, [suffix[1:] for suffix in FLOW_SUFFIXES])
         check_flow_name(self.suffix)
         self._refuse("show", self.show is not None, "video")
+        self._refuse("encoder", self.encoder is not None, "video")
         self._refuse("format", self.format is not None, "folder")
         self._refuse("backward", self.backward, "folder", "array")
         hint = "; a video has `show='occlusion'`"
@@ -78,6 +83,12 @@ class Outputs:
         """The names of the pictures of a video."""
         return parse_panels("wheel" if self.show is None else self.show)
 
+    @cached_property
+    def coding(self) -> Coding | None:
+        """How the video is encoded, if there is one."""
+        videos = [path for path, kind in self.kinds.items() if kind == "video"]
+        return find_coding(videos[0], self.encoder) if videos else None
+
     @property
     def suffix(self) -> str:
         """The ending of the files in a folder."""
@@ -97,7 +108,8 @@ class Outputs:
                 return FlowFiles(path, self.suffix, **both)
             if kind == "array":
                 return FlowStack(path, parts, backward=self.backward)
-            return PictureVideo(path, parts, exact_rate(rate), self.panels, self.max)
+            rest = (exact_rate(rate), self.panels, self.max, self.coding)
+            return PictureVideo(path, parts, *rest)
 
         made = [make(path, kind) for path, kind in self.kinds.items()]
         return [*made, *([StatisticsTable(self.stats, parts)] if self.stats else [])]

@@ -1,7 +1,7 @@
 """Pictures of the flows of a video, drawn on the device if that is faster."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, isqrt
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..estimation.warping import warp
 from ..files import Array
 from ..pictures.visualize import OUT_OF_RANGE, color_wheel, confidence_to_grey, draw_arrows, tint
 from .flows import FrameFlow
+from .threads import arriving
 
 
 def flow_colors(flow: Tensor, maximum: float | Tensor) -> Tensor:
@@ -45,12 +46,12 @@ def _frame(flow: FrameFlow, maximum: Tensor) -> Array:
     return flow.images[0]
 
 
-def _wheel_picture(flow: FrameFlow, maximum: Tensor) -> Array:
-    return flow_colors(flow.flow, maximum).cpu().numpy()
+def _wheel_picture(flow: FrameFlow, maximum: Tensor) -> Tensor:
+    return flow_colors(flow.flow, maximum)
 
 
 def _overlay(flow: FrameFlow, maximum: Tensor) -> Array:
-    return tint(flow.images[0], _wheel_picture(flow, maximum))
+    return tint(flow.images[0], _wheel_picture(flow, maximum).cpu().numpy())
 
 
 def _arrows(flow: FrameFlow, maximum: Tensor) -> Array:
@@ -66,7 +67,7 @@ def _occlusion(flow: FrameFlow, maximum: Tensor) -> Array:
     return np.dstack([confidence_to_grey(np.asarray(flow.result.occlusion))] * 3)
 
 
-def _difference(flow: FrameFlow, maximum: Tensor) -> Array:
+def _difference(flow: FrameFlow, maximum: Tensor) -> Tensor:
     """Difference of frame 1 and frame 2 warped by the flow; black where the flow leads outside."""
     first, second = (
         torch.from_numpy(image).to(flow.flow.device).permute(2, 0, 1)[None].float()
@@ -75,10 +76,10 @@ def _difference(flow: FrameFlow, maximum: Tensor) -> Array:
     inside = torch.ones_like(second[:, :1])
     warped, inside = warp(torch.cat([second, inside], 1), flow.flow[None]).split([3, 1], 1)
     difference = (warped - first).abs() * (inside > 0.999)
-    return difference[0].byte().permute(1, 2, 0).cpu().numpy()
+    return difference[0].byte().permute(1, 2, 0).contiguous()
 
 
-PANELS: dict[str, Callable[[FrameFlow, Tensor], Array]] = {
+PANELS: dict[str, Callable[[FrameFlow, Tensor], Array | Tensor]] = {
     "frame": _frame,
     "wheel": _wheel_picture,
     "overlay": _overlay,
@@ -100,11 +101,17 @@ def parse_panels(text: str) -> tuple[str, ...]:
     return names
 
 
-def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Array:
-    """Draw all panels on one (H, W, 3) picture: two side by side, four as 2x2."""
-    pictures = [PANELS[name](flow, maximum) for name in panels]
+def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Callable[[], Array]:
+    """Draw all panels; return a function that waits for them and puts them on one picture."""
+    drawn = [PANELS[name](flow, maximum) for name in panels]
+    return partial(_sheet, [arriving(one) if isinstance(one, Tensor) else one for one in drawn])
+
+
+def _sheet(drawn: Sequence[Array | Callable[[], Array]]) -> Array:
+    """(H, W, 3): two side by side, four as 2x2."""
+    pictures = [picture() if callable(picture) else picture for picture in drawn]
     if len(pictures) == 1:
-        return pictures[0]
+        return pictures[0].copy()  # what arrived from a device lies in memory that is scarce
     columns = isqrt(len(pictures) - 1) + 1
     rows = ceil(len(pictures) / columns)
     pictures += [np.zeros_like(pictures[0])] * (rows * columns - len(pictures))

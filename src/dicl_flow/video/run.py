@@ -1,6 +1,8 @@
 """Process a video from the first frame to the last, or from where the last run stopped."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -9,14 +11,13 @@ from pathlib import Path
 
 from ..errors import InputError, unknown_name
 from ..estimation.sequence import FlowSequence
-from ..files import Array
 from .checkpoint import Checkpoint, State
 from .cuts import CUTS
 from .flows import Flows, FrameFlow, estimate_flows, settle_cuts
 from .frames import Selection
 from .sources import Source
 from .threads import Behind, ahead
-from .writers import Writer
+from .writers import Prepared, Writer
 
 
 def run(
@@ -47,21 +48,23 @@ def run(
     piece, total = lcm(*(writer.piece for writer in writers)), selection.expected_flows(source)
     state, stopped, errors = replace(checkpoint.state), False, list[InputError]()
     new = _new_flows(source, selection, sequence, min_confidence, cuts, state)
-    with closing(new) as flows, Behind() as behind:
-        for flow in _until_error(flows, errors):
-            prepared = [None if flow.problem else writer.prepare(flow) for writer in writers]
-            behind.do(partial(_write, writers, flow, prepared))
-            _count(state, flow, cuts)
-            if state.done % piece == 0:
-                behind.do(partial(_commit, writers, checkpoint, replace(state)))
-            stopped = not watch(flow)
-            on_progress(state.done, total)
-            if stopped:
-                break
-    if not state.done:
-        checkpoint.remove()
-        raise errors[0] if errors else _no_flow(source)
-    _commit(writers, checkpoint, state)
+    with _Output(writers, checkpoint) as output:
+        with closing(new) as flows, Behind() as behind:
+            for flow in _until_error(flows, errors):
+                prepared = [None if flow.problem else writer.prepare(flow) for writer in writers]
+                behind.do(partial(output.write, flow, prepared))
+                _count(state, flow, cuts)
+                if state.done % piece == 0:
+                    behind.do(partial(output.commit, replace(state)))
+                stopped = not watch(flow)
+                on_progress(state.done, total)
+                if stopped:
+                    break
+        if not state.done:
+            checkpoint.remove()
+            raise errors[0] if errors else _no_flow(source)
+        output.commit(state)
+        output.save(wait=True)
     if errors:
         raise errors[0]
     if stopped and not source.live:
@@ -116,15 +119,40 @@ def _resume(writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
         writer.resume(checkpoint.done)
 
 
-def _write(writers: Sequence[Writer], flow: FrameFlow, prepared: list[Array | None]) -> None:
-    for writer, array in zip(writers, prepared, strict=True):
-        writer.write(flow, array)
+class _Output:
+    """All writers of a run; saves how far it is when they have committed."""
 
+    def __init__(self, writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
+        self._writers, self._checkpoint = writers, checkpoint
+        self._waiting: deque[tuple[State, list[Future[None]]]] = deque()
 
-def _commit(writers: Sequence[Writer], checkpoint: Checkpoint, state: State) -> None:
-    for writer in writers:
-        writer.commit()
-    checkpoint.save(replace(state, memory=[writer.memory for writer in writers]))
+    def __enter__(self) -> "_Output":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for writer in self._writers:
+            writer.stop()
+
+    def write(self, flow: FrameFlow, prepared: list[Prepared | None]) -> None:
+        """Write a flow."""
+        for writer, array in zip(self._writers, prepared, strict=True):
+            writer.write(flow, array() if callable(array) else array)
+        self.save()
+
+    def commit(self, state: State) -> None:
+        """Commit all flows so far."""
+        ends = [writer.commit() for writer in self._writers]
+        memory = [dict(writer.memory) for writer in self._writers]
+        self._waiting.append((replace(state, memory=memory), [end for end in ends if end]))
+        self.save()
+
+    def save(self, *, wait: bool = False) -> None:
+        """Save the states whose flows are committed, in order; with `wait`, all."""
+        while self._waiting and (wait or all(end.done() for end in self._waiting[0][1])):
+            state, ends = self._waiting.popleft()
+            for end in ends:
+                end.result()
+            self._checkpoint.save(state)
 
 
 def _until_error(flows: Iterator[FrameFlow], errors: list[InputError]) -> Iterator[FrameFlow]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..estimation.interpolation import interpolate_tensors, to_picture, to_tensor
 from ..files import Array, encode_image, write_files
-from .encoding import Encoder, Segment
+from .encoding import Coding, Encoder, Segment
 from .flows import FrameFlow
 from .movies import Movie
 from .writers import Writer
@@ -49,7 +49,7 @@ def numbered_frames(
 class SlowMotion(Movie):
     """A video with `factor` frames for each frame of the clip except the last."""
 
-    piece = 16
+    piece = 8
 
     def __init__(
         self,
@@ -57,9 +57,10 @@ class SlowMotion(Movie):
         parts: Path,
         rate: Fraction,
         factor: int,
-        encoder: Callable[[Path, Fraction], Encoder] = Segment,
+        coding: Coding | None = None,
+        encoder: Callable[[Path, Fraction, Coding], Encoder] = Segment,
     ) -> None:
-        super().__init__(output, parts, rate, encoder)
+        super().__init__(output, parts, rate, coding, encoder)
         self.factor = factor
 
     def prepare(self, flow: FrameFlow) -> Array:

@@ -11,6 +11,11 @@ from threading import Event, Thread
 from types import TracebackType
 from typing import TypeVar
 
+import torch
+from torch import Tensor
+
+from ..files import Array
+
 Item = TypeVar("Item")
 
 _ROOM = 2  # items queued between two threads
@@ -95,3 +100,21 @@ class Behind:
                     work()
                 except BaseException as error:
                     self._error = error
+
+
+def arriving(tensor: Tensor) -> Callable[[], Array]:
+    """Start to copy a tensor to the host, and return a function that waits for it.
+
+    The device goes ahead with the next pair; the function may be called in another thread.
+    """
+    if not tensor.is_cuda:
+        return tensor.cpu().numpy
+    with torch.cuda.device(tensor.device):
+        host, arrived = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
+        arrived.record()
+
+    def wait() -> Array:
+        arrived.synchronize()
+        return host.numpy()
+
+    return wait

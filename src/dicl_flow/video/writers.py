@@ -2,9 +2,11 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from io import BytesIO
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from ..estimation.result import FlowResult
 from ..files import Array, encode_flow, encode_image, naming, replacing, write_files
 from ..pictures.visualize import confidence_to_grey
 from .flows import FrameFlow
+
+Prepared: TypeAlias = Array | Callable[[], Array]
+"""An array to write, or a function that waits until it has arrived from the device."""
 
 _BACKWARD, _OCCLUSION = "_backward", "_occlusion"  # suffixes of a frame's name
 
@@ -33,7 +38,7 @@ class Writer:
     def resume(self, done: int) -> None:
         """Prepare for flow number `done`; remove output of it and of later ones."""
 
-    def prepare(self, flow: FrameFlow) -> Array:
+    def prepare(self, flow: FrameFlow) -> Prepared:
         """Return the array to write for a flow: (H, W, 2)."""
         return flow.result.flow
 
@@ -41,8 +46,12 @@ class Writer:
         """Write the prepared array of the next flow; None if a frame is broken."""
         raise NotImplementedError
 
-    def commit(self) -> None:
-        """Make what was written survive a kill."""
+    def commit(self) -> "Future[None] | None":
+        """Make what was written survive a kill; what takes longer tells when that is so."""
+        return None
+
+    def stop(self) -> None:
+        """Abandon what is not committed: the run ends early."""
 
     def finish(self) -> Path:
         """Move the output to its destination, and return that."""

@@ -1,7 +1,7 @@
 """The accelerated version of the plain network for inference: backend "fast"."""
 
 from . import processor
-from .cores import limit_threads
+from .cores import limit_threads, usable_cores
 from .folded_network import AcceleratedDiclFlow
 from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
@@ -21,5 +21,6 @@ __all__ = [
     "limit_threads",
     "network_bytes",
     "processor",
+    "usable_cores",
     "warn_if_emulated",
 ]
