@@ -1,7 +1,7 @@
 """The matching net's first layer in training, factored both ways: no pair is ever written.
 
-Forward, see `first_layer.py`. Backward, with g_u(p) the gradient at pixel p for displacement u, each
-tap t of the window has two sums over all displacements, where both p and p+t are in the image:
+Forward, see `first_layer.py`. Backward, with g_u(p) the gradient at pixel p for displacement u,
+each tap t of the window has two sums over all displacements, where p and p+t are in the image:
 
     sum1_t(p+t) = Σ g_u(p)   where F2(p+t+u) is visible
     sum2_t(q+t) = Σ g_u(p)   of p = q-u

@@ -68,10 +68,10 @@ class ScoreConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in, H, W) -> (B, 1, H, W)."""
-        from ..kernels.score_layer import score_layer
+        from ..kernels.last_layer import last_layer
 
         assert self.bias is not None
-        return score_layer(x.contiguous(memory_format=torch.channels_last), self.weight, self.bias)
+        return last_layer(x.contiguous(memory_format=torch.channels_last), self.weight, self.bias)
 
 
 _ACCELERATED: dict[type[nn.Module], type[nn.Module]] = {

@@ -90,7 +90,7 @@ def _backward(
     tl.store(target, total, column < channels)
 
 
-class _ScoreLayer(torch.autograd.Function):
+class _LastLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         taps = weight.to(x.dtype).permute(0, 2, 3, 1).reshape(9, -1)  # as autocast would round
@@ -128,7 +128,7 @@ def _shape(x: Tensor) -> dict[str, int]:
     return {"channels": x.shape[1], "columns": columns, "num_warps": _WARPS}
 
 
-def score_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def last_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(B, C, H, W), channels last -> (B, 1, H, W); `weight` is (1, C, 3, 3), `bias` (1,)."""
     check(x)
-    return _ScoreLayer.apply(x, weight, bias)
+    return _LastLayer.apply(x, weight, bias)
