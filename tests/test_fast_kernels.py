@@ -22,7 +22,6 @@ from dicl_flow.accelerated.kernels import (  # noqa: E402
     answer,
     extremes,
     first_layer,
-    score_layers,
 )
 from dicl_flow.accelerated.kernels.context_input import context_input  # noqa: E402
 from dicl_flow.accelerated.kernels.image_layer import image_layer  # noqa: E402
@@ -65,18 +64,16 @@ def add_up(patches):
 
 
 SCORE_CASES = [
-    (torch.float32, 3e-5, (24, 12), False),
-    (torch.float16, 3e-3, (24, 12), False),
-    (torch.float16, 3e-3, (24, 12), True),
-    (torch.float16, 3e-3, (64, 32), True),
+    (torch.float32, 3e-5, (24, 12)),
+    (torch.float16, 3e-3, (24, 12)),
+    (torch.float16, 3e-3, (64, 32)),
 ]
 if DEVICE == "cuda":  # the interpreter multiplies no bfloat16
-    SCORE_CASES += [(torch.bfloat16, 2e-2, (64, 32), keeps) for keeps in (False, True)]
+    SCORE_CASES += [(torch.bfloat16, 2e-2, (64, 32))]
 
 
-@pytest.mark.parametrize(("dtype", "rounding", "widths", "keeps"), SCORE_CASES)
-def test_score_patches_add_up_to_the_last_two_layers(dtype, rounding, widths, keeps, monkeypatch):
-    monkeypatch.setattr(score_layers, "_keeps", lambda x: keeps)
+@pytest.mark.parametrize(("dtype", "rounding", "widths"), SCORE_CASES)
+def test_score_patches_add_up_to_the_last_two_layers(dtype, rounding, widths):
     torch.manual_seed(0)
     net = MatchingNet(8)
     net[-2], net[-1] = ConvBlock(*widths, up=True), torch.nn.Conv2d(widths[1], 1, 3, padding=1)

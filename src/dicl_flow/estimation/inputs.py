@@ -92,15 +92,8 @@ def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
         )
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if array.dtype == np.uint8:  # bytes are the least to copy
-        tensor = _sent(tensor, torch.device(device))
+        tensor = tensor.to(device)
     return _from_tensor(tensor.movedim(-1, -3).contiguous())
-
-
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device; to CUDA while it computes, where an ordinary copy would wait for it."""
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
 
 
 def _from_tensor(tensor: Tensor) -> Tensor:

@@ -11,8 +11,10 @@ from ...errors import InputError
 from .winograd import dtype_of_most
 
 _AT_ONCE = {"cpu": 8 << 20}  # bytes of the first layer that stay in the processor's cache
-# Elsewhere more at once is faster: at least these bytes and this number of displacements.
-_AT_ONCE_ELSEWHERE, _AT_LEAST = 160 << 20, 7
+# Elsewhere more at once is faster: at least these bytes and this number of displacements, but no
+# more than these shares of a limit or of the device's memory.
+_AT_ONCE_ELSEWHERE, _AT_LEAST = 160 << 20, 17
+_SHARE_OF_LIMIT, _SHARE_OF_DEVICE = 1 / 7, 1 / 16
 # Measured at the peak of the network, for each pixel of a pair: bytes whatever the precision,
 # and numbers in that precision.
 _FAST = {"cuda": (0, 200), "cpu": (310, 45)}
@@ -24,10 +26,13 @@ _HEADROOM = 0.8  # of what is free
 
 def displacements_at_once(first_layer: Tensor, memory_limit: int | None) -> int:
     """How many displacements the matching net computes together, by the size of one of them."""
-    size = first_layer.numel() * first_layer.element_size()
-    budget = _AT_ONCE.get(first_layer.device.type, max(_AT_ONCE_ELSEWHERE, _AT_LEAST * size))
+    size, device = first_layer.numel() * first_layer.element_size(), first_layer.device
+    budget = _AT_ONCE.get(device.type, max(_AT_ONCE_ELSEWHERE, _AT_LEAST * size))
     if memory_limit is not None:
-        budget = min(budget, memory_limit // 4)
+        budget = min(budget, int(_SHARE_OF_LIMIT * memory_limit))
+    elif device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        budget = min(budget, int(_SHARE_OF_DEVICE * total))
     return max(1, budget // size)
 
 

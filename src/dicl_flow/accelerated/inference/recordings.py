@@ -8,8 +8,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from .settings import cudnn_flags
-
 _WARM_UP = 2  # eager runs before the recording: cuDNN chooses
 # CUDA records one graph of a process at a time; a network keeps parts of the pair it is at.
 _not_replaying = Lock()
@@ -76,9 +74,7 @@ class Graphs:
     def _first(self, inputs: tuple[Tensor, ...]) -> Tensor:
         from ..kernels.launching import compiling
 
-        # what cuDNN has used once for a shape it keeps, but for each of these settings apart: the
-        # guess of the first call does not last; it restricts backward passes only
-        with _not_replaying, cudnn_flags(deterministic=True):
+        with _not_replaying:
             if not self._seen:
                 with compiling():  # all kernels at the same time, not each when it is reached
                     self._compute(*inputs)
@@ -106,7 +102,7 @@ class Graphs:
         mine = tuple(tensor.clone() for tensor in inputs)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), cudnn_flags(benchmark=True):
+        with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
                 self._compute(*mine)
         torch.cuda.current_stream().wait_stream(stream)

@@ -25,7 +25,7 @@ def exact_float32() -> AbstractContextManager[None]:
     Without TF32, what cuDNN uses unless it times its algorithms can be ten times slower than the
     best of them, and far less exact: on an H200 it moved flows by 0.1 px in the mean.
     """
-    return cudnn_flags(allow_tf32=False, benchmark=True, deterministic=False)
+    return cudnn_flags(allow_tf32=False, benchmark=True)
 
 
 def has_bf16(device: torch.device) -> bool:

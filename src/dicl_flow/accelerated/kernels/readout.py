@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .launching import kernel
 
-_ROWS, _WARPS = 32, 4
+_ROWS, _WARPS = 64, 4
 
 
 @kernel(do_not_specialize=["batch", "height", "width"])

@@ -16,9 +16,6 @@ from torch import Tensor
 from .launching import kernel
 from .layout import check
 
-_ROWS, _WARPS = 64, 4  # corners of a run where weights are kept
-_PROGRAMS = 264  # that keep them: what a large GPU can hold at once
-
 
 @triton.jit
 def _locate(run, items, height, width, rows: tl.constexpr):
@@ -29,20 +26,6 @@ def _locate(run, items, height, width, rows: tl.constexpr):
     i, j = line - item * (height + 1), corner - line * (width + 1)
     known = corner < items * (height + 1) * (width + 1)
     return known, line, i, j, ((item * height + i) * width + j).to(tl.int64)
-
-
-@triton.jit
-def _around(x, inner, run, items, height, width, depth: tl.constexpr, rows: tl.constexpr):
-    """The four coarse pixels around each corner, zero outside the image."""
-    known, _, i, j, place = _locate(run, items, height, width, rows)
-    source, within = x + place[:, None] * depth + inner[None, :], (inner < depth)[None, :]
-    top, bottom, left, right = known & (i > 0), known & (i < height), j > 0, j < width
-    return (
-        tl.load(source - (width + 1) * depth, (top & left)[:, None] & within, 0.0),
-        tl.load(source - width * depth, (top & right)[:, None] & within, 0.0),
-        tl.load(source - depth, (bottom & left)[:, None] & within, 0.0),
-        tl.load(source, (bottom & right)[:, None] & within, 0.0),
-    )
 
 
 @triton.jit
@@ -68,45 +51,7 @@ def _finish(value, shift, adds, patches, run, items, height, width):
 
 
 @kernel(do_not_specialize=["items", "height", "width"])
-def _keeping(
-    x,
-    up,
-    bias,
-    last,
-    patches,
-    items,
-    height,
-    width,
-    depth: tl.constexpr,
-    inner_columns: tl.constexpr,
-    columns: tl.constexpr,
-    rows: tl.constexpr,
-):
-    """Every `num_programs`-th run of corners; the next one is on its way meanwhile."""
-    column, inner = tl.arange(0, columns), tl.arange(0, inner_columns)
-    shift = tl.load(bias + column)[None, :]
-    adds = tl.load(last + column[:, None] * 16 + tl.arange(0, 16)[None, :])
-    weights = up + column[None, :] * inner_columns + inner[:, None]
-    step: tl.constexpr = columns * inner_columns
-    weight0, weight1 = tl.load(weights), tl.load(weights + step)
-    weight2, weight3 = tl.load(weights + 2 * step), tl.load(weights + 3 * step)
-    first, programs = tl.program_id(0), tl.num_programs(0)
-    x0, x1, x2, x3 = _around(x, inner, first, items, height, width, depth, rows)
-    runs = tl.cdiv(items * (height + 1) * (width + 1), rows)
-    for run in tl.range(first, runs, programs, num_stages=1):
-        next0, next1, next2, next3 = _around(
-            x, inner, run + programs, items, height, width, depth, rows
-        )
-        value = tl.dot(x0, weight0)
-        value = tl.dot(x1, weight1, value)
-        value = tl.dot(x2, weight2, value)
-        value = tl.dot(x3, weight3, value)
-        _finish(value, shift, adds, patches, run, items, height, width)
-        x0, x1, x2, x3 = next0, next1, next2, next3
-
-
-@kernel(do_not_specialize=["items", "height", "width"])
-def _reading(
+def _patches(
     x,
     up,
     bias,
@@ -149,17 +94,7 @@ def score_patches(x: Tensor, up: Tensor, bias: Tensor, last: Tensor, patches: Te
     arguments = (x, up, bias, last, patches, items, height, width)
     widths = {"depth": depth, "inner_columns": up.shape[2], "columns": len(bias)}
     corners = items * (height + 1) * (width + 1)
+    rows, warps, stages = (32, 8, 2) if x.dtype == torch.float32 else (128, 4, 3)
+    tuned = {"rows": rows, "num_warps": warps, "num_stages": stages}
     with torch.cuda.device_of(x):
-        if _keeps(x):
-            programs = min(triton.cdiv(corners, _ROWS), _PROGRAMS)
-            _keeping[(programs,)](*arguments, **widths, rows=_ROWS, num_warps=_WARPS)
-        else:
-            rows, warps = (32, 8) if x.dtype == torch.float32 else (128, 4)
-            runs = triton.cdiv(corners, rows)
-            _reading[(runs,)](*arguments, **widths, rows=rows, num_warps=warps, num_stages=2)
-
-
-def _keeps(x: Tensor) -> bool:
-    """Whether weights can be kept: where products are made from shared memory, not registers."""
-    can = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] in (9, 10)
-    return can and x.dtype != torch.float32
+        _patches[(triton.cdiv(corners, rows),)](*arguments, **widths, **tuned)
