@@ -95,13 +95,13 @@ def main(
     `more` are options of this campaign alone, with their defaults.
     """
     output, options = _parse(name, about, count, more or {})
-    started = time.monotonic()
+    started, where = time.monotonic(), describe()  # the commit that is run, not a later one
     parts = run(options)
     report = {
         "campaign": name,
         "command": f"python -m campaigns.{name} {' '.join(sys.argv[1:])}".strip(),
         "seed": options.seed,
-        **describe(),
+        **where,
         "seconds": round(time.monotonic() - started),
         "parts": {part: found.summary() for part, found in parts.items()},
     }
