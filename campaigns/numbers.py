@@ -1,7 +1,7 @@
 """Run every command on frames of odd sizes and contents; measure the estimator on known motion.
 
     OMP_NUM_THREADS=1 python -m campaigns.numbers -o report.json
-    python -m campaigns.numbers --only shifts --figure docs/reliability/shifts.svg
+    python -m campaigns.numbers --only shifts --figure docs/reliability/shifts.svg --device cuda
 
 Commands (in forked children, with a small network): an exit code of 0, nothing on the standard
 error, finite numbers, at most `MEMORY` above the process; or one sentence and exit code 2. The
@@ -195,4 +195,4 @@ def _not_numbers(work: Path, weights: Path) -> Part:
 
 
 if __name__ == "__main__":
-    main("numbers", __doc__, numbers, more={"--figure": ""})
+    main("numbers", __doc__, numbers, more={"--figure": "", "--device": "cpu"})

@@ -114,16 +114,22 @@ def main(
 def describe() -> dict[str, str]:
     """Return date, commit, machine and versions."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False)
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit.stdout.strip(),
+        "commit": _commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB",
         "system": platform.system(),
         "python": platform.python_version(),
         **{library: version(library) for library in ("torch", "numpy")},
     }
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # a copy without its history
+        return "unknown"
 
 
 def _parse(
@@ -151,5 +157,7 @@ def _print(parts: Mapping[str, Part]) -> None:
         outcomes = ", ".join(f"{many:,} {kind}" for kind, many in sorted(part.outcomes.items()))
         still = f", {part.known.total():,} known to fail" if part.known else ""
         print(f"{name}: {part.tried:,} tried, {len(part.failures):,} failed{still} ({outcomes})")
+        for key, value in part.measured.items():
+            print(f"  {key:26} {value}")
         for line in part.failures[:_SHOWN]:
             print(f"  {line}")
