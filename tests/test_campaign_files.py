@@ -3,13 +3,16 @@
 import json
 import os
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 
 import pytest
 
-from campaigns.files import prepare
+from campaigns.files import find, prepare
+from campaigns.guided import Guide
 from campaigns.report import REPOSITORY, Options, Part
 from campaigns.workers import Attempt, attempts
+from dicl_flow.errors import InputError
 
 pytestmark = pytest.mark.heavy
 
@@ -33,6 +36,17 @@ def test_damaged_files_are_read_right_or_refused_in_one_sentence(name, tmp_path)
     found = {number: attempt(number) for number in range(COUNTS[name])}
     assert {number: one.failure for number, one in found.items() if one.failure} == {}
     assert {one.outcome for one in found.values()} <= {"read", "refused"}
+
+
+def test_a_guide_keeps_files_that_reach_new_code(tmp_path):
+    guide, path, kept = Guide(find("flo")), tmp_path / "damaged.flo", []
+    whole, *_ = guide.form.seeds()
+    for data in (whole, whole, whole[:9], whole[:8]):
+        path.write_bytes(data)
+        with suppress(InputError):
+            guide.form.read(path)
+        kept.append(len(guide._files))
+    assert kept == [1, 1, 2, 2]
 
 
 def bad_luck(folder):
