@@ -74,7 +74,7 @@ def numbers(options: Options) -> dict[str, Part]:
                 for kind in contents(8, 8) if name in ESTIMATING and not options.count else ():
                     _try(part, work, words, (37, 51), kind, weights)
                 if not options.count:
-                    _try(part, work, words, LARGE, "texture", quick, ("--memory-limit", 2))
+                    _try(part, work, words, LARGE, "texture", quick, limit=2)
                 print(name, dict(part.outcomes), *part.failures, flush=True)
         if options.wants("huge"):
             parts["flow at 8192x8192"] = _huge(work)
@@ -94,15 +94,18 @@ def _try(
     size: tuple[int, int],
     kind: str,
     weights: Path,
-    more: tuple[object, ...] = (),
+    limit: int | None = None,
 ) -> None:
+    """Run a command; with a memory limit in GiB it takes long, and would tell its progress."""
     pair = _fresh(work, weights, size)
     for path, image in zip((pair.first, pair.second), contents(*size)[kind], strict=True):
         write_files({path: encode_image(path, image)})
     write_flow(pair.truth, np.full((*size, 2), MOTION, np.float32))
     arguments = words(pair)
-    if "-w" in arguments and arguments[0] != "analyze":
-        arguments += more
+    if limit is not None:
+        arguments += ["--quiet"]
+        if "-w" in arguments and arguments[0] != "analyze":
+            arguments += ["--memory-limit", limit]
     ended = run_forked(command(arguments), pair.out)
     label = f"{arguments[0]} {size[1]}x{size[0]} {kind}"
     _judge(part, label, ended, pair.out)

@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -95,11 +96,12 @@ def main(
     `more` are options of this campaign alone, with their defaults.
     """
     output, options = _parse(name, about, count, more or {})
+    words = [Path(word).name if word == str(output) else word for word in sys.argv[1:]]
     started, where = time.monotonic(), describe()  # the commit that is run, not a later one
     parts = run(options)
     report = {
         "campaign": name,
-        "command": f"python -m campaigns.{name} {' '.join(sys.argv[1:])}".strip(),
+        "command": shlex.join(["python", "-m", f"campaigns.{name}", *words]),
         "seed": options.seed,
         **where,
         "seconds": round(time.monotonic() - started),
