@@ -95,8 +95,9 @@ bounds:
 audit: setup
 	$(PYTHON) -m venv build/audit
 	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	$(BIN)/python -m pip list --format freeze --exclude-editable | sed "s/+.*//" > build/audit/installed.txt
-	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r build/audit/installed.txt
+	$(BIN)/python -m pip list --format freeze --exclude-editable > build/audit/installed.txt
+	sed "s/+.*//" build/audit/installed.txt > build/audit/public.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r build/audit/public.txt
 
 clean:
 	rm -rf $(VENV) dicl-flow-demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -16,6 +16,7 @@ from dicl_flow.errors import InputError
 
 pytestmark = pytest.mark.heavy
 
+DOCS = REPOSITORY / "docs"
 COUNTS = {
     **dict.fromkeys(("flo", "pfm", "kitti", "npz", "npy", "exr", "st-exr"), 40),
     **dict.fromkeys(("png", "jpg", "tiff", "webp", "bmp", "ppm", "other-images"), 40),
@@ -79,10 +80,12 @@ def test_a_report_counts_what_was_tried():
     assert Options(None, 3).dice("a", 1).random() == Options(9, 3).dice("a", 1).random()
 
 
-@pytest.mark.parametrize("campaign", ["files", "disks"])
-def test_the_page_has_the_numbers_of_the_report(campaign):
-    page = (REPOSITORY / "docs/reliability.md").read_text()
-    report = json.loads((REPOSITORY / f"docs/reliability/{campaign}.json").read_text())
+REPORTS = [p for c in ("files", "disks", "kills") for p in (DOCS / "reliability").glob(f"{c}*")]
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
+def test_the_page_has_the_numbers_of_the_report(path):
+    page, report = (DOCS / "reliability.md").read_text(), json.loads(path.read_text())
     for name, part in report["parts"].items():
         assert f"| {name} | {part['tried']:,} |" in page
         assert part["failed"] == 0
