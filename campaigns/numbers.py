@@ -173,8 +173,10 @@ def _huge(work: Path) -> Part:
     _judge(part, "flow 8192x8192", replace(ended, peak=ended.peak - arrays), folder)
     part.measured["peak_mib"] = round(ended.peak / 2**20)
     if not part.failures:
-        found = read_flow(folder / "out.flo").mean((0, 1))
-        part.measured["mean_flow"] = [round(float(side), 2) for side in found]  # 16 and 8 px
+        found = read_flow(folder / "out.flo").mean((0, 1), dtype=np.float64)
+        part.measured["mean_flow"] = [round(float(side), 2) for side in found]
+        if np.abs(found - 8 * np.array(MOTION)).max() > 1:
+            part.failures.append(f"mean flow {part.measured['mean_flow']}")
     return part
 
 
