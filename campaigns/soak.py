@@ -34,11 +34,13 @@ FLOWS = 100  # of a round
 WARM_UP = 10.0  # minutes
 SLOPE = 5.0  # MB an hour that memory may grow
 Sample = dict[str, float]
+_NO_HUGE_PAGES = 41  # PR_SET_THP_DISABLE
 
 
 def soak(options: Options) -> dict[str, Part]:
     """Run rounds until time is up and enough flows were estimated; judge the samples."""
     minutes, device = float(options.more["--minutes"]), options.more["--device"]
+    _LIBRARY.prctl(_NO_HUGE_PAGES, 1, 0, 0, 0)  # which come and go, 2 MB each
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = (384, 512) if device == "cuda" else (32, 48)
