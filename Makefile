@@ -85,18 +85,20 @@ bounds:
 	$(PYTHON) -m venv build/bounds
 	$(PYTHON) tests/lowest_versions.py $(TORCH) > build/bounds/lowest.txt
 	build/bounds/bin/python -m pip install --quiet --disable-pip-version-check \
-	    -r build/bounds/lowest.txt pytest pytest-timeout hypothesis httpx
-	PYTHONPATH=src build/bounds/bin/python -m pytest -q -m 'not slow and not heavy' \
+	    -r build/bounds/lowest.txt pytest pytest-timeout pytest-xdist hypothesis httpx
+	PYTHONPATH=src build/bounds/bin/python -m pytest -q -m 'not slow' \
 	    tests/test_cli.py tests/test_files.py tests/test_images.py tests/test_weights.py \
-	    tests/test_estimator.py tests/test_video.py tests/test_serve.py tests/test_hub.py
+	    tests/test_estimator.py tests/test_video.py tests/test_video_progress.py \
+	    tests/test_serve.py tests/test_hub.py
 
 # Known weaknesses of what is installed; needs the database of pip-audit, which is on the network.
 # A package that the database does not know fails, too (--strict).
 audit: setup
 	$(PYTHON) -m venv build/audit
 	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
-	$(BIN)/python -m pip list --format freeze --exclude-editable | sed "s/+.*//" > build/audit/installed.txt
-	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r build/audit/installed.txt
+	$(BIN)/python -m pip list --format freeze --exclude-editable > build/audit/installed.txt
+	sed "s/+.*//" build/audit/installed.txt > build/audit/public.txt
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip -r build/audit/public.txt
 
 clean:
 	rm -rf $(VENV) dicl-flow-demo build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -2,18 +2,21 @@
 
     python -m campaigns.files --count 1000 --seed 1 --only png,npz -o report.json
     python -m campaigns.files --seed 1 --only png --repeat 17
+    python -m campaigns.files --seed 1 --only png --guided yes
 
 Every file is made from a small one by random changes; many of them know the format, so that what
 is damaged is not found out by the first checksum. A worker process reads it. Allowed is a right
 answer, or an `InputError` of one sentence that names the file. Everything else is a failure:
 another exception, a crash, more than 10 s of processor time, more memory than 1 GiB or 8 times the
-decoded array, whichever is more. `--repeat` reads one file here, with its traceback.
+decoded array, whichever is more. `--repeat` reads one file here, with its traceback. With
+`--guided`, half of the files are made from those that were the first to reach some code.
 """
 
 import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ import numpy as np
 from dicl_flow.errors import InputError
 
 from .formats import Format
+from .guided import Guide
 from .report import Options, Part, main
 from .workers import Attempt, attempts
 
@@ -52,7 +56,7 @@ def run(options: Options) -> dict[str, Part]:
 
 
 def _run(name: str, options: Options) -> Part:
-    part, largest, slowest = Part(), 0, 0.0
+    part, largest, slowest, jumps = Part(), 0, 0.0, list[int]()
     numbers = range(options.count or find(name).count)
     with tempfile.TemporaryDirectory() as folder:
         for number, attempt in attempts(prepare, (name, options, folder), numbers):
@@ -62,7 +66,10 @@ def _run(name: str, options: Options) -> Part:
             else:
                 part.outcomes[attempt.outcome] += 1
             largest, slowest = max(largest, attempt.memory), max(slowest, attempt.seconds)
+            jumps.append(attempt.jumps)
     part.measured = {"largest_mib": largest >> 20, "slowest_seconds": round(slowest, 2)}
+    if max(jumps):
+        part.measured["jumps"] = [jumps[0], max(jumps)]
     print(f"{name}: {part.tried:,} tried, {len(part.failures):,} failed", flush=True)
     return part
 
@@ -70,6 +77,9 @@ def _run(name: str, options: Options) -> Part:
 def prepare(name: str, options: Options, folder: str) -> Callable[[int], Attempt]:
     """Return what a worker does for each number."""
     form = find(name)
+    guide = Guide(form)
+    if options.more.get("--guided"):
+        form = guide.form
     seeds = form.seeds()
     path = Path(folder) / f"damaged{form.suffix}"
     answers = []
@@ -96,7 +106,7 @@ def prepare(name: str, options: Options, folder: str) -> Callable[[int], Attempt
             problem = f"a second reader refuses it: {type(error).__name__}: {error}"
         return Attempt("read", problem, decoded=_size(result))
 
-    return attempt
+    return lambda number: replace(attempt(number), jumps=len(guide.jumps))
 
 
 def _not_a_sentence(text: str, name: str) -> str:
@@ -153,4 +163,4 @@ if __name__ == "__main__":
         given = parser.parse_args()
         _repeat(given.repeat, given.only, given.seed)
     else:
-        main("files", __doc__, run)
+        main("files", __doc__, run, more={"--guided": ""})

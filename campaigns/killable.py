@@ -65,8 +65,6 @@ class Case:
     """Returns what a kill must not have left."""
     prepare: Callable[[], None] = lambda: None
     """Runs in the child, before the command."""
-    share: float = 1.0
-    """How many of the kills that were asked for."""
 
     def contents(self, out: Path) -> Contents:
         """Return what all files hold, except those that differ from run to run."""
@@ -126,8 +124,7 @@ def cases(work: Path) -> Iterator[Case]:
     yield _one_file("calibrate", "weights.safetensors", words, _simple_scenes)
     for suffix in ("pt2", "onnx"):
         words = ("export", "-w", weights, "--size", "32x32", "--quiet")
-        # half as often each: the command is the same
-        yield replace(_one_file(f"export {suffix}", f"flow.{suffix}", words), share=0.5)
+        yield _one_file(f"export {suffix}", f"flow.{suffix}", words)
     yield _one_file("convert", "w.safetensors", ("convert", resolve(None), "--quiet"))
 
 

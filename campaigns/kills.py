@@ -30,8 +30,7 @@ def kills(options: Options) -> dict[str, Part]:
     with workplace() as work:
         for case in cases(work):
             if options.wants(case.name):
-                hits = round((options.count or 50) * case.share)
-                parts[case.name] = Trial(case, work / case.name, options).run(hits)
+                parts[case.name] = Trial(case, work / case.name, options).run(options.count or 50)
                 print(case.name, dict(parts[case.name].outcomes), *parts[case.name].failures[:3])
     return parts
 

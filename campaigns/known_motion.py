@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from math import cos, pi, sin
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,19 @@ from .report import Options, Part
 SIDE = 256  # px, of all frames here
 LENGTHS = (0, 1, 2, 4, 8, 12, 16, 20, 24, 32, 40)  # px
 DIRECTIONS = 8
+WINDOWS = ((0, 0), (256, 0), (0, 128), (256, 128), (128, 64), (69, 65))
+"""Where the frames of a film are looked at when they are turned, (x, y) in px."""
 STILL = 0.05  # px: the mean flow that equal frames may have
 
 
 @cache
-def estimator() -> FlowEstimator:
-    """The packaged weights, on a GPU if there is one."""
-    return load(precision="fp32")
+def _load(device: str) -> FlowEstimator:
+    return load(device=device, precision="fp32")
+
+
+def _estimator(options: Options) -> FlowEstimator:
+    """The packaged weights."""
+    return _load(options.more["--device"])
 
 
 def film(x: int = 0, y: int = 0) -> Array:
@@ -35,17 +42,16 @@ def film(x: int = 0, y: int = 0) -> Array:
     return image[top + y : top + y + SIDE, left + x : left + x + SIDE]
 
 
-def _moving_film() -> tuple[Array, Array]:
-    images = (
-        to_uint8(read_image(path)) for path in (demo_pairs()[0].image1, demo_pairs()[0].image2)
-    )
-    first, second = (image[:SIDE, :SIDE] for image in images)
-    return first, second
+def moving_film(x: int, y: int) -> tuple[Array, Array]:
+    """Two frames of a film, seen through a window whose corner is at x, y."""
+    pair = demo_pairs()[0]
+    first, second = (to_uint8(read_image(path)) for path in (pair.image1, pair.image2))
+    window = np.s_[y : y + SIDE, x : x + SIDE]
+    return first[window], second[window]
 
 
 def _described(result: FlowResult) -> dict[str, float]:
-    lengths = np.hypot(*np.moveaxis(result.flow, -1, 0))
-    mean, confidence = float(lengths.mean()), float(result.confidence.mean())
+    mean, confidence = float(lengths(result.flow).mean()), float(result.confidence.mean())
     return {"mean_flow_px": round(mean, 4), "mean_confidence": round(confidence, 4)}
 
 
@@ -62,8 +68,8 @@ def still(options: Options) -> Part:
     for kind, image in (("film", film()), ("texture", texture(SIDE, SIDE))):
         other = image.copy()
         other[SIDE // 2, SIDE // 2, 0] ^= 1
-        part.measured[kind] = found = _described(estimator()(image, image))
-        part.measured[f"{kind}, but for a pixel"] = _described(estimator()(image, other))
+        part.measured[kind] = found = _described(_estimator(options)(image, image))
+        part.measured[f"{kind}, but for a pixel"] = _described(_estimator(options)(image, other))
         if found["mean_flow_px"] > STILL:
             part.failures.append(f"{kind}: {found['mean_flow_px']} px")
         else:
@@ -86,7 +92,7 @@ def without_information(options: Options) -> Part:
         "turned by 90 degrees": (film(), np.ascontiguousarray(np.rot90(film()))),
     }
     for name, pair in pairs.items():
-        result = estimator()(*pair)
+        result = _estimator(options)(*pair)
         part.measured[name] = _described(result)
         _check_finite(part, name, result)
     return part
@@ -97,18 +103,32 @@ _GREYS = {"constant": 97, "black": 0, "white": 255}
 
 def turned(options: Options) -> Part:
     """Mirrored and rotated frames have mirrored and rotated flow, up to a measured difference."""
-    part, (first, second) = Part(), _moving_film()
-    flow = estimator()(first, second).flow
-    part.measured["mean_flow_px"] = round(float(np.hypot(*np.moveaxis(flow, -1, 0)).mean()), 3)
-    for name, (turn, back) in TURNS.items():
-        found = back(estimator()(turn(first), turn(second)).flow)
-        difference = np.hypot(*np.moveaxis(found - flow, -1, 0))
-        part.measured[name] = {
-            "mean_difference_px": round(float(difference.mean()), 4),
-            "median_difference_px": round(float(np.median(difference)), 4),
-        }
-        part.outcomes["compared"] += 1
+    part, estimate, largest = Part(), _estimator(options), dict.fromkeys(TURNS, (0.0, 0.0))
+    for x, y in WINDOWS[: options.count]:
+        frames = moving_film(x, y)
+        flow = estimate(*frames).flow
+        part.measured[f"mean_flow_px at {x}, {y}"] = round(float(lengths(flow).mean()), 2)
+        for name in TURNS:
+            found = turned_difference(estimate, frames, flow, name)
+            pair = float(np.median(found)), float(found.mean())
+            largest[name] = max(largest[name], pair)
+            part.outcomes["compared"] += 1
+    for name, (median, mean) in largest.items():
+        part.measured[name] = {"median_px": round(median, 3), "mean_px": round(mean, 3)}
     return part
+
+
+def turned_difference(
+    estimate: FlowEstimator, frames: tuple[Array, Array], flow: Array, name: str
+) -> Array:
+    """Return how far the flow of turned frames, turned back, is from `flow`."""
+    turn, back = TURNS[name]
+    return lengths(back(estimate(*map(turn, frames)).flow) - flow)
+
+
+def lengths(flow: Array) -> Array:
+    """Return the length of each vector."""
+    return np.hypot(flow[..., 0], flow[..., 1])
 
 
 def _quarter(flow: Array) -> Array:
@@ -128,25 +148,26 @@ TURNS: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
 
 def shifts(options: Options) -> Part:
     """Shift a frame as a whole: the error by the length of the shift."""
-    part = Part()
+    part, path = Part(), options.more["--figure"]
+    figure = draw_figure(6, 3.2) if path else None  # fails before the work if it has to
     errors: dict[int, list[float]] = {length: [] for length in LENGTHS[: options.count]}
     for length, found in errors.items():
         for number in range(DIRECTIONS if length else 1):
             angle = 2 * pi * number / DIRECTIONS
             x, y = round(length * cos(angle)), round(length * sin(angle))
-            result = estimator()(film(), film(-x, -y))
+            result = _estimator(options)(film(), film(-x, -y))
             _check_finite(part, f"{x}, {y}", result)
             inside = result.flow[max(0, -y) : SIDE - max(0, y), max(0, -x) : SIDE - max(0, x)]
-            found.append(float(np.hypot(*np.moveaxis(inside - (x, y), -1, 0)).mean()))
+            found.append(float(lengths(inside - (x, y)).mean()))
     part.measured["mean_error_px"] = {n: round(float(np.mean(e)), 3) for n, e in errors.items()}
     part.measured["worst_direction_px"] = {n: round(max(e), 3) for n, e in errors.items()}
-    if options.more.get("--figure"):
-        _draw(errors, Path(options.more["--figure"]))
+    if figure is not None:
+        _draw(figure, errors)
+        write_files({Path(path): encode_figure(figure, "svg")})
     return part
 
 
-def _draw(errors: dict[int, list[float]], path: Path) -> None:
-    figure = draw_figure(6, 3.2)
+def _draw(figure: Any, errors: dict[int, list[float]]) -> None:
     axes = figure.subplots()
     lines = {
         "mean": [np.mean(e) for e in errors.values()],
@@ -157,7 +178,6 @@ def _draw(errors: dict[int, list[float]], path: Path) -> None:
     axes.set(xlabel="shift of the whole frame, px", ylabel="mean error, px", ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()
-    write_files({path: encode_figure(figure, "svg")})
 
 
 PARTS: dict[str, Callable[[Options], Part]] = {

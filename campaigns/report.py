@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -95,13 +96,14 @@ def main(
     `more` are options of this campaign alone, with their defaults.
     """
     output, options = _parse(name, about, count, more or {})
-    started = time.monotonic()
+    words = [Path(word).name if word == str(output) else word for word in sys.argv[1:]]
+    started, where = time.monotonic(), describe()  # the commit that is run, not a later one
     parts = run(options)
     report = {
         "campaign": name,
-        "command": f"python -m campaigns.{name} {' '.join(sys.argv[1:])}".strip(),
+        "command": shlex.join(["python", "-m", f"campaigns.{name}", *words]),
         "seed": options.seed,
-        **describe(),
+        **where,
         "seconds": round(time.monotonic() - started),
         "parts": {part: found.summary() for part, found in parts.items()},
     }
@@ -114,16 +116,22 @@ def main(
 def describe() -> dict[str, str]:
     """Return date, commit, machine and versions."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False)
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit.stdout.strip(),
+        "commit": _commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB",
         "system": platform.system(),
         "python": platform.python_version(),
         **{library: version(library) for library in ("torch", "numpy")},
     }
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):  # a copy without its history
+        return "unknown"
 
 
 def _parse(
@@ -151,5 +159,7 @@ def _print(parts: Mapping[str, Part]) -> None:
         outcomes = ", ".join(f"{many:,} {kind}" for kind, many in sorted(part.outcomes.items()))
         still = f", {part.known.total():,} known to fail" if part.known else ""
         print(f"{name}: {part.tried:,} tried, {len(part.failures):,} failed{still} ({outcomes})")
+        for key, value in part.measured.items():
+            print(f"  {key:26} {value}")
         for line in part.failures[:_SHOWN]:
             print(f"  {line}")

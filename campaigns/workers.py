@@ -27,6 +27,8 @@ class Attempt:
     seconds: float = 0.0
     memory: int = 0
     """Bytes above those before the first attempt, if it was the largest attempt up to here."""
+    jumps: int = 0
+    """How many the attempts have made up to here; 0 if they were not watched."""
 
 
 def attempts(

@@ -3,16 +3,20 @@
 import json
 import os
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 
 import pytest
 
-from campaigns.files import prepare
+from campaigns.files import find, prepare
+from campaigns.guided import Guide
 from campaigns.report import REPOSITORY, Options, Part
 from campaigns.workers import Attempt, attempts
+from dicl_flow.errors import InputError
 
 pytestmark = pytest.mark.heavy
 
+DOCS = REPOSITORY / "docs"
 COUNTS = {
     **dict.fromkeys(("flo", "pfm", "kitti", "npz", "npy", "exr", "st-exr"), 40),
     **dict.fromkeys(("png", "jpg", "tiff", "webp", "bmp", "ppm", "other-images"), 40),
@@ -33,6 +37,17 @@ def test_damaged_files_are_read_right_or_refused_in_one_sentence(name, tmp_path)
     found = {number: attempt(number) for number in range(COUNTS[name])}
     assert {number: one.failure for number, one in found.items() if one.failure} == {}
     assert {one.outcome for one in found.values()} <= {"read", "refused"}
+
+
+def test_a_guide_keeps_files_that_reach_new_code(tmp_path):
+    guide, path, kept = Guide(find("flo")), tmp_path / "damaged.flo", []
+    whole, *_ = guide.form.seeds()
+    for data in (whole, whole, whole[:9], whole[:8]):
+        path.write_bytes(data)
+        with suppress(InputError):
+            guide.form.read(path)
+        kept.append(len(guide._files))
+    assert kept == [1, 1, 2, 2]
 
 
 def bad_luck(folder):
@@ -65,10 +80,12 @@ def test_a_report_counts_what_was_tried():
     assert Options(None, 3).dice("a", 1).random() == Options(9, 3).dice("a", 1).random()
 
 
-@pytest.mark.parametrize("campaign", ["files", "disks"])
-def test_the_page_has_the_numbers_of_the_report(campaign):
-    page = (REPOSITORY / "docs/reliability.md").read_text()
-    report = json.loads((REPOSITORY / f"docs/reliability/{campaign}.json").read_text())
+REPORTS = [p for c in ("files", "disks", "kills") for p in (DOCS / "reliability").glob(f"{c}*")]
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
+def test_the_page_has_the_numbers_of_the_report(path):
+    page, report = (DOCS / "reliability.md").read_text(), json.loads(path.read_text())
     for name, part in report["parts"].items():
         assert f"| {name} | {part['tried']:,} |" in page
         assert part["failed"] == 0

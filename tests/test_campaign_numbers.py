@@ -42,7 +42,7 @@ def test_frames_of_three_pixels(run, pair, name):
 
 def samples(**growth):
     """Samples of an hour, of which some values grow to a given one."""
-    flat = {"rounds": 0, "memory_mb": 100.0, "files": 9, "threads": 1, "cuda_bytes": 512}
+    flat = {"memory_mb": 100.0, "malloc_mb": 50.0, "files": 9, "threads": 1, "cuda_bytes": 512}
     return [
         {"hours": part / 20, **{n: v + growth.get(n, 0) * part / 20 for n, v in flat.items()}}
         for part in range(21)

@@ -16,6 +16,7 @@ import fake_trees
 import numpy as np
 import pytest
 import torch
+from av.video.stream import VideoStream
 from children import TESTS, run_child
 from clips import read_rows, read_video, write_images, write_video
 from conftest import SMALL
@@ -187,6 +188,9 @@ def test_another_encoder_by_its_name(video, clip, tmp_path):
     assert "--encoder is for a video" in error
 
 
+@pytest.mark.skipif(
+    not hasattr(VideoStream, "set_display_rotation"), reason="this PyAV cannot write a rotation"
+)
 def test_a_phone_held_upright(tmp_path):
     upright = write_video(tmp_path / "phone.mp4", FRAMES, 10, "libx264", "yuv420p", rotation=90)
     shot = next(open_source(str(upright)).shots())

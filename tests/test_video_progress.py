@@ -3,7 +3,6 @@
 import warnings
 from threading import Semaphore, active_count
 
-import cv2
 import fake_trees
 import pytest
 from clips import KnownMotion, know_motion, write_images, write_video
@@ -12,6 +11,7 @@ from dicl_flow.cli import main
 from dicl_flow.cli.watching import Watch, watched
 from dicl_flow.training import journal
 from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, open_source, run
+from dicl_flow.video.sources import LOGGING
 
 pytestmark = pytest.mark.heavy
 
@@ -119,9 +119,9 @@ def test_warnings_of_libraries_do_not_reach_users(capfd, tmp_path, monkeypatch, 
 
 def test_a_camera_that_is_not_there_is_one_line(capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before = cv2.utils.logging.getLogLevel()
+    before = LOGGING.getLogLevel()
     with pytest.raises(SystemExit):
         main(["video", "camera:99", "-o", "s.npy"])
     assert capfd.readouterr().err.splitlines() == ["error: OpenCV cannot open camera 99"]
-    assert cv2.utils.logging.getLogLevel() == before
+    assert LOGGING.getLogLevel() == before
     assert not list(tmp_path.iterdir())

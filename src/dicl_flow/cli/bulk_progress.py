@@ -1,7 +1,7 @@
 """Progress of a bulk run: a bar in a terminal, elsewhere a line every half minute."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,8 @@ def watched_bulk(devices: int, kind: str, *, quiet: bool) -> Iterator[BulkProgre
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     visible = console.is_terminal and not quiet
     columns = ("flows", BarColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
+    bar = Progress(*columns, console=console, transient=True)
+    with bar if visible else nullcontext():
         task = bar.add_task("", total=1.0)
 
         def show(progress: BulkProgress) -> None:

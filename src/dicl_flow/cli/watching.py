@@ -1,7 +1,7 @@
 """Progress of a video: a bar in a terminal, elsewhere a line every half minute."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
@@ -91,7 +91,8 @@ def watched(done: int, total: int | None, *, quiet: bool) -> Iterator[Watch]:
     visible = console.is_terminal and not quiet
     speed = TextColumn("{task.fields[speed]}")
     columns = ("flow", BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not visible) as progress:
+    progress = Progress(*columns, console=console, transient=True)
+    with progress if visible else nullcontext():
         task = progress.add_task("", total=total, completed=done, speed="")
 
         def show(watch: Watch) -> None:

@@ -34,9 +34,10 @@ class Journal:
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         console = Console(stderr=True)
         bar, lines = not quiet and console.is_terminal, not quiet and not console.is_terminal
-        self._progress = Progress(*columns, console=console, disable=not bar)
+        self._progress, self._has_bar = Progress(*columns, console=console), bar
         self._task = self._progress.add_task("starting", total=steps, completed=start)
-        self._progress.start()
+        if bar:
+            self._progress.start()
         self._step, self._last, self._begin, self._closed = start, "", perf_counter(), Event()
         if lines:  # in a thread, because a step may take minutes
             Thread(target=self._tell_now_and_then, daemon=True).start()
@@ -95,7 +96,8 @@ class Journal:
     def close(self) -> None:
         """Finish the bar and flush the files."""
         self._closed.set()
-        self._progress.stop()
+        if self._has_bar:
+            self._progress.stop()
         if self._board is not None:
             with naming(self._events):
                 self._board.close()

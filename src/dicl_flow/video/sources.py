@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..files import Array, read_image, to_integers, to_uint8
 
 Stamp = dict[str, object]
+LOGGING: Any = getattr(cv2.utils, "logging", cv2)  # of OpenCV 5; of OpenCV 4
 
 
 class Shot(NamedTuple):
@@ -89,12 +90,12 @@ def _read(file: Path, in_depth: Callable[[Array], Array]) -> Array:
 
 def capture(device: int | str, *, live: bool) -> Source:
     """Frames that OpenCV reads: a camera by its number, or a file."""
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(0)  # the error is raised below
+    level = LOGGING.getLogLevel()
+    LOGGING.setLogLevel(0)  # the error is raised below
     try:
         video = cv2.VideoCapture(device)
     finally:
-        cv2.utils.logging.setLogLevel(level)
+        LOGGING.setLogLevel(level)
     if not video.isOpened():
         raise InputError(f"OpenCV cannot open {'camera ' if live else ''}{device}")
     rate, count = video.get(cv2.CAP_PROP_FPS), video.get(cv2.CAP_PROP_FRAME_COUNT)

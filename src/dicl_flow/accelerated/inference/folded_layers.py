@@ -90,6 +90,9 @@ class FoldedConv(nn.Module):
             )
         if addend is None:
             return operations._convolution_pointwise(x, *where, *steps, after, [], "")
+        if addend.shape[2:] == (1, 1):  # "could not create a memory" in torch 2.11
+            y = operations._convolution_pointwise(x, *where, *steps, "none", [], "").add_(addend)
+            return y.relu_() if self.relu else y
         return operations._convolution_pointwise.binary(
             x, addend, *where, *steps, "add", 1.0, after, [], ""
         )
