@@ -92,6 +92,7 @@ def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
         )
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if array.dtype == np.uint8:  # bytes are the least to copy
+        # not pinned first: for 1920x1080 an H200 took 13 ms for that, and 1 ms for the copy
         tensor = tensor.to(device)
     return _from_tensor(tensor.movedim(-1, -3).contiguous())
 
