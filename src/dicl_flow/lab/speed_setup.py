@@ -16,6 +16,9 @@ from ..models import FlowNetwork, build
 from ..weights import load_model, read_weights, resolve
 from . import speed_compiled
 
+# Linux has only numbers for ARM's processors
+_ARM_PARTS = {"0xd0c": "ARM Neoverse-N1", "0xd40": "ARM Neoverse-V1", "0xd49": "ARM Neoverse-N2"}
+
 
 def open_network(weights: str | None, quality: Quality) -> tuple[FlowNetwork, Calibration | None]:
     """Load weights for frames of any size, even if they would scale large ones down."""
@@ -60,5 +63,8 @@ def _processor() -> str:
     """The name of the processor (Linux) or its kind, and its threads."""
     table = Path("/proc/cpuinfo")
     lines = table.read_text().splitlines() if table.exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(names, platform.machine())}, {torch.get_num_threads()} threads"
+    about = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
+    name = about.get("model name") or _ARM_PARTS.get(about.get("CPU part", ""), platform.machine())
+    return f"{name}, {torch.get_num_threads()} threads"
