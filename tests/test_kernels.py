@@ -14,8 +14,8 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import dicl_flow.accelerated.kernels
+from dicl_flow.accelerated.kernels import last_layer, pair_layer
 from dicl_flow.accelerated.kernels import norm_relu as norm_module
-from dicl_flow.accelerated.kernels import pair_layer
 from dicl_flow.accelerated.kernels.layout import in_rows
 from dicl_flow.accelerated.kernels.norm_relu import norm_relu
 from dicl_flow.accelerated.kernels.pair_windows import pair_windows
@@ -87,9 +87,10 @@ def relative(found, expected):
     return ((found - expected).norm() / expected.norm().clamp(min=1e-12)).item()
 
 
-@pytest.mark.parametrize("shape", [(2, 32, 7, 9), (3, 20, 1, 5)])
+@pytest.mark.parametrize("shape", [(2, 32, 7, 9), (3, 20, 1, 5), (3, 16, 10, 33)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_the_layer_of_scores_equals_the_plain_convolution(shape, dtype):
+def test_the_layer_of_scores_equals_the_plain_convolution(shape, dtype, monkeypatch):
+    monkeypatch.setattr(last_layer, "_ENOUGH", 1)  # strips of more rows
     plain = nn.Conv2d(shape[1], 1, 3, padding=1, device=DEVICE)
     with torch.no_grad():
         plain.weight.copy_(plain.weight.to(dtype))
@@ -100,7 +101,7 @@ def test_the_layer_of_scores_equals_the_plain_convolution(shape, dtype):
     score, wanted = layer(found), plain(expected)
     score.backward(gradient)
     wanted.backward(gradient.float())
-    bound = 1e-6 if dtype == torch.float32 else 1e-3
+    bound = 5e-6 if dtype == torch.float32 else 1e-3
     assert score.dtype == found.grad.dtype == dtype
     assert relative(score.float(), wanted) <= bound
     assert relative(found.grad.float(), expected.grad) <= bound
