@@ -105,7 +105,7 @@ def _backward(
     rows: tl.constexpr,
 ):
     """Every `num_programs`-th tile of pixels; `partial` (P, 16, channels) is of the weight."""
-    program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    program, num_programs = tl.program_id(0), tl.num_programs(0)
     column, tap = tl.arange(0, columns)[None, :], tl.arange(0, _TAPS)
     dy, dx = (tap // 3 - 1)[None, :], (tap % 3 - 1)[None, :]
     known = (tap < 9)[:, None] & (column < channels)
@@ -113,16 +113,17 @@ def _backward(
     total = tl.zeros((_TAPS, columns), tl.float32)
     for step in tl.range(tl.cdiv(pixels, rows * num_programs), num_stages=2):
         place = ((step * num_programs + program) * rows + tl.arange(0, rows))[:, None]
-        row, shift = place // width % height - dy, place % width - dx
+        line = place // width
+        row, shift = line % height - dy, place - line * width - dx
         inside = (row >= 0) & (row < height) & (shift >= 0) & (shift < width)
         reached = inside & (place < pixels) & (tap < 9)[None, :]
         # of the nine scores that a pixel is part of
         given = tl.load(gradient + place - dy * width - dx, reached, 0.0)
         mask = (place < pixels) & (column < channels)
-        value = tl.load(x + place * channels + column, mask, 0.0)
+        source = place.to(tl.int64) * channels + column
+        value = tl.load(x + source, mask, 0.0)
         result = tl.dot(given, factor, input_precision="ieee")
-        target = x_gradient + place * channels + column
-        tl.store(target, result.to(x_gradient.dtype.element_ty), mask)
+        tl.store(x_gradient + source, result.to(x_gradient.dtype.element_ty), mask)
         total = tl.dot(tl.trans(given), value, total, input_precision="ieee")
     target = partial + (program * _TAPS + tap[:, None]) * channels + column
     tl.store(target, total, column < channels)
