@@ -156,6 +156,7 @@ def test_a_gradient_of_images_is_that_of_the_plain_convolution():
         ({"out_channels": 1}, WideConv2d),  # without a bias
         ({"out_channels": 1, "bias": True}, ScoreConv2d),
         ({"out_channels": 1, "bias": True, "padding": 0}, WideConv2d),
+        ({"out_channels": 1, "bias": True, "in_channels": 96}, WideConv2d),
     ],
 )
 def test_kernels_take_only_the_layers_that_they_compute(change, kind):

@@ -55,8 +55,7 @@ def _forward(
     start, strip = run % in_row * 4, run // in_row
     first = strip % strips * tall
     row = strip // strips * height + first  # of all items
-    strip = tl.program_id(0) * runs // in_row
-    top = strip // strips * height + strip % strips * tall
+    top = tl.min(row, 0)  # places relative to it need 32 bits
     place, known = (row - top) * width + start, (row < items * height)[:, None]
     inner, column, part = tl.arange(0, 4 * columns), tl.arange(0, columns), tl.arange(0, 16)
     left = _band(weight, column * 0, column, channels)

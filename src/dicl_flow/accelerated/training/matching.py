@@ -12,7 +12,7 @@ from .convolutions import AcceleratedConvBlock, ChannelsLastConv3d, ImageConv2d
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _FEWEST_CHANNELS = 8
-_MOST_CHANNELS = 64  # of a pixel: the kernel of images computes all at once
+_MOST_CHANNELS = 64  # for kernels that hold all channels of a tile at once
 
 
 class AcceleratedPairwiseMatcher(PairwiseMatcher):
@@ -101,9 +101,9 @@ def accelerate(model: _Model) -> _Model:
 def _class_of(layer: nn.Conv2d) -> type[nn.Conv2d]:
     """The class that computes the same as this layer, but faster, or its own."""
     found = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups)
-    usual = found == ((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    narrow = max(layer.in_channels, layer.out_channels) <= _MOST_CHANNELS
+    usual = narrow and found == ((3, 3), (1, 1), (1, 1), (1, 1), 1)
     if layer.out_channels < _FEWEST_CHANNELS:
-        has_kernel = usual and layer.out_channels == 1 and layer.bias is not None
-        return ScoreConv2d if has_kernel else WideConv2d
-    few = layer.in_channels == 3 and layer.out_channels <= _MOST_CHANNELS
-    return ImageConv2d if usual and few and layer.bias is None else nn.Conv2d
+        gives_scores = usual and layer.out_channels == 1 and layer.bias is not None
+        return ScoreConv2d if gives_scores else WideConv2d
+    return ImageConv2d if usual and layer.in_channels == 3 and layer.bias is None else nn.Conv2d
