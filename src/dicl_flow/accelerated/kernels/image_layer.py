@@ -13,6 +13,15 @@ from .launching import kernel
 _BLOCK, _TAPS, _WARPS = 128, 32, 4  # pixels of a program; 27 taps, padded
 
 
+@triton.jit
+def seen(image, row, x, tap, height, width):
+    """What the taps see from the pixels `x` of a row of all images; zero outside, idle taps too."""
+    number, tap_y, tap_x = row // height, row % height + tap % 9 // 3 - 1, x + (tap % 3 - 1)
+    inside = (tap < 27) & (tap_y >= 0) & (tap_y < height) & (tap_x >= 0) & (tap_x < width)
+    source = ((number * 3 + tap // 9).to(tl.int64) * height + tap_y) * width
+    return tl.load(image + source + tap_x, inside, 0.0)
+
+
 @kernel(do_not_specialize=["height", "width"])
 def _image_layer(
     image,
@@ -29,13 +38,8 @@ def _image_layer(
     """A run of pixels in one row; the rounding error of the image is convolved, too."""
     blocks = tl.cdiv(width, block)
     row, place = tl.program_id(0) // blocks, tl.program_id(0) % blocks * block
-    number, y = row // height, row % height
-    x = place + tl.arange(0, block)
-    tap = tl.arange(0, num_taps)
-    tap_y, tap_x = y + tap % 9 // 3 - 1, x[:, None] + (tap % 3 - 1)[None, :]
-    inside = ((tap < 27) & (tap_y >= 0) & (tap_y < height))[None, :] & (tap_x >= 0)
-    source = ((number * 3 + tap // 9).to(tl.int64) * height + tap_y) * width
-    value = tl.load(image + source[None, :] + tap_x, inside & (tap_x < width), 0.0)
+    x, tap = place + tl.arange(0, block), tl.arange(0, num_taps)
+    value = seen(image, row, x[:, None], tap[None, :], height, width)
     column = tl.arange(0, columns)[None, :]
     known = column < channels
     weight = tl.load(taps + tap[:, None] * channels + column, (tap < 27)[:, None] & known, 0.0)

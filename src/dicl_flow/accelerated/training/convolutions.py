@@ -1,4 +1,4 @@
-"""Convolutions for training on GPUs: with norm and ReLU in one kernel, or channels last."""
+"""Convolutions for training on GPUs: with norm and ReLU in one kernel, of images, channels last."""
 
 import torch
 from torch import Tensor, nn
@@ -41,3 +41,15 @@ class ChannelsLastConv3d(nn.Conv3d):
     def forward(self, x: Tensor) -> Tensor:
         """(B, in, D, H, W) -> (B, out, D', H', W')."""
         return super().forward(x).contiguous(memory_format=torch.channels_last_3d)
+
+
+class ImageConv2d(nn.Conv2d):
+    """A 3x3 convolution of images, without bias, at their size, as two kernels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, out, H, W), channels last."""
+        if x.requires_grad:  # the kernels give none of the images
+            return super().forward(x)
+        from ..kernels.stem_layer import stem_layer
+
+        return stem_layer(x, self.weight)

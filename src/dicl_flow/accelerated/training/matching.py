@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from ...matching import MatchingNet, PairwiseMatcher
 from ...nn import ConvBlock
-from .convolutions import AcceleratedConvBlock, ChannelsLastConv3d
+from .convolutions import AcceleratedConvBlock, ChannelsLastConv3d, ImageConv2d
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _FEWEST_CHANNELS = 8
+_MOST_CHANNELS = 64  # for kernels that hold all channels of a tile at once
 
 
 class AcceleratedPairwiseMatcher(PairwiseMatcher):
@@ -88,8 +89,8 @@ def accelerate(model: _Model) -> _Model:
     """
     for module in model.modules():
         module.__class__ = _ACCELERATED.get(type(module), type(module))
-        if type(module) is nn.Conv2d and module.out_channels < _FEWEST_CHANNELS:
-            module.__class__ = ScoreConv2d if _gives_scores(module) else WideConv2d
+        if type(module) is nn.Conv2d:
+            module.__class__ = _class_of(module)
     orders = {4: torch.channels_last, 5: torch.channels_last_3d}
     for parameter in model.parameters():
         if parameter.ndim in orders:
@@ -97,8 +98,12 @@ def accelerate(model: _Model) -> _Model:
     return model
 
 
-def _gives_scores(layer: nn.Conv2d) -> bool:
-    """Whether `ScoreConv2d` computes the same as this layer."""
-    usual = (1, (3, 3), (1, 1), (1, 1), (1, 1), 1)
-    found = (layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-    return (*found, layer.groups) == usual and layer.bias is not None
+def _class_of(layer: nn.Conv2d) -> type[nn.Conv2d]:
+    """The class that computes the same as this layer, but faster, or its own."""
+    found = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups)
+    narrow = max(layer.in_channels, layer.out_channels) <= _MOST_CHANNELS
+    usual = narrow and found == ((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    if layer.out_channels < _FEWEST_CHANNELS:
+        gives_scores = usual and layer.out_channels == 1 and layer.bias is not None
+        return ScoreConv2d if gives_scores else WideConv2d
+    return ImageConv2d if usual and layer.in_channels == 3 and layer.bias is None else nn.Conv2d
