@@ -30,22 +30,25 @@ def _image_layer(
     blocks = tl.cdiv(width, block)
     row, place = tl.program_id(0) // blocks, tl.program_id(0) % blocks * block
     number, y = row // height, row % height
-    x = place + tl.arange(0, block)
-    tap = tl.arange(0, num_taps)
-    tap_y, tap_x = y + tap % 9 // 3 - 1, x[:, None] + (tap % 3 - 1)[None, :]
-    inside = ((tap < 27) & (tap_y >= 0) & (tap_y < height))[None, :] & (tap_x >= 0)
+    x, tap = place + tl.arange(0, block), tl.arange(0, num_taps)
+    tap_y, tap_x = y + tap % 9 // 3 - 1, x[None, :] + (tap % 3 - 1)[:, None]
+    inside = ((tap < 27) & (tap_y >= 0) & (tap_y < height))[:, None] & (tap_x >= 0)
     source = ((number * 3 + tap // 9).to(tl.int64) * height + tap_y) * width
-    value = tl.load(image + source[None, :] + tap_x, inside & (tap_x < width), 0.0)
-    column = tl.arange(0, columns)[None, :]
+    # taps first: neighbouring threads load neighbouring pixels
+    value = tl.load(image + source[:, None] + tap_x, inside & (tap_x < width), 0.0)
+    column = tl.arange(0, columns)
     known = column < channels
-    weight = tl.load(taps + tap[:, None] * channels + column, (tap < 27)[:, None] & known, 0.0)
+    weight = tl.load(
+        taps + tap[None, :] * channels + column[:, None], (tap < 27)[None, :] & known[:, None], 0.0
+    )
     rounded = value.to(weight.dtype)
     remainder = (value - rounded.to(tl.float32)).to(weight.dtype)
-    total = tl.dot(rounded, weight, input_precision="ieee")
-    total = tl.dot(remainder, weight, total, input_precision="ieee")
-    total = tl.maximum(total + tl.load(bias + column, known, 0.0), 0.0)
-    target = result + (row.to(tl.int64) * width + x)[:, None] * channels + column
-    tl.store(target, total.to(result.dtype.element_ty), (x < width)[:, None] & known)
+    total = tl.dot(weight, rounded, input_precision="ieee")
+    total = tl.dot(weight, remainder, total, input_precision="ieee")
+    total = tl.maximum(total + tl.load(bias + column, known, 0.0)[:, None], 0.0)
+    total = tl.trans(total.to(result.dtype.element_ty))
+    target = result + (row.to(tl.int64) * width + x)[:, None] * channels + column[None, :]
+    tl.store(target, total, (x < width)[:, None] & known[None, :])
 
 
 def image_layer(image: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
