@@ -76,3 +76,25 @@ def test_colours_on_the_device_are_those_of_the_picture():
     flow = np.random.default_rng(0).normal(0, 4, (60, 80, 2)).astype(np.float32)
     found = flow_colors(torch.from_numpy(flow).permute(2, 0, 1).cuda(), 9.0).cpu().numpy()
     assert np.abs(found.astype(int) - flow_to_rgb(flow, 9.0)).max() <= 1
+
+
+def test_frames_are_not_copied_far_ahead_of_the_computation():
+    frames, _ = fake_trees.moving_frames(4, (1088, 1920))
+    sequence = FlowSequence(load(device="cuda", precision="fp16", backend="fast"))
+    for number in range(8):
+        sequence.advance(frames[number % 4])  # nothing is waited for
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.max_memory_allocated()
+    buffer = frames[0].copy()
+    for number in range(48):
+        buffer[:] = frames[number % 4]  # as a decoder that reuses its memory
+        answer = sequence.advance(buffer)
+    assert torch.cuda.max_memory_allocated() - before < 8 * frames[0].nbytes
+    torch.testing.assert_close(answer, sequence_of(frames[2], frames[3], sequence))
+
+
+def sequence_of(first, second, sequence):
+    """The packed estimate of one pair."""
+    fresh = sequence.fresh()
+    fresh.advance(first)
+    return fresh.advance(second)
