@@ -76,3 +76,38 @@ def test_colours_on_the_device_are_those_of_the_picture():
     flow = np.random.default_rng(0).normal(0, 4, (60, 80, 2)).astype(np.float32)
     found = flow_colors(torch.from_numpy(flow).permute(2, 0, 1).cuda(), 9.0).cpu().numpy()
     assert np.abs(found.astype(int) - flow_to_rgb(flow, 9.0)).max() <= 1
+
+
+def test_frames_are_not_copied_far_ahead_of_the_computation():
+    frames, _ = fake_trees.moving_frames(4, (1088, 1920))
+    sequence = FlowSequence(load(device="cuda", precision="fp16", backend="fast"))
+    slow = peak_memory(lambda: advance(sequence, frames, 8, torch.cuda.synchronize))
+    fast = peak_memory(lambda: advance(sequence, frames, 48, lambda: None))
+    assert fast - slow <= 2 * frames[0].nbytes
+
+
+def test_a_frame_may_change_as_soon_as_it_was_pushed():
+    frames, _ = fake_trees.moving_frames(4, (180, 320))
+    sequence = FlowSequence(load(device="cuda", precision="fp16", backend="fast"))
+    kept = advance(sequence, frames, 12, torch.cuda.synchronize)
+    buffer = np.empty_like(frames[0])
+    for number in range(12):
+        buffer[:] = frames[number % 4]  # as a decoder that reuses its memory
+        changed = sequence.advance(buffer)
+        buffer[:] = 0
+    assert torch.equal(changed, kept)
+
+
+def advance(sequence, frames, count, between):
+    for number in range(count):
+        answer = sequence.advance(frames[number % len(frames)])
+        between()
+    return answer
+
+
+def peak_memory(work):
+    work()  # records
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    return torch.cuda.max_memory_allocated()

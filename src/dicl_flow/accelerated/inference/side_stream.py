@@ -26,7 +26,8 @@ class SideStream:
         if device.type != "cuda":
             yield
             return
-        self._stream = self._stream or torch.cuda.Stream(device)
+        # high priority: what it does is small, and would wait for a large kernel to end
+        self._stream = self._stream or torch.cuda.Stream(device, priority=-1)
         self._stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self._stream):
             yield
