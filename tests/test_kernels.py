@@ -14,8 +14,8 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import dicl_flow.accelerated.kernels
+from dicl_flow.accelerated.kernels import flow_errors, pair_layer
 from dicl_flow.accelerated.kernels import norm_relu as norm_module
-from dicl_flow.accelerated.kernels import pair_layer
 from dicl_flow.accelerated.kernels.layout import in_rows
 from dicl_flow.accelerated.kernels.norm_relu import norm_relu
 from dicl_flow.accelerated.kernels.pair_windows import pair_windows
@@ -28,7 +28,7 @@ from dicl_flow.accelerated.training.matching import (
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.matching import PairwiseMatcher, build_matcher
-from dicl_flow.models import build
+from dicl_flow.models import LevelFlow, build
 from dicl_flow.nn import ConvBlock
 from dicl_flow.training import pyramid_loss
 
@@ -160,6 +160,36 @@ def test_norm_relu_lets_nan_through():
     y = fused_norm_relu(random_norm(8), x)
     assert y[0, 3].isnan().all()
     assert y[0, :3].isfinite().all()
+
+
+LEVELS = [((1, 1), (3, 7)), ((2, 1), (1, 4))]
+if DEVICE == "cuda":
+    LEVELS += [((5, 8), (10, 16), (20, 32), (80, 128)), ((7, 9), (101, 77))]
+
+
+@pytest.mark.parametrize("started", [False, True])
+@pytest.mark.parametrize("sizes", LEVELS)
+def test_the_accelerated_loss_equals_the_plain_one(sizes, started, monkeypatch):
+    """With truth at, within and out of reach, invalid pixels, and one without an error."""
+    full = (320, 512) if sizes[-1][0] > 5 else (13, 10)
+    if full == (13, 10):
+        monkeypatch.setattr(flow_errors, "_TILE", 64)  # several programs for a row
+    truth, start = ((32 * torch.randn(2, 2, *full, device=DEVICE)).round() / 8 for _ in "12")
+    valid = torch.rand(2, *full, device=DEVICE) < 0.8
+    flows = [torch.randn(2, 2, *size, device=DEVICE) for size in sizes]
+    for first in (truth, *flows):
+        first[:, :, 0, 0] = 0
+    config = LossConfig((0.5, 1.0, 1.5, 2.0)[: len(sizes)], (), exponent=0.4 if started else 1.0)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [flow.to(dtype, copy=True).requires_grad_() for flow in flows]
+        levels = [LevelFlow(leaf, leaf, leaf[:, :1]) for leaf in leaves]
+        known = (truth.to(dtype), valid, (5, 7, 9, 11), config, None)
+        initial = start.to(dtype) if started else None
+        loss = pyramid_loss(levels, *known, initial, accelerated=dtype == torch.float32)
+        loss.backward()
+        found.append([loss.detach().double(), *(leaf.grad.double() for leaf in leaves)])
+    assert max(map(relative, *found)) < 1e-6
 
 
 class Keep(nn.Module):

@@ -25,6 +25,8 @@ def training_loss(
     average: Callable[[Tensor], Tensor],
     matching_weight: Tensor | float = 0.0,
     start: Tensor | None = None,
+    *,
+    accelerated: bool = False,
 ) -> Tensor:
     """Return the loss of `config`, plus that of the out-of-range heads where there are any.
 
@@ -36,7 +38,9 @@ def training_loss(
     num_valid = average(valid.sum()).clamp(min=1)
     if config.loss.kind == "averaged":
         reach = config.model.reach
-        loss = pyramid_loss(levels, truth, valid, reach, config.loss, num_valid, start)
+        loss = pyramid_loss(
+            levels, truth, valid, reach, config.loss, num_valid, start, accelerated=accelerated
+        )
     elif config.loss.kind == "multi-scale":
         loss = multi_scale_loss(levels, truth, valid, config.loss)
     else:
@@ -57,6 +61,8 @@ def pyramid_loss(
     config: LossConfig,
     num_valid: Tensor | None = None,
     start: Tensor | None = None,
+    *,
+    accelerated: bool = False,
 ) -> Tensor:
     """The loss of the paper: weighted mean of the end-point errors of all levels at full size.
 
@@ -65,16 +71,39 @@ def pyramid_loss(
     number of valid pixels of this batch if several processes share a mean. If the first level
     started from a flow, `start`, the reach is relative to that flow.
     """
+    if accelerated:
+        from ..accelerated.kernels.flow_errors import error_sum as add_errors
+    else:
+        add_errors = error_sum
     count = (valid.sum() if num_valid is None else num_valid).clamp(min=1)
     rest = truth if start is None else truth - start
-    terms = []
-    for weight, flow, index in _weighted_flows(levels, config):
-        error = end_point_error(flow, truth)
-        if config.exponent < 1:
-            error = (error + _SMOOTH) ** config.exponent
-        answerable = valid & (rest.abs() <= reach[index]).all(1)
-        terms.append(weight * (error * answerable).sum() / count)
-    return torch.stack(terms).mean()
+    power = (config.exponent, _SMOOTH)
+    terms = [
+        add_errors(flow, truth, rest, valid, reach[index], weight, *power)
+        for weight, flow, index in _weighted_flows(levels, config)
+    ]
+    return (torch.stack(terms) / count).mean()
+
+
+def error_sum(
+    flow: Tensor,
+    truth: Tensor,
+    rest: Tensor,
+    valid: Tensor,
+    reach: float,
+    weight: float,
+    exponent: float,
+    smooth: float,
+) -> Tensor:
+    """`weight` times the sum of (error + `smooth`)**`exponent`; of the error if `exponent` is 1.
+
+    Pixels count where `valid` and where neither axis of `rest` exceeds `reach`.
+    """
+    error = end_point_error(flow, truth)
+    if exponent < 1:
+        error = (error + smooth) ** exponent
+    answerable = valid & (rest.abs() <= reach).all(1)
+    return weight * (error * answerable).sum()
 
 
 def multi_scale_loss(
