@@ -17,6 +17,7 @@ import dicl_flow.accelerated.kernels
 from dicl_flow.accelerated.kernels import flow_errors, pair_layer
 from dicl_flow.accelerated.kernels import norm_relu as norm_module
 from dicl_flow.accelerated.kernels.layout import in_rows
+from dicl_flow.accelerated.kernels.merge_input import trainable_merge_input
 from dicl_flow.accelerated.kernels.norm_relu import norm_relu
 from dicl_flow.accelerated.kernels.pair_windows import pair_windows
 from dicl_flow.accelerated.training.convolutions import AcceleratedConvBlock
@@ -160,6 +161,23 @@ def test_norm_relu_lets_nan_through():
     y = fused_norm_relu(random_norm(8), x)
     assert y[0, 3].isnan().all()
     assert y[0, :3].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_maps_equal_the_plain_ones_bit_by_bit(dtype):
+    """A ReLU at zero and of NaN included; the gradient is a slice of a wider one."""
+    maps = [random_map(2, 20, 3, 7, dtype=dtype) for _ in "12"]
+    maps[0][0, :2, 0, 0] = maps[0].new_tensor([0.0, torch.nan])
+    gradient = random_map(2, 50, 3, 7, dtype=dtype)[:, :40]
+    found = []
+    for merge in (trainable_merge_input, lambda one, two: torch.cat([one.relu(), two], 1)):
+        leaves = [one.clone().requires_grad_() for one in maps]
+        merged = merge(*leaves)
+        merged.backward(gradient)
+        found.append([merged.detach(), *(leaf.grad for leaf in leaves)])
+    for one, other in zip(*found, strict=True):
+        assert one.is_contiguous(memory_format=CHANNELS_LAST)
+        assert torch.equal(one.nan_to_num(99), other.nan_to_num(99))
 
 
 LEVELS = [((1, 1), (3, 7)), ((2, 1), (1, 4))]

@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...matching import MatchingNet, PairwiseMatcher
-from ...nn import ConvBlock
+from ...nn import ConvBlock, Merge
 from .convolutions import AcceleratedConvBlock, ChannelsLastConv3d
+from .merging import AcceleratedMerge
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _FEWEST_CHANNELS = 8
@@ -76,6 +77,7 @@ class ScoreConv2d(nn.Conv2d):
 
 _ACCELERATED: dict[type[nn.Module], type[nn.Module]] = {
     ConvBlock: AcceleratedConvBlock,
+    Merge: AcceleratedMerge,
     nn.Conv3d: ChannelsLastConv3d,
     PairwiseMatcher: AcceleratedPairwiseMatcher,
 }
