@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 if not torch.cuda.is_available():
@@ -16,10 +17,12 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import dicl_flow.accelerated.kernels
 from dicl_flow.accelerated.kernels import flow_errors, pair_layer
 from dicl_flow.accelerated.kernels import norm_relu as norm_module
+from dicl_flow.accelerated.kernels import trained_readout as readout_module
 from dicl_flow.accelerated.kernels.layout import in_rows
 from dicl_flow.accelerated.kernels.merge_input import trainable_merge_input
 from dicl_flow.accelerated.kernels.norm_relu import norm_relu
 from dicl_flow.accelerated.kernels.pair_windows import pair_windows
+from dicl_flow.accelerated.kernels.trained_readout import trained_readout
 from dicl_flow.accelerated.training.convolutions import AcceleratedConvBlock
 from dicl_flow.accelerated.training.matching import (
     AcceleratedPairwiseMatcher,
@@ -31,6 +34,7 @@ from dicl_flow.errors import InputError
 from dicl_flow.matching import PairwiseMatcher, build_matcher
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.nn import ConvBlock
+from dicl_flow.ops import displacement_probability, expected_displacement, normalized_entropy
 from dicl_flow.training import pyramid_loss
 
 pytestmark = pytest.mark.heavy
@@ -178,6 +182,30 @@ def test_merged_maps_equal_the_plain_ones_bit_by_bit(dtype):
     for one, other in zip(*found, strict=True):
         assert one.is_contiguous(memory_format=CHANNELS_LAST)
         assert torch.equal(one.nan_to_num(99), other.nan_to_num(99))
+
+
+def plain_readout(scores, weight):
+    if weight is not None:
+        scores = F.conv2d(scores.flatten(1, 2), weight).unflatten(1, scores.shape[1:3])
+    probability = displacement_probability(scores)
+    return scores, expected_displacement(probability), normalized_entropy(probability)
+
+
+@pytest.mark.parametrize("projects", [True, False])
+@pytest.mark.parametrize(("side", "dtype"), [(7, torch.float32), (3, torch.float16)])
+def test_the_readout_equals_the_plain_one(side, dtype, projects, monkeypatch):
+    monkeypatch.setattr(readout_module, "_PROGRAMS", 1)  # several tiles for a program
+    scores = 2 * random_map(2, side**2, 5, 9, dtype=dtype)
+    weight = random_map(side**2, side**2, 1, 1, dtype=dtype) / side if projects else None
+    found = []
+    for function, exact in ((trained_readout, False), (plain_readout, True)):
+        given = [x.double() if exact else x.clone() for x in (scores, weight) if x is not None]
+        leaves = [x.requires_grad_() for x in given]
+        read = function(leaves[0].unflatten(1, (side, side)), leaves[1] if projects else None)
+        ramps = [torch.linspace(-1, 2, x.numel(), device=DEVICE).reshape(x.shape) for x in read]
+        sum((a * b).sum() for a, b in zip(read, ramps, strict=True)).backward()
+        found.append([x.detach().double() for x in (*read, *(leaf.grad for leaf in leaves))])
+    assert max(map(relative, *found)) < (1e-5 if dtype == torch.float32 else 2e-3)
 
 
 LEVELS = [((1, 1), (3, 7)), ((2, 1), (1, 4))]

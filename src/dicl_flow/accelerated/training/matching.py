@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...matching import MatchingNet, PairwiseMatcher
+from ...models.dicl import DiclLevel
 from ...nn import ConvBlock, Merge
 from .convolutions import AcceleratedConvBlock, ChannelsLastConv3d
-from .merging import AcceleratedMerge
+from .modules import AcceleratedDiclLevel, AcceleratedMerge
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _FEWEST_CHANNELS = 8
@@ -78,6 +79,7 @@ class ScoreConv2d(nn.Conv2d):
 _ACCELERATED: dict[type[nn.Module], type[nn.Module]] = {
     ConvBlock: AcceleratedConvBlock,
     Merge: AcceleratedMerge,
+    DiclLevel: AcceleratedDiclLevel,
     nn.Conv3d: ChannelsLastConv3d,
     PairwiseMatcher: AcceleratedPairwiseMatcher,
 }
