@@ -30,12 +30,14 @@ from dicl_flow.accelerated.training.matching import (
     accelerate,
 )
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
+from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
 from dicl_flow.matching import PairwiseMatcher, build_matcher
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.nn import ConvBlock
 from dicl_flow.ops import displacement_probability, expected_displacement, normalized_entropy
 from dicl_flow.training import pyramid_loss
+from dicl_flow.training.matching_loss import matching_loss
 
 pytestmark = pytest.mark.heavy
 
@@ -206,6 +208,25 @@ def test_the_readout_equals_the_plain_one(side, dtype, projects, monkeypatch):
         sum((a * b).sum() for a, b in zip(read, ramps, strict=True)).backward()
         found.append([x.detach().double() for x in (*read, *(leaf.grad for leaf in leaves))])
     assert max(map(relative, *found)) < (1e-5 if dtype == torch.float32 else 2e-3)
+
+
+@pytest.mark.parametrize(("side", "dtype"), [(7, torch.float32), (3, torch.float16)])
+def test_the_accelerated_matching_loss_equals_the_plain_one(side, dtype):
+    """With motion at and beyond the largest displacement, and invalid pixels."""
+    scores = 2 * random_map(2, side**2, 5, 9, dtype=dtype)
+    start = random_map(2, 2, 5, 9).round() / 4
+    truth = (16 * random_map(2, 2, 20, 36)).round() / 4
+    valid = truth[:, 0] < 8
+    found = []
+    for exact in (False, True):
+        leaf = (scores.double() if exact else scores.clone()).requires_grad_()
+        maps = [x.double() if exact else x for x in (start, truth)]
+        known = {"scores": leaf.unflatten(1, (side, side)), "start": maps[0]}
+        level, batch = LevelFlow(*maps, start, **known), FlowBatch(*maps, maps[1], valid)
+        loss = matching_loss([level], batch, (2.0,), torch.clone, accelerated=not exact)
+        loss.backward()
+        found.append([loss.detach().double(), leaf.grad.double()])
+    assert max(map(relative, *found)) < (1e-6 if dtype == torch.float32 else 1e-3)
 
 
 LEVELS = [((1, 1), (3, 7)), ((2, 1), (1, 4))]

@@ -48,7 +48,8 @@ def training_loss(
     if levels[0].out_of_range is not None:
         loss = loss + out_of_range_loss(levels, batch, config.model.levels, average)
     if any(config.loss.matching):
-        entropy = matching_loss(levels, batch, config.loss.matching, average)
+        weights = config.loss.matching
+        entropy = matching_loss(levels, batch, weights, average, accelerated=accelerated)
         loss = loss + matching_weight * entropy
     return loss
 
