@@ -32,7 +32,7 @@ def training_loss(
 
     `average` is the mean of a number over the processes that share a batch; `matching_weight` is
     the current factor of the cross-entropy of the scores; `start` is the (B, 2, H, W) flow that
-    the first level started from, if any.
+    the first level started from, if any. `accelerated` uses kernels where there are some.
     """
     truth, valid = batch.flow, batch.valid
     num_valid = average(valid.sum()).clamp(min=1)
@@ -70,12 +70,12 @@ def pyramid_loss(
     `truth` is (B, 2, H, W) in pixels, `valid` (B, H, W). Motion beyond the reach of a level has
     zero error there but counts in the mean; invalid pixels do not count. `num_valid` replaces the
     number of valid pixels of this batch if several processes share a mean. If the first level
-    started from a flow, `start`, the reach is relative to that flow.
+    started from a flow, `start`, the reach is relative to that flow. `accelerated` uses a kernel.
     """
     if accelerated:
         from ..accelerated.kernels.flow_errors import error_sum as add_errors
     else:
-        add_errors = error_sum
+        add_errors = _error_sum
     count = (valid.sum() if num_valid is None else num_valid).clamp(min=1)
     rest = truth if start is None else truth - start
     power = (config.exponent, _SMOOTH)
@@ -86,7 +86,7 @@ def pyramid_loss(
     return (torch.stack(terms) / count).mean()
 
 
-def error_sum(
+def _error_sum(
     flow: Tensor,
     truth: Tensor,
     rest: Tensor,

@@ -36,6 +36,7 @@ def matching_loss(
     A soft-argmax that is trained by its end-point error alone first learns zero displacement where
     motion is a fraction of a cell. Then it is saturated and has no gradient; the cross-entropy
     always has one. `average` is the mean of a number over the processes that share a batch.
+    `accelerated` uses a kernel.
     """
     loss = batch.flow.new_zeros(())
     for weight, level in zip(weights, levels, strict=True):
