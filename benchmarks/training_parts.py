@@ -31,7 +31,10 @@ TINY = ModelConfig(levels=(LevelConfig(4, 1, ((8, 1),)), LevelConfig(2, 1, ((8, 
 class Bench:
     """A model, a batch, and the parts of a step on it."""
 
-    def __init__(self, model: nn.Module, batch: int, size: tuple[int, int]) -> None:
+    def __init__(
+        self, model: nn.Module, batch: int, size: tuple[int, int], *, accelerated: bool
+    ) -> None:
+        self.accelerated = accelerated
         self.model, self.device = model, next(model.parameters()).device
         self.batch, self.size = batch, size
         self.images = [self.random(3, 1).clamp(-1, 1).contiguous(memory_format=LAST) for _ in "12"]
@@ -103,7 +106,8 @@ class Bench:
 
     def loss(self, flows: list[LevelFlow]) -> Tensor:
         """The pyramid loss of the batch."""
-        return pyramid_loss(flows, self.truth, self.valid, self.model.config.reach, self.weights)
+        known = (self.truth, self.valid, self.model.config.reach, self.weights)
+        return pyramid_loss(flows, *known, accelerated=self.accelerated)
 
     def loss_part(self) -> Work:
         """The loss and its gradient for every level's flow."""
@@ -245,7 +249,7 @@ def main() -> None:
     plain = build(config).to(device).to(memory_format=LAST).train()
     accelerated = accelerate(copy.deepcopy(plain))
     for title, model in (("plain", plain), ("accelerated", accelerated)):
-        bench = Bench(model, batch, size)
+        bench = Bench(model, batch, size, accelerated=model is accelerated)
         report(title, bench, repeats)
         if device == "cuda":
             report_graph(bench, repeats)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 if not torch.cuda.is_available():
@@ -14,11 +15,14 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import dicl_flow.accelerated.kernels
-from dicl_flow.accelerated.kernels import last_layer, pair_layer, stem_layer
+from dicl_flow.accelerated.kernels import flow_errors, last_layer, pair_layer, stem_layer
 from dicl_flow.accelerated.kernels import norm_relu as norm_module
+from dicl_flow.accelerated.kernels import trained_readout as readout_module
 from dicl_flow.accelerated.kernels.layout import in_rows
+from dicl_flow.accelerated.kernels.merge_input import trainable_merge_input
 from dicl_flow.accelerated.kernels.norm_relu import norm_relu
 from dicl_flow.accelerated.kernels.pair_windows import pair_windows
+from dicl_flow.accelerated.kernels.trained_readout import trained_readout
 from dicl_flow.accelerated.training.convolutions import AcceleratedConvBlock, ImageConv2d
 from dicl_flow.accelerated.training.matching import (
     AcceleratedPairwiseMatcher,
@@ -27,17 +31,21 @@ from dicl_flow.accelerated.training.matching import (
     accelerate,
 )
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
+from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
 from dicl_flow.matching import PairwiseMatcher, build_matcher
-from dicl_flow.models import build
+from dicl_flow.models import LevelFlow, build
 from dicl_flow.nn import ConvBlock
+from dicl_flow.ops import displacement_probability, expected_displacement, normalized_entropy
 from dicl_flow.training import pyramid_loss
+from dicl_flow.training.matching_loss import matching_loss
 
 pytestmark = pytest.mark.heavy
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIDE = 16 if DEVICE == "cuda" else 8  # of a whole network's images: the interpreter is slow
 CHANNELS_LAST = torch.channels_last
+HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # numpy has no bfloat16
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +224,97 @@ def test_norm_relu_lets_nan_through():
     y = fused_norm_relu(random_norm(8), x)
     assert y[0, 3].isnan().all()
     assert y[0, :3].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_maps_equal_the_plain_ones_bit_by_bit(dtype):
+    """A ReLU at zero and of NaN included; the gradient is a slice of a wider one."""
+    maps = [random_map(2, 20, 3, 7, dtype=dtype) for _ in "12"]
+    maps[0][0, :2, 0, 0] = maps[0].new_tensor([0.0, torch.nan])
+    gradient = random_map(2, 50, 3, 7, dtype=dtype)[:, :40]
+    found = []
+    for merge in (trainable_merge_input, lambda one, two: torch.cat([one.relu(), two], 1)):
+        leaves = [one.clone().requires_grad_() for one in maps]
+        merged = merge(*leaves)
+        merged.backward(gradient)
+        found.append([merged.detach(), *(leaf.grad for leaf in leaves)])
+    for one, other in zip(*found, strict=True):
+        assert one.is_contiguous(memory_format=CHANNELS_LAST)
+        assert torch.equal(one.nan_to_num(99), other.nan_to_num(99))
+
+
+def plain_readout(scores, weight):
+    if weight is not None:
+        scores = F.conv2d(scores.flatten(1, 2), weight).unflatten(1, scores.shape[1:3])
+    probability = displacement_probability(scores)
+    return scores, expected_displacement(probability), normalized_entropy(probability)
+
+
+@pytest.mark.parametrize("projects", [True, False])
+@pytest.mark.parametrize(("side", "dtype"), [(3, torch.float32), (7, HALF)])
+def test_the_readout_equals_the_plain_one(side, dtype, projects, monkeypatch):
+    monkeypatch.setattr(readout_module, "_PROGRAMS", 1)  # several tiles for a program
+    scores = 2 * random_map(2, side**2, 5, 9, dtype=dtype)
+    weight = random_map(side**2, side**2, 1, 1, dtype=dtype) / side if projects else None
+    found = []
+    for function, exact in ((trained_readout, False), (plain_readout, True)):
+        given = [x.double() if exact else x.clone() for x in (scores, weight) if x is not None]
+        leaves = [x.requires_grad_() for x in given]
+        read = function(leaves[0].unflatten(1, (side, side)), leaves[1] if projects else None)
+        ramps = [torch.linspace(-1, 2, x.numel(), device=DEVICE).reshape(x.shape) for x in read]
+        sum((a * b).sum() for a, b in zip(read, ramps, strict=True)).backward()
+        found.append([x.detach().double() for x in (*read, *(leaf.grad for leaf in leaves))])
+    assert max(map(relative, *found)) < (
+        1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+    )
+
+
+@pytest.mark.parametrize(("side", "dtype"), [(3, torch.float32), (7, HALF)])
+def test_the_accelerated_matching_loss_equals_the_plain_one(side, dtype):
+    """With motion at and beyond the largest displacement, and invalid pixels."""
+    scores = 2 * random_map(2, side**2, 5, 9, dtype=dtype)
+    start = random_map(2, 2, 5, 9).round() / 4
+    truth = (16 * random_map(2, 2, 20, 36)).round() / 4
+    valid = truth[:, 0] < 8
+    found = []
+    for exact in (False, True):
+        leaf = (scores.double() if exact else scores.clone()).requires_grad_()
+        maps = [x.double() if exact else x for x in (start, truth)]
+        known = {"scores": leaf.unflatten(1, (side, side)), "start": maps[0]}
+        level, batch = LevelFlow(*maps, start, **known), FlowBatch(*maps, maps[1], valid)
+        loss = matching_loss([level], batch, (2.0,), torch.clone, accelerated=not exact)
+        loss.backward()
+        found.append([loss.detach().double(), leaf.grad.double()])
+    assert max(map(relative, *found)) < (1e-5 if dtype == torch.float32 else torch.finfo(dtype).eps)
+
+
+LOSSES = [(((1, 1), (3, 7)), True), (((2, 1), (1, 4)), False)]
+if DEVICE == "cuda":
+    LOSSES += [(((5, 8), (10, 16), (20, 32), (80, 128)), False), (((7, 9), (101, 77)), True)]
+
+
+@pytest.mark.parametrize(("sizes", "started"), LOSSES)
+def test_the_accelerated_loss_equals_the_plain_one(sizes, started, monkeypatch):
+    """With truth at, within and out of reach, invalid pixels, and one without an error."""
+    full = (320, 512) if sizes[-1][0] > 5 else (13, 10)
+    if full == (13, 10):
+        monkeypatch.setattr(flow_errors, "_TILE", 64)  # several programs for a row
+    truth, start = ((32 * torch.randn(2, 2, *full, device=DEVICE)).round() / 8 for _ in "12")
+    valid = torch.rand(2, *full, device=DEVICE) < 0.8
+    flows = [torch.randn(2, 2, *size, device=DEVICE) for size in sizes]
+    for first in (truth, *flows):
+        first[:, :, 0, 0] = 0
+    config = LossConfig((0.5, 1.0, 1.5, 2.0)[: len(sizes)], (), exponent=0.4 if started else 1.0)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        leaves = [flow.to(dtype, copy=True).requires_grad_() for flow in flows]
+        levels = [LevelFlow(leaf, leaf, leaf[:, :1]) for leaf in leaves]
+        known = (truth.to(dtype), valid, (5, 7, 9, 11), config, None)
+        initial = start.to(dtype) if started else None
+        loss = pyramid_loss(levels, *known, initial, accelerated=dtype == torch.float32)
+        loss.backward()
+        found.append([loss.detach().double(), *(leaf.grad.double() for leaf in leaves)])
+    assert max(map(relative, *found)) < 3e-6
 
 
 class Keep(nn.Module):

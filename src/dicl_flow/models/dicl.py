@@ -37,18 +37,21 @@ class DiclLevel(nn.Module):
         """(B, C, H, W) features, full-size image, the coarser level's flow at this size."""
         if coarse_flow is not None:
             features2 = warp(features2, coarse_flow)
-        scores = self.projection(self.matcher(features1, features2).squeeze(1))  # (B, U, V, H, W)
-        probability = displacement_probability(scores)
-        matched = expected_displacement(probability)
+        scores, matched, entropy = self.read_off(self.matcher(features1, features2).squeeze(1))
         if coarse_flow is not None:
             matched = matched + coarse_flow
-        entropy = normalized_entropy(probability)
         refined = matched
         if self.context is not None:
             refined = matched + self.context(matched, entropy, features1, image1)
         if not self.training:
             return LevelFlow(matched, refined, entropy)
         return LevelFlow(matched, refined, entropy, scores=scores, start=coarse_flow)
+
+    def read_off(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, U, V, H, W) -> projected scores, displacement (B, 2, H, W), entropy (B, 1, H, W)."""
+        scores = self.projection(scores)
+        probability = displacement_probability(scores)
+        return scores, expected_displacement(probability), normalized_entropy(probability)
 
 
 class DiclFlow(FlowNetwork):

@@ -25,18 +25,22 @@ def training_loss(
     average: Callable[[Tensor], Tensor],
     matching_weight: Tensor | float = 0.0,
     start: Tensor | None = None,
+    *,
+    accelerated: bool = False,
 ) -> Tensor:
     """Return the loss of `config`, plus that of the out-of-range heads where there are any.
 
     `average` is the mean of a number over the processes that share a batch; `matching_weight` is
     the current factor of the cross-entropy of the scores; `start` is the (B, 2, H, W) flow that
-    the first level started from, if any.
+    the first level started from, if any. `accelerated` uses kernels where there are some.
     """
     truth, valid = batch.flow, batch.valid
     num_valid = average(valid.sum()).clamp(min=1)
     if config.loss.kind == "averaged":
         reach = config.model.reach
-        loss = pyramid_loss(levels, truth, valid, reach, config.loss, num_valid, start)
+        loss = pyramid_loss(
+            levels, truth, valid, reach, config.loss, num_valid, start, accelerated=accelerated
+        )
     elif config.loss.kind == "multi-scale":
         loss = multi_scale_loss(levels, truth, valid, config.loss)
     else:
@@ -44,7 +48,8 @@ def training_loss(
     if levels[0].out_of_range is not None:
         loss = loss + out_of_range_loss(levels, batch, config.model.levels, average)
     if any(config.loss.matching):
-        entropy = matching_loss(levels, batch, config.loss.matching, average)
+        weights = config.loss.matching
+        entropy = matching_loss(levels, batch, weights, average, accelerated=accelerated)
         loss = loss + matching_weight * entropy
     return loss
 
@@ -57,24 +62,49 @@ def pyramid_loss(
     config: LossConfig,
     num_valid: Tensor | None = None,
     start: Tensor | None = None,
+    *,
+    accelerated: bool = False,
 ) -> Tensor:
     """The loss of the paper: weighted mean of the end-point errors of all levels at full size.
 
     `truth` is (B, 2, H, W) in pixels, `valid` (B, H, W). Motion beyond the reach of a level has
     zero error there but counts in the mean; invalid pixels do not count. `num_valid` replaces the
     number of valid pixels of this batch if several processes share a mean. If the first level
-    started from a flow, `start`, the reach is relative to that flow.
+    started from a flow, `start`, the reach is relative to that flow. `accelerated` uses a kernel.
     """
+    if accelerated:
+        from ..accelerated.kernels.flow_errors import error_sum as add_errors
+    else:
+        add_errors = _error_sum
     count = (valid.sum() if num_valid is None else num_valid).clamp(min=1)
     rest = truth if start is None else truth - start
-    terms = []
-    for weight, flow, index in _weighted_flows(levels, config):
-        error = end_point_error(flow, truth)
-        if config.exponent < 1:
-            error = (error + _SMOOTH) ** config.exponent
-        answerable = valid & (rest.abs() <= reach[index]).all(1)
-        terms.append(weight * (error * answerable).sum() / count)
-    return torch.stack(terms).mean()
+    power = (config.exponent, _SMOOTH)
+    terms = [
+        add_errors(flow, truth, rest, valid, reach[index], weight, *power)
+        for weight, flow, index in _weighted_flows(levels, config)
+    ]
+    return (torch.stack(terms) / count).mean()
+
+
+def _error_sum(
+    flow: Tensor,
+    truth: Tensor,
+    rest: Tensor,
+    valid: Tensor,
+    reach: float,
+    weight: float,
+    exponent: float,
+    smooth: float,
+) -> Tensor:
+    """`weight` times the sum of (error + `smooth`)**`exponent`; of the error if `exponent` is 1.
+
+    Pixels count where `valid` and where neither axis of `rest` exceeds `reach`.
+    """
+    error = end_point_error(flow, truth)
+    if exponent < 1:
+        error = (error + smooth) ** exponent
+    answerable = valid & (rest.abs() <= reach).all(1)
+    return weight * (error * answerable).sum()
 
 
 def multi_scale_loss(

@@ -28,20 +28,37 @@ def matching_loss(
     batch: FlowBatch,
     weights: Sequence[float],
     average: Callable[[Tensor], Tensor],
+    *,
+    accelerated: bool = False,
 ) -> Tensor:
     """Sum over levels of weight times the mean cross-entropy of the scores.
 
     A soft-argmax that is trained by its end-point error alone first learns zero displacement where
     motion is a fraction of a cell. Then it is saturated and has no gradient; the cross-entropy
     always has one. `average` is the mean of a number over the processes that share a batch.
+    `accelerated` uses a kernel.
     """
     loss = batch.flow.new_zeros(())
     for weight, level in zip(weights, levels, strict=True):
         if weight:
-            entropy, count = score_entropy(level, batch.flow, batch.valid)
-            total = average(count.sum()).clamp(min=1e-6)
-            loss = loss + weight * (entropy * count).sum() / total
+            add = _accelerated_sum if accelerated else _plain_sum
+            entropy, count = add(level, batch.flow, batch.valid)
+            loss = loss + weight * entropy / average(count).clamp(min=1e-6)
     return loss
+
+
+def _plain_sum(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The weighted sum of the cross-entropy, and the sum of the weights."""
+    entropy, count = score_entropy(level, truth, valid)
+    return (entropy * count).sum(), count.sum()
+
+
+def _accelerated_sum(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    from ..accelerated.kernels.score_entropy import entropy_sum
+
+    assert level.scores is not None
+    rest, count = _targets(level, truth, valid)
+    return entropy_sum(level.scores, rest, count), count.sum()
 
 
 def score_entropy(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:

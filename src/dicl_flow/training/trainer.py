@@ -142,7 +142,8 @@ class Trainer:
             # detached, so that the memory of the backward pass is freed
             self._levels[self._key(batch)] = [level.detach() for level in levels]
             config = second_pass_config(self.config) if self._second_pass else self.config
-            loss = training_loss(levels, batch, config, average, self._matching_weight, start)
+            weight, fused = self._matching_weight, self.backend == "fused"
+            loss = training_loss(levels, batch, config, average, weight, start, accelerated=fused)
             (loss / self.config.optimizer.accumulate).backward()
         with torch.no_grad():
             error = end_point_error(levels[-1].refined, batch.flow, self.model.upsample)

@@ -7,8 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...matching import MatchingNet, PairwiseMatcher
-from ...nn import ConvBlock
+from ...models.dicl import DiclLevel
+from ...nn import ConvBlock, Merge
 from .convolutions import AcceleratedConvBlock, ChannelsLastConv3d, ImageConv2d
+from .modules import AcceleratedDiclLevel, AcceleratedMerge
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _FEWEST_CHANNELS = 8
@@ -77,6 +79,8 @@ class ScoreConv2d(nn.Conv2d):
 
 _ACCELERATED: dict[type[nn.Module], type[nn.Module]] = {
     ConvBlock: AcceleratedConvBlock,
+    Merge: AcceleratedMerge,
+    DiclLevel: AcceleratedDiclLevel,
     nn.Conv3d: ChannelsLastConv3d,
     PairwiseMatcher: AcceleratedPairwiseMatcher,
 }
