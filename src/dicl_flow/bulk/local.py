@@ -8,10 +8,12 @@ from threading import Lock
 from time import sleep
 
 from .job import Job
-from .segments import Plan, is_finished
-from .worker import Outcome, Worker
+from .segments import Plan, Segment, is_finished
+from .worker import Worker
+from .writing import Outcome
 
 _IN_HAND = 2  # segments of a process: it decodes the next one while it ends the one before
+_MOMENT = 0.01  # seconds for which a process waits for a segment before it looks what it has ended
 _PATIENCE = 1.0  # seconds between two looks at what other processes compute
 
 Watch = Callable[[int], None]
@@ -111,9 +113,20 @@ def _serve(job: Job, device: str, end: Connection) -> None:
         try:
             worker = Worker(job, device, watch=send)
             while True:
-                for outcome in worker.run(iter(end.recv, None)):
+                for outcome in worker.run(_arriving(end)):
                     send(outcome)
         except (EOFError, BrokenPipeError):
             raise
         except Exception as error:
             send(error)
+
+
+def _arriving(end: Connection) -> Iterator[Segment | None]:
+    """The segments of one run; None whenever none has arrived for a moment."""
+    while True:
+        while not end.poll(_MOMENT):
+            yield None
+        segment: Segment | None = end.recv()
+        if segment is None:
+            return
+        yield segment

@@ -64,7 +64,7 @@ class Behind:
     """Executes calls in another thread, in order, with at most `room` of them queued.
 
     Leaving the `with` block waits for the rest. After an error, no more calls are executed; the
-    error is raised by the next call of `do`, or at the end.
+    error is raised by the next call of `do` or `check`, or at the end.
     """
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -89,9 +89,13 @@ class Behind:
 
     def do(self, work: Callable[[], None]) -> None:
         """Queue a call."""
+        self.check()
+        self._queue.put(work)
+
+    def check(self) -> None:
+        """Raise the error of an earlier call, if there was one."""
         if self._error is not None:
             raise self._error
-        self._queue.put(work)
 
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
