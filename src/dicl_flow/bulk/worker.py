@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -15,17 +15,18 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
 from ..estimation.sequence import FlowSequence
 from ..files import Array
-from ..video.threads import Behind, ahead, arriving
+from ..video.threads import Behind, ahead, arriving, begun_early
 from .claims import Claim
-from .decoding import Decoder
+from .decoding import Decoder, Pair
 from .job import Job
+from .manifest import Row
 from .products import Products
 from .scores import Describer, measure, to_grid
 from .segments import Segment, is_finished
 from .writing import Arriving, Open, Outcome, Step, Writer
 
 _SIZES = 4  # of frames, for which the network stays ready
-_AHEAD = 4  # pairs that are decoded before they are needed
+_AHEAD = 8  # pairs that are decoded before they are needed, and as many of the next row
 _BEHIND = 8  # flows that wait to be written, if only scores of them are
 
 
@@ -60,7 +61,8 @@ class Worker:
         """
         outcomes: deque[Outcome] = deque()
         claims: deque[Claim] = deque()  # some may be ahead of the network when the run ends
-        steps = ahead(self._decoded(segments, outcomes, claims, again=again), _AHEAD)
+        rows = self._rows(segments, outcomes, claims, again=again)
+        steps = ahead(begun_early(rows, _AHEAD), _AHEAD)
         settings = self.job.settings
         room = 2 if settings.fields or settings.flows else _BEHIND
         try:
@@ -83,18 +85,19 @@ class Worker:
             numbers = self._measure(self._sequences.flow(image1, image2))
         return Describer()(numbers.cpu().numpy(), image1, image2)
 
-    def _decoded(
+    def _rows(
         self,
         segments: Iterable[Segment | None],
         outcomes: "deque[Outcome]",
         claims: "deque[Claim]",
         *,
         again: bool,
-    ) -> Generator[Step, None, None]:
+    ) -> Iterator[Iterator[Step]]:
+        """The steps of each row, of which nothing is decoded yet."""
         settings = self.job.settings
         for segment in segments:
             if segment is None:
-                yield Step()
+                yield iter([Step()])
                 continue
             claim = Claim(self._storage, segment.name)
             if not again and claim.held and is_finished(self._storage, segment.name):
@@ -106,11 +109,17 @@ class Worker:
                 claims.popleft()  # published
             claims.append(claim)
             opened = Open(claim, Products(claim.folder, segment.name, settings))
-            for number, row, pairs in Decoder(self.job, segment.rows, segment.first).rows():
-                for pair in islice(pairs, self._most):
-                    yield Step(opened, pair)
-                yield Step(opened, row=(number, row))
-            yield Step(opened)
+            *rows, last = Decoder(self.job, segment.rows, segment.first).rows()
+            for row in rows:
+                yield self._steps(opened, *row)
+            yield chain(self._steps(opened, *last), [Step(opened)])
+
+    def _steps(
+        self, opened: Open, number: int, row: Row, pairs: Iterator[Pair]
+    ) -> Generator[Step, None, None]:
+        for pair in islice(pairs, self._most):
+            yield Step(opened, pair)
+        yield Step(opened, row=(number, row))
 
     def _estimated(self, step: Step, writer: Writer) -> partial[None]:
         """Estimate the flow of a step, on the device; return what is left to do."""

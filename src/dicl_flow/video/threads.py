@@ -4,8 +4,10 @@ Only the estimating thread computes with torch. A second one would have its own 
 more worker threads than CPU cores slow down every operation.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
+from itertools import islice
 from queue import Empty, Queue
 from threading import Event, Thread
 from types import TracebackType
@@ -47,6 +49,25 @@ def ahead(items: Generator[Item, None, None], room: int = _ROOM) -> Generator[It
             with suppress(Empty):
                 queue.get_nowait()
             thread.join(0.01)
+
+
+def begun_early(parts: Iterable[Iterator[Item]], room: int) -> Generator[Item, None, None]:
+    """Yield the items of all parts; another thread takes the first `room` of the next part early.
+
+    So whatever is slow at the start of a part, as opening a video, does not interrupt the items.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        at_hand: Iterator[Item] = iter(())
+        for part in parts:
+            first = pool.submit(list, islice(part, room))
+            yield from at_hand
+            at_hand = _continued(first, part)
+        yield from at_hand
+
+
+def _continued(first: "Future[list[Item]]", rest: Iterator[Item]) -> Iterator[Item]:
+    yield from first.result()
+    yield from rest
 
 
 def _taken(queue: "Queue[tuple[Item | None, BaseException | None]]") -> Iterator[Item]:
@@ -114,7 +135,8 @@ def arriving(tensor: Tensor) -> Callable[[], Array]:
     if not tensor.is_cuda:
         return tensor.cpu().numpy
     with torch.cuda.device(tensor.device):
-        host, arrived = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
+        host = tensor.to("cpu", non_blocking=True)
+        arrived = torch.cuda.Event(blocking=True)  # who waits leaves the core to others
         arrived.record()
 
     def wait() -> Array:
