@@ -3,6 +3,8 @@ import tarfile
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from threading import Event
+from time import monotonic
 
 import fake_trees
 import numpy as np
@@ -32,6 +34,7 @@ from dicl_flow.bulk.segments import finished, marker_name
 from dicl_flow.bulk.storage import open_storage
 from dicl_flow.bulk.tables import encode_table
 from dicl_flow.bulk.worker import Worker
+from dicl_flow.bulk.writing import Writer
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.files import read_flow, read_image
@@ -504,6 +507,48 @@ def test_the_marker_of_a_segment_is_written_last(tmp_path, pairs, known, monkeyp
         run_bulk(job, plan)
     assert (tmp_path / "out" / "scores" / f"{plan.names[0]}.csv").exists()
     assert segments.finished(job.storage()) == {}
+
+
+def test_a_slow_drive_does_not_stop_the_estimates(tmp_path, pairs, known, monkeypatch):
+    publish, write, following = Claim.publish, Writer.write, Event()
+    written, kept = [], []
+
+    def write_and_tell(writer, *step):
+        write(writer, *step)
+        written.append(1)
+        if len(written) == 3:
+            following.set()
+
+    def publish_slowly(claim, *files):
+        kept.append(following.wait(20))  # for a flow of the next segment
+        publish(claim, *files)
+
+    monkeypatch.setattr(Writer, "write", write_and_tell)
+    monkeypatch.setattr(Claim, "publish", publish_slowly)
+    job, plan = make_job(pairs, tmp_path / "out", segment=2)
+    run_bulk(job, plan)
+    assert kept == [True, True]
+    assert sorted(finished(job.storage())) == plan.names
+
+
+def test_outcomes_are_told_while_segments_are_waited_for(tmp_path, pairs, known):
+    job, plan = make_job(pairs, tmp_path / "out", segment=2)
+    worker = Worker(job, "cpu")
+
+    def arriving():
+        for number, segment in enumerate(plan):
+            start = monotonic()
+            while len(told) < number:
+                assert monotonic() < start + 20
+                yield None
+            yield segment
+
+    for finished_before in (False, True):
+        told = []
+        for outcome in worker.run(arriving()):
+            told.append(outcome)
+        assert [outcome.segment for outcome in told] == plan.names
+        assert [outcome.marker is None for outcome in told] == [finished_before] * 2
 
 
 def test_numbers_of_a_parquet_file_are_those_of_a_csv_file(tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from itertools import islice
-from queue import Empty, Queue
+from queue import Empty, Queue, SimpleQueue
 from threading import Event, Thread
 from types import TracebackType
 from typing import TypeVar
@@ -59,14 +59,27 @@ def begun_early(parts: Iterable[Iterator[Item]], room: int) -> Generator[Item, N
     with ThreadPoolExecutor(1) as pool:
         at_hand: Iterator[Item] = iter(())
         for part in parts:
-            first = pool.submit(list, islice(part, room))
+            first: SimpleQueue[Item | None] = SimpleQueue()
+            begun = pool.submit(_begin, part, room, first)
             yield from at_hand
-            at_hand = _continued(first, part)
+            at_hand = _continued(first, begun, part)
         yield from at_hand
 
 
-def _continued(first: "Future[list[Item]]", rest: Iterator[Item]) -> Iterator[Item]:
-    yield from first.result()
+def _begin(part: Iterator[Item], room: int, first: "SimpleQueue[Item | None]") -> None:
+    try:
+        for item in islice(part, room):
+            first.put(item)
+    finally:
+        first.put(None)
+
+
+def _continued(
+    first: "SimpleQueue[Item | None]", begun: "Future[None]", rest: Iterator[Item]
+) -> Iterator[Item]:
+    while (item := first.get()) is not None:
+        yield item
+    begun.result()  # raises its error
     yield from rest
 
 
