@@ -51,7 +51,7 @@ class Worker:
         self._keep = job.settings.min_confidence or 0.0
         self._measure = self.estimator.engine.record(partial(measure, min_confidence=self._keep))
         on_cuda = self.estimator.device.type == "cuda"
-        self._beside = torch.cuda.Stream(self.estimator.device) if on_cuda else None
+        self._second_stream = torch.cuda.Stream(self.estimator.device) if on_cuda else None
 
     def run(self, segments: Iterable[Segment | None], *, again: bool = False) -> Iterator[Outcome]:
         """Compute segments in order; with `again`, finished ones too.
@@ -140,12 +140,12 @@ class Worker:
             return partial(writer.write, step, _sent(numbers), _sent(field), _sent(flow))
 
     def _measuring(self, answer: Tensor) -> AbstractContextManager[object]:
-        """On CUDA, a stream of its own: many small kernels, beside the network of the next pair."""
-        if self._beside is None:
+        """On CUDA, a second stream: many small kernels, while the network has the next pair."""
+        if self._second_stream is None:
             return nullcontext()
-        self._beside.wait_stream(torch.cuda.current_stream(answer.device))
-        answer.record_stream(self._beside)  # its memory is free when that is done with it
-        return torch.cuda.stream(self._beside)
+        self._second_stream.wait_stream(torch.cuda.current_stream(answer.device))
+        answer.record_stream(self._second_stream)  # its memory is free when that is done with it
+        return torch.cuda.stream(self._second_stream)
 
 
 class _Sequences:
