@@ -81,7 +81,7 @@ def _shared_out(
         for end in (end for end in ends if end in ready):
             try:
                 answer = end.recv()
-            except EOFError:
+            except (EOFError, ConnectionResetError):  # the latter if it has not read all
                 raise ChildProcessError(
                     f"the process on {ends[end]} has died; the same command resumes the run"
                 ) from None
@@ -98,7 +98,8 @@ def _shared_out(
 def _send_next(end: Connection, plan: Plan, left: Iterator[int]) -> None:
     """Send a segment, or None if there are no more: then the process ends those it has."""
     number = next(left, None)
-    end.send(None if number is None else plan[number])
+    with suppress(BrokenPipeError):  # it has died, which is found when its answers are read
+        end.send(None if number is None else plan[number])
 
 
 def _serve(job: Job, device: str, end: Connection) -> None:
