@@ -2,8 +2,9 @@ import json
 import tarfile
 from dataclasses import replace
 from io import BytesIO
+from multiprocessing import Pipe
 from pathlib import Path
-from threading import Event
+from threading import Event, Timer
 from time import monotonic
 
 import fake_trees
@@ -549,6 +550,14 @@ def test_outcomes_are_told_while_segments_are_waited_for(tmp_path, pairs, known)
             told.append(outcome)
         assert [outcome.segment for outcome in told] == plan.names
         assert [outcome.marker is None for outcome in told] == [finished_before] * 2
+
+
+def test_a_process_that_dies_before_it_reads_is_named(pairs):
+    _, plan = make_job(pairs, "o", segment=1)
+    mine, other = Pipe()
+    Timer(0.05, other.close).start()
+    with mine, pytest.raises(ChildProcessError, match="the process on cuda:1 has died"):
+        next(local._shared_out(plan, [0, 1, 2], {mine: "cuda:1"}, lambda flows: None))
 
 
 def test_numbers_of_a_parquet_file_are_those_of_a_csv_file(tmp_path):
