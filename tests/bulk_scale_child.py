@@ -35,7 +35,7 @@ def stand_in(job, plan, numbers, watch):
     from dicl_flow.bulk.claims import Claim
     from dicl_flow.bulk.decoding import Pair
     from dicl_flow.bulk.products import Products
-    from dicl_flow.bulk.worker import Outcome
+    from dicl_flow.bulk.writing import Outcome
 
     scores = {"width": 64, "height": 48, "mean_length": 2.0, "max_length": 3.0, "scene_cut": False}
     for number in numbers:

@@ -2,7 +2,10 @@ import json
 import tarfile
 from dataclasses import replace
 from io import BytesIO
+from multiprocessing import Pipe
 from pathlib import Path
+from threading import Event, Timer
+from time import monotonic
 
 import fake_trees
 import numpy as np
@@ -32,6 +35,7 @@ from dicl_flow.bulk.segments import finished, marker_name
 from dicl_flow.bulk.storage import open_storage
 from dicl_flow.bulk.tables import encode_table
 from dicl_flow.bulk.worker import Worker
+from dicl_flow.bulk.writing import Writer
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.files import read_flow, read_image
@@ -504,6 +508,56 @@ def test_the_marker_of_a_segment_is_written_last(tmp_path, pairs, known, monkeyp
         run_bulk(job, plan)
     assert (tmp_path / "out" / "scores" / f"{plan.names[0]}.csv").exists()
     assert segments.finished(job.storage()) == {}
+
+
+def test_a_slow_drive_does_not_stop_the_estimates(tmp_path, pairs, known, monkeypatch):
+    publish, write, following = Claim.publish, Writer.write, Event()
+    written, kept = [], []
+
+    def write_and_tell(writer, *step):
+        write(writer, *step)
+        written.append(1)
+        if len(written) == 3:
+            following.set()
+
+    def publish_slowly(claim, *files):
+        kept.append(following.wait(20))  # for a flow of the next segment
+        publish(claim, *files)
+
+    monkeypatch.setattr(Writer, "write", write_and_tell)
+    monkeypatch.setattr(Claim, "publish", publish_slowly)
+    job, plan = make_job(pairs, tmp_path / "out", segment=2)
+    run_bulk(job, plan)
+    assert kept == [True, True]
+    assert sorted(finished(job.storage())) == plan.names
+
+
+def test_outcomes_are_told_while_segments_are_waited_for(tmp_path, pairs, known):
+    job, plan = make_job(pairs, tmp_path / "out", segment=2)
+    worker = Worker(job, "cpu")
+
+    def arriving():
+        for number, segment in enumerate(plan):
+            start = monotonic()
+            while len(told) < number:
+                assert monotonic() < start + 20
+                yield None
+            yield segment
+
+    for finished_before in (False, True):
+        told = []
+        for outcome in worker.run(arriving()):
+            told.append(outcome)
+        assert [outcome.segment for outcome in told] == plan.names
+        assert [outcome.marker is None for outcome in told] == [finished_before] * 2
+
+
+def test_a_process_that_dies_before_it_reads_is_named(pairs):
+    _, plan = make_job(pairs, "o", segment=1)
+    mine, other = Pipe()
+    Timer(0.05, other.close).start()
+    with mine, pytest.raises(ChildProcessError, match="the process on cuda:1 has died"):
+        next(local._shared_out(plan, [0, 1, 2], {mine: "cuda:1"}, lambda flows: None))
 
 
 def test_numbers_of_a_parquet_file_are_those_of_a_csv_file(tmp_path):

@@ -15,7 +15,7 @@ from dicl_flow.bulk.local import run_local
 CHILD = TESTS / "signal_child.py"
 PLACES = (
     "dicl_flow.bulk.products:_File.write",
-    "dicl_flow.bulk.worker:_Writer.write",
+    "dicl_flow.bulk.writing:Writer.write",
     "dicl_flow.bulk.products:Products.finish",
     "dicl_flow.bulk.storage:LocalFolder.remove",
     "dicl_flow.bulk.storage:LocalFolder.publish",

@@ -24,7 +24,7 @@ from children import TESTS, started
 from dicl_flow.bulk import cluster
 from dicl_flow.bulk.cluster import Actor, Cluster, run_ray
 from dicl_flow.bulk.segments import is_finished
-from dicl_flow.bulk.worker import Outcome
+from dicl_flow.bulk.writing import Outcome
 from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.models import build

@@ -43,6 +43,7 @@ from dicl_flow.video import (
 from dicl_flow.video import run as run_video
 from dicl_flow.video.lock import FolderLock
 from dicl_flow.video.sources import Shot
+from dicl_flow.video.threads import begun_early
 from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy
@@ -805,6 +806,25 @@ def test_errors_of_the_thread_reach_the_reader():
 
     items = ahead(numbers())
     assert next(items) == 1
+    with pytest.raises(InputError, match="broken"):
+        next(items)
+
+
+def test_the_next_part_is_begun_while_the_one_at_hand_is_read():
+    reached = {item: Event() for item in "abcdefghi"}
+
+    def part(items):
+        for item in items:
+            reached[item].set()
+            yield item
+        if "i" in items:
+            raise InputError("broken")
+
+    items = begun_early(map(part, ("abc", "defg", "hi")), room=2)
+    assert [next(items) for _ in range(3)] == ["a", "b", "c"]
+    assert reached["e"].wait(60)
+    assert not any(reached[item].is_set() for item in "fgh")
+    assert [next(items) for _ in range(6)] == [*"defghi"]
     with pytest.raises(InputError, match="broken"):
         next(items)
 

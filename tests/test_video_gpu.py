@@ -1,5 +1,6 @@
 """Videos on a CUDA device. Run there: python -m pytest tests/test_video_gpu.py."""
 
+import csv
 from itertools import pairwise
 
 import fake_trees
@@ -9,6 +10,10 @@ import torch
 
 from dicl_flow import FlowSequence, load
 from dicl_flow.accelerated.inference import Graphs
+from dicl_flow.bulk.job import Job, Settings
+from dicl_flow.bulk.manifest import Row, read_manifest, write_manifest
+from dicl_flow.bulk.segments import Plan
+from dicl_flow.bulk.worker import Worker
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video import flow_colors
 from dicl_flow.video.threads import arriving
@@ -96,6 +101,29 @@ def test_a_frame_may_change_as_soon_as_it_was_pushed():
         changed = sequence.advance(buffer)
         buffer[:] = 0
     assert torch.equal(changed, kept)
+
+
+def test_scores_measured_beside_the_network_are_those_of_each_pair(tmp_path):
+    frames, _ = fake_trees.moving_frames(40, (270, 480))
+    for number, frame in enumerate(frames):
+        fake_trees.write_image(tmp_path / "clip" / f"{number:03}.png", frame)
+    write_manifest(tmp_path / "list.csv", [Row(path="clip")] * 3)
+    manifest = read_manifest(str(tmp_path / "list.csv"))
+    settings = Settings("packaged", table="csv", device="cuda")
+    job = Job(settings, str(tmp_path / "out"), manifest.root)
+    worker = Worker(job, "cuda")
+    for _ in range(3):
+        worker.score(*frames[:2])  # records
+    expected = [worker.score(*pair) for pair in pairwise(frames)]
+    (outcome,) = worker.run(Plan(manifest, settings))
+    assert outcome.marker["flows"] == 3 * 39
+    (path,) = (tmp_path / "out" / "scores").iterdir()
+    with path.open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    for row, scores in zip(rows, expected * 3, strict=True):
+        assert {name: row[name] for name in scores} == {
+            name: "" if value is None else str(value) for name, value in scores.items()
+        }
 
 
 def advance(sequence, frames, count, between):

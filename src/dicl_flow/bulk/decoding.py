@@ -55,7 +55,10 @@ class Decoder:
         self._submitted: tuple[str, Future[Array]] | None = None
 
     def rows(self) -> Iterator[tuple[int, Row, Generator[Pair, None, None]]]:
-        """Yield each row with its number and its pairs, of which there is at least one."""
+        """Yield each row with its number and its pairs, of which there is at least one.
+
+        One thread takes the first pairs of all rows, in order; another may take the rest of a clip.
+        """
         for number, row in enumerate(self._rows, start=self._first):
             yield number, row, self._pairs(number, row)
 

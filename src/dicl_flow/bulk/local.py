@@ -8,10 +8,12 @@ from threading import Lock
 from time import sleep
 
 from .job import Job
-from .segments import Plan, is_finished
-from .worker import Outcome, Worker
+from .segments import Plan, Segment, is_finished
+from .worker import Worker
+from .writing import Outcome
 
 _IN_HAND = 2  # segments of a process: it decodes the next one while it ends the one before
+_MOMENT = 0.01  # seconds for which a process waits for a segment before it looks what it has ended
 _PATIENCE = 1.0  # seconds between two looks at what other processes compute
 
 Watch = Callable[[int], None]
@@ -79,7 +81,7 @@ def _shared_out(
         for end in (end for end in ends if end in ready):
             try:
                 answer = end.recv()
-            except EOFError:
+            except (EOFError, ConnectionResetError):  # the latter if it has not read all
                 raise ChildProcessError(
                     f"the process on {ends[end]} has died; the same command resumes the run"
                 ) from None
@@ -96,7 +98,8 @@ def _shared_out(
 def _send_next(end: Connection, plan: Plan, left: Iterator[int]) -> None:
     """Send a segment, or None if there are no more: then the process ends those it has."""
     number = next(left, None)
-    end.send(None if number is None else plan[number])
+    with suppress(BrokenPipeError):  # it has died, which is found when its answers are read
+        end.send(None if number is None else plan[number])
 
 
 def _serve(job: Job, device: str, end: Connection) -> None:
@@ -111,9 +114,20 @@ def _serve(job: Job, device: str, end: Connection) -> None:
         try:
             worker = Worker(job, device, watch=send)
             while True:
-                for outcome in worker.run(iter(end.recv, None)):
+                for outcome in worker.run(_arriving(end)):
                     send(outcome)
         except (EOFError, BrokenPipeError):
             raise
         except Exception as error:
             send(error)
+
+
+def _arriving(end: Connection) -> Iterator[Segment | None]:
+    """The segments of one run; None whenever none has arrived for a moment."""
+    while True:
+        while not end.poll(_MOMENT):
+            yield None
+        segment: Segment | None = end.recv()
+        if segment is None:
+            return
+        yield segment

@@ -13,7 +13,7 @@ from .storage import read_json
 from .summary import SUMMARY, Summary, write_summary
 
 if TYPE_CHECKING:
-    from .worker import Outcome
+    from .writing import Outcome
 
 Watch = Callable[[int], None]
 Engine = Callable[[Job, Plan, Sequence[int], Watch], "Iterator[Outcome]"]

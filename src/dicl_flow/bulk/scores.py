@@ -44,6 +44,7 @@ TYPES: dict[str, type] = {
 """The columns of the table of flows."""
 LENGTHS = ("mean", "median", "p95", "max")
 _MOVING = 0.5  # px, as in the statistics of a video
+_SHARES = (0.5, 0.95)  # of which the median and the percentile are the places
 _SAMPLES = 2**16  # lengths that are sorted, at least, if a frame has more: a GPU sorts slowly
 _FINER = 4  # how much finer than the small flow the pixels are that it is the mean of
 _NUMBERS = 11  # in front of the small flow
@@ -55,22 +56,25 @@ def measure(answer: Tensor, min_confidence: float = 0.0) -> Tensor:
     One tensor, because a recording has one output, and without waiting for the device.
     """
     forward, *backward = unpack(answer)
-    flow, confidence, sharpness = answer[0, :2], answer[0, 2], answer[0, 3]
-    length = torch.hypot(flow[0], flow[1])
-    small = _small(flow)
-    known = confidence >= min_confidence if min_confidence > 0 else None
-    quantiles = _quantiles(length, known)
-    if known is None:
-        count = torch.full_like(length[0, 0], length.numel())
+    values, confidence = answer[0, :4], answer[0, 2]  # flow, confidence, sharpness
+    small, length = _small(values[:2]), torch.hypot(values[0], values[1])
+    pixels = length.numel()
+    count = length.new_full((1,), pixels)
+    if min_confidence > 0:
+        known = confidence >= min_confidence
+        quantiles = _known_quantiles(length, known)
+        count, length = known.sum()[None], length * known
+        values = torch.cat([values[:2] * known, values[2:]])
     else:
-        count, flow, length = known.sum(), flow * known, length * known
-    occluded = torch.full_like(length[0, 0], torch.nan)
+        quantiles = _quantiles(length)
+    occluded = length.new_full((1,), torch.nan)
     if backward:
-        occluded = find_occlusion(forward.flow, backward[0].flow).float().mean()
-    means = torch.stack([length.sum(), *flow.sum((1, 2)), (length > _MOVING).sum()]) / count
-    scores = [confidence.mean(), sharpness.mean(), occluded]
-    others = torch.stack([length.amax(), count / length.numel(), *scores])
-    return torch.cat([means, quantiles, others, small.flatten()])
+        occluded = find_occlusion(forward.flow, backward[0].flow).float().mean()[None]
+    sums = values.sum((1, 2))
+    lengths = torch.stack([length.sum(), (length > _MOVING).sum()])
+    means = torch.cat([lengths[:1], sums[:2], lengths[1:]]) / count
+    others = [length.amax()[None], count / pixels, sums[2:] / pixels, occluded]
+    return torch.cat([means, quantiles, *others, small.flatten()])
 
 
 def _small(flow: Tensor) -> Tensor:
@@ -80,21 +84,32 @@ def _small(flow: Tensor) -> Tensor:
     return F.interpolate(_every(step, flow)[None], (height, width), mode="area")
 
 
-def _quantiles(length: Tensor, known: Tensor | None) -> Tensor:
-    """Median and 95th percentile of the known lengths; of large frames, at every n-th pixel."""
-    step = max(1, isqrt(length.numel() // _SAMPLES))
-    length = _every(step, length)
-    last = torch.full_like(length[0, 0], length.numel() - 1)
-    if known is not None:
-        known = _every(step, known)
-        length, last = length.masked_fill(~known, torch.inf), (known.sum() - 1).clamp(min=0)
-    ordered = length.flatten().sort().values
-    place = torch.stack([last * 0.5, last * 0.95])
+def _quantiles(length: Tensor) -> Tensor:
+    """Median and 95th percentile of lengths; of large frames, at every n-th pixel."""
+    ordered = _sampled(length).flatten().sort().values
+    found = []
+    for share in _SHARES:
+        low, part = divmod((ordered.numel() - 1) * share, 1)
+        two = ordered[int(low) : int(low) + 2]
+        found.append(torch.lerp(two[:1], two[-1:], part))
+    return torch.cat(found)
+
+
+def _known_quantiles(length: Tensor, known: Tensor) -> Tensor:
+    """The same of known lengths only; how many there are is not known on the host."""
+    known = _sampled(known)
+    last = (known.sum() - 1).clamp(min=0)
+    ordered = _sampled(length).masked_fill(~known, torch.inf).flatten().sort().values
+    place = torch.stack([last * share for share in _SHARES])
     low = place.floor().long()
     high = (low + 1).clamp(max=ordered.numel() - 1)
     below, above = ordered[low], ordered[high]
     part = place - low
     return torch.where(part > 0, below + (above - below) * part, below)
+
+
+def _sampled(values: Tensor) -> Tensor:
+    return _every(max(1, isqrt(values.numel() // _SAMPLES)), values)
 
 
 def _every(step: int, values: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ An engine, whether it is the loop of one process or a cluster, does this:
 
 `run_segment(worker, segment)` does the same for one segment. `Job`, `Settings`, `Segment` and
 `Outcome` are plain data that can be pickled; a `Worker` stays in its process (`worker.py`, which
-imports torch). `Worker.run` may get its segments from a generator that waits; the outcome of one
-is then yielded while the next is computed, or at the end.
+imports torch). `Worker.run` may get its segments from a generator that waits and yields None
+meanwhile; the outcome of a segment is then yielded while others are computed or waited for.
 
 The name of a segment is its number and a hash of its rows, the settings and the weights: not of
 pixels, and not of a scheduler's blocks. Its files depend on nothing else, except the kind of the

@@ -2,14 +2,12 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from functools import partial
-from itertools import islice
-from time import perf_counter
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,46 +15,19 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
 from ..estimation.sequence import FlowSequence
 from ..files import Array
-from ..video.threads import Behind, ahead, arriving
+from ..video.threads import Behind, ahead, arriving, begun_early
 from .claims import Claim
 from .decoding import Decoder, Pair
 from .job import Job
 from .manifest import Row
 from .products import Products
 from .scores import Describer, measure, to_grid
-from .segments import Marker, Segment, is_finished
+from .segments import Segment, is_finished
+from .writing import Arriving, Open, Outcome, Step, Writer
 
 _SIZES = 4  # of frames, for which the network stays ready
-_AHEAD = 4  # pairs that are decoded before they are needed
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a segment."""
-
-    segment: str
-    marker: Marker | None
-    """None if another process computes it, or has just finished it."""
-    seconds: float = 0.0
-    """From the end of the previous segment to the end of this one."""
-    slowest: tuple[str, float] = ("", 0.0)
-    """The clip that took longest, and its seconds."""
-
-
-class _Open(NamedTuple):
-    """A segment that is being computed."""
-
-    claim: Claim
-    products: Products
-
-
-@dataclass(frozen=True)
-class _Step:
-    """What the decoding thread passes on: a pair, the end of a row, or of a segment."""
-
-    open: _Open
-    pair: Pair | None = None
-    row: tuple[int, Row] | None = None
+_AHEAD = 8  # pairs that are decoded before they are needed, and as many of the next row
+_BEHIND = 8  # flows that wait to be written, if only scores of them are
 
 
 class Worker:
@@ -79,20 +50,28 @@ class Worker:
         self._sequences = _Sequences(self.estimator, backward=job.settings.occlusion)
         self._keep = job.settings.min_confidence or 0.0
         self._measure = self.estimator.engine.record(partial(measure, min_confidence=self._keep))
+        on_cuda = self.estimator.device.type == "cuda"
+        self._second_stream = torch.cuda.Stream(self.estimator.device) if on_cuda else None
 
-    def run(self, segments: Iterable[Segment], *, again: bool = False) -> Iterator[Outcome]:
+    def run(self, segments: Iterable[Segment | None], *, again: bool = False) -> Iterator[Outcome]:
         """Compute segments in order; with `again`, finished ones too.
 
+        If they have to be waited for, a None now and then lets outcomes be yielded meanwhile.
         Stopping the generator abandons the segment at hand.
         """
         outcomes: deque[Outcome] = deque()
         claims: deque[Claim] = deque()  # some may be ahead of the network when the run ends
-        steps = ahead(self._decoded(segments, outcomes, claims, again=again), _AHEAD)
-        writer = _Writer(self._watch, outcomes)
+        rows = self._rows(segments, outcomes, claims, again=again)
+        steps = ahead(begun_early(rows, _AHEAD), _AHEAD)
+        settings = self.job.settings
+        room = 2 if settings.fields or settings.flows else _BEHIND
         try:
-            with closing(steps), Behind() as behind:
+            with closing(steps), Behind() as ends, Behind(room) as behind:
+                writer = Writer(self._watch, outcomes, ends)
                 for step in steps:
-                    behind.do(self._estimated(step, writer))
+                    ends.check()
+                    if step.open is not None:
+                        behind.do(self._estimated(step, writer))
                     while outcomes:
                         yield outcomes.popleft()
             yield from outcomes
@@ -106,16 +85,20 @@ class Worker:
             numbers = self._measure(self._sequences.flow(image1, image2))
         return Describer()(numbers.cpu().numpy(), image1, image2)
 
-    def _decoded(
+    def _rows(
         self,
-        segments: Iterable[Segment],
+        segments: Iterable[Segment | None],
         outcomes: "deque[Outcome]",
         claims: "deque[Claim]",
         *,
         again: bool,
-    ) -> Generator[_Step, None, None]:
+    ) -> Iterator[Iterator[Step]]:
+        """The steps of each row, of which nothing is decoded yet."""
         settings = self.job.settings
         for segment in segments:
+            if segment is None:
+                yield iter([Step()])
+                continue
             claim = Claim(self._storage, segment.name)
             if not again and claim.held and is_finished(self._storage, segment.name):
                 claim.release()
@@ -125,14 +108,20 @@ class Worker:
             while claims and not claims[0].held:
                 claims.popleft()  # published
             claims.append(claim)
-            opened = _Open(claim, Products(claim.folder, segment.name, settings))
-            for number, row, pairs in Decoder(self.job, segment.rows, segment.first).rows():
-                for pair in islice(pairs, self._most):
-                    yield _Step(opened, pair)
-                yield _Step(opened, row=(number, row))
-            yield _Step(opened)
+            opened = Open(claim, Products(claim.folder, segment.name, settings))
+            *rows, last = Decoder(self.job, segment.rows, segment.first).rows()
+            for row in rows:
+                yield self._steps(opened, *row)
+            yield chain(self._steps(opened, *last), [Step(opened)])
 
-    def _estimated(self, step: _Step, writer: "_Writer") -> partial[None]:
+    def _steps(
+        self, opened: Open, number: int, row: Row, pairs: Iterator[Pair]
+    ) -> Generator[Step, None, None]:
+        for pair in islice(pairs, self._most):
+            yield Step(opened, pair)
+        yield Step(opened, row=(number, row))
+
+    def _estimated(self, step: Step, writer: Writer) -> partial[None]:
         """Estimate the flow of a step, on the device; return what is left to do."""
         if step.pair is None:
             return partial(writer.end, step)
@@ -144,11 +133,19 @@ class Worker:
         except InputError as error:  # the network cannot take such frames
             broken = replace(step.pair, images=None, problem=str(error))
             return partial(writer.write, replace(step, pair=broken), None, None, None)
-        with torch.inference_mode():
+        with torch.inference_mode(), self._measuring(answer):
             numbers = self._measure(answer)
             field = to_grid(answer, settings.grid, self._keep) if settings.fields else None
             flow = to_grid(answer, 1, self._keep) if settings.flows else None
             return partial(writer.write, step, _sent(numbers), _sent(field), _sent(flow))
+
+    def _measuring(self, answer: Tensor) -> AbstractContextManager[object]:
+        """On CUDA, a second stream: many small kernels, while the network has the next pair."""
+        if self._second_stream is None:
+            return nullcontext()
+        self._second_stream.wait_stream(torch.cuda.current_stream(answer.device))
+        answer.record_stream(self._second_stream)  # its memory is free when that is done with it
+        return torch.cuda.stream(self._second_stream)
 
 
 class _Sequences:
@@ -180,55 +177,7 @@ class _Sequences:
         return self._by_size[size]
 
 
-class _Writer:
-    """The writing thread: waits for the device, describes flows, and ends segments."""
-
-    def __init__(self, watch: Callable[[int], None], outcomes: "deque[Outcome]") -> None:
-        self._watch, self._outcomes = watch, outcomes
-        self._describe = Describer()
-        self._segment_start = self._clip_start = perf_counter()
-        self._slowest = ("", 0.0)
-
-    def write(
-        self,
-        step: _Step,
-        numbers: "_Arriving | None",
-        field: "_Arriving | None",
-        flow: "_Arriving | None",
-    ) -> None:
-        """Add a flow to the files of its segment."""
-        assert step.pair is not None
-        scores: dict[str, Any] = {}
-        if numbers is not None:
-            assert step.pair.images is not None
-            scores = self._describe(numbers(), *step.pair.images)
-        vectors = (None if sent is None else np.moveaxis(sent(), 0, 2) for sent in (field, flow))
-        step.open.products.add(step.pair, scores, *vectors)
-        self._watch(1)
-
-    def end(self, step: _Step) -> None:
-        """End a row, or a segment."""
-        if step.row is not None:
-            step.open.products.end_clip(*step.row)
-            now = perf_counter()
-            self._slowest = max(
-                self._slowest, (step.row[1].name, now - self._clip_start), key=lambda clip: clip[1]
-            )
-            self._clip_start = now
-            return
-        files, marker = step.open.products.finish()
-        step.open.claim.publish(files, marker)
-        now = perf_counter()
-        seconds, self._segment_start = now - self._segment_start, now
-        self._outcomes.append(Outcome(marker["segment"], marker, seconds, self._slowest))
-        self._slowest = ("", 0.0)
-
-
-_Arriving = Callable[[], Array]
-"""Waits until an array has arrived from the device."""
-
-
-def _sent(tensor: Tensor | None) -> _Arriving | None:
+def _sent(tensor: Tensor | None) -> Arriving | None:
     return None if tensor is None else arriving(tensor)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..bulk.job import Job
     from ..bulk.running import Engine, Watch
     from ..bulk.segments import Plan
-    from ..bulk.worker import Outcome
+    from ..bulk.writing import Outcome
     from .bulk_progress import BulkProgress
 
 Ray = Annotated[

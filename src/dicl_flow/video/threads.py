@@ -4,9 +4,11 @@ Only the estimating thread computes with torch. A second one would have its own 
 more worker threads than CPU cores slow down every operation.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from queue import Empty, Queue
+from itertools import islice
+from queue import Empty, Queue, SimpleQueue
 from threading import Event, Thread
 from types import TracebackType
 from typing import TypeVar
@@ -49,6 +51,38 @@ def ahead(items: Generator[Item, None, None], room: int = _ROOM) -> Generator[It
             thread.join(0.01)
 
 
+def begun_early(parts: Iterable[Iterator[Item]], room: int) -> Generator[Item, None, None]:
+    """Yield the items of all parts; another thread takes the first `room` of the next part early.
+
+    So whatever is slow at the start of a part, as opening a video, does not interrupt the items.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        at_hand: Iterator[Item] = iter(())
+        for part in parts:
+            first: SimpleQueue[Item | None] = SimpleQueue()
+            begun = pool.submit(_begin, part, room, first)
+            yield from at_hand
+            at_hand = _continued(first, begun, part)
+        yield from at_hand
+
+
+def _begin(part: Iterator[Item], room: int, first: "SimpleQueue[Item | None]") -> None:
+    try:
+        for item in islice(part, room):
+            first.put(item)
+    finally:
+        first.put(None)
+
+
+def _continued(
+    first: "SimpleQueue[Item | None]", begun: "Future[None]", rest: Iterator[Item]
+) -> Iterator[Item]:
+    while (item := first.get()) is not None:
+        yield item
+    begun.result()  # raises its error
+    yield from rest
+
+
 def _taken(queue: "Queue[tuple[Item | None, BaseException | None]]") -> Iterator[Item]:
     while True:
         item, error = queue.get()
@@ -64,7 +98,7 @@ class Behind:
     """Executes calls in another thread, in order, with at most `room` of them queued.
 
     Leaving the `with` block waits for the rest. After an error, no more calls are executed; the
-    error is raised by the next call of `do`, or at the end.
+    error is raised by the next call of `do` or `check`, or at the end.
     """
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -89,9 +123,13 @@ class Behind:
 
     def do(self, work: Callable[[], None]) -> None:
         """Queue a call."""
+        self.check()
+        self._queue.put(work)
+
+    def check(self) -> None:
+        """Raise the error of an earlier call, if there was one."""
         if self._error is not None:
             raise self._error
-        self._queue.put(work)
 
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
@@ -110,7 +148,8 @@ def arriving(tensor: Tensor) -> Callable[[], Array]:
     if not tensor.is_cuda:
         return tensor.cpu().numpy
     with torch.cuda.device(tensor.device):
-        host, arrived = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
+        host = tensor.to("cpu", non_blocking=True)
+        arrived = torch.cuda.Event(blocking=True)  # who waits leaves the core to others
         arrived.record()
 
     def wait() -> Array:
