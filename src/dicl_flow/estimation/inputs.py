@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import Array, check_unit_range, read_image
-from .uploads import upload
+from .transfer import transfer
 
 Image: TypeAlias = str | Path | Array | Tensor
 ImageInput: TypeAlias = Image | Sequence[Image]
@@ -93,7 +93,7 @@ def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
         )
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if array.dtype == np.uint8:  # bytes are the least to copy
-        tensor = upload(tensor, device)
+        tensor = transfer(tensor, device)
     return _from_tensor(tensor.movedim(-1, -3).contiguous())
 
 
