@@ -1,5 +1,7 @@
 """The matching net's first layer in training: the convolution of written pairs, and factored.
 
+Also with batch norm and ReLU: behind the factored layer, and in one function with it.
+
     python benchmarks/first_layer.py
 
 Forward and backward at each stride of frames of 1024x640, six pairs in bfloat16, on a CUDA device.
@@ -24,6 +26,19 @@ def convolved_pairs(features1: Tensor, features2: Tensor, weight: Tensor, radius
     from dicl_flow.accelerated.kernels.pair_windows import pair_windows
 
     return torch.nn.functional.conv2d(pair_windows(features1, features2, radius), weight, padding=1)
+
+
+def with_norm(device: str) -> dict[str, Layer]:
+    """The factored layer with batch norm and ReLU: in two functions, and in one."""
+    from dicl_flow.accelerated.kernels.norm_relu import norm_relu
+    from dicl_flow.accelerated.kernels.pair_layer import pair_layer, pair_norm_relu
+
+    bn = torch.nn.BatchNorm2d(CHANNELS, device=device)
+    norm = (bn.weight, bn.bias, *bn.buffers(), 0.1, bn.eps)
+    return {
+        "then norm": lambda *layer: norm_relu(pair_layer(*layer), *norm),
+        "with norm": lambda *layer: pair_norm_relu(*layer, *norm),
+    }
 
 
 def make(batch: int, size: tuple[int, int], device: str) -> list[Tensor]:
@@ -87,12 +102,13 @@ def main() -> None:
     from dicl_flow.accelerated.kernels.pair_layer import pair_layer
 
     layers: dict[str, Layer] = {"pairs": convolved_pairs, "factored": pair_layer}
+    layers |= with_norm(device)
     for stride in strides:
         inputs = make(batch, (height // stride, width // stride), device)
         for name, layer in layers.items():
             forward, both = measure(layer, inputs, radius, arguments.repeats)
             print(
-                f"stride {stride:2d} {name:9s}{both:8.3f} ms: {forward:.3f} forward, "
+                f"stride {stride:2d} {name:10s}{both:8.3f} ms: {forward:.3f} forward, "
                 f"{both - forward:.3f} backward",
                 flush=True,
             )

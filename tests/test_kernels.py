@@ -54,6 +54,7 @@ def wide_tiles(monkeypatch):
     if DEVICE == "cpu":
         monkeypatch.setattr(pair_layer, "_TALL", 8)
         monkeypatch.setattr(pair_layer, "_COLUMNS", 128)
+        monkeypatch.setattr(pair_layer, "_FEW", 128)
 
 
 @pytest.fixture(autouse=True)
@@ -428,6 +429,14 @@ def test_the_same_step_twice_gives_the_same_bits():
         twin(*features).square().sum().backward()
     pairs = zip(first.parameters(), second.parameters(), strict=True)
     assert all(torch.equal(a.grad, b.grad) for a, b in pairs)
+
+
+def test_the_matcher_of_a_frozen_norm_is_the_plain_one():
+    plain = build_matcher("mlp", 4, 1).to(DEVICE).eval()
+    twin = accelerate(copy.deepcopy(plain))
+    features = [random_map(1, 4, 2, 2) for _ in range(2)]
+    with torch.no_grad():
+        torch.testing.assert_close(twin(*features), plain(*features))
 
 
 def test_what_the_kernels_cannot_read_is_refused(monkeypatch):

@@ -13,7 +13,7 @@ def transfer(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 class _Transfers:
-    """Copies by a stream of their own, at most two frames ahead of the computation.
+    """Copies in a second stream, at most two frames ahead of the computation.
 
     From ordinary memory: to pin 1920x1080 first takes 13 ms on an H200, the copy 1 ms.
     """

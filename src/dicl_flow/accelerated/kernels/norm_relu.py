@@ -24,6 +24,10 @@ _WARPS = 8
 _MERGED = 16  # channels of a program that merges partial results
 
 
+def _merging() -> dict[str, int]:
+    return {"groups": _PROGRAMS, "columns": _MERGED, "num_warps": _WARPS}
+
+
 class _Tiles:
     """How a (B, C, H, W) tensor is divided: tiles of rows; a row is all channels of a pixel."""
 
@@ -34,12 +38,23 @@ class _Tiles:
         rows = max(_TILE // columns, 1)
         self.programs = min(triton.cdiv(self.num_rows, rows), _PROGRAMS)
         self.shape = {"rows": rows, "columns": columns, "num_warps": _WARPS}
-        self.merging = {"groups": _PROGRAMS, "columns": _MERGED, "num_warps": _WARPS}
-        self.merges = triton.cdiv(self.channels, _MERGED)
 
     def empty(self, *shape: int, like: Tensor) -> Tensor:
         """Float32 values for each channel: (*shape, C)."""
         return like.new_empty(*shape, self.channels, dtype=torch.float32)
+
+
+def merge_moments(
+    partial: Tensor, running: tuple[Tensor, Tensor, Tensor], momentum: float, eps: float
+) -> Tensor:
+    """(3, P, C) -> mean and 1/deviation of each channel, (2, C); the running ones are updated."""
+    _, programs, channels = partial.shape
+    statistics = partial.new_empty(2, channels)
+    known = (programs, channels, momentum, eps)
+    kernels.merge_moments[(triton.cdiv(channels, _MERGED),)](
+        partial, statistics, *running, *known, **_merging()
+    )
+    return statistics
 
 
 class _NormRelu(torch.autograd.Function):
@@ -56,13 +71,9 @@ class _NormRelu(torch.autograd.Function):
         tiles, y = _Tiles(x), torch.empty_like(x)
         size = (tiles.num_rows, tiles.channels)
         partial = tiles.empty(3, tiles.programs, like=x)
-        statistics = tiles.empty(2, like=x)
         with torch.cuda.device_of(x):
             kernels.moments[(tiles.programs,)](x, partial, *size, **tiles.shape)
-            known = (tiles.programs, tiles.channels, momentum, eps)
-            kernels.merge_moments[(tiles.merges,)](
-                partial, statistics, *running, *known, **tiles.merging
-            )
+            statistics = merge_moments(partial, running, momentum, eps)
             kernels.normalize[(tiles.programs,)](
                 x, y, statistics, weight, bias, *size, **tiles.shape
             )
@@ -80,8 +91,8 @@ class _NormRelu(torch.autograd.Function):
         sums = tiles.empty(2, like=x)  # the gradients of bias and weight
         with torch.cuda.device_of(x):
             kernels.gradient_sums[(tiles.programs,)](x, gradient, partial, *known, **tiles.shape)
-            kernels.parameter_gradients[(tiles.merges, 2)](
-                partial, sums, statistics, tiles.programs, tiles.channels, **tiles.merging
+            kernels.parameter_gradients[(triton.cdiv(tiles.channels, _MERGED), 2)](
+                partial, sums, statistics, tiles.programs, tiles.channels, **_merging()
             )
             kernels.input_gradient[(tiles.programs,)](
                 x, gradient, result, sums, *known, **tiles.shape

@@ -23,6 +23,26 @@ def _merge(count, mean, squares):
 
 
 @triton.jit
+def put_moments(partial, count, mean, squares, program, num_programs, column, channels):
+    """Merge the places of a tile, and store them as those of a program: `partial` (3, P, C)."""
+    total, joint, deviations = _merge(count, mean, squares)
+    place = partial + program * channels + column
+    plane = num_programs * channels
+    tl.store(place, (total + tl.zeros_like(joint))[None, :], column < channels)
+    tl.store(place + plane, joint[None, :], column < channels)
+    tl.store(place + 2 * plane, deviations[None, :], column < channels)
+
+
+@triton.jit
+def put_sums(partial, plain, weighted, program, num_programs, column, channels):
+    """Add the places of a tile, and store them as those of a program: `partial` (2, P, C)."""
+    place = partial + program * channels + column
+    tl.store(place, tl.sum(plain, 0)[None, :], column < channels)
+    place += num_programs * channels
+    tl.store(place, tl.sum(weighted, 0)[None, :], column < channels)
+
+
+@triton.jit
 def moments(x, partial, num_rows, channels, rows: tl.constexpr, columns: tl.constexpr):
     """Size, mean and squared deviations of every `num_programs`-th tile: `partial` (3, P, C)."""
     program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
@@ -43,13 +63,7 @@ def moments(x, partial, num_rows, channels, rows: tl.constexpr, columns: tl.cons
         mean += delta * (1.0 / steps)
         squares += delta * (value - mean)
         count += inside.to(tl.float32)
-    total, joint, deviations = _merge(count, mean, squares)
-    column = tl.arange(0, columns)
-    place = partial + program * channels + column
-    plane = num_programs * channels
-    tl.store(place, total + tl.zeros_like(joint), column < channels)
-    tl.store(place + plane, joint, column < channels)
-    tl.store(place + 2 * plane, deviations, column < channels)
+    put_moments(partial, count, mean, squares, program, num_programs, column, channels)
 
 
 @triton.jit
@@ -90,7 +104,7 @@ def merge_moments(
 
 
 @triton.jit
-def _parameters(statistics, weight, bias, column, channels):
+def parameters(statistics, weight, bias, column, channels):
     """Mean, factor and shift of the normalisation (x - mean)·factor + shift."""
     mask = column < channels
     mean = tl.load(statistics + column, mask, 0.0)
@@ -98,6 +112,29 @@ def _parameters(statistics, weight, bias, column, channels):
     factor = inverse * tl.load(weight + column, mask, 0.0)
     shift = tl.load(bias + column, mask, 0.0)
     return mean, factor, shift
+
+
+@triton.jit
+def averages(sums, statistics, column, channels, num_rows):
+    """The mean of the gradient, and the slope of its fit to the input: both do not reach it."""
+    mask = column < channels
+    plain = tl.load(sums + column, mask, 0.0) / num_rows
+    inverse = tl.load(statistics + channels + column, mask, 0.0)
+    return plain, tl.load(sums + channels + column, mask, 0.0) * inverse / num_rows
+
+
+@triton.jit
+def relu(value):
+    """Keeps NaN, as torch's does."""
+    return tl.where(value < 0.0, 0.0, value)
+
+
+@triton.jit
+def before_relu(value, gradient, mean, factor, shift):
+    """Input minus mean, and the gradient before the ReLU."""
+    centred = value - mean
+    dead = centred * factor + shift <= 0.0
+    return centred, tl.where(dead, 0.0, gradient.to(tl.float32))
 
 
 @triton.jit
@@ -114,15 +151,14 @@ def normalize(
 ):
     """The normalised input after the ReLU: `y`, like `x`."""
     row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
-    mean, factor, shift = _parameters(statistics, weight, bias, column, channels)
+    mean, factor, shift = parameters(statistics, weight, bias, column, channels)
     program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     for step in tl.range(tl.cdiv(num_rows, rows * num_programs), num_stages=_STAGES):
         first = (step * num_programs + program) * rows
         mask = (first + row < num_rows) & (column < channels)
         place = first * channels + row * channels + column
         value = tl.load(x + place, mask, 0.0).to(tl.float32)
-        result = (value - mean) * factor + shift
-        result = tl.where(result < 0.0, 0.0, result)  # keeps NaN, as torch's ReLU does
+        result = relu((value - mean) * factor + shift)
         tl.store(y + place, result.to(y.dtype.element_ty), mask)
 
 
@@ -134,9 +170,8 @@ def _tile_gradient(
     mask = (first + row < num_rows) & (column < channels)
     value = tl.load(x + first * channels + row * channels + column, mask, 0.0).to(tl.float32)
     incoming = tl.load(gradient + first * stride + row * stride + column, mask, 0.0)
-    centred = value - mean
-    dead = centred * factor + shift <= 0.0
-    return centred, tl.where(dead, 0.0, incoming.to(tl.float32)), mask
+    centred, passed = before_relu(value, incoming, mean, factor, shift)
+    return centred, passed, mask
 
 
 @triton.jit
@@ -156,7 +191,7 @@ def gradient_sums(
     """Sums of the gradient and of gradient·centred over this program's tiles: (2, P, C)."""
     program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
-    mean, factor, shift = _parameters(statistics, weight, bias, column, channels)
+    mean, factor, shift = parameters(statistics, weight, bias, column, channels)
     plain = tl.zeros((rows, columns), tl.float32)
     weighted = tl.zeros((rows, columns), tl.float32)
     for step in tl.range(tl.cdiv(num_rows, rows * num_programs), num_stages=_STAGES):
@@ -166,10 +201,7 @@ def gradient_sums(
         )
         plain += passed
         weighted += passed * centred
-    column = tl.arange(0, columns)
-    place = partial + program * channels + column
-    tl.store(place, tl.sum(plain, 0), column < channels)
-    tl.store(place + num_programs * channels, tl.sum(weighted, 0), column < channels)
+    put_sums(partial, plain, weighted, program, num_programs, column, channels)
 
 
 @triton.jit
@@ -210,10 +242,8 @@ def input_gradient(
 ):
     """The gradient of the input, from that of the output and its `sums` (2, C)."""
     row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
-    mean, factor, shift = _parameters(statistics, weight, bias, column, channels)
-    plain = tl.load(sums + column, column < channels, 0.0) / num_rows
-    inverse = tl.load(statistics + channels + column, column < channels, 0.0)
-    slope = tl.load(sums + channels + column, column < channels, 0.0) * inverse / num_rows
+    mean, factor, shift = parameters(statistics, weight, bias, column, channels)
+    plain, slope = averages(sums, statistics, column, channels, num_rows)
     program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     for step in tl.range(tl.cdiv(num_rows, rows * num_programs), num_stages=_STAGES):
         first = (step * num_programs + program) * rows

@@ -19,16 +19,21 @@ class AcceleratedConvBlock(ConvBlock):
 
     def finish(self, x: Tensor) -> Tensor:
         """Norm and ReLU of what the convolution gives."""
-        norm = self.bn
-        if type(norm) is not nn.BatchNorm2d or not norm.training:
-            return torch.relu(norm(x))
+        norm = self.norm_of_batch()
+        if norm is None:
+            return torch.relu(self.bn(x))
         from ..kernels.norm_relu import norm_relu
 
+        return norm_relu(x, *norm)
+
+    def norm_of_batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float, float] | None:
+        """What `norm_relu` needs to know of a norm that uses the statistics of its batch."""
+        norm = self.bn
+        if type(norm) is not nn.BatchNorm2d or not norm.training:
+            return None
         assert norm.momentum is not None  # `ConvBlock` makes no cumulative averages
         mean, variance, batches = norm.buffers()
-        return norm_relu(
-            x, norm.weight, norm.bias, mean, variance, batches, norm.momentum, norm.eps
-        )
+        return norm.weight, norm.bias, mean, variance, batches, norm.momentum, norm.eps
 
 
 class ChannelsLastConv3d(nn.Conv3d):

@@ -24,13 +24,18 @@ class AcceleratedPairwiseMatcher(PairwiseMatcher):
         """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
         if type(self.net) is not MatchingNet:
             return super().forward(features1, features2)
-        from ..kernels.pair_layer import pair_layer
+        from ..kernels.pair_layer import pair_layer, pair_norm_relu
 
         first = self.net.first
         assert isinstance(first, AcceleratedConvBlock)
         weight = first.conv.weight
         assert isinstance(weight, Tensor)
-        score = first.finish(pair_layer(*_channels_last(features1, features2), weight, self.radius))
+        given1, given2 = _channels_last(features1, features2)
+        norm = first.norm_of_batch()
+        if norm is None:
+            score = first.finish(pair_layer(given1, given2, weight, self.radius))
+        else:
+            score = pair_norm_relu(given1, given2, weight, self.radius, *norm)
         for layer in list(self.net)[1:]:
             score = layer(score)
         batch, _, height, width = features1.shape
