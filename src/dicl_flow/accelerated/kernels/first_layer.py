@@ -18,7 +18,7 @@ from .launching import kernel
 from .layout import check
 
 _CELLS = 1024  # pixels that a program looks at
-_WARPS = 4
+_RUN, _WARPS = 16, 4  # pixels of a program that adds
 _ALIGNED = 4  # int32 in 16 bytes: kernels are compiled for such addresses
 _MANY = 1 << 17  # pixels of all displacements: from here on the device is full
 _PROGRAMS = 512  # that correct: what a large GPU can hold at once
@@ -246,10 +246,10 @@ def add_parts(
     batch, channels, height, width = parts[0].shape
     radius = (parts[1].shape[-1] - width) // 2
     num_shifts, pixels = 2 * radius + 1, batch * height * width
-    rows, across = (32, 4) if len(chunk) * pixels >= _MANY else (16, 1)
     columns_of_shifts = (chunk.stop - 1) // num_shifts - chunk.start // num_shifts + 1
+    across = columns_of_shifts if len(chunk) * pixels >= _MANY else 1
     with torch.cuda.device_of(result):
-        _add_parts[(triton.cdiv(pixels, rows), num_shifts, triton.cdiv(columns_of_shifts, across))](
+        _add_parts[(triton.cdiv(pixels, _RUN), num_shifts, columns_of_shifts // across)](
             *parts,
             seen,
             bias,
@@ -262,7 +262,7 @@ def add_parts(
             radius=radius,
             channels=channels,
             columns=triton.next_power_of_2(channels),
-            rows=rows,
+            rows=_RUN,
             across=across,
             num_warps=_WARPS,
         )

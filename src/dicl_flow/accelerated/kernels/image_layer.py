@@ -39,17 +39,20 @@ def _image_layer(
     blocks = tl.cdiv(width, block)
     row, place = tl.program_id(0) // blocks, tl.program_id(0) % blocks * block
     x, tap = place + tl.arange(0, block), tl.arange(0, num_taps)
-    value = seen(image, row, x[:, None], tap[None, :], height, width)
-    column = tl.arange(0, columns)[None, :]
+    # taps first: neighbouring threads load neighbouring pixels
+    value = seen(image, row, x[None, :], tap[:, None], height, width)
+    column = tl.arange(0, columns)
     known = column < channels
-    weight = tl.load(taps + tap[:, None] * channels + column, (tap < 27)[:, None] & known, 0.0)
+    weight = taps + tap[None, :] * channels + column[:, None]
+    weight = tl.load(weight, (tap < 27)[None, :] & known[:, None], 0.0)
     rounded = value.to(weight.dtype)
     remainder = (value - rounded.to(tl.float32)).to(weight.dtype)
-    total = tl.dot(rounded, weight, input_precision="ieee")
-    total = tl.dot(remainder, weight, total, input_precision="ieee")
-    total = tl.maximum(total + tl.load(bias + column, known, 0.0), 0.0)
-    target = result + (row.to(tl.int64) * width + x)[:, None] * channels + column
-    tl.store(target, total.to(result.dtype.element_ty), (x < width)[:, None] & known)
+    total = tl.dot(weight, rounded, input_precision="ieee")
+    total = tl.dot(weight, remainder, total, input_precision="ieee")
+    total = tl.maximum(total + tl.load(bias + column, known, 0.0)[:, None], 0.0)
+    total = tl.trans(total.to(result.dtype.element_ty))
+    target = result + (row.to(tl.int64) * width + x)[:, None] * channels + column[None, :]
+    tl.store(target, total, (x < width)[:, None] & known[None, :])
 
 
 def image_layer(image: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
