@@ -8,7 +8,8 @@ a folder and a table. Numbers are taken after each round, when nothing but the e
 left. It ends after `--minutes` and at least `--count` flows. On a CPU the network and the frames
 are small; on a GPU they are the packaged weights and frames of 512x384.
 
-The slope of memory is that after the first ten minutes; a run of less than twenty has none.
+The slope of memory is that after the first ten minutes; a run of less than twenty has none. The
+numbers are printed every minute, too.
 """
 
 import ctypes
@@ -55,7 +56,16 @@ def soak(options: Options) -> dict[str, Part]:
         while time.monotonic() - start < 60 * minutes or len(samples) * FLOWS < flows:
             _round(estimator, clip, folder)
             samples.append(_sample((time.monotonic() - start) / 3600))
+            _tell(samples)
     return {"video": judge(before, samples)}
+
+
+def _tell(samples: list[Sample]) -> None:
+    """Print the last sample once a minute: what is known if the run is cut off."""
+    last, minutes = samples[-1], [int(60 * sample["hours"]) for sample in samples]
+    if len(minutes) < 2 or minutes[-1] > minutes[-2]:
+        numbers = ", ".join(f"{name} {value:.9g}" for name, value in last.items())
+        print(f"{len(samples) * FLOWS:,} flows: {numbers}", file=sys.stderr, flush=True)
 
 
 def _fill_interned() -> None:
