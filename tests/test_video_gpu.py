@@ -88,7 +88,7 @@ def test_frames_are_not_copied_far_ahead_of_the_computation():
     sequence = FlowSequence(load(device="cuda", precision="fp16", backend="fast"))
     slow = peak_memory(lambda: advance(sequence, frames, 8, torch.cuda.synchronize))
     fast = peak_memory(lambda: advance(sequence, frames, 48, lambda: None))
-    assert fast - slow <= 2 * frames[0].nbytes
+    assert fast - slow <= 6 * frames[0].nbytes
 
 
 def test_a_frame_may_change_as_soon_as_it_was_pushed():
