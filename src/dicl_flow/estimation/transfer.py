@@ -2,6 +2,7 @@
 
 from collections import deque
 from functools import cache
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ class _Transfers:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)
-        self._begun: deque[torch.cuda.Event] = deque()
+        self._begun, self._lock = deque[torch.cuda.Event](), Lock()
 
     def __call__(self, tensor: Tensor) -> Tensor:
         computing = torch.cuda.current_stream(self._stream.device)
@@ -31,9 +32,11 @@ class _Transfers:
             copy = tensor.to(self._stream.device)
         copy.record_stream(computing)  # its memory is free when that is done with it
         computing.wait_stream(self._stream)
-        if len(self._begun) == _AHEAD:  # otherwise the frames of a fast caller fill the memory
-            self._begun.popleft().synchronize()
-        self._begun.append(computing.record_event())
+        with self._lock:
+            self._begun.append(computing.record_event())
+            earlier = self._begun.popleft() if len(self._begun) > _AHEAD else None
+        if earlier is not None:  # otherwise the frames of a fast caller fill the memory
+            earlier.synchronize()
         return copy
 
 
