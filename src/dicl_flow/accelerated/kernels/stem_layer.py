@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 from .image_layer import seen
 from .layout import check, in_rows
 
-_BLOCK, _BLOCK_BACKWARD, _WARPS = 256, 128, 4  # pixels of a tile, in one row
+_BLOCK, _WARPS = 256, 4  # pixels of a tile, in one row
 _TAPS = tl.constexpr(32)  # 27, and idle ones
-_PROGRAMS = 768  # that add up gradients: about six for each multiprocessor of a large GPU
+_PROGRAMS = 396  # that add up gradients: three for each multiprocessor of a large GPU
 
 
 @triton.jit(do_not_specialize=["height", "width"])
@@ -94,10 +94,10 @@ class _StemLayer(torch.autograd.Function):
         (image,) = ctx.saved_tensors
         gradient, stride = in_rows(gradient)
         batch, channels, height, width = gradient.shape
-        programs = min(batch * height * triton.cdiv(width, _BLOCK_BACKWARD), _PROGRAMS)
+        programs = min(batch * height * triton.cdiv(width, _BLOCK), _PROGRAMS)
         partial = image.new_empty((programs, _TAPS.value, channels), dtype=torch.float32)
         size = (batch * height, height, width, stride)
-        shape = {"block": _BLOCK_BACKWARD, **_shape(channels)}
+        shape = {"block": _BLOCK, **_shape(channels)}
         with torch.cuda.device_of(image):
             _weight_gradient[(programs,)](image, gradient, partial, *size, **shape)
         weight = partial.sum(0)[:27].unflatten(0, (3, 3, 3)).permute(3, 0, 1, 2)
