@@ -164,3 +164,11 @@ def run(capsys):
         return exit_info.value.code or 0, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def exact_convolutions():
+    """The same numbers again, and none rounded to TF32: what kernels are compared with."""
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        torch.manual_seed(0)
+        yield

@@ -40,7 +40,7 @@ from dicl_flow.ops import displacement_probability, expected_displacement, norma
 from dicl_flow.training import pyramid_loss
 from dicl_flow.training.matching_loss import matching_loss
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("exact_convolutions")]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIDE = 16 if DEVICE == "cuda" else 8  # of a whole network's images: the interpreter is slow
@@ -55,13 +55,6 @@ def wide_tiles(monkeypatch):
         monkeypatch.setattr(pair_layer, "_TALL", 8)
         monkeypatch.setattr(pair_layer, "_COLUMNS", 128)
         monkeypatch.setattr(pair_layer, "_FEW", 128)
-
-
-@pytest.fixture(autouse=True)
-def exact_convolutions():
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-        torch.manual_seed(0)
-        yield
 
 
 def plain_norm_relu(norm, x):

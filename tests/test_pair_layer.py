@@ -15,7 +15,7 @@ from dicl_flow.accelerated.kernels import pair_layer as module
 from dicl_flow.accelerated.kernels.pair_layer import pair_layer, pair_norm_relu
 from dicl_flow.matching import PairwiseMatcher
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("exact_convolutions")]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LAST = torch.channels_last
@@ -35,13 +35,6 @@ def few_tiles(monkeypatch):
         monkeypatch.setattr(module, "_COLUMNS", 64)
         monkeypatch.setattr(module, "_FEW", 64)
         monkeypatch.setattr(module, "_GROUPS", 4)
-
-
-@pytest.fixture(autouse=True)
-def exact_convolutions():
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
-        torch.manual_seed(0)
-        yield
 
 
 def make(shape, radius, channels):
