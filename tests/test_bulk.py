@@ -1,5 +1,6 @@
 import json
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
 from multiprocessing import Pipe
@@ -439,6 +440,14 @@ def test_inputs_in_a_store_are_read(tmp_path, pairs, known):
     clips, plan = make_job(address, tmp_path / "clips")
     run_bulk(clips, plan)
     assert [row["status"] for row in table(tmp_path / "clips")] == ["ok"] * 3
+
+
+def test_several_threads_may_read_one_file_of_a_store(tmp_path):
+    pytest.importorskip("pyarrow", reason="stores need pyarrow")
+    store, data = open_storage(f"memory://shared-{tmp_path.name}"), bytes(range(256)) * 4096
+    store.write("frame.png", data)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(found == data for found in pool.map(store.read, ["frame.png"] * 400))
 
 
 # --- commands -----------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class Decoder:
     def _submit(self, name: str) -> "Future[Array]":
         """Let another thread read an image, but not the one that was submitted just before."""
         if self._submitted is None or self._submitted[0] != name:
-            self._submitted = name, _pool().submit(self._image, name)
+            self._submitted = name, threads().submit(self._image, name)
         return self._submitted[1]
 
     def _image(self, name: str) -> Array:
@@ -132,7 +132,7 @@ def _read_ahead(source: Source) -> Source:
     def shots() -> Iterator[Shot]:
         waiting: deque[Shot] = deque()
         for shot in source.shots():
-            waiting.append(shot._replace(read=_pool().submit(shot.read).result))
+            waiting.append(shot._replace(read=threads().submit(shot.read).result))
             if len(waiting) > _AHEAD:
                 yield waiting.popleft()
         yield from waiting
@@ -141,7 +141,8 @@ def _read_ahead(source: Source) -> Source:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
+def threads() -> ThreadPoolExecutor:
+    """Threads for what OpenCV does with frames."""
     return ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1))
 
 

@@ -1,6 +1,7 @@
 """The scores of a flow: measured on the device, described on the host."""
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import atan2, degrees, hypot, isfinite, isqrt
 from typing import Any
 
@@ -51,7 +52,7 @@ _NUMBERS = 11  # in front of the small flow
 
 
 def measure(answer: Tensor, min_confidence: float = 0.0) -> Tensor:
-    """Packed estimate (1, 4 or 8, H, W) -> the numbers and the small flow for a `Describer`.
+    """Packed estimate (1, 4 or 8, H, W) -> the numbers and the small flow for `describe`.
 
     One tensor, because a recording has one output, and without waiting for the device.
     """
@@ -117,39 +118,46 @@ def _every(step: int, values: Tensor) -> Tensor:
     return values[..., step // 2 :: step, step // 2 :: step]
 
 
-class Describer:
-    """Turns measured numbers into entries of the table; keeps the last small frame."""
+class SmallFrames:
+    """Makes the small frames by which cuts are found, in other threads.
 
-    def __init__(self) -> None:
-        self._last: tuple[Array, Array] | None = None
+    OpenCV takes up to 3 ms for 1920x1080, as long as a GPU for its flow. Consecutive pairs share a
+    frame, which is made once.
+    """
 
-    def __call__(self, numbers: Array, image1: Array, image2: Array) -> dict[str, Any]:
-        """Return the entries of a flow that do not name it."""
-        height, width = image1.shape[:2]
-        mean, x, y, moving, median, p95, longest, density, *scores = map(float, numbers[:_NUMBERS])
-        entries: dict[str, Any] = {"width": width, "height": height}
-        if density:
-            diagonal = hypot(width, height)
-            for name, value in zip(LENGTHS, (mean, median, p95, longest), strict=True):
-                entries[f"{name}_length"], entries[f"{name}_share"] = value, value / diagonal
-            entries |= {"direction": degrees(atan2(y, x)), "moving_share": moving}
-        explained = 1 - self._unexplained(numbers[_NUMBERS:], image1, image2)
-        names = ("density", "confidence", "sharpness", "occluded")
-        entries |= dict(zip(names, (density, *scores), strict=True))
-        entries |= {"explained": explained, "scene_cut": is_unexplained(1 - explained)}
-        return {name: _rounded(value) for name, value in entries.items()}
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._last: tuple[Array, Future[Array]] | None = None
 
-    def _unexplained(self, small: Array, image1: Array, image2: Array) -> float:
-        size = small_size(*image1.shape[:2])
-        vectors = np.moveaxis(small.reshape(2, *size), 0, 2)
-        first = self._small(image1)
-        second = self._small(image2)
-        return small_unexplained(first, second, vectors, image1.shape[:2])
+    def begin(self, images: tuple[Array, Array]) -> "tuple[Future[Array], Future[Array]]":
+        """Return the small frames of a pair, which are being made."""
+        return self._begin(images[0]), self._begin(images[1])
 
-    def _small(self, image: Array) -> Array:
+    def _begin(self, image: Array) -> "Future[Array]":
         if self._last is None or self._last[0] is not image:
-            self._last = image, small_grey(image)
+            self._last = image, self._pool.submit(small_grey, image)
         return self._last[1]
+
+
+def describe(numbers: Array, first: Array, second: Array, size: tuple[int, int]) -> dict[str, Any]:
+    """Measured numbers, and small frames of (height, width) `size` -> entries of the table.
+
+    All entries of a flow that do not name it.
+    """
+    height, width = size
+    mean, x, y, moving, median, p95, longest, density, *scores = map(float, numbers[:_NUMBERS])
+    entries: dict[str, Any] = {"width": width, "height": height}
+    if density:
+        diagonal = hypot(width, height)
+        for name, value in zip(LENGTHS, (mean, median, p95, longest), strict=True):
+            entries[f"{name}_length"], entries[f"{name}_share"] = value, value / diagonal
+        entries |= {"direction": degrees(atan2(y, x)), "moving_share": moving}
+    vectors = np.moveaxis(numbers[_NUMBERS:].reshape(2, *first.shape), 0, 2)
+    explained = 1 - small_unexplained(first, second, vectors, size)
+    names = ("density", "confidence", "sharpness", "occluded")
+    entries |= dict(zip(names, (density, *scores), strict=True))
+    entries |= {"explained": explained, "scene_cut": is_unexplained(1 - explained)}
+    return {name: _rounded(value) for name, value in entries.items()}
 
 
 def _rounded(value: Any) -> Any:

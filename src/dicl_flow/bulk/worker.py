@@ -17,11 +17,11 @@ from ..estimation.sequence import FlowSequence
 from ..files import Array
 from ..video.threads import Behind, ahead, arriving, begun_early
 from .claims import Claim
-from .decoding import Decoder, Pair
+from .decoding import Decoder, Pair, threads
 from .job import Job
 from .manifest import Row
 from .products import Products
-from .scores import Describer, measure, to_grid
+from .scores import SmallFrames, describe, measure, to_grid
 from .segments import Segment, is_finished
 from .writing import Arriving, Open, Outcome, Step, Writer
 
@@ -50,6 +50,7 @@ class Worker:
         self._sequences = _Sequences(self.estimator, backward=job.settings.occlusion)
         self._keep = job.settings.min_confidence or 0.0
         self._measure = self.estimator.engine.record(partial(measure, min_confidence=self._keep))
+        self._small_frames = SmallFrames(threads())
         on_cuda = self.estimator.device.type == "cuda"
         self._second_stream = torch.cuda.Stream(self.estimator.device) if on_cuda else None
 
@@ -83,7 +84,7 @@ class Worker:
         """Return the scores of one pair."""
         with torch.inference_mode():
             numbers = self._measure(self._sequences.flow(image1, image2))
-        return Describer()(numbers.cpu().numpy(), image1, image2)
+        return self._scores(numbers, (image1, image2))()
 
     def _rows(
         self,
@@ -137,7 +138,14 @@ class Worker:
             numbers = self._measure(answer)
             field = to_grid(answer, settings.grid, self._keep) if settings.fields else None
             flow = to_grid(answer, 1, self._keep) if settings.flows else None
-            return partial(writer.write, step, _sent(numbers), _sent(field), _sent(flow))
+            scores = self._scores(numbers, step.pair.images)
+            return partial(writer.write, step, scores, _sent(field), _sent(flow))
+
+    def _scores(self, numbers: Tensor, images: tuple[Array, Array]) -> Callable[[], dict[str, Any]]:
+        """Start what the scores are made of, and return a function that waits for it."""
+        arrived, (first, second) = arriving(numbers), self._small_frames.begin(images)
+        height, width, _ = images[0].shape
+        return lambda: describe(arrived(), first.result(), second.result(), (height, width))
 
     def _measuring(self, answer: Tensor) -> AbstractContextManager[object]:
         """On CUDA, a second stream: many small kernels, while the network has the next pair."""

@@ -15,7 +15,6 @@ from .claims import Claim
 from .decoding import Pair
 from .manifest import Row
 from .products import Products
-from .scores import Describer
 from .segments import Marker
 
 Arriving = Callable[[], Array]
@@ -62,26 +61,22 @@ class Writer:
         self, watch: Callable[[int], None], outcomes: "deque[Outcome]", ends: Behind
     ) -> None:
         self._watch, self._outcomes, self._ends = watch, outcomes, ends
-        self._describe = Describer()
         self._segment_start = self._clip_start = perf_counter()
         self._slowest = ("", 0.0)
 
     def write(
         self,
         step: Step,
-        numbers: Arriving | None,
+        scores: Callable[[], dict[str, Any]] | None,
         field: Arriving | None,
         flow: Arriving | None,
     ) -> None:
         """Add a flow to the files of its segment."""
         assert step.open is not None
         assert step.pair is not None
-        scores: dict[str, Any] = {}
-        if numbers is not None:
-            assert step.pair.images is not None
-            scores = self._describe(numbers(), *step.pair.images)
+        entries = {} if scores is None else scores()
         vectors = (None if sent is None else np.moveaxis(sent(), 0, 2) for sent in (field, flow))
-        step.open.products.add(step.pair, scores, *vectors)
+        step.open.products.add(step.pair, entries, *vectors)
         self._watch(1)
 
     def end(self, step: Step) -> None:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..accelerated.inference import SideStream
 from ..config import Calibration
 from ..ops.warp import INSIDE
 from .confidence import NOISE, find_confidence, finest_stride
@@ -35,6 +36,7 @@ class KernelFinish(Finish):
         self, calibration: Calibration | None, device: torch.device, *, sharpness: bool
     ) -> None:
         super().__init__(calibration, sharpness=sharpness)
+        self._side = SideStream()
         self._weights = None
         if calibration is not None:
             weights = [calibration.bias, *calibration.weights]
@@ -47,11 +49,15 @@ class KernelFinish(Finish):
 
         levels, image1, image2 = found.view
         finest, size = levels[-1], size_of(found.images()[0])
+        with self._side.fork(image1.device):
+            extent = extremes(image1, image2, size)
+        evidence = self._evidence(found)
+        self._side.join(image1.device)
         packed = answer(
             finest.refined,
             finest.entropy,
-            self._evidence(found),
-            extremes(image1, image2, size),
+            evidence,
+            extent,
             BLANK,
             size_of(image1),
             size,

@@ -7,11 +7,13 @@ from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
 from .settings import cudnn_flags, exact_float32, has_bf16, warn_if_emulated
+from .side_stream import SideStream
 
 __all__ = [
     "AcceleratedDiclFlow",
     "Graphs",
     "KernelDiclFlow",
+    "SideStream",
     "available_bytes",
     "check_limit",
     "cudnn_flags",

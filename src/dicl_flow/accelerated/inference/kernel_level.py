@@ -53,6 +53,8 @@ class _FirstImage(NamedTuple):
     """Their term of the matching net's first layer."""
     image: Tensor
     """At the size of the level."""
+    done: torch.cuda.Event | None
+    """When `part` and `image` are computed, on CUDA."""
 
 
 class KernelLevel(DiclLevel):
@@ -85,11 +87,17 @@ class KernelLevel(DiclLevel):
         """Leave out of a pickle what belongs to one pair."""
         return {**vars(self), "_prepared": None}
 
-    def prepare(self, features1: Tensor, image1: Tensor) -> None:
-        """Compute in advance what needs the first image only; `forward` takes it from there."""
+    def prepare(self, features1: Tensor, image1: Tensor) -> torch.cuda.Event | None:
+        """Compute in advance what needs the first image only; `forward` takes it from there.
+
+        On CUDA it may start at the returned event, and waits for the rest when it is needed.
+        """
         layout = self.first.prepare(features1)
+        start = _now(layout)
         small = resize(image1, (features1.shape[-2], features1.shape[-1]))
-        self._prepared = (features1, _FirstImage(layout, self.first.first_term(layout), small))
+        part = self.first.first_term(layout)
+        self._prepared = (features1, _FirstImage(layout, part, small, _now(part)))
+        return start
 
     def forward(
         self, features1: Tensor, features2: Tensor, image1: Tensor, coarse_flow: Tensor | None
@@ -130,6 +138,8 @@ class KernelLevel(DiclLevel):
             with self._side.fork(x.device):  # it needs no terms
                 correct(x, features, seen, numbers[step], self.first.taps, self.first.bias, chunk)
             parts = parts or (first.part, self.first.second_term(features2))
+            if first.done is not None:
+                torch.cuda.current_stream().wait_event(first.done)
             add_parts(x, parts, seen, self.first.bias, chunk)
             self._side.join(x.device)
             for layer in self.inner:  # one by one: a layer's input is free when it is done
@@ -170,6 +180,11 @@ class Tail(nn.Module):
 def _missing(width: int) -> int:
     """How many channels to add for tiles of Triton: powers of two, at least 16."""
     return (1 << (max(width, 16) - 1).bit_length()) - width
+
+
+def _now(tensor: Tensor) -> torch.cuda.Event | None:
+    """When all is done that was started until now; on CUDA."""
+    return torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
 
 
 def _projection(level: DiclLevel) -> Tensor:

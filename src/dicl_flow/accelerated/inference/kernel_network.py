@@ -81,11 +81,12 @@ class KernelDiclFlow(AcceleratedDiclFlow):
         with torch.cuda.stream(self._stream):
             halves = self._halves(pyramid.ascend(maps))
             for (stride, level), pair in zip(self.levels.items(), halves, strict=True):
+                start = self._stream.record_event()
                 if self.runs(int(stride), initial):
-                    cast(KernelLevel, level).prepare(pair[0], image1)
-                made.append((pair, self._stream.record_event()))
-        for pair, done in made:
-            current.wait_event(done)
+                    start = cast(KernelLevel, level).prepare(pair[0], image1) or start
+                made.append((pair, start))
+        for pair, start in made:
+            current.wait_event(start)
             if pair is made[-1][0]:
                 maps.clear()  # all have been read: leave the memory to the finest level
             yield pair

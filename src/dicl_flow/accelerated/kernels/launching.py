@@ -2,12 +2,13 @@
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import torch
 import triton
 
 _compiling = ContextVar("compiling", default=False)
@@ -39,7 +40,23 @@ def compiling() -> Iterator[None]:
     """
     token = _compiling.set(True)
     try:
-        with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
+        with _Pool() as pool, triton.AsyncCompileMode(pool):
             yield
     finally:
         _compiling.reset(token)
+
+
+class _Pool(ThreadPoolExecutor):
+    """Threads that compile kernels, and what launches them."""
+
+    def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
+        """Compile a kernel; then have a C compiler make its launcher, which takes 0.2 s."""
+        number = torch.cuda.current_device()  # another thread starts with the first device
+
+        def ready() -> Any:
+            compiled = compile_kernel()
+            with torch.cuda.device(number):
+                _ = compiled.run  # a property, which makes it
+            return compiled
+
+        return super().submit(ready)
