@@ -60,11 +60,32 @@ class Raft(torch.nn.Module):
         return [image1[:, :2]]
 
 
-def test_peers_are_timed_on_the_same_frames(run, small_weights, tmp_path, monkeypatch):
+class TooLarge(torch.nn.Module):
+    def forward(self, image1, image2):
+        raise RuntimeError("integer out of range\nat line 7")
+
+
+def pretend_torchvision(monkeypatch, raft):
     for name in ("torchvision", "torchvision.models", "torchvision.models.optical_flow"):
         module = ModuleType(name)
-        module.__spec__, module.raft_large = ModuleSpec(name, None), lambda **options: Raft()
+        module.__spec__, module.raft_large = ModuleSpec(name, None), lambda **options: raft()
         monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_a_peer_that_fails_is_left_out_with_its_reason(run, small_weights, tmp_path, monkeypatch):
+    pretend_torchvision(monkeypatch, TooLarge)
+    options = ("--size", "60x45", "--batch", "1", "--path", "fast-fp32", "--peers")
+    code, out, _ = run(*QUICK, "-w", small_weights, *options, "-o", tmp_path / "b.json")
+    assert code == 0
+    reason = "raft fp32 at 60x45: integer out of range"
+    assert f"left out: {reason}\n" in out
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert [row["backend"] for row in found["results"]] == ["fast", "dis"]
+    assert found["left_out"] == [reason]
+
+
+def test_peers_are_timed_on_the_same_frames(run, small_weights, tmp_path, monkeypatch):
+    pretend_torchvision(monkeypatch, Raft)
     options = ("--size", "60x45", "--batch", "2", "--path", "fast-fp32", "--peers")
     code, out, _ = run(*QUICK, "-w", small_weights, *options, "-o", tmp_path / "b.json")
     assert code == 0

@@ -132,14 +132,17 @@ def bench(
     more = ["compiled-fp32", "compiled-auto"] if compiled else []
     ways = choose_ways([*(paths or default), *more], model.config, place)
     methods = find_peers(place, {precision: None for _, precision in ways}) if peers else []
-    results = []
-    for result in measure(model, place, cases, ways, repeats, calibration, effort, methods):
+    results, left_out = [], list[str]()
+    how = (ways, repeats, calibration, effort, methods, left_out.append)
+    for result in measure(model, place, cases, *how):
         results.append(result)
         if shown:
             _print_row(result, first=len(results) == 1)
     if shown:
-        typer.echo("\n".join(["", LEGEND, *([PEERS_LEGEND] if peers else [])]))
+        notes = [f"left out: {reason}" for reason in left_out]
+        typer.echo("\n".join(["", *notes, LEGEND, *([PEERS_LEGEND] if peers else [])]))
     found = {"host": model.config.host, "quality": quality, "results": [*map(as_record, results)]}
+    found |= {"left_out": left_out} if left_out else {}
     pictures = {} if plot is None else {plot: encode_plot(results)}
     _finish(found, place, output, pictures, as_json=as_json)
 

@@ -59,12 +59,13 @@ def measure(
     calibration: Calibration | None = None,
     quality: Quality = QUALITIES[NORMAL],
     peers: Sequence[Peer] = (),
+    left_out: Callable[[str], object] = lambda reason: None,
 ) -> Iterator[Result]:
     """Measure every way (backend, precision) to compute every case, one after the other.
 
     A backend is one of an estimator, or "compiled". The way ("plain", "fp32") should come first:
     the others are compared with it. A way that lacks the memory to compute a case in one piece is
-    left out. Of the `peers`, the time alone is compared.
+    left out. Of the `peers`, the time alone is compared; one that fails is reported to `left_out`.
     """
     rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
     for case in cases:
@@ -84,7 +85,13 @@ def measure(
             measured = (run.seconds, run.startup_seconds, run.peak_bytes)
             yield Result(case, backend, precision, *measured, *run.compared_to(plain), share)
         for peer in peers:
-            measured = _time_peer(peer, images, repeats)
+            try:
+                measured = _time_peer(peer, images, repeats)
+            except RuntimeError as error:  # RAFT in 3840x2160: too many numbers for its pooling
+                size = f"{case.width}x{case.height}"
+                reason = str(error).partition("\n")[0]
+                left_out(f"{peer.name} {peer.precision} at {size}: {reason}")
+                continue
             ratio = None if plain is None else plain.seconds / measured[0]
             yield Result(case, peer.name, peer.precision, *measured, ratio, None, None, None)
 
