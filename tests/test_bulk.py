@@ -3,6 +3,7 @@ import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
+from itertools import pairwise
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Event, Timer
@@ -25,7 +26,7 @@ from bulk_runs import (
 from clips import read_rows, write_video
 
 import dicl_flow
-from dicl_flow.bulk import claims, local, segments
+from dicl_flow.bulk import claims, local, scores, segments
 from dicl_flow.bulk.claims import Claim
 from dicl_flow.bulk.decoding import Decoder
 from dicl_flow.bulk.folders import list_rows
@@ -440,6 +441,18 @@ def test_inputs_in_a_store_are_read(tmp_path, pairs, known):
     clips, plan = make_job(address, tmp_path / "clips")
     run_bulk(clips, plan)
     assert [row["status"] for row in table(tmp_path / "clips")] == ["ok"] * 3
+
+
+def test_small_frames_that_pairs_share_are_made_once(monkeypatch):
+    made = []
+    monkeypatch.setattr(scores, "small_grey", lambda image: made.append(image) or image[0])
+    frames = [np.full((2, 2), number) for number in range(3)]
+    with ThreadPoolExecutor(1) as pool:
+        small = scores.SmallFrames(pool)
+        pairs = [small.begin(two) for two in pairwise(frames)]
+        found = [[frame.result()[0] for frame in pair] for pair in pairs]
+    assert found == [[0, 1], [1, 2]]
+    assert len(made) == 3
 
 
 def test_several_threads_may_read_one_file_of_a_store(tmp_path):
