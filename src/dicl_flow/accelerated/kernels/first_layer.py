@@ -21,6 +21,7 @@ _CELLS = 1024  # pixels that a program looks at
 _RUN, _WARPS = 16, 4  # pixels of a program that adds
 _ALIGNED = 4  # int32 in 16 bytes: kernels are compiled for such addresses
 _MANY = 1 << 17  # pixels of all displacements: from here on the device is full
+_DEEPEST = 64  # channels of the features that are multiplied at a time: more need too much memory
 _PROGRAMS = 512  # that correct: what a large GPU can hold at once
 
 
@@ -162,9 +163,9 @@ def _correct(
     rows: tl.constexpr,
 ):
     """Every `num_programs`-th block of the listed places, by the definition of the layer."""
-    column, inner = tl.arange(0, columns)[None, :], tl.arange(0, depth_columns)
-    known, within = column < channels, (inner < depth)[None, :]
-    weighted = (inner < depth)[:, None] & known
+    column = tl.arange(0, columns)[None, :]
+    known = column < channels
+    parts: tl.constexpr = (depth + depth_columns - 1) // depth_columns
     if bias is not None:
         shift = tl.load(bias + column, known, 0.0).to(tl.float32)
     count = tl.load(number)
@@ -175,10 +176,13 @@ def _correct(
         bits = tl.load(seen + moved, listed, 0).to(tl.int32)
         pixel = (image.to(tl.int64) * height + y) * width + x
         value = tl.zeros((rows, columns), tl.float32)
-        for tap in range(9):
+        for step in range(9 * parts):
+            tap, inner = step // parts, step % parts * depth_columns + tl.arange(0, depth_columns)
+            within = inner < depth
+            weighted = within[:, None] & known
             dy, dx = tap // 3 - 1, tap % 3 - 1
             inside = (y + dy >= 0) & (y + dy < height) & (x + dx >= 0) & (x + dx < width)
-            mask = (inside & (((bits >> tap) & 1) != 0))[:, None] & within
+            mask = (inside & (((bits >> tap) & 1) != 0))[:, None] & within[None, :]
             row = taps + (tap * 2 * depth + inner[:, None]) * channels + column
             source = (pixel + dy * width + dx)[:, None] * depth + inner[None, :]
             given = tl.load(features1 + source, mask, 0.0)
@@ -306,7 +310,7 @@ def correct(
             channels=channels,
             depth=depth,
             columns=triton.next_power_of_2(channels),
-            depth_columns=max(triton.next_power_of_2(depth), 16),
+            depth_columns=min(max(triton.next_power_of_2(depth), 16), _DEEPEST),
             rows=rows,
             num_warps=_WARPS,
             num_stages=3 if result.element_size() == 2 else 2,
