@@ -57,6 +57,9 @@ class KnownMotion:
     def fresh(self):
         return KnownMotion(self.estimator, backward=self.backward, sharpness=self.sharpness)
 
+    def at_once(self, size):
+        return 1
+
     def restart(self):
         self._first = True
 

@@ -108,3 +108,25 @@ def test_a_machine_without_a_driver_is_no_error(monkeypatch):
 
 def test_the_first_convolution_runs():
     waking._convolve("cpu")
+
+
+STARTS = """
+import os, sys
+from dicl_flow import cli
+cli.main = lambda: print(os.environ.get("MIMALLOC_PURGE_DELAY"), "torch" in sys.modules)
+cli.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "asked", "expected"),
+    [
+        ("video", {}, "10000"),
+        ("video", {"MIMALLOC_PURGE_DELAY": "5"}, "5"),
+        ("bench", {}, "None"),
+    ],
+)
+def test_the_allocator_is_told_before_torch_is_there(monkeypatch, command, asked, expected):
+    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+    child = run_child("-c", STARTS, command, **asked)
+    assert child.stdout.split() == [expected, "False"]

@@ -750,6 +750,9 @@ def test_few_frames_are_in_memory_at_a_time(tmp_path):
 
         first = True
 
+        def at_once(self, size):
+            return 1
+
         def advance(self, image):
             first, self.first = self.first, False
             return None if first else torch.zeros(1, 3, *image.shape[:2])

@@ -14,6 +14,7 @@ from ..accelerated.inference import (
     Graphs,
     KernelDiclFlow,
     exact_float32,
+    in_callers_thread,
     limit_threads,
     network_bytes,
     processor,
@@ -86,6 +87,10 @@ class Engine(ABC):
         """How a single pair is computed, and why."""
         return Choice("as it comes", "nothing is prepared for a shape on this device")
 
+    def pairs_at_once(self) -> int:
+        """How many pairs of a sequence to compute at a time, each in its thread."""
+        return 1
+
     def bytes_per_pixel(self) -> int:
         """Memory that each pixel of a pair needs at the size that the network sees."""
         return network_bytes(self.compute.dtype, self.compute.device, fast=True)
@@ -143,6 +148,10 @@ class CpuEngine(Engine):
         if cpu.acl:
             return Choice("fp32", "this ARM processor has no fp16 arithmetic")
         return Choice("fp32", "this processor has no AMX")
+
+    def pairs_at_once(self) -> int:
+        """See `Engine`: what does not occupy all cores then leaves them to another pair."""
+        return torch.get_num_threads() if in_callers_thread() else 1
 
 
 class CudaEngine(Engine):

@@ -28,8 +28,8 @@ class FlowSequence:
     ) -> None:
         self.estimator, self.backward, self.sharpness = estimator, backward, sharpness
         self._answers = estimator.sharp_answers if sharpness else estimator.answers
-        self._prepare = estimator.engine.record(self._packed)
-        self._match = estimator.engine.record(self._match_packed)
+        self._pack = estimator.engine.record(self._packed)
+        self._match_whole = estimator.engine.record(self._match_packed)
         self._layout: Layout = []
         self._size: tuple[int, int] | None = None
         self._whole = True
@@ -46,16 +46,28 @@ class FlowSequence:
 
         With `backward`, twice the channels: those of the backward flow follow.
         """
+        last, self._last = self._last, self.prepare(frame)
+        return None if last is None else self.match(last, self._last)
+
+    @torch.inference_mode()
+    def prepare(self, frame: Image) -> Tensor:
+        """Return what `match` needs of a frame, on the device."""
         image, is_batch = image_batch(frame, self.estimator.device)
         if is_batch:
             raise InputError("a sequence takes one frame at a time, got a batch")
         self._check_size(image)
-        last, self._last = self._last, self._prepare(image) if self._whole else image
-        if last is None:
-            return None
+        return self._pack(image) if self._whole else image
+
+    @torch.inference_mode()
+    def match(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return the packed estimate from one prepared frame to another."""
         if self._whole:
-            return self._match(last, self._last)
-        return self._answers(last, image, backward=self.backward)
+            return self._match_whole(before, after)
+        return self._answers(before, after, backward=self.backward)
+
+    def at_once(self, size: tuple[int, int]) -> int:
+        """How many pairs of (height, width) frames to estimate at a time, each in its thread."""
+        return self._answers.tiles.at_once(size)
 
     def restart(self) -> None:
         """Forget the previous frame: the next one counts as the first."""

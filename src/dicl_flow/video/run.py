@@ -47,7 +47,8 @@ def run(
     _resume(writers, checkpoint)
     piece, total = lcm(*(writer.piece for writer in writers)), selection.expected_flows(source)
     state, stopped, errors = replace(checkpoint.state), False, list[InputError]()
-    new = _new_flows(source, selection, sequence, min_confidence, cuts, state)
+    at_most = 1 if source.live else total  # live, a flow should not wait for later frames
+    new = _new_flows(source, selection, sequence, min_confidence, cuts, state, at_most)
     with _Output(writers, checkpoint) as output:
         with closing(new) as flows, Behind() as behind:
             for flow in _until_error(flows, errors):
@@ -81,10 +82,11 @@ def _new_flows(
     min_confidence: float | None,
     cuts: str,
     state: State,
+    at_most: int | None,
 ) -> Flows:
     """Yield the flows that are not done; one that cuts still show is estimated again first."""
     frames = selection.frames(source, skip=selection.first_frame(source, state.begin))
-    flows = estimate_flows(ahead(frames), sequence, min_confidence)
+    flows = estimate_flows(ahead(frames), sequence, min_confidence, at_most=at_most)
     if cuts != "estimate":
         flows = settle_cuts(flows, cuts)
     known = state.done - state.begin

@@ -1,7 +1,7 @@
 """Threads around the estimate: one decodes frames ahead, one writes results behind.
 
-Only the estimating thread computes with torch. A second one would have its own worker threads, and
-more worker threads than CPU cores slow down every operation.
+Only the estimating thread computes with torch, or several `Workers` that share its threads. More
+threads than CPU cores slow down every operation.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -92,6 +92,38 @@ def _taken(queue: "Queue[tuple[Item | None, BaseException | None]]") -> Iterator
             raise error
         assert item is not None
         yield item
+
+
+class Workers:
+    """Threads that estimate at the same time and share torch's threads; none before `start`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._num_threads = torch.get_num_threads()
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(self._num_threads)
+
+    def start(self, count: int) -> None:
+        """Start `count` threads; a single one would only be in the way."""
+        if count > 1:
+            share = max(1, self._num_threads // count)
+            torch.set_num_threads(share)  # of this thread, which draws meanwhile
+            self.count = count
+            self._pool = ThreadPoolExecutor(
+                count, initializer=torch.set_num_threads, initargs=(share,)
+            )
+
+    def do(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+        """Queue a call; it may wait for the results of earlier ones."""
+        assert self._pool is not None
+        return self._pool.submit(call, *arguments)
 
 
 class Behind:

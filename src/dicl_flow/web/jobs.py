@@ -240,6 +240,10 @@ class SharedSequence(FlowSequence):
         """Return the packed estimate."""
         return self._service.call(partial(super().advance, frame)).result()
 
+    def at_once(self, size: tuple[int, int]) -> int:
+        """One: there is one thread for all requests."""
+        return 1
+
     def fresh(self) -> FlowSequence:
         """Another sequence, for frames of another size."""
         return SharedSequence(self._service, backward=self.backward)

@@ -8,6 +8,7 @@ from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
 from .settings import cudnn_flags, exact_float32, has_bf16, warn_if_emulated
 from .side_stream import SideStream
+from .winograd import in_callers_thread
 
 __all__ = [
     "AcceleratedDiclFlow",
@@ -20,6 +21,7 @@ __all__ = [
     "exact_float32",
     "fixed_bytes",
     "has_bf16",
+    "in_callers_thread",
     "limit_threads",
     "network_bytes",
     "processor",

@@ -31,7 +31,7 @@ class FactoredMatcher(Matcher):
         self.first = FactoredLayer(net.first, matcher.radius, most, negated=True)
         weight, bias = fold(net.down)
         self.down = FoldedConv(net.down.conv, weight, 0 * bias, dtype, relu=True)
-        self.down_of_minus_first = FoldedConv(net.down.conv, -weight, bias, most, relu=False)
+        self.down_of_minus_first = FoldedConv(net.down.conv, weight, -bias, most, relu=False)
         by_cells = has_winograd()  # then products with zeros cost nothing
         weight, bias = (up_to_cells if by_cells else up_to_corners)(*fold(net.up))
         around = nn.Conv2d(weight.shape[1], len(weight), weight.shape[-1], padding=1)
@@ -50,12 +50,12 @@ class FactoredMatcher(Matcher):
         edges = Edges(self.first, features1, features2, minus_first)
         batch, _, height, width = features1.shape
         step = min(displacements_at_once(minus_first, self.memory_limit), side * side)
-        addend = _repeated(self.down.prepare(self.down_of_minus_first(minus_first)), step)
+        less = _repeated(self.down.prepare(self.down_of_minus_first(minus_first)), step)
         scores = self.score.bias.new_empty(side * side, batch, height, width)
         for start in range(0, side * side, step):
             chunk = range(start, min(start + step, side * side))
             hidden = self._first_layer(minus_first, second, edges, chunk)
-            hidden = self.down(hidden, addend[: len(hidden)])
+            hidden = self.down(hidden, less[: len(hidden)])
             scores[chunk.start : chunk.stop] = self.score(self.inner(hidden)).unflatten(
                 0, (len(chunk), batch)
             )

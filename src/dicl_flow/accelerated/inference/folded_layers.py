@@ -19,7 +19,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class FoldedConv(nn.Module):
-    """(Transposed) convolution, bias, addend and ReLU in one call.
+    """(Transposed) convolution, bias, subtraction and ReLU in one call.
 
     Stride, padding and dilation are those of `like`; weight and bias are rounded once, to `dtype`.
     """
@@ -45,13 +45,13 @@ class FoldedConv(nn.Module):
         """Leave copies of the weight out of a pickle: their order belongs to this machine."""
         return {**vars(self), "_packed": None, "_planes": None}
 
-    def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
-        """(B, in, H, W) -> (B, out, H', W'); an `addend` of that shape is added before the ReLU."""
-        if self._suits_winograd and addend is None and is_worth_winograd(x):
+    def forward(self, x: Tensor, less: Tensor | None = None) -> Tensor:
+        """(B, in, H, W) -> (B, out, H', W'), `less` a tensor of that shape, before the ReLU."""
+        if self._suits_winograd and less is None and is_worth_winograd(x):
             return self._winograd(x)
         x = self.prepare(x)
         if _onednn_fuses(x):
-            return self._onednn(x, addend)
+            return self._onednn(x, less)
         if x.is_cuda and self.relu and not self.up and x.dtype != torch.float64:
             where = (self.stride, self.padding, self.dilation)
             return torch.cudnn_convolution_relu(x, self.weight, self.bias, *where, 1)
@@ -60,7 +60,7 @@ class FoldedConv(nn.Module):
             y = F.conv_transpose2d(x, self.weight, bias, self.stride, self.padding)
         else:
             y = F.conv2d(x, self.weight, bias, self.stride, self.padding, self.dilation)
-        y = y if addend is None else y.add_(addend)
+        y = y if less is None else y.sub_(less)
         return y.relu_() if self.relu else y
 
     def prepare(self, x: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ class FoldedConv(nn.Module):
         y = convolve(x.float(), *self._planes, dilation, relu=self.relu)
         return cells_to_pixels(y) if self.up else y
 
-    def _onednn(self, x: Tensor, addend: Tensor | None) -> Tensor:
+    def _onednn(self, x: Tensor, less: Tensor | None) -> Tensor:
         after = "relu" if self.relu else "none"
         x, padding = self._pad(x)
         packed = self._pack(x, padding)
@@ -88,13 +88,13 @@ class FoldedConv(nn.Module):
             return operations._convolution_transpose_pointwise(
                 x, *where, [0, 0], *steps, after, [], ""
             )
-        if addend is None:
+        if less is None:
             return operations._convolution_pointwise(x, *where, *steps, after, [], "")
-        if addend.shape[2:] == (1, 1):  # "could not create a memory" in torch 2.11
-            y = operations._convolution_pointwise(x, *where, *steps, "none", [], "").add_(addend)
+        if less.shape[2:] == (1, 1):  # "could not create a memory" in torch 2.11
+            y = operations._convolution_pointwise(x, *where, *steps, "none", [], "").sub_(less)
             return y.relu_() if self.relu else y
-        return operations._convolution_pointwise.binary(
-            x, addend, *where, *steps, "add", 1.0, after, [], ""
+        return operations._convolution_pointwise.binary(  # "add" would copy the tensor first
+            x, less, *where, *steps, "sub", None, after, [], ""
         )
 
     def _pad(self, x: Tensor) -> tuple[Tensor, list[int]]:

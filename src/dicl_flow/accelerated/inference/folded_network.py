@@ -27,7 +27,7 @@ class ImageConv(FoldedConv):
         wide = torch.cat([weight, weight, 0 * weight[:, :2]], 1)  # 8 inputs suit matrix units
         super().__init__(block.conv, wide, bias, dtype, relu=True)
 
-    def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, less: Tensor | None = None) -> Tensor:
         """(B, 3, H, W) -> (B, out, H, W)."""
         rounded, remainder = with_remainder(x, self.weight.dtype)
         x = torch.cat([rounded, remainder, torch.zeros_like(rounded[:, :2])], 1)

@@ -23,7 +23,7 @@ class KernelImageConv(ImageConv):
         weight, _ = fold(block)
         self.taps = nn.Buffer(weight.permute(1, 2, 3, 0).flatten(0, 2).to(dtype).contiguous())
 
-    def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, less: Tensor | None = None) -> Tensor:
         """(B, 3, H, W) -> (B, out, H, W)."""
         from ..kernels.image_layer import image_layer
 

@@ -14,11 +14,21 @@ _CPU = torch.device("cpu")
 _LEAST_PIXELS, _LEAST_CHANNELS = 512, 32  # below, oneDNN is as fast
 _TILE, _NUMBERS = 6, 64  # the side of a tile of pixels, and numbers that represent it
 _AT_ONCE = 16 << 20  # bytes of them: NNPACK keeps its memory, and a cache holds so much
+_threads_of_nnpack: list[int] = []  # one number: those that torch had at NNPACK's first call
 
 
 def has_winograd(device: torch.device = _CPU) -> bool:
     """Whether NNPACK's convolutions were measured to be the fastest of `device`."""
     return device.type == "cpu" and processor.ask().acl
+
+
+def in_callers_thread() -> bool:
+    """Whether NNPACK computes in the thread that calls it, if the next one has one thread.
+
+    Otherwise it has threads of its own, which serve one caller at a time, as long as the process
+    runs.
+    """
+    return _threads_of_nnpack in ([], [1])
 
 
 def dtype_of_most(dtype: torch.dtype, device: torch.device = _CPU) -> torch.dtype:
@@ -57,6 +67,8 @@ def _convolve_strips(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         bottom = min(top + step, height)
         first, last = max(top - 1, 0), min(bottom + 1, height)
         strip = _planes(image[..., first:last, :])
+        if not _threads_of_nnpack:
+            _threads_of_nnpack.append(torch.get_num_threads())
         found = torch._nnpack_spatial_convolution(strip, weight, bias, 1, 1)
         strips.append(found[..., top - first : bottom - first, :])
     return _joined(strips, 2)

@@ -1,0 +1,126 @@
+"""Pairs of a video that are estimated at the same time."""
+
+import fake_trees
+import numpy as np
+import pytest
+import torch
+from test_sequence import ROUNDING, small
+
+from dicl_flow import FlowSequence
+from dicl_flow.accelerated.inference import winograd
+from dicl_flow.errors import InputError
+from dicl_flow.estimation.engines import CpuEngine
+from dicl_flow.video import estimate_flows
+from dicl_flow.video.frames import Frame
+
+FRAMES, _ = fake_trees.moving_frames(7, (40, 56))
+
+
+@pytest.fixture(params=[1, 3])
+def at_once(request, monkeypatch):
+    monkeypatch.setattr(CpuEngine, "pairs_at_once", lambda self: request.param)
+    return request.param
+
+
+def clip(images=FRAMES, scenes=None, after=lambda number: None):
+    """Frames; `after` is called when the next one is asked for."""
+    for number, image in enumerate(images):
+        problem = "broken" if image is None else ""
+        scene = scenes[number] if scenes else ""
+        yield Frame(number, f"{number}", None, image, problem=problem, scene=scene)
+        after(number)
+
+
+def test_flows_come_in_order_and_are_those_of_their_pairs(at_once):
+    estimator, before = small("fast"), torch.get_num_threads()
+    flows = list(estimate_flows(clip(), FlowSequence(estimator)))
+    assert [flow.frame.number for flow in flows] == [0, 1, 2, 3, 4, 5]
+    for flow in flows:
+        expected = estimator(*flow.images).flow
+        np.testing.assert_allclose(flow.result.flow, expected, **ROUNDING)
+    assert torch.get_num_threads() == before
+
+
+def test_as_many_frames_are_taken_ahead_as_pairs_are_estimated_at_a_time(at_once):
+    taken = []
+    flows = estimate_flows(clip(after=taken.append), FlowSequence(small("fast")))
+    next(flows)
+    assert len(taken) == (1 if at_once == 1 else 1 + at_once)
+    flows.close()
+
+
+def test_with_one_at_a_time_a_flow_waits_for_no_later_frame(at_once):
+    taken = []
+    flows = estimate_flows(clip(after=taken.append), FlowSequence(small("fast")), at_most=1)
+    for number in range(3):
+        assert next(flows).following.number == number + 1
+        assert len(taken) == number + 1
+    flows.close()
+
+
+def test_broken_frames_scenes_and_other_sizes(at_once):
+    a, b, c, d, e, f, g = FRAMES
+    images = [a, b, None, d, e, f[:, :48], g[:, :48], c]
+    scenes = ["1", "1", "1", "1", "1", "2", "2", "3"]
+    estimator = small("fast")
+    flows = list(estimate_flows(clip(images, scenes), FlowSequence(estimator)))
+    assert [(flow.frame.number, bool(flow.problem)) for flow in flows] == [
+        *((0, False), (1, True), (2, True), (3, False), (5, False)),
+    ]
+    for flow in flows:
+        if not flow.problem:
+            expected = estimator(*flow.images).flow
+            np.testing.assert_allclose(flow.result.flow, expected, **ROUNDING)
+
+
+def test_an_error_comes_in_its_turn_and_ends_all_threads(at_once, monkeypatch):
+    sequence, before = FlowSequence(small("fast")), torch.get_num_threads()
+    match, calls = sequence.match, []
+
+    def fail_third(*prepared):
+        calls.append(prepared)
+        if len(calls) == 3:
+            raise InputError("too much")
+        return match(*prepared)
+
+    monkeypatch.setattr(sequence, "match", fail_third)
+    seen = []
+    with pytest.raises(InputError, match="too much"):
+        seen.extend(flow.frame.number for flow in estimate_flows(clip(), sequence))
+    assert len(calls) >= 3
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("nnpack", "expected"),
+    [
+        pytest.param([], 2, id="not called yet, or never"),
+        pytest.param([1], 2, id="one thread"),
+        pytest.param([2], 1, id="two threads"),
+    ],
+)
+def test_not_where_nnpack_has_threads_of_its_own(monkeypatch, nnpack, expected):
+    estimator = small("fast")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(winograd, "_threads_of_nnpack", nnpack)
+    assert FlowSequence(estimator).at_once((40, 56)) == expected
+
+
+@pytest.mark.skipif(not winograd.has_winograd(), reason="needs an ARM processor")
+def test_nnpack_has_as_many_threads_as_torch_at_its_first_call(monkeypatch):
+    monkeypatch.setattr(winograd, "_threads_of_nnpack", [])
+    image, weight = torch.zeros(1, 32, 24, 24), torch.zeros(32, 32, 3, 3)
+    winograd.convolve(image, weight, torch.zeros(32), 1, relu=True)
+    assert winograd._threads_of_nnpack == [torch.get_num_threads()]
+
+
+def test_no_more_pairs_at_a_time_than_fit_into_the_memory(monkeypatch):
+    monkeypatch.setattr(CpuEngine, "pairs_at_once", lambda self: 8)
+    needed = small("fast").engine.bytes_per_pixel() * 128 * 128
+    estimator = small("fast", memory_limit=int(3.5 * needed))
+    assert FlowSequence(estimator).at_once((128, 128)) == 3
+    assert FlowSequence(estimator).at_once((1024, 1024)) == 1
+
+
+def test_the_plain_network_estimates_one_pair_at_a_time():
+    assert FlowSequence(small("plain")).at_once((40, 56)) == 1
