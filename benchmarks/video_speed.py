@@ -11,6 +11,7 @@ everything; the last line is the end-to-end speed with as many segments at once 
 
 import sys
 import tempfile
+from contextlib import closing
 from fractions import Fraction
 from importlib.util import find_spec
 from itertools import islice
@@ -102,7 +103,6 @@ def frames():
 
 
 def everything(kind, encoder, at_once):
-    sequence.restart()
     output, numbers = Path(folder) / "out.mp4", []
     coding = CODINGS[".mp4"]._replace(at_once=at_once)
     with Checkpoint(output, {}, restart=True) as checkpoint:
@@ -133,9 +133,8 @@ with tempfile.TemporaryDirectory() as folder:
     sequence = dicl_flow.FlowSequence(dicl_flow.load(device=device, backend=backend))
     library = "PyAV, H.264" if PYAV else "OpenCV, MPEG-4, not joined"
     print(f"{width}x{height}, {count} flows, {device}, {sequence.estimator.precision}, {library}")
-    for frame in islice(frames(), 3):  # record, compile, choose
-        sequence.advance(frame.image)
-    sequence.restart()
+    with closing(estimate_flows(frames(), sequence)) as flows:  # record, compile, choose
+        list(islice(flows, 2))
     clock("decode", lambda: (frame.number for frame in frames()))
     clock("decode, estimate", estimate)
     clock("decode, estimate, draw", lambda: everything(Parts, Nothing, 1))

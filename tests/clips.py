@@ -52,24 +52,21 @@ class KnownMotion:
 
     def __init__(self, estimator=None, *, backward=True, sharpness=False):
         self.estimator, self.backward, self.sharpness = estimator, backward, sharpness
-        self._first = True
 
     def fresh(self):
-        return KnownMotion(self.estimator, backward=self.backward, sharpness=self.sharpness)
+        return type(self)(self.estimator, backward=self.backward, sharpness=self.sharpness)
 
     def at_once(self, size):
         return 1
 
-    def restart(self):
-        self._first = True
+    def prepare(self, image):
+        return image
 
-    def advance(self, image):
-        first, self._first = self._first, False
-        if first:
-            return None
-        brightness = float(image.mean()) / np.iinfo(image.dtype).max
+    def match(self, before, after):
+        assert before.shape == after.shape
+        brightness = float(after.mean()) / np.iinfo(after.dtype).max
         channels = 3 + self.sharpness
-        answer = torch.ones(1, channels * (1 + self.backward), *image.shape[:2])
+        answer = torch.ones(1, channels * (1 + self.backward), *after.shape[:2])
         for channel, sign in ((0, 1), (channels, -1))[: 1 + self.backward]:
             there = torch.tensor(self.motion) + brightness / 40
             answer[:, channel : channel + 2] = sign * there[:, None, None]

@@ -1,24 +1,39 @@
 """Pairs of a video that are estimated at the same time."""
 
+from csv import DictReader
+from itertools import pairwise
+
 import fake_trees
 import numpy as np
 import pytest
 import torch
-from test_sequence import ROUNDING, small
+from bulk_runs import make_job, run_bulk, write_frames, write_pairs
+from conftest import SMALL
 
 from dicl_flow import FlowSequence
-from dicl_flow.accelerated.inference import winograd
+from dicl_flow.accelerated.inference import processor, winograd
+from dicl_flow.accelerated.inference.processor import Processor
+from dicl_flow.bulk.job import Job
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.engines import CpuEngine
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.models import build
 from dicl_flow.video import estimate_flows
 from dicl_flow.video.frames import Frame
 
+ROUNDING = {"rtol": 1e-4, "atol": 1e-4}
+NAMES = ("mean_length", "confidence", "sharpness")
 FRAMES, _ = fake_trees.moving_frames(7, (40, 56))
+
+
+def small(backend, memory_limit=None):
+    torch.manual_seed(0)
+    return FlowEstimator(build(SMALL), "cpu", "fp32", backend, memory_limit)
 
 
 @pytest.fixture(params=[1, 3])
 def at_once(request, monkeypatch):
-    monkeypatch.setattr(CpuEngine, "pairs_at_once", lambda self: request.param)
+    monkeypatch.setattr(CpuEngine, "pairs_at_once", lambda self, fitting: request.param)
     return request.param
 
 
@@ -58,7 +73,11 @@ def test_with_one_at_a_time_a_flow_waits_for_no_later_frame(at_once):
     flows.close()
 
 
-def test_broken_frames_scenes_and_other_sizes(at_once):
+@pytest.mark.parametrize("others", [1, 3])
+def test_broken_frames_scenes_and_other_sizes(at_once, others, monkeypatch):
+    """Frames of which fewer fit into the memory get all of torch's threads."""
+    size = FRAMES[0].shape[:2]
+    monkeypatch.setattr(FlowSequence, "at_once", lambda _, s: at_once if s == size else others)
     a, b, c, d, e, f, g = FRAMES
     images = [a, b, None, d, e, f[:, :48], g[:, :48], c]
     scenes = ["1", "1", "1", "1", "1", "2", "2", "3"]
@@ -91,17 +110,23 @@ def test_an_error_comes_in_its_turn_and_ends_all_threads(at_once, monkeypatch):
     assert torch.get_num_threads() == before
 
 
+X86, ARM = Processor(onednn=True, amx=True, bf16=True), Processor(onednn=True, fp16=True, acl=True)
+
+
 @pytest.mark.parametrize(
-    ("nnpack", "expected"),
+    ("cpu", "threads", "nnpack", "expected"),
     [
-        pytest.param([], 2, id="not called yet, or never"),
-        pytest.param([1], 2, id="one thread"),
-        pytest.param([2], 1, id="two threads"),
+        (X86, 2, [], 2),
+        (X86, 16, [], 8),
+        pytest.param(ARM, 16, [], 16, id="NNPACK has not been called"),
+        pytest.param(ARM, 2, [1], 2, id="NNPACK has one thread"),
+        pytest.param(ARM, 2, [2], 1, id="NNPACK has two threads"),
     ],
 )
-def test_not_where_nnpack_has_threads_of_its_own(monkeypatch, nnpack, expected):
+def test_the_processor_decides(monkeypatch, cpu, threads, nnpack, expected):
     estimator = small("fast")
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(processor, "ask", lambda: cpu)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(winograd, "_threads_of_nnpack", nnpack)
     assert FlowSequence(estimator).at_once((40, 56)) == expected
 
@@ -114,13 +139,45 @@ def test_nnpack_has_as_many_threads_as_torch_at_its_first_call(monkeypatch):
     assert winograd._threads_of_nnpack == [torch.get_num_threads()]
 
 
-def test_no_more_pairs_at_a_time_than_fit_into_the_memory(monkeypatch):
-    monkeypatch.setattr(CpuEngine, "pairs_at_once", lambda self: 8)
+@pytest.mark.parametrize(("cpu", "expected"), [(X86, 3), (ARM, 1)])
+def test_no_more_pairs_at_a_time_than_fit_into_the_memory(monkeypatch, cpu, expected):
+    """On ARM, all threads or one pair: NNPACK's cannot be shared out."""
     needed = small("fast").engine.bytes_per_pixel() * 128 * 128
     estimator = small("fast", memory_limit=int(3.5 * needed))
-    assert FlowSequence(estimator).at_once((128, 128)) == 3
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(winograd, "_threads_of_nnpack", [])
+    monkeypatch.setattr(processor, "ask", lambda: cpu)
+    monkeypatch.setattr(estimator.engine, "bytes_per_pixel", lambda: needed // 128**2)
+    assert FlowSequence(estimator).at_once((128, 128)) == expected
     assert FlowSequence(estimator).at_once((1024, 1024)) == 1
 
 
 def test_the_plain_network_estimates_one_pair_at_a_time():
     assert FlowSequence(small("plain")).at_once((40, 56)) == 1
+
+
+def test_bulk_runs_give_the_same_tables(tmp_path, monkeypatch):
+    """With pairs that share frames, a pair of two sizes, a missing frame, and several segments."""
+    write_frames(tmp_path, 6, (40, 56))
+    write_frames(tmp_path / "small", 2, (32, 48))
+    names = [f"f{number}.png" for number in range(6)]
+    pairs = [*pairwise(names), ("f0.png", "small/f1.png"), ("small/f0.png", "small/f1.png")]
+    manifest = write_pairs(tmp_path / "list.csv", [*pairs, ("f0.png", "none.png"), names[:2]])
+    monkeypatch.setattr(Job, "load", lambda job, device: small("fast"))
+    found = []
+    for at_once in (1, 3):
+        monkeypatch.setattr(
+            CpuEngine, "pairs_at_once", lambda self, fitting, at_once=at_once: at_once
+        )
+        out = tmp_path / f"out{at_once}"
+        run_bulk(*make_job(manifest, out, segment=4))
+        tables = sorted(out.glob("scores/*.csv"))
+        found.append([row for table in tables for row in DictReader(table.open())])
+    one, several = found
+    status = [row["status"] for row in one]
+    assert [text == "ok" for text in status] == [*[True] * 5, False, True, False, True]
+    assert status == [row["status"] for row in several]
+    for expected, row in zip(one, several, strict=True):
+        if expected["status"] == "ok":
+            values = [[float(each[name]) for name in NAMES] for each in (row, expected)]
+            assert values[0] == pytest.approx(values[1], rel=1e-3)

@@ -748,14 +748,14 @@ def test_few_frames_are_in_memory_at_a_time(tmp_path):
     class Still:
         """Stands in for a sequence: no motion, at once."""
 
-        first = True
-
         def at_once(self, size):
             return 1
 
-        def advance(self, image):
-            first, self.first = self.first, False
-            return None if first else torch.zeros(1, 3, *image.shape[:2])
+        def prepare(self, image):
+            return image
+
+        def match(self, before, after):
+            return torch.zeros(1, 3, *after.shape[:2])
 
     seen, most = [], 0
 

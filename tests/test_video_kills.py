@@ -26,9 +26,9 @@ def test_killed_before_the_last_changes_of_files_and_before_all(tmp_path, last):
 class Growing(KnownMotion):
     """Motion that grows with each flow, and the colours of a video with it."""
 
-    def advance(self, image):
+    def match(self, before, after):
         self.motion = (self.motion[0] * 1.1, 0.0)
-        return super().advance(image)
+        return super().match(before, after)
 
 
 @pytest.mark.parametrize("written", [1, 2])

@@ -90,9 +90,9 @@ def test_a_quiet_run_has_nobody_to_speak():
 class Warns(KnownMotion):
     """A network in whose libraries somebody warns."""
 
-    def advance(self, image):
+    def match(self, before, after):
         warnings.warn("from a library", UserWarning, stacklevel=1)
-        return super().advance(image)
+        return super().match(before, after)
 
 
 @pytest.mark.parametrize("command", ["video {} -o {}/s.npy", "interpolate {} -o {}/s --factor 2"])

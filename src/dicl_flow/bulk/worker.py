@@ -1,20 +1,20 @@
 """Computes segments: decodes ahead of the network, and writes behind it."""
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..estimation.estimator import FlowEstimator
 from ..estimation.sequence import FlowSequence
 from ..files import Array
+from ..video.pairs import Answer, Pairs
 from ..video.threads import Behind, ahead, arriving, begun_early
 from .claims import Claim
 from .decoding import Decoder, Pair, threads
@@ -28,6 +28,8 @@ from .writing import Arriving, Open, Outcome, Step, Writer
 _SIZES = 4  # of frames, for which the network stays ready
 _AHEAD = 8  # pairs that are decoded before they are needed, and as many of the next row
 _BEHIND = 8  # flows that wait to be written, if only scores of them are
+
+Begun: TypeAlias = tuple[Step, Answer | None]
 
 
 class Worker:
@@ -47,7 +49,8 @@ class Worker:
         self.job, self._watch, self._most = job, watch, most
         self._storage = job.storage()
         self.estimator = job.load(device)
-        self._sequences = _Sequences(self.estimator, backward=job.settings.occlusion)
+        how = {"backward": job.settings.occlusion, "sharpness": True}
+        self._pairs = Pairs(FlowSequence(self.estimator, **how), sizes=_SIZES)
         self._keep = job.settings.min_confidence or 0.0
         self._measure = self.estimator.engine.record(partial(measure, min_confidence=self._keep))
         self._small_frames = SmallFrames(threads())
@@ -67,12 +70,12 @@ class Worker:
         settings = self.job.settings
         room = 2 if settings.fields or settings.flows else _BEHIND
         try:
-            with closing(steps), Behind() as ends, Behind(room) as behind:
+            with closing(steps), Behind() as ends, Behind(room) as behind, self._pairs as pairs:
                 writer = Writer(self._watch, outcomes, ends)
-                for step in steps:
+                for begun in pairs.in_turn(map(self._begin, steps)):
                     ends.check()
-                    if step.open is not None:
-                        behind.do(self._estimated(step, writer))
+                    if begun is not None:
+                        behind.do(self._estimated(*begun, writer))
                     while outcomes:
                         yield outcomes.popleft()
             yield from outcomes
@@ -83,7 +86,7 @@ class Worker:
     def score(self, image1: Array, image2: Array) -> dict[str, Any]:
         """Return the scores of one pair."""
         with torch.inference_mode():
-            numbers = self._measure(self._sequences.flow(image1, image2))
+            numbers = self._measure(self._pairs.begin(image1, image2).result())
         return self._scores(numbers, (image1, image2))()
 
     def _rows(
@@ -122,22 +125,30 @@ class Worker:
             yield Step(opened, pair)
         yield Step(opened, row=(number, row))
 
-    def _estimated(self, step: Step, writer: Writer) -> partial[None]:
-        """Estimate the flow of a step, on the device; return what is left to do."""
+    def _begin(self, step: Step) -> Begun | None:
+        """Begin to estimate the flow of a step, if it has one; None: there is nothing to do."""
+        if step.open is None:
+            return None
+        if step.pair is None or step.pair.images is None:
+            return step, None
+        return step, self._pairs.begin(*step.pair.images)
+
+    def _estimated(self, step: Step, answer: Answer | None, writer: Writer) -> partial[None]:
+        """Wait for the flow of a step, on the device; return what is left to do."""
         if step.pair is None:
             return partial(writer.end, step)
-        if step.pair.images is None:
+        if step.pair.images is None or answer is None:
             return partial(writer.write, step, None, None, None)
         settings = self.job.settings
         try:
-            answer = self._sequences.flow(*step.pair.images)
+            found = answer.result()
         except InputError as error:  # the network cannot take such frames
             broken = replace(step.pair, images=None, problem=str(error))
             return partial(writer.write, replace(step, pair=broken), None, None, None)
-        with torch.inference_mode(), self._measuring(answer):
-            numbers = self._measure(answer)
-            field = to_grid(answer, settings.grid, self._keep) if settings.fields else None
-            flow = to_grid(answer, 1, self._keep) if settings.flows else None
+        with torch.inference_mode(), self._measuring(found):
+            numbers = self._measure(found)
+            field = to_grid(found, settings.grid, self._keep) if settings.fields else None
+            flow = to_grid(found, 1, self._keep) if settings.flows else None
             scores = self._scores(numbers, step.pair.images)
             return partial(writer.write, step, scores, _sent(field), _sent(flow))
 
@@ -154,35 +165,6 @@ class Worker:
         self._second_stream.wait_stream(torch.cuda.current_stream(answer.device))
         answer.record_stream(self._second_stream)  # its memory is free when that is done with it
         return torch.cuda.stream(self._second_stream)
-
-
-class _Sequences:
-    """The flow of pairs; a frame that two pairs share passes through the feature net once."""
-
-    def __init__(self, estimator: FlowEstimator, *, backward: bool) -> None:
-        self._make = partial(FlowSequence, estimator, backward=backward, sharpness=True)
-        self._by_size: OrderedDict[tuple[int, ...], FlowSequence] = OrderedDict()
-        self._last: Array | None = None
-
-    def flow(self, image1: Array, image2: Array) -> Tensor:
-        """Return the result of `FlowSequence.advance`."""
-        sequence = self._find(image1.shape)
-        last, self._last = self._last, None  # in case of an error
-        if image1 is not last:
-            sequence.restart()
-            sequence.advance(image1)
-        answer = sequence.advance(image2)
-        self._last = image2
-        assert answer is not None
-        return answer
-
-    def _find(self, size: tuple[int, ...]) -> FlowSequence:
-        if size not in self._by_size:
-            while len(self._by_size) >= _SIZES:
-                self._by_size.popitem(last=False)
-            self._by_size[size] = self._make()
-        self._by_size.move_to_end(size)
-        return self._by_size[size]
 
 
 def _sent(tensor: Tensor | None) -> Arriving | None:

@@ -111,7 +111,7 @@ def _root(
 
 def run() -> None:
     """Run the command line of this process, which ends with it."""
-    if sys.argv[1:2] != ["bench"]:  # it measures memory by what the process takes anew
+    if sys.argv[1:2] != ["bench"]:  # it measures how memory grows
         keep_freed_memory()
     with quick_end():
         main()

@@ -1,8 +1,6 @@
 """Estimate the flow from each frame of a video to the next."""
 
-from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +14,7 @@ from ..estimation.sequence import FlowSequence
 from ..files import Array
 from .cuts import is_cut
 from .frames import Frame, Frames
-from .threads import Workers
+from .pairs import Answer, Pairs
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,6 @@ class FrameFlow:
 
 
 Flows: TypeAlias = Generator[FrameFlow, None, None]
-Answer: TypeAlias = Future[Tensor]
 
 
 def estimate_flows(
@@ -86,81 +83,24 @@ def estimate_flows(
 ) -> Flows:
     """Estimate from each frame to the next of its scene; a broken frame has no flow.
 
-    Where that is faster, several pairs are estimated at a time, `at_most` so many.
+    Where that is faster, several pairs are estimated at a time, but no more than `at_most`.
     """
-    waiting: deque[tuple[Frame, Frame, Answer | None]] = deque()
-
-    def next_flow() -> FrameFlow:
-        frame, following, answer = waiting.popleft()
-        found = None if answer is None else answer.result()
-        return FrameFlow(frame, following, found, min_confidence)
-
-    with closing(frames), Workers() as workers:
-        for pair in _begin(frames, _Sequences(sequence, workers, at_most)):
-            waiting.append(pair)
-            while len(waiting) > workers.count:
-                yield next_flow()
-        while waiting:
-            yield next_flow()
+    with closing(frames), Pairs(sequence, at_most) as pairs:
+        for frame, following, answer in pairs.in_turn(_begin(frames, pairs)):
+            found = None if answer is None else answer.result()
+            yield FrameFlow(frame, following, found, min_confidence)
 
 
-def _begin(frames: Frames, sequences: "_Sequences") -> Iterator[tuple[Frame, Frame, Answer | None]]:
+def _begin(frames: Frames, pairs: Pairs) -> Iterator[tuple[Frame, Frame, Answer | None]]:
     """Yield each frame, the next of its scene, and the estimate that was begun for them."""
     last: Frame | None = None
     for frame in frames:
-        follows = last is not None and last.scene == frame.scene
-        if frame.image is None or not follows:
-            sequences.restart()
-        answer = None if frame.image is None else sequences.begin(frame.image)
-        if last is not None and follows:
-            yield last, frame, answer
+        if last is not None and last.scene == frame.scene:
+            if last.image is None or frame.image is None:
+                yield last, frame, None
+            else:
+                yield last, frame, pairs.begin(last.image, frame.image)
         last = frame
-
-
-class _Sequences:
-    """A sequence for each size of frames: scenes may differ in size.
-
-    The workers estimate the frames of the first size; others are rare.
-    """
-
-    def __init__(self, first: FlowSequence, workers: Workers, at_most: int | None) -> None:
-        self._first, self._workers, self._at_most = first, workers, at_most
-        self._by_size: dict[tuple[int, ...], FlowSequence] = {}
-        self._last: Answer | None = None  # the previous frame, prepared by a worker
-
-    def begin(self, image: Array) -> Answer | None:
-        """Begin to estimate from the previous frame to this one; None for a first frame."""
-        sequence = self._find(image)
-        if sequence is self._first and self._workers.count:
-            last, self._last = self._last, self._workers.do(sequence.prepare, image)
-            return None if last is None else self._workers.do(_match, sequence, last, self._last)
-        answer = sequence.advance(image)
-        return None if answer is None else _done(answer)
-
-    def restart(self) -> None:
-        """Treat the next frame as the first of a scene."""
-        self._last = None
-        for sequence in self._by_size.values():
-            sequence.restart()
-
-    def _find(self, image: Array) -> FlowSequence:
-        if not self._by_size:
-            self._by_size[image.shape] = self._first
-            at_once = self._first.at_once(image.shape[:2])
-            self._workers.start(at_once if self._at_most is None else min(at_once, self._at_most))
-        elif image.shape not in self._by_size:
-            self._by_size[image.shape] = self._first.fresh()
-        return self._by_size[image.shape]
-
-
-def _match(sequence: FlowSequence, before: Answer, after: Answer) -> Tensor:
-    return sequence.match(before.result(), after.result())
-
-
-def _done(answer: Tensor) -> Answer:
-    future: Answer = Future()
-    future.set_result(answer)
-    return future
 
 
 def settle_cuts(flows: Flows, cuts: str) -> Flows:

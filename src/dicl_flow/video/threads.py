@@ -5,13 +5,13 @@ threads than CPU cores slow down every operation.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from itertools import islice
 from queue import Empty, Queue, SimpleQueue
 from threading import Event, Thread
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -100,30 +100,53 @@ class Workers:
     def __init__(self) -> None:
         self.count = 0
         self._pool: ThreadPoolExecutor | None = None
-        self._num_threads = torch.get_num_threads()
-
-    def __enter__(self) -> "Workers":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(self._num_threads)
+        self._threads = self._share = 0  # of torch, in all and of each
+        self._running: set[Future[Any]] = set()
 
     def start(self, count: int) -> None:
-        """Start `count` threads; a single one would only be in the way."""
-        if count > 1:
-            share = max(1, self._num_threads // count)
-            torch.set_num_threads(share)  # of this thread, which draws meanwhile
-            self.count = count
-            self._pool = ThreadPoolExecutor(
-                count, initializer=torch.set_num_threads, initargs=(share,)
-            )
+        """Start `count` threads, if there are none; a single one would only be in the way."""
+        if self._pool is not None or count < 2:
+            return
+        self.count, self._threads = count, torch.get_num_threads()
+        self._share = max(1, self._threads // count)
+        torch.set_num_threads(self._share)  # of this thread, which draws meanwhile
+        setting = (torch.set_num_threads, (self._share,))
+        self._pool = ThreadPoolExecutor(count, "estimate", *setting)
+
+    def close(self) -> None:
+        """Wait for the calls that run, and end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(self._threads)
+            self.count, self._pool = 0, None
 
     def do(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
-        """Queue a call; it may wait for the results of earlier ones."""
-        assert self._pool is not None
-        return self._pool.submit(call, *arguments)
+        """Queue a call, which may wait for the results of earlier ones; with no thread, call."""
+        if self._pool is None:
+            return _called(call, *arguments)
+        future = self._pool.submit(call, *arguments)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    def alone(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+        """Call when all others have ended, with all of torch's threads."""
+        wait(tuple(self._running))
+        torch.set_num_threads(self._threads)
+        try:
+            return _called(call, *arguments)
+        finally:
+            torch.set_num_threads(self._share)
+
+
+def _called(call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+    """Call now; the future has the result or the error."""
+    future: Future[Item] = Future()
+    try:
+        future.set_result(call(*arguments))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 class Behind:

@@ -236,9 +236,13 @@ class SharedSequence(FlowSequence):
         super().__init__(service.estimator, backward=backward)
         self._service = service
 
-    def advance(self, frame: Image) -> Tensor | None:
-        """Return the packed estimate."""
-        return self._service.call(partial(super().advance, frame)).result()
+    def prepare(self, frame: Image) -> Tensor:
+        """See `FlowSequence`."""
+        return self._service.call(partial(super().prepare, frame)).result()
+
+    def match(self, before: Tensor, after: Tensor) -> Tensor:
+        """See `FlowSequence`."""
+        return self._service.call(partial(super().match, before, after)).result()
 
     def at_once(self, size: tuple[int, int]) -> int:
         """One: there is one thread for all requests."""

@@ -23,10 +23,10 @@ def has_winograd(device: torch.device = _CPU) -> bool:
 
 
 def in_callers_thread() -> bool:
-    """Whether NNPACK computes in the thread that calls it, if the next one has one thread.
+    """Whether NNPACK computes in the thread that calls it, provided that torch has one thread there.
 
-    Otherwise it has threads of its own, which serve one caller at a time, as long as the process
-    runs.
+    If torch had more at NNPACK's first call, NNPACK has as many until the process ends, and they
+    work for one caller at a time.
     """
     return _threads_of_nnpack in ([], [1])
 
