@@ -23,7 +23,7 @@ def has_winograd(device: torch.device = _CPU) -> bool:
 
 
 def in_callers_thread() -> bool:
-    """Whether NNPACK computes in the thread that calls it, provided that torch has one thread there.
+    """Whether NNPACK computes in the thread that calls it, if torch has one thread there.
 
     If torch had more at NNPACK's first call, NNPACK has as many until the process ends, and they
     work for one caller at a time.
