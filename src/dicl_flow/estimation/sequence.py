@@ -80,7 +80,8 @@ class FlowSequence:
     def _check_size(self, image: Tensor) -> None:
         size = (image.shape[-2], image.shape[-1])
         if self._size is None:
-            self._size, self._whole = size, self._answers.tiles.size(image) == size
+            self._whole = self._answers.tiles.size(image) == size
+            self._size = size  # last: other threads ask for it first
         if size != self._size:
             raise InputError(
                 f"the frames of a sequence must have one size, got {size[1]}x{size[0]} "

@@ -110,19 +110,21 @@ class FoldedConv(nn.Module):
 
     def _pack(self, x: Tensor, padding: list[int]) -> Tensor:
         """Return the weight in the order that oneDNN wants for images like `x`: made once."""
-        if self._packed is None or self._packed[0] != x.shape[1:]:
-            where, steps = ([0, 0], self.stride), (self.dilation, 1, list(x.shape))
-            operations = torch.ops.mkldnn
-            if self.up:
-                packed = operations._reorder_convolution_transpose_weight(
-                    self.weight, padding, *where, *steps
-                )
-            else:
-                packed = operations._reorder_convolution_weight(
-                    self.weight, padding, self.stride, *steps
-                )
-            self._packed = (x.shape[1:], packed)
-        return self._packed[1]
+        known = self._packed  # another thread may replace it, for images of another size
+        if known is not None and known[0] == x.shape[1:]:
+            return known[1]
+        where, steps = ([0, 0], self.stride), (self.dilation, 1, list(x.shape))
+        operations = torch.ops.mkldnn
+        if self.up:
+            packed = operations._reorder_convolution_transpose_weight(
+                self.weight, padding, *where, *steps
+            )
+        else:
+            packed = operations._reorder_convolution_weight(
+                self.weight, padding, self.stride, *steps
+            )
+        self._packed = (x.shape[1:], packed)
+        return packed
 
 
 def _onednn_fuses(x: Tensor) -> bool:
