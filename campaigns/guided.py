@@ -38,12 +38,12 @@ class Guide:
         return self._form.structured(dice, seeds)
 
     def _read(self, path: Path) -> Any:
-        before = len(self.jumps)
+        before, traced = len(self.jumps), sys.gettrace()
         sys.settrace(self._enter)
         try:
             return self._form.read(path)
         finally:
-            sys.settrace(None)
+            sys.settrace(traced)
             if len(self.jumps) > before:
                 self._files.append(path.read_bytes())
 

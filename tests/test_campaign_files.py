@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import time
 from contextlib import suppress
 from importlib.util import find_spec
@@ -48,6 +49,23 @@ def test_a_guide_keeps_files_that_reach_new_code(tmp_path):
             guide.form.read(path)
         kept.append(len(guide._files))
     assert kept == [1, 1, 2, 2]
+
+
+def test_a_guide_leaves_the_trace_of_others_as_it_was(tmp_path):
+    """Coverage has one, and would see nothing of the tests after this one."""
+
+    def trace(frame, event, argument):
+        return None
+
+    path, before = tmp_path / "whole.flo", sys.gettrace()
+    guide = Guide(find("flo"))
+    path.write_bytes(guide.form.seeds()[0])
+    sys.settrace(trace)
+    try:
+        guide.form.read(path)
+        assert sys.gettrace() is trace
+    finally:
+        sys.settrace(before)
 
 
 def bad_luck(folder):
