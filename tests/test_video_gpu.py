@@ -32,7 +32,7 @@ FRAMES, _ = fake_trees.moving_frames(4, (180, 320))
 def test_a_sequence_gives_the_flow_of_its_pairs(backend, precision, bound):
     estimator = load(device="cuda", precision=precision, backend=backend)
     sequence = FlowSequence(estimator)
-    assert isinstance(sequence._match, Graphs) == (backend == "fast")
+    assert isinstance(sequence._match_whole, Graphs) == (backend == "fast")
     assert sequence.push(FRAMES[0]) is None
     for pair in pairwise(FRAMES):
         difference = np.abs(sequence.push(pair[1]).flow - estimator(*pair).flow)
@@ -43,7 +43,7 @@ def test_a_sequence_gives_the_flow_of_its_pairs(backend, precision, bound):
 def test_with_the_way_back_it_gives_both_ways_of_its_pairs(precision, bound):
     estimator = load(device="cuda", precision=precision, backend="fast")
     sequence = FlowSequence(estimator, backward=True)
-    assert isinstance(sequence._match, Graphs)
+    assert isinstance(sequence._match_whole, Graphs)
     sequence.push(FRAMES[0])
     for pair in pairwise(FRAMES):
         found, expected = sequence.push(pair[1]), estimator(*pair, backward=True)
