@@ -127,6 +127,7 @@ def test_pixels_that_leave_the_frame_are_occluded(scenes):
 def test_the_same_seed_and_step_give_the_same_scenes(textures):
     renderer = Renderer(SMALL, (32, 48), textures, seed=3)
     first, again, other = renderer.render(2, 7), renderer.render(2, 7), renderer.render(2, 8)
+    shape_bank.cache_clear()
     twin = Renderer(SMALL, (32, 48), textures, seed=3).render(2, 7)
     stranger = Renderer(SMALL, (32, 48), textures, seed=4).render(2, 7)
     for name in vars(first):
@@ -135,6 +136,15 @@ def test_the_same_seed_and_step_give_the_same_scenes(textures):
     for different in (other, stranger):
         assert not torch.equal(first.flow, different.flow)
         assert not torch.equal(first.image1, different.image1)
+
+
+def test_renderers_of_several_sizes_share_their_shapes(textures):
+    wide, narrow, other = (
+        Renderer(SMALL, size, textures, seed=seed).shapes
+        for size, seed in (((32, 48), 3), ((16, 32), 3), ((32, 48), 4))
+    )
+    assert wide is narrow
+    assert not torch.equal(wide, other)
 
 
 def test_scenes_stay_the_same_in_later_versions(textures):
@@ -268,7 +278,7 @@ def test_flow_beyond_the_limit_is_not_valid(textures):
 
 def test_shapes_are_distances_and_leave_the_border_free():
     side = 96
-    bank = shape_bank(Dice(CPU, 1), 64, side)
+    bank = shape_bank(CPU, 1, 64, side)
     assert bank.shape == (64, 1, side, side)
     assert (bank[..., 0, :] < 0).all()
     assert (bank[..., :, -1] < 0).all()

@@ -79,7 +79,7 @@ class Renderer:
         self.config, self.size, self.textures = config, size, textures
         self.device, self.seed = torch.device(device), seed
         self.dice = Dice(self.device, seed)
-        self.shapes = shape_bank(self.dice, config.num_shapes, config.shape_side)
+        self.shapes = shape_bank(self.device, seed, config.num_shapes, config.shape_side)
 
     @torch.no_grad()
     def render(self, batch: int, step: int) -> RenderedBatch:

@@ -5,6 +5,7 @@ positive inside; divided by its slope, it is a distance near its edge, as antial
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -15,11 +16,12 @@ from .noise import octaves, smooth_noise
 _MARGIN = 0.96
 
 
-def shape_bank(dice: Dice, count: int, side: int) -> Tensor:
+@lru_cache(maxsize=4)  # renderers of several frame sizes share one: it takes seconds on a CPU
+def shape_bank(device: torch.device, seed: int, count: int, side: int) -> Tensor:
     """(N, 1, S, S) signed distances in units of half the square, of all kinds in turn."""
-    axis = torch.linspace(-1, 1, side, device=dice.device)
+    axis = torch.linspace(-1, 1, side, device=device)
     y, x = torch.meshgrid(axis, axis, indexing="ij")
-    plane = Plane(dice, x, y)
+    plane = Plane(Dice(device, seed), x, y)
     share = math.ceil(count / len(_KINDS))
     kinds = torch.stack([kind(plane, share) for kind in _KINDS], 1)  # (share, kinds, S, S)
     values = kinds.flatten(0, 1)[:count]
