@@ -12,6 +12,7 @@ from dicl_flow.accelerated.inference import processor
 from dicl_flow.accelerated.inference.processor import Processor
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.engines import choose_compute
+from dicl_flow.lab.speed_setup import describe_machine
 
 CHILD = """
 import torch
@@ -60,6 +61,23 @@ def test_onednn_may_be_kept_from_using_amx(monkeypatch, limit, amx):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert processor.ask.__wrapped__().amx == amx
+
+
+@pytest.mark.parametrize(
+    ("amx", "capability", "instructions"),
+    [
+        (True, "AVX512", "with AMX, "),
+        (False, "AVX512", "with AVX-512, "),
+        (False, "AVX2", "with AVX2, "),
+        (False, "DEFAULT", ""),  # also on ARM
+    ],
+)
+def test_bench_names_the_instructions(monkeypatch, amx, capability, instructions):
+    monkeypatch.setattr(processor, "ask", lambda: Processor(onednn=True, amx=amx))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    device = describe_machine(torch.device("cpu"))["device"]
+    assert instructions in device
+    assert (" with " in device) == bool(instructions)
 
 
 def test_without_onednn_nothing_is_assumed(monkeypatch):

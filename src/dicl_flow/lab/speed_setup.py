@@ -10,7 +10,7 @@ import torch
 
 from ..config import Calibration, ModelConfig, Quality
 from ..errors import InputError
-from ..estimation.compute import gpu_name
+from ..estimation.compute import gpu_name, processor_instructions
 from ..estimation.engines import choose_compute
 from ..models import FlowNetwork, build
 from ..weights import load_model, read_weights, resolve
@@ -60,11 +60,13 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The name of the processor (Linux) or its kind, and its threads."""
+    """The name of the processor (Linux) or its kind, its instructions (x86) and its threads."""
     table = Path("/proc/cpuinfo")
     lines = table.read_text().splitlines() if table.exists() else []
     about = {
         name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)
     }
     name = about.get("model name") or _ARM_PARTS.get(about.get("CPU part", ""), platform.machine())
-    return f"{name}, {torch.get_num_threads()} threads"
+    instructions = processor_instructions()
+    kind = f"{name} with {instructions}" if instructions else name
+    return f"{kind}, {torch.get_num_threads()} threads"

@@ -37,6 +37,12 @@ def ask() -> Processor:
     )
 
 
+def instructions() -> str:
+    """The instructions that matter most for speed on x86, as "AVX-512"; "" if torch uses none."""
+    vectors = {"AVX512": "AVX-512", "AVX2": "AVX2"}
+    return "AMX" if ask().amx else vectors.get(torch.backends.cpu.get_cpu_capability(), "")
+
+
 def _may_use_amx() -> bool:
     """Whether the variable that limits oneDNN's instructions, which torch ignores, allows AMX."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "ALL"
