@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..accelerated.inference import available_bytes, processor
+from ..accelerated.inference import available_bytes
 from ..accelerated.inference import usable_cores as usable_cores
+from ..accelerated.inference.processor import instructions as instructions
 from ..errors import InputError, unknown_name
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -73,11 +74,6 @@ def choose_device(name: str) -> torch.device:
 def gpu_name(device: torch.device) -> str:
     """The name of a CUDA device; "" for any other."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-
-
-def processor_instructions() -> str:
-    """What the CPU computes with, if it is one of x86: "AMX", "AVX-512" or "AVX2"; else ""."""
-    return processor.instructions()
 
 
 def explain_device(device: torch.device) -> str:

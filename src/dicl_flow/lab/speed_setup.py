@@ -10,7 +10,7 @@ import torch
 
 from ..config import Calibration, ModelConfig, Quality
 from ..errors import InputError
-from ..estimation.compute import gpu_name, processor_instructions
+from ..estimation.compute import gpu_name, instructions
 from ..estimation.engines import choose_compute
 from ..models import FlowNetwork, build
 from ..weights import load_model, read_weights, resolve
@@ -67,6 +67,5 @@ def _processor() -> str:
         name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)
     }
     name = about.get("model name") or _ARM_PARTS.get(about.get("CPU part", ""), platform.machine())
-    instructions = processor_instructions()
-    kind = f"{name} with {instructions}" if instructions else name
-    return f"{kind}, {torch.get_num_threads()} threads"
+    found = instructions()
+    return f"{name}{found and f' with {found}'}, {torch.get_num_threads()} threads"

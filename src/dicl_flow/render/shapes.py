@@ -17,6 +17,7 @@ _MARGIN = 0.96
 
 
 @lru_cache(maxsize=4)  # renderers of several frame sizes share one: it takes seconds on a CPU
+@torch.inference_mode(mode=False)
 def shape_bank(device: torch.device, seed: int, count: int, side: int) -> Tensor:
     """(N, 1, S, S) signed distances in units of half the square, of all kinds in turn."""
     axis = torch.linspace(-1, 1, side, device=device)
