@@ -6,6 +6,11 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Two workers; tests that share an expensive fixture stay together. A worker that dies ends the run: a
 # restarted one might wait for work forever.
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --max-worker-restart 0
+# A quarter of the time: bytecode is kept whatever the environment says, and so is memory (glibc).
+unexport PYTHONDONTWRITEBYTECODE
+export MALLOC_MMAP_THRESHOLD_ := 33554432
+export MALLOC_TRIM_THRESHOLD_ := 1073741824
+export MALLOC_TOP_PAD_ := 67108864
 
 .PHONY: setup demo lint types docs unit test quick coverage slow campaign wheel bounds audit clean
 

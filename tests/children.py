@@ -1,10 +1,11 @@
 """Child processes of tests, each in a separate process group with a deadline."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -43,3 +44,11 @@ def run_child(*arguments: object, **environment: str) -> subprocess.CompletedPro
     """Run Python with `arguments` and wait for it."""
     with started(*arguments, **environment) as process:
         return finished(process)
+
+
+def run_in_turn(script: Path, runs: Iterable[Sequence[object]]) -> tuple[list[int], str]:
+    """Run a script with each of several lists of arguments; return the exit codes and errors."""
+    lists = [json.dumps(list(map(str, arguments))) for arguments in runs]
+    child = run_child(TESTS / "forking_child.py", script, *lists)
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout.splitlines()[-1]), child.stderr

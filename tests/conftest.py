@@ -1,5 +1,6 @@
 """Fixtures of all tests: small networks and weights, frames, the command, real pairs."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -34,6 +35,9 @@ HAS_BF16 = has_bf16(torch.device("cpu"))
 """If not, bfloat16 is emulated and hundreds of times slower: one small case is enough."""
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this CPU only emulates bfloat16")
 
+slow_interpreted = () if torch.cuda.is_available() else pytest.mark.slow
+"""Marks a kernel's test that takes Triton's interpreter ten seconds, and a GPU none."""
+
 PEAK = "peak GiB of one process"
 _PROCESSES = () if resource is None else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
@@ -52,6 +56,16 @@ def datasets() -> Path:
     if not DATASETS.is_dir():
         pytest.skip(NO_DATASETS)
     return DATASETS
+
+
+def pytest_collection_finish():
+    """Garbage collection leaves out what is imported by now: a tenth of the time of all tests."""
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    """At the end all is freed; nanobind would print what is not."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -75,12 +75,12 @@ def serving(estimator, limits=None, **options):
         thread = Thread(target=server.run, args=([listening],))
         thread.start()
         try:
-            assert ready.wait(30)
+            assert ready.wait(60)
             address = urlsplit(address_of(listening))
             yield Running(service, server, address.hostname, address.port)
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(60)
     assert not thread.is_alive()
 
 
@@ -91,10 +91,10 @@ def busy_estimator(server):
 
     def work():
         started.set()
-        go.wait(30)
+        go.wait(60)
 
     server.service.call(work)
-    assert started.wait(30)
+    assert started.wait(60)
     try:
         yield go
     finally:

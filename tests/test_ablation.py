@@ -19,7 +19,7 @@ from dicl_flow.data import list_pairs, read_frames
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import load
 from dicl_flow.evaluation import PUBLISHED_ABLATIONS, score_pair
-from dicl_flow.lab import ablation, variants
+from dicl_flow.lab import ablation, ablation_report, variants
 from dicl_flow.lab.study_scenes import keep_to, split_photos
 from dicl_flow.lab.variants import STUDIES, list_variants, paper_variants
 from dicl_flow.models import build
@@ -39,8 +39,10 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture
-def command(tmp_path, small_textures):
+def command(tmp_path, small_textures, request, monkeypatch):
     """The arguments of a study that a test can afford, without the data."""
+    if request.function is not test_a_study_end_to_end:  # one test draws the curves
+        monkeypatch.setattr(ablation_report, "ablation_plot", lambda *_: b"")
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE)
     output = ["-o", tmp_path / "out", "--device", "cpu"]

@@ -543,7 +543,7 @@ def test_a_slow_drive_does_not_stop_the_estimates(tmp_path, pairs, known, monkey
             following.set()
 
     def publish_slowly(claim, *files):
-        kept.append(following.wait(20))  # for a flow of the next segment
+        kept.append(following.wait(60))  # for a flow of the next segment
         publish(claim, *files)
 
     monkeypatch.setattr(Writer, "write", write_and_tell)
@@ -562,7 +562,7 @@ def test_outcomes_are_told_while_segments_are_waited_for(tmp_path, pairs, known)
         for number, segment in enumerate(plan):
             start = monotonic()
             while len(told) < number:
-                assert monotonic() < start + 20
+                assert monotonic() < start + 60
                 yield None
             yield segment
 

@@ -73,6 +73,7 @@ def test_gradients_and_statistics_are_those_of_one_process(outcomes, kind):
         assert ((alone[key] - together[key]).abs().max() / scale) < 1e-7, key
 
 
+@pytest.mark.slow  # two processes are tried above
 def test_torchrun_as_a_user_types_it(tmp_path):
     make_chairs(tmp_path / "chairs", size=(60, 70))
     changes = ["steps=1", "batch=4", "workers=0", "augment.crop=[32,48]"]

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from conftest import slow_interpreted
 from torch import nn
 
 if not torch.cuda.is_available():
@@ -21,7 +22,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LAST = torch.channels_last
 # (B, C, H, W), radius, channels; all is visible around a tile of 4x4 pixels of the larger map
 LAYERS = [((2, 6, 3, 2), 1, 40)]
-NORMED = [((1, 8, 10, 10), 1, 40), ((1, 4, 2, 1), 3, 16), ((1, 70, 2, 1), 1, 16)]
+NORMED = [
+    pytest.param((1, 8, 10, 10), 1, 40, marks=slow_interpreted),
+    *(((1, 4, 2, 1), 3, 16), ((1, 70, 2, 1), 1, 16)),
+]
 if DEVICE == "cuda":  # the interpreter is slow
     NORMED += [((2, 16, 1, 3), 2, 16), ((2, 32, 37, 51), 3, 96), ((3, 48, 64, 33), 2, 64), *LAYERS]
     NORMED += [((2, 196, 2, 4), 4, 96), ((2, 128, 16, 32), 4, 96)]  # PWC-Net's, and VCN's

@@ -59,7 +59,7 @@ def held(server):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -259,12 +259,12 @@ def test_slow_senders_are_cut_off(estimator):
         head = f"POST /flow HTTP/1.1\r\nHost: {server.host}\r\n".encode()
         with socket.create_connection((server.host, server.port)) as line:
             line.sendall(head)  # never ends
-            line.settimeout(5)
+            line.settimeout(60)
             assert line.recv(100) == b""
         body = f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\nContent-Length: 999\r\n"
         with socket.create_connection((server.host, server.port)) as line:
             line.sendall(head + body.encode() + b"\r\n--")
-            line.settimeout(5)
+            line.settimeout(60)
             assert line.recv(100).startswith(b"HTTP/1.1 408 ")
 
 
@@ -279,7 +279,7 @@ def test_slow_readers_are_cut_off(monkeypatch):
             kind = f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
             head = f"POST /flow HTTP/1.1\r\nHost: {server.host}\r\n{kind}"
             line.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            line.settimeout(5)
+            line.settimeout(60)
             assert line.recv(12) == b"HTTP/1.1 200"
             assert server.post("/flow", FRAMES).status == 503  # the answer of 8 MB is still there
             wait_for(lambda: server.service.admission.requests == 0)
@@ -300,7 +300,7 @@ def test_what_is_not_http_is_told_in_json(server):
     for nonsense in (b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000):
         with socket.create_connection((server.host, server.port)) as line:
             line.sendall(nonsense)
-            line.settimeout(5)
+            line.settimeout(60)
             head, _, body = line.recv(10_000).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 400 ")
             assert json.loads(body) == {"error": "this is not a valid HTTP request"}

@@ -73,6 +73,17 @@ def test_with_one_at_a_time_a_flow_waits_for_no_later_frame(at_once):
     flows.close()
 
 
+def test_what_was_begun_before_frames_fail_is_kept(at_once):
+    def failing():
+        yield from clip(FRAMES[:4])
+        raise InputError("frame 4 cannot be read")
+
+    flows = estimate_flows(failing(), FlowSequence(small("fast")))
+    assert [next(flows).frame.number for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(InputError, match="frame 4 cannot be read"):
+        next(flows)
+
+
 @pytest.mark.parametrize("others", [1, 3])
 def test_broken_frames_scenes_and_other_sizes(at_once, others, monkeypatch):
     """Frames of which fewer fit into the memory get all of torch's threads."""

@@ -26,7 +26,7 @@ class Recorder:
         path.write_bytes(b"open")
 
     def __call__(self, picture, number):
-        assert self.may_begin.wait(10)
+        assert self.may_begin.wait(60)
         self.numbers.append(number)
 
     def close(self):
@@ -75,11 +75,13 @@ def test_no_more_than_the_limit_waits(tmp_path, permission, monkeypatch, limit):
     segments = SideBySide(tmp_path / "x", lambda path: Recorder(path, permission), at_once)
     filling = Thread(target=fill, args=(segments, tmp_path, 5), daemon=True)
     filling.start()
+    while len(segments._tasks) < 2:
+        sleep(0.001)
     filling.join(0.1)
     assert filling.is_alive()
     assert len(segments._tasks) == 2
     permission.set()
-    filling.join(10)
+    filling.join(60)
     segments.finish()
     assert names(tmp_path) == ["0", "1", "2", "3", "4"]
 

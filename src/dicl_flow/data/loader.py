@@ -2,11 +2,13 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from itertools import count
-from multiprocessing import active_children
+from multiprocessing import active_children, get_context
+from multiprocessing.context import BaseContext
 from multiprocessing.resource_tracker import ensure_running
 
 import cv2
@@ -49,8 +51,7 @@ def stream_batches(
         batch_size=None,  # `_Batches` makes whole batches itself
         sampler=batch_keys(dataset, batch_size, start_step, rank, world_size),
         num_workers=workers,
-        # A forked worker inherits locks held by threads that it does not have, and may deadlock.
-        multiprocessing_context="spawn" if workers else None,
+        multiprocessing_context=_start_context() if workers else None,
         worker_init_fn=start_worker,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # otherwise the loader would draw from the global one
@@ -63,6 +64,19 @@ def usable_workers(wanted: int) -> int:
     if hasattr(os, "sched_getaffinity"):
         return min(wanted, len(os.sched_getaffinity(0)))
     return min(wanted, os.cpu_count() or 1)
+
+
+def _start_context() -> BaseContext:
+    """Return how workers start: on Linux, forked from a process that has only imported this module.
+
+    A worker forked from this process would inherit locks held by threads that it does not have, and
+    might deadlock. A new process for each worker would import torch each time, which takes seconds.
+    """
+    if sys.platform != "linux":
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 def batch_keys(

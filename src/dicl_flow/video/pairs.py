@@ -56,13 +56,18 @@ class Pairs:
     def in_turn(self, begun: Iterable[Item]) -> Iterator[Item]:
         """Yield what was begun, in order, each when as many later ones are begun as may run.
 
-        None stands for nothing: it comes at once, after all before it.
+        None stands for nothing: it comes at once, after all before it. If `begun` fails, what it
+        gave before comes first.
         """
         waiting: deque[Item] = deque()
-        for item in begun:
-            waiting.append(item)
-            while len(waiting) > (0 if item is None else self._workers.count):
-                yield waiting.popleft()
+        try:
+            for item in begun:
+                waiting.append(item)
+                while len(waiting) > (0 if item is None else self._workers.count):
+                    yield waiting.popleft()
+        except Exception:
+            yield from waiting
+            raise
         yield from waiting
 
     def _find(self, image: Array) -> tuple[FlowSequence, int]:
