@@ -23,9 +23,9 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def start(world_size, rank, output, port):
+def start(host, world_size, rank, output, port):
     return started(
-        *(TESTS / "distributed_worker.py", output),
+        *(TESTS / "distributed_worker.py", host, output),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=port,
         WORLD_SIZE=str(world_size),
@@ -34,26 +34,23 @@ def start(world_size, rank, output, port):
     )
 
 
-@pytest.fixture(scope="module")
-def all_outcomes(tmp_path_factory):
-    """What one process and two processes found, for all hosts."""
+@pytest.fixture(
+    scope="module", params=["dicl", *(pytest.param(h, marks=pytest.mark.slow) for h in HOSTS[1:])]
+)
+def outcomes(request, tmp_path_factory):
+    """What one process and two processes found, for a host."""
     folder = tmp_path_factory.mktemp("distributed")
     port = free_port()
     with ExitStack() as stack:
         shares = [(1, 0, "1.pt"), (2, 0, "2.pt"), (2, 1, "2.pt")]
         processes = [
-            stack.enter_context(start(world_size, rank, folder / name, port))
+            stack.enter_context(start(request.param, world_size, rank, folder / name, port))
             for world_size, rank, name in shares
         ]
         for process in processes:
             outcome = finished(process)
             assert outcome.returncode == 0, outcome.stderr
     return [torch.load(folder / f"{n}.pt", weights_only=True) for n in (1, 2)]
-
-
-@pytest.fixture(params=HOSTS)
-def outcomes(all_outcomes, request):
-    return [outcome[request.param] for outcome in all_outcomes]
 
 
 @pytest.mark.xdist_group("outcomes")

@@ -342,7 +342,8 @@ def runnable_blocks():
         name = str(page.relative_to(REPOSITORY))
         for block in read_blocks(page):
             if block.language in SHELL + PYTHON:
-                marks = [pytest.mark.xdist_group(name), pytest.mark.heavy]
+                cost = pytest.mark.slow if name == exports.GROUP else pytest.mark.heavy
+                marks = [pytest.mark.xdist_group(name), cost]
                 yield pytest.param(page, block, id=f"{name}:{block.line}", marks=marks)
 
 

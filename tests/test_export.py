@@ -47,6 +47,7 @@ def open_pt2(path):
     return program.module(), json.loads(extra["dicl_flow.json"])
 
 
+@pytest.mark.slow
 def test_onnx_of_one_size(exported):
     summary = exported.summary
     assert summary["written"] == [str(exported.onnx)]
@@ -62,13 +63,13 @@ def test_onnx_of_one_size(exported):
     assert_equal_flow(exported.weights, estimate, [(1, SIZE), (3, SIZE)])
 
 
+@pytest.mark.slow
 def test_torch_export_of_one_size(exported):
     estimate, about = open_pt2(exported.pt2)
     assert about["recipe"] == "r"
     assert_equal_flow(exported.weights, estimate, [(1, SIZE), (3, SIZE)])
 
 
-# Tracing for any size takes a minute.
 @pytest.mark.slow
 def test_onnx_of_any_size(run, tmp_path):
     weights, output = make_weights(tmp_path), tmp_path / "x.onnx"
