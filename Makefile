@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Two workers; tests that share an expensive fixture stay together. A worker that dies ends the run: a
 # restarted one might wait for work forever.
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup --max-worker-restart 0
-# A quarter of the time: bytecode is kept whatever the environment says, and so is memory (glibc).
+# Tests take less time if bytecode is kept, whatever the environment says, and freed memory (glibc).
 unexport PYTHONDONTWRITEBYTECODE
 export MALLOC_MMAP_THRESHOLD_ := 33554432
 export MALLOC_TRIM_THRESHOLD_ := 1073741824

@@ -211,14 +211,24 @@ def test_a_failure_is_told_without_its_reason(server, monkeypatch, caplog):
 
 
 @pytest.mark.heavy
-def test_a_full_queue_answers_503_and_a_slow_estimate_too(estimator):
-    with serving(estimator, Limits(queue=1, timeout=1.0)) as server:
-        with busy_estimator(server), ThreadPoolExecutor(1) as pool:
+def test_a_full_queue_answers_503(estimator):
+    with serving(estimator, Limits(queue=1)) as server:
+        with busy_estimator(server) as go, ThreadPoolExecutor(1) as pool:
             first = pool.submit(server.post, "/flow", FRAMES)
             wait_for(lambda: server.service.waiting == 1)
             second = server.post("/flow", FRAMES)
             assert (second.status, second.headers["retry-after"]) == (503, "1")
-            assert "took more than 1 s" in first.result().error
+            go.set()
+            assert first.result().status == 200
+
+
+@pytest.mark.heavy
+def test_a_slow_estimate_answers_503(estimator):
+    with serving(estimator, Limits(timeout=1.0)) as server:
+        with busy_estimator(server):
+            answer = server.post("/flow", FRAMES)
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            assert "took more than 1 s" in answer.error
         wait_for(lambda: server.service.waiting == 0)
         assert counted(server.get("/metrics").body.decode(), "pairs_total") == 0  # nobody waits
 
@@ -273,7 +283,7 @@ def test_slow_readers_are_cut_off(monkeypatch):
     """Their answers take no more memory than is allowed."""
     monkeypatch.setattr("dicl_flow.web.pacing.SLOWEST", 2**40)
     images = {name: cv2.imencode(".png", np.zeros((999, 999, 3), np.uint8))[1] for name in FRAMES}
-    with serving(StandIn(), Limits(timeout=1.0, queue=1)) as server:
+    with serving(StandIn(), Limits(timeout=3.0, queue=1)) as server:
         with socket.create_connection((server.host, server.port)) as line:
             body = form({name: bytes(data) for name, data in images.items()})
             kind = f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
