@@ -212,14 +212,17 @@ def test_a_failure_is_told_without_its_reason(server, monkeypatch, caplog):
 
 @pytest.mark.heavy
 def test_a_full_queue_answers_503(estimator):
-    with serving(estimator, Limits(queue=1)) as server:
-        with busy_estimator(server) as go, ThreadPoolExecutor(1) as pool:
-            first = pool.submit(server.post, "/flow", FRAMES)
-            wait_for(lambda: server.service.waiting == 1)
-            second = server.post("/flow", FRAMES)
-            assert (second.status, second.headers["retry-after"]) == (503, "1")
-            go.set()
-            assert first.result().status == 200
+    with (
+        serving(estimator, Limits(queue=1)) as server,
+        ThreadPoolExecutor(1) as pool,
+        busy_estimator(server) as go,
+    ):
+        first = pool.submit(server.post, "/flow", FRAMES)
+        wait_for(lambda: server.service.waiting == 1)
+        second = server.post("/flow", FRAMES)
+        assert (second.status, second.headers["retry-after"]) == (503, "1")
+        go.set()
+        assert first.result().status == 200
 
 
 @pytest.mark.heavy
