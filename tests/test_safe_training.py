@@ -157,6 +157,14 @@ def test_a_signal_to_the_whole_group_saves_and_ends(tmp_path, chairs):
     assert load_checkpoint(RunFolder(out).checkpoint)["step"] == 1
 
 
+@pytest.mark.heavy
+def test_a_killed_run_leaves_no_process(tmp_path, chairs):
+    """The pipes of a child that is waited for are those of its loader processes, too."""
+    command = words("chairs-0", chairs, tmp_path / "run", "steps=50", "workers=2")
+    child = run_child(TESTS / "signal_child.py", "SIGKILL", 1, STEP, *command)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+
+
 def test_one_wish_that_arrives_twice_is_one():
     """`timeout` signals its child, then the group that the child is in."""
     code = """if True:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from itertools import count
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.resource_tracker import ensure_running
+from threading import Thread
 
 import cv2
 import torch
@@ -141,9 +143,20 @@ def _signals_held() -> Iterator[None]:
 
 
 def start_worker(_worker: int) -> None:
-    """Set up a worker: one core, and no repetition of warnings of the main process."""
+    """Set up a worker: one core, no repetition of the main process's warnings, and ends with it."""
     use_one_core()
     hide_library_warnings()
+    if (main := parent_process()) is not None:
+        Thread(target=_end_with, args=(main.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    """End this process when the main one is killed.
+
+    Torch's watchdog looks at the process that forked this one, which waits for its last worker.
+    """
+    wait([sentinel])
+    os._exit(1)
 
 
 def use_one_core() -> None:
