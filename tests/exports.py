@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from dicl_flow import export
 from dicl_flow.cli import main
 from dicl_flow.config import Calibration, LevelConfig, ModelConfig
 from dicl_flow.models import build
@@ -45,22 +44,12 @@ def make_weights(folder, **changes):
 
 
 def export_both(folder):
-    """Export for one size, whose frames are scaled down; both files are of one trace."""
+    """Export for one size, whose frames are scaled down."""
     weights = make_weights(folder, padding="resize", max_pixels=2000)
     pt2, onnx = folder / "flow.pt2", folder / "flow.onnx"
-    traced = []
-
-    def trace_once(module, size):
-        if not traced:
-            traced.append(trace(module, size))
-        return traced[0]
-
-    trace = export._trace
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "_trace", trace_once)
-        for output in (pt2, onnx):
-            arguments = ["--size", f"{SIZE[1]}x{SIZE[0]}", "-w", weights, "-o", output, "--json"]
-            with redirect_stdout(StringIO()) as told, pytest.raises(SystemExit) as exit_info:
-                main(["export", *map(str, arguments)])
-            assert not exit_info.value.code
+    for output in (pt2, onnx):
+        arguments = ["--size", f"{SIZE[1]}x{SIZE[0]}", "-w", weights, "-o", output, "--json"]
+        with redirect_stdout(StringIO()) as told, pytest.raises(SystemExit) as exit_info:
+            main(["export", *map(str, arguments)])
+        assert not exit_info.value.code
     return Exported(weights, pt2, onnx, json.loads(told.getvalue()))
