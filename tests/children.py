@@ -16,7 +16,7 @@ DEADLINE = 200  # seconds; less than the time limit of a test
 @contextmanager
 def started(*arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Start Python with `arguments`; at the end of the block its whole group is killed."""
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    path = os.pathsep.join(map(str, (TESTS, TESTS.parent, TESTS.parent / "src")))
     process = subprocess.Popen(
         [sys.executable, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},

@@ -2,44 +2,32 @@
 
 python forking_child.py SCRIPT ARGUMENTS …
 
-ARGUMENTS is a JSON list, for one run. Each run is forked from this process, which has imported what
-takes seconds and computes nothing: no thread is lost.
+ARGUMENTS is a JSON list, for one run. The runs are forked from this process, which has imported
+what takes seconds.
 """
 
 import json
-import os
 import runpy
 import sys
-import traceback
+from functools import partial
 
 import torch._dynamo  # which the first optimizer imports  # noqa: F401
 
-import dicl_flow.cli
 import dicl_flow.training.trainer  # noqa: F401
+from campaigns.forked import run_forked, workplace
 
 
-def live(script: str, arguments: list[str]) -> None:
-    code = 1
-    try:
-        sys.argv = [script, *arguments]
-        runpy.run_path(script, run_name="__main__")
-        code = 0
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
+def run(script: str, arguments: list[str]) -> None:
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, run_name="__main__")
 
 
-def main(script: str, *runs: str) -> None:
-    codes = []
-    for arguments in runs:
-        if os.fork() == 0:
-            live(script, json.loads(arguments))
-        codes.append(os.waitstatus_to_exitcode(os.wait()[1]))
-    print(json.dumps(codes))
+def main(script: str, *lists: str) -> None:
+    with workplace() as folder:
+        calls = [partial(run, script, json.loads(arguments)) for arguments in lists]
+        runs = [run_forked(call, folder / "run") for call in calls]
+    print(json.dumps([ended.code for ended in runs]))
+    print("".join(ended.errors for ended in runs), file=sys.stderr)
 
 
 if __name__ == "__main__":

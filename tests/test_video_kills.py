@@ -1,6 +1,5 @@
 """A video run that is killed before any change of a file is resumed, and loses nothing."""
 
-import os
 from fractions import Fraction
 
 import fake_trees
@@ -18,8 +17,7 @@ pytestmark = pytest.mark.heavy
     [pytest.param(7, marks=pytest.mark.heavy), pytest.param(1000, marks=pytest.mark.slow)],
 )
 def test_killed_before_the_last_changes_of_files_and_before_all(tmp_path, last):
-    path = os.pathsep.join(map(str, (TESTS, TESTS.parent, TESTS.parent / "src")))
-    child = run_child(TESTS / "video_kills_child.py", tmp_path, last, PYTHONPATH=path)
+    child = run_child(TESTS / "video_kills_child.py", tmp_path, last)
     assert child.returncode == 0, child.stderr
 
 
