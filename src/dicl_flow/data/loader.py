@@ -143,7 +143,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def start_worker(_worker: int) -> None:
-    """Set up a worker: one core, no repetition of the main process's warnings, and ends with it."""
+    """Set up a worker: one core, no repetition of warnings, and an end with the main process."""
     use_one_core()
     hide_library_warnings()
     if (main := parent_process()) is not None:
