@@ -10,7 +10,12 @@ from golden import formula
 from networks import randomize_norms
 
 import dicl_flow
-from dicl_flow.accelerated.inference import AcceleratedDiclFlow, memory, processor
+from dicl_flow.accelerated.inference import (
+    AcceleratedDiclFlow,
+    KernelDiclFlow,
+    memory,
+    processor,
+)
 from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
 from dicl_flow.accelerated.inference.folded_layers import folded_block
 from dicl_flow.accelerated.inference.recordings import BYTES_KEPT, MOST_KEPT, surplus
@@ -163,6 +168,17 @@ def test_features_can_be_kept_for_the_next_pair(small_model):
         expected = fast(image1, image2)[-1]
         kept = fast.flow_from_features(fast.features(image1), fast.features(image2), image1)[-1]
     torch.testing.assert_close(kept.refined, expected.refined, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [AcceleratedDiclFlow, KernelDiclFlow])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_what_is_folded_stays_as_it_was(kind, dtype):
+    model = build(SMALL)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)  # a bias of 0 would stay 0
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    kind(model, dtype)
+    torch.testing.assert_close(model.state_dict(), before, atol=0, rtol=0)
 
 
 def test_two_estimators_in_two_threads(small_model):

@@ -153,15 +153,16 @@ def folded_block(block: nn.Module, dtype: torch.dtype) -> FoldedConv:
     return FoldedConv(block.conv, *fold(block), dtype, relu=True)
 
 
-def folded_head(conv: nn.Module, dtype: torch.dtype) -> FoldedConv:
-    """Return a last layer as one operation, in float32 where `dtype` is bfloat16.
+def folded_head(conv: nn.Module, dtype: torch.dtype, scale: float = 1.0) -> FoldedConv:
+    """Return a last layer, times `scale`, as one operation, in float32 where `dtype` is bfloat16.
 
     Rounding scores and flows to eight bits would be the largest error of all, and the last layers
     are small.
     """
     assert isinstance(conv, nn.Conv2d)
     assert conv.bias is not None
-    return FoldedConv(conv, conv.weight.detach(), conv.bias.detach(), precise(dtype), relu=False)
+    weight, bias = (parameter.detach() * scale for parameter in (conv.weight, conv.bias))
+    return FoldedConv(conv, weight, bias, precise(dtype), relu=False)
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:

@@ -13,7 +13,7 @@ from ...models.dicl import DiclLevel
 from ...nn import ContextNet, ConvBlock, FeaturePyramid
 from ...ops import resize
 from .factored_matching import FactoredMatcher
-from .folded_layers import FoldedConv, fold, folded, is_reduced, with_remainder
+from .folded_layers import FoldedConv, fold, folded, folded_head, is_reduced, with_remainder
 from .winograd import dtype_of_most
 
 _COARSE, _COARSE_IF_SUMMED = 32, 16
@@ -41,10 +41,8 @@ class FoldedContext(ContextNet):
         nn.Module.__init__(self)
         self.dtype = dtype
         self.layers = folded(context.layers, dtype)
-        last = self.layers[-1]
-        assert isinstance(last, FoldedConv)
-        for buffer in last.buffers():
-            buffer.mul_(context.scale)  # a power of two: nothing is rounded
+        # the scale is a power of two: nothing is rounded
+        self.layers[-1] = folded_head(context.layers[-1], dtype, context.scale)
         if is_reduced(dtype):
             first = context.layers[0]
             assert isinstance(first, ConvBlock)

@@ -28,8 +28,8 @@ class KernelContext(FoldedContext):
         super().__init__(context, dtype)
         last = self.layers[-1]
         assert isinstance(last, FoldedConv)
-        self.bias = nn.Buffer(last.bias.clone())
-        last.bias.zero_()
+        self.bias = nn.Buffer(last.bias)
+        last.bias = nn.Buffer(torch.zeros_like(last.bias))
         last.has_bias = False
 
     def refine(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
