@@ -40,7 +40,7 @@ def test_a_sequence_gives_the_flow_of_its_pairs(backend, precision, bound):
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-3), ("fp16", 0.02)])
-def test_with_the_way_back_it_gives_both_ways_of_its_pairs(precision, bound):
+def test_with_backward_it_gives_both_flows_of_its_pairs(precision, bound):
     estimator = load(device="cuda", precision=precision, backend="fast")
     sequence = FlowSequence(estimator, backward=True)
     assert isinstance(sequence._match_whole, Graphs)
