@@ -13,13 +13,13 @@ HEAD = """\
 SHORT_SIZE = 1024, 436  # the README shows one pair of this size
 
 
-def row(machine: str, host: str, result: dict) -> str:
+def row(device: str, host: str, result: dict) -> str:
     batch = f", {result['batch']} pairs" if result["batch"] > 1 else ""
     memory = result["peak_bytes"] and f"{result['peak_bytes'] / 2**30:.2f}"
     ratio = f"{result['ratio']:.1f}" if result["ratio"] else ""
     apart = "" if result["mean_difference"] is None else f"{result['mean_difference']:.1g}"
     cells = (
-        *(machine, f"{result['width']}x{result['height']}{batch}"),
+        *(device, f"{result['width']}x{result['height']}{batch}"),
         f"{'' if host == 'dicl' else f'{host}, '}{result['backend']} {result['precision']}",
         *(milliseconds(1000 * result["seconds"]), memory or "", ratio, apart),
     )
@@ -31,11 +31,19 @@ def milliseconds(value: float) -> str:
 
 
 def reports() -> list[dict]:
-    """The stored results, with short names of the machines."""
+    """The stored results, with short names of the machines.
+
+    A `note`, which is written by hand, says what else the machine was doing.
+    """
     paths = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
     found = [json.loads(path.read_text()) for path in paths]
     timed = [one for one in found if "results" in one]  # others: `dicl-flow bench --first`
-    return [{**one, "device": re.sub(r"\(R\)| Processor", "", one["device"])} for one in timed]
+    return [{**one, "device": machine(one)} for one in timed]
+
+
+def machine(report: dict) -> str:
+    name = re.sub(r"\(R\)| Processor", "", report["device"])
+    return f"{name}, {report['note']}" if "note" in report else name
 
 
 def full_table() -> str:
@@ -49,13 +57,14 @@ def full_table() -> str:
 
 
 def short_table() -> str:
-    """One size, one pair, the published network."""
+    """One size, one pair, the published network on a machine that does nothing else."""
     rows = (
         row(one["device"], "dicl", each)
         for one in reports()
-        if one["host"] == "dicl"
+        if one["host"] == "dicl" and "note" not in one
         for each in one["results"]
         if (each["width"], each["height"], each["batch"]) == (*SHORT_SIZE, 1)
+        if each["backend"] != "compiled"  # measured, but not a backend
     )
     return HEAD + "".join(rows)
 

@@ -140,7 +140,8 @@ def bench(
             _print_row(result, first=len(results) == 1)
     if shown:
         notes = [f"left out: {reason}" for reason in left_out]
-        typer.echo("\n".join(["", *notes, LEGEND, *([PEERS_LEGEND] if peers else [])]))
+        others = dict.fromkeys(PEERS_LEGEND[method.name] for method in methods)
+        typer.echo("\n".join(["", *notes, LEGEND, *others]))
     found = {"host": model.config.host, "quality": quality, "results": [*map(as_record, results)]}
     found |= {"left_out": left_out} if left_out else {}
     pictures = {} if plot is None else {plot: encode_plot(results)}

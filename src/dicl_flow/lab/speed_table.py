@@ -15,9 +15,10 @@ start s: seconds from the loaded network to the first result
 times plain: how many times as fast as plain fp32
 mean px, max px: distance of the flow from that of plain fp32
 of peak: share of the speed that this machine's arithmetic and memory would allow"""
-PEERS_LEGEND = """\
-dis: OpenCV's dense inverse search, "medium", on the CPU
-raft: torchvision's raft_large with random weights; only the times can be compared"""
+PEERS_LEGEND = {
+    "dis": 'dis: OpenCV\'s dense inverse search, "medium", on the CPU',
+    "raft": "raft: torchvision's raft_large with random weights; only the times can be compared",
+}
 
 
 def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
