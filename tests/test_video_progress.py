@@ -8,6 +8,7 @@ import pytest
 from clips import KnownMotion, know_motion, write_images, write_video
 
 from dicl_flow.cli import main
+from dicl_flow.cli.options import report
 from dicl_flow.cli.watching import Watch, watched
 from dicl_flow.training import journal
 from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, open_source, run
@@ -38,6 +39,13 @@ def test_programs_are_told_of_each_flow(tmp_path):
     stopped = progress_of(source, output, watch=lambda flow: next(numbers) < 2)
     assert stopped == [(1, 5), (2, 5)]
     assert progress_of(source, output) == [(3, 5), (4, 5), (5, 5)]  # earlier runs are counted
+
+
+def test_a_run_that_had_nothing_left_to_estimate_tells_no_size(capsys):
+    summary = Watch(5, 5, tell=print, show=print).summary(missing=0)
+    assert summary["size"] is None
+    report(summary, quiet=False, as_json=False)
+    assert "size" not in capsys.readouterr().out
 
 
 def test_a_source_that_does_not_say_its_length_has_no_total(tmp_path):

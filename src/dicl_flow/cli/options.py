@@ -111,13 +111,14 @@ Maximum = Annotated[
 def report(values: dict[str, Any], *, quiet: bool, as_json: bool, to_stderr: bool = False) -> None:
     """Print what a command found: aligned lines for people, or JSON for machines.
 
-    In every command, `written` is the list of files that it has written.
+    In every command, `written` is the list of files that it has written. Lines leave out what is
+    empty or not known.
     """
     if as_json:
         plain = {key: str(v) if isinstance(v, Size) else v for key, v in values.items()}
         typer.echo(json.dumps(plain, default=str))
     elif not quiet:
-        told = {key: _text(value) for key, value in values.items() if value != []}
+        told = {key: _text(value) for key, value in values.items() if value not in ([], None)}
         width = max(map(len, told))
         for key, text in told.items():
             typer.echo(f"{key.replace('_', ' '):<{width}}  {text}", err=to_stderr)

@@ -66,7 +66,7 @@ class Watch:
     def summary(self, missing: int) -> dict[str, Any]:
         """Return what to print at the end."""
         return {
-            "size": Size(*self.frame_size) if self.frame_size else "",
+            "size": Size(*self.frame_size) if self.frame_size else None,
             "flows": self.done - missing,
             "missing_flows": missing,
             "flows_of_earlier_runs": self.before,
