@@ -5,36 +5,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import small_training
 import torch
 from conftest import SMALL
+from small_training import CPU
 
-from dicl_flow.config import (
-    AugmentConfig,
-    DataConfig,
-    LossConfig,
-    ModelConfig,
-    OptimizerConfig,
-    TrainConfig,
-)
+from dicl_flow.config import AugmentConfig, ModelConfig, OptimizerConfig
 from dicl_flow.data import FlowBatch
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.ops import upsample_flow
-from dicl_flow.training import Processes, RunFolder, gauges, train
+from dicl_flow.training import RunFolder, gauges, train
 from dicl_flow.training.gauges import ZERO, LevelWatch, level_gauges
 from dicl_flow.weights import Weights, encode_weights
 
-CPU = Processes(torch.device("cpu"))
 STRIDES = (8, 4)
-CONFIG = TrainConfig(
-    name="small",
-    data=(DataConfig("chairs"),),
+CONFIG = replace(
+    small_training.CONFIG,
     steps=8,
-    batch=2,
-    log_every=2,
     picture_every=0,
-    model=SMALL,
     augment=AugmentConfig(crop=(32, 48)),
-    loss=LossConfig((0.5, 1.0), (0.4, 0.8)),
     optimizer=OptimizerConfig(learning_rate=1e-9),
 )
 

@@ -1,11 +1,13 @@
-"""Cross-entropy of the scores, beside the end-point error."""
+"""Cross-entropy of the scores, in addition to the end-point error."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import small_training
 import torch
 from conftest import SMALL
+from small_training import CPU
 
 from dicl_flow.config import (
     AugmentConfig,
@@ -18,16 +20,11 @@ from dicl_flow.config import (
 from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
 from dicl_flow.models import LevelFlow, build
-from dicl_flow.training import Processes, Trainer, read_recipe, recipe_names
+from dicl_flow.training import Trainer, read_recipe, recipe_names
 from dicl_flow.training.matching_loss import matching_loss, matching_weight, score_entropy
 
-CPU = Processes(torch.device("cpu"))
-CONFIG = TrainConfig(
-    name="small",
-    data=(DataConfig("chairs"),),
-    steps=10,
-    batch=2,
-    model=SMALL,
+CONFIG = replace(
+    small_training.CONFIG,
     augment=AugmentConfig(crop=(32, 48)),
     loss=LossConfig((0.5, 1.0), (0.4, 0.8), matching=(1.0, 0.5)),
     optimizer=OptimizerConfig(learning_rate=1e-3),
