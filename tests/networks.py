@@ -9,14 +9,15 @@ from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 
 
-def randomize_norms(module):
-    """Give every batch norm statistics that change its output."""
-    for norm in module.modules():
-        if isinstance(norm, torch.nn.BatchNorm2d):
-            norm.running_mean.normal_(0, 0.3)
-            norm.running_var.uniform_(0.5, 2)
-            norm.weight.data.uniform_(0.5, 1.5)
-            norm.bias.data.normal_(0, 0.3)
+def randomize_norms_and_biases(module):
+    """Give batch norms statistics, and layers a bias, that change what they compute."""
+    for part in module.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.3)
+            part.running_var.uniform_(0.5, 2)
+            part.weight.data.uniform_(0.5, 1.5)
+        if getattr(part, "bias", None) is not None:
+            part.bias.data.normal_(0, 0.3)
     return module.eval()
 
 

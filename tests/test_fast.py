@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import HAS_BF16, SMALL
 from golden import formula
-from networks import randomize_norms
+from networks import randomize_norms_and_biases
 
 import dicl_flow
 from dicl_flow.accelerated.inference import (
@@ -39,7 +39,7 @@ def golden_model(checkpoint):
 @pytest.fixture(scope="module")
 def small_model():
     torch.manual_seed(1)
-    return randomize_norms(build(SMALL))
+    return randomize_norms_and_biases(build(SMALL))
 
 
 def flow_of(radius, *, height=10, width=14):
@@ -61,7 +61,7 @@ def flow_of(radius, *, height=10, width=14):
     ],
 )
 def test_folding_keeps_what_a_block_computes(kind, args, options):
-    block = randomize_norms(ConvBlock(*args, **options)).double()
+    block = randomize_norms_and_biases(ConvBlock(*args, **options)).double()
     x = torch.randn(2, 5, 12, 8).double()
     with torch.no_grad():
         torch.testing.assert_close(folded_block(block, torch.float64)(x), block(x))
@@ -73,7 +73,7 @@ def test_folding_keeps_what_a_block_computes(kind, args, options):
 @pytest.mark.parametrize("size", [(10, 14), (2, 2), (4, 20)])
 def test_factored_first_layer_is_exact(scene, size):
     torch.manual_seed(0)
-    matcher = randomize_norms(build_matcher("dicl", 6, 3)).double()
+    matcher = randomize_norms_and_biases(build_matcher("dicl", 6, 3)).double()
     features1, features2 = torch.randn(2, 2, 6, *size).double().unbind(0)
     if scene == "leaves the frame":
         features2 = warp(features2, flow_of(3, height=size[0], width=size[1]).expand(2, -1, -1, -1))
@@ -94,7 +94,7 @@ def test_another_matching_net_needs_no_other_code_on_a_cpu():
     net = matcher.net
     net[0], net[1] = ConvBlock(12, 10, kernel=5), ConvBlock(10, 128, stride=2)
     net.insert(2, ConvBlock(128, 128))
-    matcher = randomize_norms(matcher).double()
+    matcher = randomize_norms_and_biases(matcher).double()
     maps = torch.randn(2, 1, 6, 8, 10).double() * (torch.rand(2, 1, 1, 8, 10) > 0.2)
     with torch.no_grad():
         result = FactoredMatcher(matcher, torch.float64)(*maps)
@@ -103,7 +103,7 @@ def test_another_matching_net_needs_no_other_code_on_a_cpu():
 
 def test_chunks_do_not_change_the_scores(monkeypatch):
     torch.manual_seed(0)
-    matcher = randomize_norms(build_matcher("dicl", 4, 2)).double()
+    matcher = randomize_norms_and_biases(build_matcher("dicl", 4, 2)).double()
     maps = torch.randn(2, 3, 4, 8, 6).double()
     results = []
     for budget in (1, 100_000, 1 << 30):
@@ -173,9 +173,7 @@ def test_features_can_be_kept_for_the_next_pair(small_model):
 @pytest.mark.parametrize("kind", [AcceleratedDiclFlow, KernelDiclFlow])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_what_is_folded_stays_as_it_was(kind, dtype):
-    model = build(SMALL)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)  # a bias of 0 would stay 0
+    model = randomize_norms_and_biases(build(SMALL))  # a bias of 0 would stay 0
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     kind(model, dtype)
     torch.testing.assert_close(model.state_dict(), before, atol=0, rtol=0)

@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
 triton = pytest.importorskip("triton")
 
 from conftest import SMALL  # noqa: E402
-from networks import randomize_norms  # noqa: E402
+from networks import randomize_norms_and_biases  # noqa: E402
 
 from dicl_flow.accelerated.inference.kernel_level import (  # noqa: E402
     KernelContext,
@@ -77,7 +77,7 @@ def test_score_patches_add_up_to_the_last_two_layers(dtype, rounding, widths):
     torch.manual_seed(0)
     net = MatchingNet(8)
     net[-2], net[-1] = ConvBlock(*widths, up=True), torch.nn.Conv2d(widths[1], 1, 3, padding=1)
-    net, x = randomize_norms(net), torch.randn(3, widths[0], 5, 7)
+    net, x = randomize_norms_and_biases(net), torch.randn(3, widths[0], 5, 7)
     expected = net.score(net.up(x))[:, 0] - net.score.bias
     tail = Tail(net, dtype).to(DEVICE)
     patches = tail.room(5, 10, 14).fill_(7)
@@ -149,7 +149,7 @@ def test_kernel_level_equals_the_plain_level(scene, memory_limit, many, monkeypa
     if many:  # programs take several displacements
         monkeypatch.setattr(first_layer, "_MANY", 0)
     torch.manual_seed(0)
-    level = randomize_norms(build(SMALL)).levels["4"].to(DEVICE)
+    level = randomize_norms_and_biases(build(SMALL)).levels["4"].to(DEVICE)
     features1, features2 = torch.randn(2, 2, 32, *SIZE, device=DEVICE).unbind(0)
     features2 = features2 * (torch.rand(2, 1, *SIZE, device=DEVICE) > 0.03)
     image = torch.rand(2, 3, 4 * SIZE[0], 4 * SIZE[1], device=DEVICE)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import SMALL
-from networks import randomize_norms
+from networks import randomize_norms_and_biases
 
 import dicl_flow
 from dicl_flow.accelerated.inference import AcceleratedDiclFlow
@@ -40,13 +40,15 @@ ROUNDING = {"rtol": 1e-3, "atol": 1e-3}
 
 def small(backend="fast", config=SMALL, **options):
     torch.manual_seed(0)
-    return FlowEstimator(randomize_norms(build(config)), "cpu", "fp32", backend, **options)
+    return FlowEstimator(
+        randomize_norms_and_biases(build(config)), "cpu", "fp32", backend, **options
+    )
 
 
 @pytest.fixture(scope="module")
 def network():
     torch.manual_seed(0)
-    return randomize_norms(build(SMALL)).double()
+    return randomize_norms_and_biases(build(SMALL)).double()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import SMALL
-from networks import randomize_norms
+from networks import randomize_norms_and_biases
 
 from dicl_flow.accelerated.inference import AcceleratedDiclFlow, memory, processor, winograd
 from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
@@ -48,7 +48,7 @@ def test_it_is_a_convolution(monkeypatch, dilation, size, at_once, layout):
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 3}, {"up": True}])
 def test_layers_are_the_same_with_it(arm, options):
     torch.manual_seed(0)
-    block, x = randomize_norms(ConvBlock(6, 7, **options)), torch.randn(2, 6, 12, 8)
+    block, x = randomize_norms_and_biases(ConvBlock(6, 7, **options)), torch.randn(2, 6, 12, 8)
     layer = folded_block(block, torch.float32)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), block(x), atol=1e-4, rtol=0)
@@ -59,7 +59,7 @@ def test_layers_are_the_same_with_it(arm, options):
 def test_the_matching_net_is_exact_on_cells_and_around_corners(monkeypatch, acl):
     monkeypatch.setattr(processor, "ask", lambda: Processor(acl=acl))
     torch.manual_seed(0)
-    matcher = randomize_norms(build_matcher("dicl", 6, 2)).double()
+    matcher = randomize_norms_and_biases(build_matcher("dicl", 6, 2)).double()
     maps = torch.randn(2, 2, 6, 8, 10).double()
     with torch.no_grad():
         found = FactoredMatcher(matcher, torch.float64)(*maps)
@@ -70,7 +70,7 @@ def test_the_matching_net_is_exact_on_cells_and_around_corners(monkeypatch, acl)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.float16, 0.2)])
 def test_the_network_is_the_plain_one(arm, dtype, tolerance):
     torch.manual_seed(1)
-    model = randomize_norms(build(SMALL))
+    model = randomize_norms_and_biases(build(SMALL))
     images = 2 * torch.rand(2, 1, 3, 32, 48) - 1
     with torch.no_grad():
         expected = model(*images)[-1].refined
