@@ -140,8 +140,9 @@ def bench(
             _print_row(result, first=len(results) == 1)
     if shown:
         notes = [f"left out: {reason}" for reason in left_out]
-        others = dict.fromkeys(PEERS_LEGEND[method.name] for method in methods)
-        typer.echo("\n".join(["", *notes, LEGEND, *others]))
+        names = dict.fromkeys(method.name for method in methods)  # one method, several precisions
+        legend = [LEGEND, *(f"{name}: {PEERS_LEGEND[name]}" for name in names)]
+        typer.echo("\n".join(["", *notes, *legend]))
     found = {"host": model.config.host, "quality": quality, "results": [*map(as_record, results)]}
     found |= {"left_out": left_out} if left_out else {}
     pictures = {} if plot is None else {plot: encode_plot(results)}

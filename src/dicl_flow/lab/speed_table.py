@@ -16,8 +16,8 @@ times plain: how many times as fast as plain fp32
 mean px, max px: distance of the flow from that of plain fp32
 of peak: share of the speed that this machine's arithmetic and memory would allow"""
 PEERS_LEGEND = {
-    "dis": 'dis: OpenCV\'s dense inverse search, "medium", on the CPU',
-    "raft": "raft: torchvision's raft_large with random weights; only the times can be compared",
+    "dis": 'OpenCV\'s dense inverse search, "medium", on the CPU',
+    "raft": "torchvision's raft_large with random weights; only the times can be compared",
 }
 
 

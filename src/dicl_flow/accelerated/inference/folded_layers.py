@@ -153,7 +153,7 @@ def folded_block(block: nn.Module, dtype: torch.dtype) -> FoldedConv:
     return FoldedConv(block.conv, *fold(block), dtype, relu=True)
 
 
-def folded_head(conv: nn.Module, dtype: torch.dtype, scale: float = 1.0) -> FoldedConv:
+def folded_head(conv: nn.Module, dtype: torch.dtype, scale: float) -> FoldedConv:
     """Return a last layer, times `scale`, as one operation, in float32 where `dtype` is bfloat16.
 
     Rounding scores and flows to eight bits would be the largest error of all, and the last layers
@@ -171,14 +171,10 @@ def precise(dtype: torch.dtype) -> torch.dtype:
 
 
 def folded(module: _Module, dtype: torch.dtype) -> _Module:
-    """Copy `module` with its convolutions folded."""
-    copies: dict[int, Any] = {}  # what `deepcopy` takes instead of copying: no weight is copied
-    for parent in module.modules():
-        for child in parent.children():
-            if isinstance(child, ConvBlock):
-                copies[id(child)] = folded_block(child, dtype)
-            elif isinstance(child, nn.Conv2d) and not isinstance(parent, ConvBlock):
-                copies[id(child)] = folded_head(child, dtype)
+    """Copy `module` with its blocks folded."""
+    blocks = (part for part in module.modules() if isinstance(part, ConvBlock))
+    # what `deepcopy` takes instead of copying: no weight is copied
+    copies: dict[int, Any] = {id(block): folded_block(block, dtype) for block in blocks}
     return copy.deepcopy(module, copies)
 
 

@@ -13,7 +13,15 @@ from ...models.dicl import DiclLevel
 from ...nn import ContextNet, ConvBlock, FeaturePyramid
 from ...ops import resize
 from .factored_matching import FactoredMatcher
-from .folded_layers import FoldedConv, fold, folded, folded_head, is_reduced, with_remainder
+from .folded_layers import (
+    FoldedConv,
+    fold,
+    folded,
+    folded_block,
+    folded_head,
+    is_reduced,
+    with_remainder,
+)
 from .winograd import dtype_of_most
 
 _COARSE, _COARSE_IF_SUMMED = 32, 16
@@ -40,9 +48,11 @@ class FoldedContext(ContextNet):
     def __init__(self, context: ContextNet, dtype: torch.dtype) -> None:
         nn.Module.__init__(self)
         self.dtype = dtype
-        self.layers = folded(context.layers, dtype)
-        # the scale is a power of two: nothing is rounded
-        self.layers[-1] = folded_head(context.layers[-1], dtype, context.scale)
+        *blocks, last = context.layers
+        self.layers = nn.Sequential(
+            *(folded_block(block, dtype) for block in blocks),
+            folded_head(last, dtype, context.scale),  # a power of two: nothing is rounded
+        )
         if is_reduced(dtype):
             first = context.layers[0]
             assert isinstance(first, ConvBlock)
