@@ -24,7 +24,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "e7e81ac1b9231a64414bd97663de1a8e74e71007757e7730af29f10875434532",
+    "rendered": "2e93e4ccdc29b2ff8d2c32486f5d0a6a7e8d1ba7ad6da62df926d92d9f06975c",
 }
 _PACKAGED = Path(__file__).parent
 
