@@ -1,10 +1,10 @@
 """How far the accelerated estimate is from the plain one.
 
-    python benchmarks/equality.py DEVICE NAME=PATH …
+    python benchmarks/equality.py DEVICE [PRECISION] NAME=PATH …
 
 For each pair and precision: the mean distance of the two flows in px, and the share of pixels that
 differ by more than 0.02 px. For each data set: the EPE of the plain backend in float32, and by how
-much the accelerated one changes it.
+much the accelerated one changes it. PRECISION, compared next to fp32, is that of `auto` by default.
 """
 
 import sys
@@ -16,8 +16,9 @@ from dicl_flow.data import list_pairs, parse_data_argument, read_frames
 from dicl_flow.evaluation import Prediction, pool, score_predictions
 
 device, *arguments = sys.argv[1:]
-chosen = dicl_flow.load(None, device).precision
-precisions = tuple(dict.fromkeys(("fp32", chosen)))  # and the default of this device, if it differs
+chosen = "auto" if "=" in arguments[0] else arguments.pop(0)
+chosen = dicl_flow.load(None, device, chosen).precision
+precisions = tuple(dict.fromkeys(("fp32", chosen)))
 estimators = {"plain": dicl_flow.load(None, device, "fp32", "plain")}
 estimators |= {name: dicl_flow.load(None, device, name, "fast") for name in precisions}
 
