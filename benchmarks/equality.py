@@ -16,9 +16,8 @@ from dicl_flow.data import list_pairs, parse_data_argument, read_frames
 from dicl_flow.evaluation import Prediction, pool, score_predictions
 
 device, *arguments = sys.argv[1:]
-chosen = "auto" if "=" in arguments[0] else arguments.pop(0)
-chosen = dicl_flow.load(None, device, chosen).precision
-precisions = tuple(dict.fromkeys(("fp32", chosen)))
+asked = "auto" if "=" in arguments[0] else arguments.pop(0)
+precisions = tuple(dict.fromkeys(("fp32", dicl_flow.load(None, device, asked).precision)))
 estimators = {"plain": dicl_flow.load(None, device, "fp32", "plain")}
 estimators |= {name: dicl_flow.load(None, device, name, "fast") for name in precisions}
 
