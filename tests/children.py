@@ -5,27 +5,33 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).parent
 DEADLINE = 200  # seconds; less than the time limit of a test
 
 
+def _start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    environment = options.pop("env", {})
+    path = os.pathsep.join(map(str, (TESTS, TESTS.parent, TESTS.parent / "src")))
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
 @contextmanager
 def started(*arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Start Python with `arguments`; at the end of the block its whole group is killed."""
-    path = os.pathsep.join(map(str, (TESTS, TESTS.parent, TESTS.parent / "src")))
-    process = subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = _start(*arguments, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         yield process
     finally:
@@ -46,9 +52,29 @@ def run_child(*arguments: object, **environment: str) -> subprocess.CompletedPro
         return finished(process)
 
 
-def run_in_turn(script: Path, runs: Iterable[Sequence[object]]) -> tuple[list[int], str]:
-    """Run a script with each of several lists of arguments; return the exit codes and errors."""
-    lists = [json.dumps(list(map(str, arguments))) for arguments in runs]
-    child = run_child(TESTS / "forking_child.py", script, *lists)
-    assert child.returncode == 0, child.stderr
-    return json.loads(child.stdout.splitlines()[-1]), child.stderr
+@cache
+def _forking() -> subprocess.Popen[str]:
+    return _start(TESTS / "forking_child.py", DEADLINE, stdin=subprocess.PIPE)
+
+
+def run_forked_child(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script of the tests and wait for it, as `run_child` does, but without the imports.
+
+    It is forked from a process that has imported what takes seconds, and that keeps the
+    environment it was started with. It has no group of its own.
+    """
+    forking = _forking()
+    words = [str(word) for word in (Path.cwd(), script, *arguments)]
+    assert forking.stdin is not None
+    assert forking.stdout is not None
+    print(json.dumps(words), file=forking.stdin, flush=True)
+    answer = forking.stdout.readline()
+    assert answer, f"the process that forks has ended: {forking.wait()}"
+    return subprocess.CompletedProcess(words[1:], *json.loads(answer))
+
+
+def end_forking() -> None:
+    """End the process that forks, if there is one."""
+    if _forking.cache_info().currsize:
+        _forking().communicate()
+        _forking.cache_clear()

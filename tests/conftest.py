@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from children import end_forking
 from exports import Exported, export_both
 from golden import formula
 from small_study import use_small_textures
@@ -69,6 +70,7 @@ def pytest_unconfigure():
 
 
 @pytest.hookimpl(wrapper=True)
+    end_forking()
 def pytest_runtest_makereport(item, call):
     """Record the peak memory of this process and its children so far."""
     report = yield

@@ -1,7 +1,12 @@
-"""One process of test_distributed.py: a training step of a host in float64; what came out."""
+"""A training step of a host in float64, by one process and by two; what came out.
 
+python distributed_worker.py HOST FOLDER PORT
+"""
+
+import os
 import sys
 from dataclasses import replace
+from multiprocessing import get_context
 
 import torch
 from small_training import CONFIG, RandomSource
@@ -25,14 +30,29 @@ class ShareOfFour:
         yield FlowBatch(*(part[first : first + size] for part in parts))
 
 
-def main(host: str, output: str) -> None:
+def work(host: str, folder: str, port: str, world_size: int, rank: int) -> None:
+    """Be one of the processes; the first of them saves what it found."""
+    place = {"WORLD_SIZE": world_size, "RANK": rank, "LOCAL_RANK": rank}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in place.items()}
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     processes = join(torch.device("cpu"))
     found = take_step(host, processes)
     if processes.is_first:
-        torch.save(found, output)
+        torch.save(found, f"{folder}/{world_size}.pt")
     leave(processes)
+
+
+def main(*arguments: str) -> None:
+    context = get_context("fork")  # all is imported, nothing is computed yet
+    places = ((1, 0), (2, 0), (2, 1))
+    parts = [context.Process(target=work, args=(*arguments, *place)) for place in places]
+    for part in parts:
+        part.start()
+    for part in parts:
+        part.join()
+    sys.exit(any(part.exitcode for part in parts))
 
 
 def take_step(host, processes):

@@ -1,33 +1,43 @@
-"""A script of the tests, run several times in a row; prints the exit codes.
+"""Scripts of the tests, each run in a fork of this process, which has imported what takes seconds.
 
-python forking_child.py SCRIPT ARGUMENTS …
+python forking_child.py DEADLINE
 
-ARGUMENTS is a JSON list, for one run. The runs are forked from this process, which has imported
-what takes seconds.
+Each line of stdin is a JSON list: a folder to work in, a script, its arguments. Each line of stdout
+is the answer: the exit code, what was printed, and the errors. A script that takes more than
+DEADLINE seconds is killed.
 """
 
 import json
+import os
 import runpy
+import signal
 import sys
 from functools import partial
 
+import av  # noqa: F401
+import small_training  # noqa: F401
 import torch._dynamo  # which the first optimizer imports  # noqa: F401
 
-import dicl_flow.training.trainer  # noqa: F401
+import dicl_flow.bulk.local
+import dicl_flow.cli.watching
+import dicl_flow.training.trainer
+import dicl_flow.video  # noqa: F401
 from campaigns.forked import run_forked, workplace
 
 
-def run(script: str, arguments: list[str]) -> None:
+def run(deadline: int, folder: str, script: str, *arguments: str) -> None:
+    signal.alarm(deadline)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(folder)
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")
 
 
-def main(script: str, *lists: str) -> None:
+def main(deadline: str) -> None:
     with workplace() as folder:
-        calls = [partial(run, script, json.loads(arguments)) for arguments in lists]
-        runs = [run_forked(call, folder / "run") for call in calls]
-    print(json.dumps([ended.code for ended in runs]))
-    print("".join(ended.errors for ended in runs), file=sys.stderr)
+        for line in sys.stdin:
+            ended = run_forked(partial(run, int(deadline), *json.loads(line)), folder / "run")
+            print(json.dumps([ended.code, ended.printed, ended.errors]), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from shutil import rmtree
 
 import pytest
 import torch
-from children import TESTS, run_child
+from children import TESTS, run_forked_child
 from fake_trees import make_chairs, make_kitti15, make_sintel, make_things
 from signal_child import signal_after
 from small_study import RECIPE
@@ -328,7 +328,8 @@ def test_a_stopped_study_is_resumed(stopped_study, run, monkeypatch):
 
 @pytest.mark.slow
 def test_a_killed_study_is_resumed(stopped_study):
-    child = run_child(TESTS / "study_child.py", "SIGKILL", *FIRST_CHECKPOINT, *stopped_study)
+    script = TESTS / "study_child.py"
+    child = run_forked_child(script, "SIGKILL", *FIRST_CHECKPOINT, *stopped_study)
     assert child.returncode == -signal.SIGKILL, child.stderr
 
 

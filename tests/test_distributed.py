@@ -1,11 +1,10 @@
 """Two processes on the CPU (gloo) are one process with the double batch."""
 
 import socket
-from contextlib import ExitStack
 
 import pytest
 import torch
-from children import TESTS, finished, run_child, started
+from children import TESTS, run_child, run_forked_child
 from conftest import SMALL_LEVELS
 from fake_trees import make_chairs
 
@@ -23,33 +22,15 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def start(host, world_size, rank, output, port):
-    return started(
-        *(TESTS / "distributed_worker.py", host, output),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=port,
-        WORLD_SIZE=str(world_size),
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-    )
-
-
 @pytest.fixture(
     scope="module", params=["dicl", *(pytest.param(h, marks=pytest.mark.slow) for h in HOSTS[1:])]
 )
 def outcomes(request, tmp_path_factory):
     """What one process and two processes found, for a host."""
     folder = tmp_path_factory.mktemp("distributed")
-    port = free_port()
-    with ExitStack() as stack:
-        shares = [(1, 0, "1.pt"), (2, 0, "2.pt"), (2, 1, "2.pt")]
-        processes = [
-            stack.enter_context(start(request.param, world_size, rank, folder / name, port))
-            for world_size, rank, name in shares
-        ]
-        for process in processes:
-            outcome = finished(process)
-            assert outcome.returncode == 0, outcome.stderr
+    worker = TESTS / "distributed_worker.py"
+    child = run_forked_child(worker, request.param, folder, free_port())
+    assert child.returncode == 0, child.stderr
     return [torch.load(folder / f"{n}.pt", weights_only=True) for n in (1, 2)]
 
 

@@ -4,7 +4,7 @@ import json
 import signal
 
 import pytest
-from children import TESTS, run_child
+from children import TESTS, run_forked_child
 from conftest import SMALL_LEVELS
 from fake_trees import make_chairs, make_kitti15, make_sintel, make_things
 
@@ -53,7 +53,7 @@ def test_the_whole_chain_killed_and_resumed(data, run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(pace, "measure_pace", lambda *_: pace.Pace(1.0, 1.0))  # once is enough
     again = ["reproduce", "chairs", *words, broken]
-    killed = run_child(TESTS / "reproduce_child.py", "chairs-1", "2", *again)
+    killed = run_forked_child(TESTS / "reproduce_child.py", "chairs-1", "2", *again)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert not (broken / "chairs-2").exists()
     assert run(*again)[0] == 0

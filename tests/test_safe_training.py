@@ -11,7 +11,7 @@ from dataclasses import replace
 from threading import Condition
 
 import pytest
-from children import TESTS, run_child
+from children import TESTS, run_child, run_forked_child
 from conftest import SMALL
 from fake_trees import make_chairs, make_own_pairs
 from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
@@ -151,7 +151,7 @@ def chairs(tmp_path):
 def test_a_signal_to_the_whole_group_saves_and_ends(tmp_path, chairs):
     out = tmp_path / "run"
     command = words("chairs-0", chairs, out, "steps=50", "workers=2")
-    child = run_child(TESTS / "signal_child.py", "group-SIGTERM", 1, STEP, *command)
+    child = run_forked_child(TESTS / "signal_child.py", "group-SIGTERM", 1, STEP, *command)
     assert child.returncode == 128 + signal.SIGTERM, child.stderr
     assert "Traceback" not in child.stderr
     assert load_checkpoint(RunFolder(out).checkpoint)["step"] == 1

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from children import TESTS, run_child, run_in_turn, started
+from children import TESTS, run_child, run_forked_child, started
 from conftest import SMALL, needs_bf16
 from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
 from small_study import use_small_textures
@@ -584,8 +584,9 @@ def moments(count, seed):
 @pytest.mark.heavy
 @pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_and_resumed_the_run_ends_bit_identical(tmp_path, undisturbed, count):
-    codes, errors = run_in_turn(CHILD, [(tmp_path, *moment) for moment in moments(count, seed=3)])
-    assert set(codes) <= {0, -signal.SIGKILL}, errors
+    runs = [run_forked_child(CHILD, tmp_path, *moment) for moment in moments(count, seed=3)]
+    codes = [run.returncode for run in runs]
+    assert set(codes) <= {0, -signal.SIGKILL}, [run.stderr for run in runs]
     assert codes.count(-signal.SIGKILL) >= count / 2
     train(KILLED, RandomSource(), RunFolder(tmp_path), CPU, resume=True, quiet=True)
     assert_same(state_of(tmp_path), undisturbed)

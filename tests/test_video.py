@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from av.video.stream import VideoStream
-from children import TESTS, run_child
+from children import TESTS, run_forked_child
 from clips import read_rows, read_video, write_images, write_video
 from conftest import SMALL
 from video_child import PIECE
@@ -528,7 +528,7 @@ def test_without_pyav_the_extra_is_named(video, tmp_path, monkeypatch):
     assert video(frames, "-o", tmp_path / "flows")[0] == 0  # images do without
 
 
-EACH_FLOW = "dicl_flow.cli.watching:Watch.__call__"
+EACH_FLOW, NEVER = "dicl_flow.cli.watching:Watch.__call__", 0
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -547,9 +547,11 @@ def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path
         return clip, *outputs, *more, "--stats", folder / "s.csv"
 
     assert video(*arguments(whole))[0] == 0
-    child = run_child(SHORT_PIECES, "SIGKILL", 14, EACH_FLOW, "video", *arguments(killed), *usual)
+    command = ("video", *arguments(killed), *usual)
+    child = run_forked_child(SHORT_PIECES, "SIGKILL", 14, EACH_FLOW, *command)
     assert child.returncode == -signal.SIGKILL, child.stderr
     assert not (killed / "out.mp4").exists()
+    assert (killed / "out.mp4.parts" / ".lock").exists()  # the file, which nobody holds
     state = json.loads((killed / "out.mp4.parts" / "state.json").read_text())
     assert state["done"] == PIECE  # the second run does not start over
     assert video(*arguments(killed))[0] == 0
@@ -566,7 +568,7 @@ def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path
 def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(video, usual, tmp_path):
     clip = write_video(tmp_path / "clip.mkv", FRAMES)
     flows = tmp_path / "flows"
-    child = run_child(CHILD, "SIGINT", 4, EACH_FLOW, "video", clip, "-o", flows, *usual)
+    child = run_forked_child(CHILD, "SIGINT", 4, EACH_FLOW, "video", clip, "-o", flows, *usual)
     assert child.returncode == 128 + signal.SIGINT
     assert "stopped; 4 flows are done; the same command resumes it" in child.stderr
     code, _, error = video(clip, "-o", flows, "--stride", 2)
@@ -644,8 +646,8 @@ def test_two_runs_do_not_write_to_one_output(video, usual, clip, tmp_path, pairs
 
     def watch(self, flow):
         if not others:
-            command = ("-m", "dicl_flow", "video", clip, "-o", output, "--restart", *usual)
-            others.append(run_child(*command))
+            command = ("video", clip, "-o", output, "--restart", *usual)
+            others.append(run_forked_child(CHILD, "SIGKILL", NEVER, EACH_FLOW, *command))
         return real(self, flow)
 
     monkeypatch.setattr(Watch, "__call__", watch)
@@ -691,19 +693,6 @@ def test_a_lock_is_let_go_by_every_end_of_a_run(tmp_path):
     with Checkpoint(output, settings):
         """Nothing is begun, nothing is left."""
     assert not list(tmp_path.iterdir())
-
-
-def test_a_killed_run_leaves_no_lock(tmp_path):
-    begin = (
-        "import os, signal, sys; from pathlib import Path; from dicl_flow import video\n"
-        "video.Checkpoint(Path(sys.argv[1]), {}).save(video.State(2))\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    child = run_child("-c", begin, tmp_path / "v.npy")
-    assert child.returncode == -signal.SIGKILL, child.stderr
-    assert (tmp_path / "v.npy.parts" / ".lock").exists()  # the file, which nobody holds
-    with Checkpoint(tmp_path / "v.npy", {}) as checkpoint:
-        assert checkpoint.done == 2
 
 
 def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):

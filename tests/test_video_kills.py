@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import fake_trees
 import pytest
-from children import TESTS, run_child
+from children import TESTS, run_forked_child
 from clips import KnownMotion, write_images
 
 from dicl_flow.video import PictureVideo, Selection, estimate_flows, open_source
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.heavy
     [pytest.param(7, marks=pytest.mark.heavy), pytest.param(1000, marks=pytest.mark.slow)],
 )
 def test_killed_before_the_last_changes_of_files_and_before_all(tmp_path, last):
-    child = run_child(TESTS / "video_kills_child.py", tmp_path, last)
+    child = run_forked_child(TESTS / "video_kills_child.py", tmp_path, last)
     assert child.returncode == 0, child.stderr
 
 
