@@ -10,7 +10,7 @@ import torch
 from children import end_forking
 from exports import Exported, export_both
 from golden import formula
-from small_study import use_small_textures
+from small_study import use_small_scenes
 
 from dicl_flow.accelerated.inference import has_bf16
 from dicl_flow.cli import main
@@ -98,9 +98,9 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture
-def small_textures(monkeypatch):
-    """Small procedural textures for tests that do not look at them."""
-    use_small_textures(monkeypatch.setattr)
+def small_scenes(monkeypatch):
+    """Small procedural textures and few outlines, for tests that do not look at them."""
+    use_small_scenes(monkeypatch.setattr)
 
 
 @pytest.fixture

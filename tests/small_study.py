@@ -1,6 +1,7 @@
 """An ablation that a test can afford."""
 
-from dicl_flow.render import load_textures
+from dicl_flow.render import load_textures, renderer
+from dicl_flow.render.shapes import shape_bank
 
 RECIPE = """
 name = "tiny"
@@ -28,7 +29,12 @@ clip = 1.0
 """
 
 
-def use_small_textures(set_attribute=setattr) -> None:
-    """Procedural textures of full size take a second or two, each time."""
+def use_small_scenes(set_attribute=setattr) -> None:
+    set_attribute(renderer, "shape_bank", _few_outlines)
+
+
+def _few_outlines(device, seed, count, side):
+    return shape_bank(device, seed, min(count, 16), min(side, 48))
+    """Procedural textures of full size take a second or two, each time; so do all outlines."""
     *others, _ = load_textures.__defaults__
     set_attribute(load_textures, "__defaults__", (*others, (48, 64)))

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture
-def command(tmp_path, small_textures, request, monkeypatch):
+def command(tmp_path, small_scenes, request, monkeypatch):
     """The arguments of a study that a test can afford, without the data."""
     if request.function is not test_a_study_end_to_end:  # one test draws the curves
         monkeypatch.setattr(ablation_report, "ablation_plot", lambda *_: b"")

@@ -75,7 +75,7 @@ def test_a_dead_level_shows(sample):
     assert found["alive"].summary()["stride 8 matched"]["no_displacement"] < 0.5
 
 
-@pytest.mark.usefixtures("small_textures")
+@pytest.mark.usefixtures("small_scenes")
 def test_the_command(run, tmp_path):
     weights = tmp_path / "small.safetensors"
     weights.write_bytes(encode_weights(Weights(SMALL, network().state_dict(), {})))

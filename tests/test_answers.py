@@ -222,6 +222,7 @@ def test_a_network_that_is_never_right_cannot_be_calibrated():
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("small_scenes")
 def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     """The packaged weights, a few small scenes: the least sure are the most wrong."""
     output = tmp_path / "out.safetensors"
@@ -241,7 +242,7 @@ def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.usefixtures("small_textures")
+@pytest.mark.usefixtures("small_scenes")
 def test_calibrate_gives_the_same_file_again(run, small_weights, tmp_path):
     arguments = ["-w", small_weights, "-d", "rendered=procedural", "-n", 4, "--size", "64x64"]
     outputs = [tmp_path / name for name in ("a.safetensors", "b.safetensors")]

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 import typer
 from conftest import SMALL_LEVELS
-from small_study import use_small_textures
+from small_study import use_small_scenes
 
 import dicl_flow
 from dicl_flow.cli import app, main
@@ -304,7 +304,7 @@ def small_packaged_weights(small_weights, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "_PACKAGED", path.parent)
         patch.setitem(store.PACKAGED_SHA256, "rendered", digest)
-        use_small_textures(patch.setattr)
+        use_small_scenes(patch.setattr)
         yield
 
 

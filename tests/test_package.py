@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -117,13 +118,21 @@ def cpu_seconds(*code):
     return float(child.stdout.split()[-1])
 
 
+@cache
+def torch_seconds():
+    """Processor time of the import of torch."""
+    return cpu_seconds("import torch")
+
+
 @pytest.mark.heavy
+@pytest.mark.xdist_group("imports")
 def test_importing_everything_takes_at_most_three_times_torch():
     everything = "import dicl_flow; [getattr(dicl_flow, name) for name in dicl_flow.__all__]"
-    assert cpu_seconds(everything) < 3 * cpu_seconds("import torch")
+    assert cpu_seconds(everything) < 3 * torch_seconds()
 
 
 @pytest.mark.heavy
+@pytest.mark.xdist_group("imports")
 def test_help_needs_no_heavy_import():
     code = (
         "import sys; from dicl_flow.cli import main\n"
@@ -131,7 +140,7 @@ def test_help_needs_no_heavy_import():
         "except SystemExit: pass\n"
         "heavy = {'torch', 'cv2', 'numpy'} & set(sys.modules); assert not heavy, heavy"
     )
-    assert cpu_seconds(code) < cpu_seconds("import torch")
+    assert cpu_seconds(code) < torch_seconds()
 
 
 def test_the_module_runs_as_a_command():

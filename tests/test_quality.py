@@ -334,7 +334,7 @@ def test_each_quality_has_its_own_calibration(tmp_path):
     assert dicl_flow.load(path, "cpu").calibration == normal
 
 
-@pytest.mark.usefixtures("small_textures")
+@pytest.mark.usefixtures("small_scenes")
 def test_calibrate_fits_one_quality_and_keeps_the_others(run, small_weights, tmp_path):
     one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
     normal = replace(read_weights(small_weights), calibration=some_calibration(0.5))

@@ -363,6 +363,7 @@ def run(capsys, *arguments):
     return (stop.value.code, *capsys.readouterr())
 
 
+@pytest.mark.usefixtures("small_scenes")
 def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
     folder, stats = tmp_path / "new" / "scenes", tmp_path / "stats.png"
     photos = write_photos(tmp_path / "photos")
@@ -384,6 +385,7 @@ def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
     assert cv2.imread(str(stats)).shape[1] > 1000
 
 
+@pytest.mark.usefixtures("small_scenes")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -16,7 +16,7 @@ import torch
 from children import TESTS, run_child, run_forked_child, started
 from conftest import SMALL, needs_bf16
 from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
-from small_study import use_small_textures
+from small_study import use_small_scenes
 from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
 
 from dicl_flow.cli import main
@@ -303,7 +303,7 @@ def stages(tmp_path_factory):
         if name in ("finetune", "figures"):
             arguments += ["--init", str(root / "runs" / STARTS[name] / "weights.safetensors")]
         with pytest.MonkeyPatch.context() as patch:
-            use_small_textures(patch.setattr)
+            use_small_scenes(patch.setattr)
             with pytest.raises(SystemExit) as exit_info:
                 main(arguments)
         assert not exit_info.value.code, name
@@ -520,7 +520,7 @@ def test_overfit_needs_as_many_pairs_and_batch_norm_two_pixels(tmp_path):
 
 
 @pytest.mark.heavy
-@pytest.mark.usefixtures("small_textures")
+@pytest.mark.usefixtures("small_scenes")
 def test_rendered_batches_depend_on_the_step_alone():
     config = replace(CONFIG, data=(DataConfig("rendered"),))
     source = open_source(config, {"rendered": Path("procedural")})
@@ -614,7 +614,7 @@ def test_sigterm_saves_and_exits(tmp_path, undisturbed):
 
 
 @pytest.mark.heavy
-@pytest.mark.usefixtures("small_textures")
+@pytest.mark.usefixtures("small_scenes")
 def test_rendered_frames_of_several_sizes_take_turns():
     config = read_recipe(
         "rendered-0", ["batch=4", "augment.crop=[128,256]", "render.sizes=[[128,256],[256,256]]"]
