@@ -49,6 +49,10 @@ SMALL_LEVELS = (
     "{ stride = 4, radius = 1, context = [[8, 1], [8, 2]] }]"
 )
 """The same as a change of a recipe."""
+TINY = ModelConfig(levels=(LevelConfig(4, 1, ((8, 1),)),))
+"""A network of one level, at half the price: for tests of what is around it."""
+TINY_LEVEL = "model.levels=[{ stride = 4, radius = 1, context = [[8, 1]] }]"
+"""The same as a change of a recipe."""
 
 
 @pytest.fixture(scope="session")
@@ -66,11 +70,11 @@ def pytest_collection_finish():
 
 def pytest_unconfigure():
     """At the end all is freed; nanobind would print what is not."""
+    end_forking()
     gc.unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
-    end_forking()
 def pytest_runtest_makereport(item, call):
     """Record the peak memory of this process and its children so far."""
     report = yield
@@ -144,10 +148,20 @@ def checkpoint(tmp_path_factory, golden_state) -> Path:
 @pytest.fixture(scope="session")
 def small_weights(tmp_path_factory) -> Path:
     """A weights file of the small network."""
+    return write_weights(tmp_path_factory.mktemp("weights") / "small.safetensors", SMALL)
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(tmp_path_factory) -> Path:
+    """A weights file of the tiny network."""
+    return write_weights(tmp_path_factory.mktemp("weights") / "tiny.safetensors", TINY)
+
+
+def write_weights(path: Path, config: ModelConfig) -> Path:
+    """Write random weights; return the path."""
     torch.manual_seed(0)
-    model = build(SMALL)
-    path = tmp_path_factory.mktemp("weights") / "small.safetensors"
-    path.write_bytes(encode_weights(Weights(SMALL, model.state_dict(), {"recipe": "none"})))
+    state = build(config).state_dict()
+    path.write_bytes(encode_weights(Weights(config, state, {"recipe": "none"})))
     return path
 
 

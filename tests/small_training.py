@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from conftest import SMALL, SMALL_LEVELS
+from conftest import SMALL, TINY, TINY_LEVEL
 
 from dicl_flow.config import (
     AugmentConfig,
@@ -30,18 +30,21 @@ CONFIG = TrainConfig(
     loss=LossConfig(refined=(0.5, 1.0), matched=(0.4, 0.8)),
     optimizer=OptimizerConfig(average=0.9, clip=1.0),
 )
-# What survives a kill does not depend on the network: one without matching nets is quick.
-QUICK = replace(SMALL, matcher="dot")
-KILLED = replace(CONFIG, model=QUICK, steps=8, save_every=1, log_every=1, picture_every=0)
+# What a run leaves, and what survives a kill, does not depend on the network: one level without a
+# matching net is quick.
+QUICK = replace(
+    CONFIG, model=replace(TINY, matcher="dot"), loss=LossConfig(refined=(1.0,), matched=(0.8,))
+)
+KILLED = replace(QUICK, steps=8, save_every=1, log_every=1, picture_every=0)
 
 
 def small_changes(name):
-    """What makes a recipe small: two levels, tiny frames; the rest of it stays."""
-    changes = [SMALL_LEVELS, "model.multiple=1", "augment.crop=[16,32]", "loss.matched=[0.4,0.8]"]
+    """What makes a recipe small: one level, tiny frames; the rest of it stays."""
+    changes = [TINY_LEVEL, "model.multiple=1", "augment.crop=[16,32]", "loss.matched=[0.8]"]
     if name not in ("chairs-0", "figures"):  # without context nets
-        changes.append("loss.refined=[0.5,1.0]")
+        changes.append("loss.refined=[1.0]")
     if name in ("every-level", "figures"):
-        changes.append("loss.matching=[1.0,0.0]")
+        changes.append("loss.matching=[1.0]")
     # reduced precision has separate tests
     changes += ["render.sizes=[]", "optimizer.precision=fp32", "backend=plain"]
     return [*changes, "validate_every=0"]

@@ -23,14 +23,14 @@ QUICK = ("bench", "--repeats", "1", "--device", "cpu")
 
 
 @pytest.mark.heavy
-def test_bench_compares_with_the_plain_path(run, small_weights, tmp_path, monkeypatch):
+def test_bench_compares_with_the_plain_path(run, tiny_weights, tmp_path, monkeypatch):
     monkeypatch.setattr(speed_compiled, "check_compiler", lambda device: None)
     monkeypatch.setattr(speed_cases, "compile_network", lambda model, device: model)  # minutes
     files = tmp_path / "b.json", tmp_path / "b.png"
     options = ("--size", "64x48", "--batch", "1", "--batch", "2", "--path", "plain-fp32")
     outputs = ("-o", files[0], "--plot", files[1])
     paths = ("--path", "fast-fp32", "--path", "compiled-fp32")
-    code, out, _ = run(*QUICK, "-w", small_weights, *options, *paths, *outputs)
+    code, out, _ = run(*QUICK, "-w", tiny_weights, *options, *paths, *outputs)
     assert code == 0
     assert "times plain" in out
     assert "of peak: share of the speed that this machine's" in out
@@ -72,10 +72,10 @@ def pretend_torchvision(monkeypatch, raft):
         monkeypatch.setitem(sys.modules, name, module)
 
 
-def test_a_peer_that_fails_is_left_out_with_its_reason(run, small_weights, tmp_path, monkeypatch):
+def test_a_peer_that_fails_is_left_out_with_its_reason(run, tiny_weights, tmp_path, monkeypatch):
     pretend_torchvision(monkeypatch, TooLarge)
     options = ("--size", "60x45", "--batch", "1", "--path", "fast-fp32", "--peers")
-    code, out, _ = run(*QUICK, "-w", small_weights, *options, "-o", tmp_path / "b.json")
+    code, out, _ = run(*QUICK, "-w", tiny_weights, *options, "-o", tmp_path / "b.json")
     assert code == 0
     reason = "raft fp32 at 60x45: integer out of range"
     assert f"left out: {reason}\n" in out
@@ -84,10 +84,10 @@ def test_a_peer_that_fails_is_left_out_with_its_reason(run, small_weights, tmp_p
     assert found["left_out"] == [reason]
 
 
-def test_peers_are_timed_on_the_same_frames(run, small_weights, tmp_path, monkeypatch):
+def test_peers_are_timed_on_the_same_frames(run, tiny_weights, tmp_path, monkeypatch):
     pretend_torchvision(monkeypatch, Raft)
     options = ("--size", "60x45", "--batch", "2", "--path", "fast-fp32", "--peers")
-    code, out, _ = run(*QUICK, "-w", small_weights, *options, "-o", tmp_path / "b.json")
+    code, out, _ = run(*QUICK, "-w", tiny_weights, *options, "-o", tmp_path / "b.json")
     assert code == 0
     assert "dis: OpenCV's dense inverse search" in out
     _, dis, raft = json.loads((tmp_path / "b.json").read_text())["results"]
@@ -100,8 +100,8 @@ def test_peers_are_timed_on_the_same_frames(run, small_weights, tmp_path, monkey
         assert row["mean_difference"] is row["floor_share"] is None
 
 
-def test_the_first_result_is_that_of_a_fresh_process(run, small_weights, tmp_path):
-    options = ("--first", "--size", "64x48", "-w", small_weights, "-o", tmp_path / "b.json")
+def test_the_first_result_is_that_of_a_fresh_process(run, tiny_weights, tmp_path):
+    options = ("--first", "--size", "64x48", "-w", tiny_weights, "-o", tmp_path / "b.json")
     code, out, _ = run(*QUICK, *options)
     assert code == 0
     assert "beyond torch: total without the import of torch" in out
@@ -144,8 +144,8 @@ def test_the_pattern_moves_as_it_says_and_differs_from_place_to_place():
         (("--first", "--compile"), "--first takes --size"),
     ],
 )
-def test_bench_refuses_what_it_cannot_read(run, small_weights, options, message):
-    code, _, err = run(*QUICK, "-w", small_weights, *options)
+def test_bench_refuses_what_it_cannot_read(run, tiny_weights, options, message):
+    code, _, err = run(*QUICK, "-w", tiny_weights, *options)
     assert code == 2
     assert message in err
 
@@ -158,7 +158,7 @@ def test_compiling_leaves_the_network_as_it_is():
     torch.testing.assert_close(compiled.state_dict(), model.state_dict())
 
 
-def test_without_a_compiler_the_error_says_so(run, small_weights, monkeypatch):
+def test_without_a_compiler_the_error_says_so(run, tiny_weights, monkeypatch):
     # not at the top: it imports Triton, which other tests want with its interpreter
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -166,7 +166,7 @@ def test_without_a_compiler_the_error_says_so(run, small_weights, monkeypatch):
         raise InvalidCxxCompiler
 
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", find_none)
-    code, out, err = run(*QUICK, "-w", small_weights, "--compile")
+    code, out, err = run(*QUICK, "-w", tiny_weights, "--compile")
     assert code == 2
     assert not out
     assert "torch.compile needs a C++ compiler, which was not found" in err

@@ -273,10 +273,10 @@ def test_a_run_writes_what_was_asked_for(tmp_path, pairs, known):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("occlusion", [False, True])
-def test_the_tables_have_the_sharpness_of_the_match(tmp_path, pairs, small_weights, occlusion):
-    job, plan = make_job(pairs, tmp_path / "out", sha256_of(small_weights), occlusion=occlusion)
-    run_bulk(replace(job, weights=str(small_weights)), plan)
-    estimator = dicl_flow.load(small_weights, "cpu", backend="plain")
+def test_the_tables_have_the_sharpness_of_the_match(tmp_path, pairs, tiny_weights, occlusion):
+    job, plan = make_job(pairs, tmp_path / "out", sha256_of(tiny_weights), occlusion=occlusion)
+    run_bulk(replace(job, weights=str(tiny_weights)), plan)
+    estimator = dicl_flow.load(tiny_weights, "cpu", backend="plain")
     rows, clips = table(tmp_path / "out"), table(tmp_path / "out", "clips")
     for names, row, clip in zip(PAIRS, rows, clips, strict=True):
         images = (image_batch(tmp_path / name)[0] for name in names)
@@ -467,8 +467,8 @@ def test_several_threads_may_read_one_file_of_a_store(tmp_path):
 
 
 @pytest.mark.heavy
-def test_the_commands_run_list_and_verify(tmp_path, pairs, run, known, small_weights):
-    out, usual = tmp_path / "out", ("-w", small_weights, "--device", "cpu")
+def test_the_commands_run_list_and_verify(tmp_path, pairs, run, known, tiny_weights):
+    out, usual = tmp_path / "out", ("-w", tiny_weights, "--device", "cpu")
     code, printed, _ = run("bulk", pairs, "-o", out, "--table", "csv", "--json", *usual)
     assert code == 0
     assert json.loads(printed)["written"] == [str(out)]
@@ -491,10 +491,10 @@ def test_the_commands_run_list_and_verify(tmp_path, pairs, run, known, small_wei
 
 
 @pytest.mark.usefixtures("known")
-def test_without_pyav_videos_are_read_with_opencv(tmp_path, run, small_weights, monkeypatch):
+def test_without_pyav_videos_are_read_with_opencv(tmp_path, run, tiny_weights, monkeypatch):
     clip = write_video(tmp_path / "clip.mkv", fake_trees.moving_frames(3, (24, 32))[0])
     monkeypatch.setattr("dicl_flow.cli.bulk.find_spec", lambda name: None)
-    usual = ("--table", "csv", "-w", small_weights, "--device", "cpu")
+    usual = ("--table", "csv", "-w", tiny_weights, "--device", "cpu")
     code, _, errors = run("bulk", clip, "-o", tmp_path / "out", *usual)
     assert (code, "videos are read with OpenCV" in errors) == (0, True)
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["decoder"] == "opencv"

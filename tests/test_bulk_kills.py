@@ -48,15 +48,15 @@ def survive(folder, run, weights, kills, flows):
 
 
 @pytest.fixture
-def shared_out(tmp_path, small_weights):
+def shared_out(tmp_path, tiny_weights):
     """Run eight pairs on some devices, a process for each; return the output."""
     write_frames(tmp_path, 4)
     pairs = [("f0.png", "f1.png"), ("f2.png", "f3.png")] * 4
     manifest = write_pairs(tmp_path / "manifest.csv", pairs)
 
     def run(name, devices, watch=lambda flows: None):
-        job, plan = make_job(manifest, tmp_path / name, sha256_of(small_weights), segment=1)
-        job = replace(job, weights=str(small_weights))
+        job, plan = make_job(manifest, tmp_path / name, sha256_of(tiny_weights), segment=1)
+        job = replace(job, weights=str(tiny_weights))
 
         def engine(job, plan, numbers, _):
             return run_local(job, plan, numbers, devices, watch)
@@ -83,15 +83,15 @@ def test_two_processes_write_what_one_writes(shared_out):
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("one_thread")
-def test_three_kills_change_nothing(tmp_path, run, small_weights):
-    survive(tmp_path, run, small_weights, kills=3, flows=20)
+def test_three_kills_change_nothing(tmp_path, run, tiny_weights):
+    survive(tmp_path, run, tiny_weights, kills=3, flows=20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("one_thread")
-def test_fifty_kills_change_nothing(tmp_path, run, small_weights):
-    entries = survive(tmp_path, run, small_weights, kills=50, flows=400)
+def test_fifty_kills_change_nothing(tmp_path, run, tiny_weights):
+    entries = survive(tmp_path, run, tiny_weights, kills=50, flows=400)
     done = [entry["segment"] for entry in entries if entry["event"] == "segment"]
     assert len(done) == len(set(done))  # nothing is computed twice
     assert len({entry["run"] for entry in entries}) > 25  # the work was spread over many runs

@@ -14,12 +14,12 @@ from dicl_flow.accelerated.inference import settings
 from dicl_flow.files import read_flow, write_flow
 
 
-def test_flow_writes_every_output(run, frames, small_weights, tmp_path):
+def test_flow_writes_every_output(run, frames, tiny_weights, tmp_path):
     outputs = {
         kind: tmp_path / f"{kind}.png" for kind in ("image", "overlay", "arrows", "confidence")
     }
     options = [word for kind, path in outputs.items() for word in (f"--{kind}", path)]
-    code, out, _ = run("flow", *frames, "-o", tmp_path / "x.flo", *options, "-w", small_weights)
+    code, out, _ = run("flow", *frames, "-o", tmp_path / "x.flo", *options, "-w", tiny_weights)
     assert code == 0
     assert read_flow(tmp_path / "x.flo").shape == (37, 51, 2)
     assert all(cv2.imread(str(path)).shape == (37, 51, 3) for path in outputs.values())
@@ -27,21 +27,21 @@ def test_flow_writes_every_output(run, frames, small_weights, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".flo", ".png", ".pfm", ".npz", ".npy"])
-def test_flow_formats_by_extension(run, frames, small_weights, tmp_path, suffix):
+def test_flow_formats_by_extension(run, frames, tiny_weights, tmp_path, suffix):
     output = tmp_path / f"out{suffix}"
-    code, out, err = run("flow", *frames, "-o", output, "-w", small_weights, "--quiet")
+    code, out, err = run("flow", *frames, "-o", output, "-w", tiny_weights, "--quiet")
     assert (code, out, err) == (0, "", "")
     assert read_flow(output).shape == (37, 51, 2)
 
 
-def test_json_is_for_machines(run, frames, small_weights, checkpoint, tmp_path):
+def test_json_is_for_machines(run, frames, tiny_weights, checkpoint, tmp_path):
     flow = tmp_path / "x.flo"
-    summary = json.loads(run("flow", *frames, "-o", flow, "-w", small_weights, "--json")[1])
+    summary = json.loads(run("flow", *frames, "-o", flow, "-w", tiny_weights, "--json")[1])
     assert summary["size"] == "51x37"
     assert summary["backend"] == "fast"
     assert summary["precision"] in ("fp32", "bf16", "fp16")
     assert json.loads(run("show", flow, "--json")[1])["known"] == 1
-    assert json.loads(run("info", small_weights, "--json")[1])["parameters"] > 0
+    assert json.loads(run("info", tiny_weights, "--json")[1])["parameters"] > 0
     assert "torch" in json.loads(run("info", "--json")[1])
     converted = tmp_path / "c.safetensors"
     summary = json.loads(run("convert", checkpoint, "-o", converted, "--json")[1])
@@ -66,11 +66,11 @@ def test_info_describes_weights(run, small_weights):
 
 @pytest.mark.filterwarnings("default::UserWarning")
 @pytest.mark.parametrize("quiet", [False, True])
-def test_slow_precision_is_one_line_on_stderr(run, frames, small_weights, monkeypatch, quiet):
+def test_slow_precision_is_one_line_on_stderr(run, frames, tiny_weights, monkeypatch, quiet):
     """Before the estimate, which would take long: here a frame of another size ends it."""
     cv2.imwrite(str(frames[1]), np.zeros((9, 9, 3), np.uint8))
     monkeypatch.setattr(settings, "has_bf16", lambda device: False)
-    words = ["flow", *frames, "--image", frames[0].with_name("x.png"), "-w", small_weights]
+    words = ["flow", *frames, "--image", frames[0].with_name("x.png"), "-w", tiny_weights]
     words += ["--precision", "bf16", "--device", "cpu", *["--quiet"] * quiet]
     code, out, err = run(*words)
     warning, *rest = ["", err] if quiet else err.splitlines(keepends=True)
@@ -91,11 +91,11 @@ def test_help_has_examples(run, command):
 
 
 @pytest.fixture
-def files(tmp_path, frames, small_weights, checkpoint):
+def files(tmp_path, frames, tiny_weights, checkpoint):
     """A folder of good and bad files, by name."""
     folder = tmp_path / "in"
     folder.mkdir()
-    names = {"a": frames[0], "b": frames[1], "weights": small_weights, "checkpoint": checkpoint}
+    names = {"a": frames[0], "b": frames[1], "weights": tiny_weights, "checkpoint": checkpoint}
 
     def add(name, content):
         names[name] = folder / name
@@ -189,8 +189,8 @@ def test_bad_input_is_one_clear_sentence_and_no_file(run, files, case):
     assert list(files["out"].iterdir()) == []
 
 
-def test_an_unwritable_file_system_is_named(run, frames, small_weights):
-    code, _, err = run("flow", *frames, "-w", small_weights, "-o", "/proc/self/x.flo")
+def test_an_unwritable_file_system_is_named(run, frames, tiny_weights):
+    code, _, err = run("flow", *frames, "-w", tiny_weights, "-o", "/proc/self/x.flo")
     assert code == 2
     assert "/proc/self/x.flo" in err
 

@@ -137,17 +137,17 @@ def kitti_folder(folder, scenes=(ONE, WIDE, TWO)):
     return folder
 
 
-def test_kitti_pairs_each_10_with_its_11_only(run, small_weights, tmp_path):
+def test_kitti_pairs_each_10_with_its_11_only(run, tiny_weights, tmp_path):
     """Pairs of several sizes, with the network itself: it is asked for one size at a time."""
     frames, flows = kitti_folder(tmp_path / "image_2"), tmp_path / "flows"
-    network = ("-w", small_weights, "--device", "cpu", "--precision", "fp32")
+    network = ("-w", tiny_weights, "--device", "cpu", "--precision", "fp32")
     code, out, error = run("video", frames, "-o", flows, *network)
     assert code == 0
     assert error == "KITTI's pairs: flow is estimated from each _10 to its _11 only\n"
     assert re.search(r"^flows +3$", out, re.MULTILINE)
     names = [f"{number:06d}_10.flo" for number in range(3)]
     assert sorted(file.name for file in flows.iterdir()) == names
-    estimator = dicl_flow.load(small_weights, "cpu", "fp32")
+    estimator = dicl_flow.load(tiny_weights, "cpu", "fp32")
     for name, scene in zip(names, (ONE, WIDE, TWO), strict=True):
         found = dicl_flow.read_flow(flows / name)
         np.testing.assert_allclose(found, estimator(*scene[:2]).flow, rtol=1e-4, atol=1e-4)

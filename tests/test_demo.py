@@ -16,9 +16,9 @@ BUNNY, RENDERED = demo_pairs()
 SIZE = (384, 512)
 
 
-def test_demo_writes_flow_and_pictures(run, small_weights, tmp_path):
+def test_demo_writes_flow_and_pictures(run, tiny_weights, tmp_path):
     folder = tmp_path / "new" / "folder"
-    code, out, _ = run("demo", "-o", folder, "-w", small_weights, "--device", "cpu", "--json")
+    code, out, _ = run("demo", "-o", folder, "-w", tiny_weights, "--device", "cpu", "--json")
     assert code == 0
     summary = json.loads(out)
     names = [f"{name}.{suffix}" for name in ("bunny", "rendered") for suffix in ("flo", "png")]
@@ -72,16 +72,16 @@ def test_packaged_files_are_small_and_credited():
     assert all(f"`{name}`" in credits for name in pictures)
 
 
-def test_wrong_input_is_one_sentence(run, small_weights, tmp_path):
+def test_wrong_input_is_one_sentence(run, tiny_weights, tmp_path):
     file = tmp_path / "file"
     file.touch()
     for arguments, message in [
-        (("-o", file, "-w", small_weights), "is not a folder"),
-        (("-o", file / "below", "-w", small_weights), "is not a folder"),
+        (("-o", file, "-w", tiny_weights), "is not a folder"),
+        (("-o", file / "below", "-w", tiny_weights), "is not a folder"),
         (("-o", tmp_path / "x", "-w", "nonsense"), "unknown weights 'nonsense'"),
         (("-o", tmp_path / "x", "-w", "nowhere.safetensors"), "no weights file"),
-        (("-o", tmp_path / "x", "-w", small_weights, "--device", "gpu"), "unknown device"),
-        (("-o", tmp_path / "x", "-w", small_weights, "--precision", "fp8"), "unknown precision"),
+        (("-o", tmp_path / "x", "-w", tiny_weights, "--device", "gpu"), "unknown device"),
+        (("-o", tmp_path / "x", "-w", tiny_weights, "--precision", "fp8"), "unknown precision"),
     ]:
         code, out, err = run("demo", *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)

@@ -24,7 +24,7 @@ import fake_trees
 import numpy as np
 import pytest
 import typer
-from conftest import SMALL_LEVELS
+from conftest import TINY_LEVEL
 from small_study import use_small_scenes
 
 import dicl_flow
@@ -77,13 +77,13 @@ SMALL_TRAINING = " ".join(
         *("steps=1", "batch=2", "workers=0", "augment.crop=[32,48]", "render.sizes=[]"),
         *("backend=plain", "log_every=1", "validate_every=0"),
         *("optimizer.precision=fp32", "optimizer.accumulate=1"),
-        *(SMALL_LEVELS, "loss.matched=[0.4,0.8]", "loss.matching=[]"),
+        *(TINY_LEVEL, "loss.matched=[0.8]", "loss.matching=[]"),
     )
 )
 SMALL_PAIR = "--pair frame1.png frame2.png --truth flow.flo"
 SMALLER = [
     (r"^(dicl-flow train .*)$", rf"\1 {SMALL_TRAINING}"),
-    (r"^(dicl-flow train (?!chairs-0).*)$", r"\1 --set loss.refined=[0.5,1.0]"),
+    (r"^(dicl-flow train (?!chairs-0).*)$", r"\1 --set loss.refined=[1.0]"),
     (r"--minutes \S+", "--minutes 0.001"),
     (r"--overfit \d+", "--overfit 2"),
     (r"^(dicl-flow render .*?) -n \d+", r"\1 -n 1"),
@@ -93,7 +93,7 @@ SMALLER = [
     (r"^(dicl-flow analyze layers .*)$", r"\1 --size 24x16"),
     (r"^(dicl-flow analyze pixel) \d+ \d+(.*)$", r"\1 40 50\2"),
     (r"^(dicl-flow analyze (peaks|levels|pixel)(?!.*--data).*)$", rf"\1 {SMALL_PAIR}"),
-    (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 3 --size 128x128 --threshold 8"),
+    (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 3 --size 128x128 --threshold 40"),
     (r"^(dicl-flow bench.*?)( --size \S+)?( --device \S+)?( .*)?$", r"\1 --quick --size 64x64\4"),
     (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
     (r"^(python benchmarks/quality\.py .*?)--size \S+ -n \d+(.*)$", r"\1-n 1 --size 32x32\2"),
@@ -109,7 +109,7 @@ SMALLER = [
 SMALLER_PYTHON = [
     (r'f"cuda:\{rank\}"|"cuda(:\d)?"', '"cpu"'),
     (r"flows\[1000\]", "flows[1]"),
-    (r"(calibrate\(.*)\)\.save", r"\1, scenes=3, size=(128, 128), threshold=8).save"),
+    (r"(calibrate\(.*)\)\.save", r"\1, scenes=3, size=(128, 128), threshold=40).save"),
     (r'"[\w-]+/dicl-flow", "(estimator|network)"', rf'"{REPOSITORY}", "\1", source="local"'),
     (r'from_pretrained\("[\w-]+/[\w-]+"\)', 'from_pretrained("hub")'),
     (r"^.*\.push_to_hub\(.*$", "pass  # needs an account"),
@@ -185,7 +185,7 @@ def shrink(text, table):
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory, small_weights, checkpoint):
+def prepared(tmp_path_factory, tiny_weights, checkpoint):
     """A folder with every file that a page may name."""
     folder = tmp_path_factory.mktemp("prepared")
     make_frames(folder)
@@ -194,7 +194,7 @@ def prepared(tmp_path_factory, small_weights, checkpoint):
     make_video(folder)
     names = ["W", "my.safetensors", "weights.safetensors", "WEIGHTS.safetensors"]
     for name in [*names, "with-dap.safetensors", "without-dap.safetensors"]:
-        (folder / name).symlink_to(small_weights)
+        (folder / name).symlink_to(tiny_weights)
     exports.make_weights(folder)
     for name in ("ckpt_sintel.pth.tar", "ckpt_kitti.pth.tar"):
         (folder / name).symlink_to(checkpoint)
@@ -295,11 +295,11 @@ def run_script(arguments):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small_packaged_weights(small_weights, tmp_path_factory):
-    """The weights called "rendered" are of the small network: a page shows how, not how well."""
+def small_packaged_weights(tiny_weights, tmp_path_factory):
+    """The weights called "rendered" are of the tiny network: a page shows how, not how well."""
     path = tmp_path_factory.mktemp("packaged") / "rendered.safetensors"
     sure = Calibration(1.0, *[0.0] * len(CUES))  # as sure as the pages presume
-    path.write_bytes(encode_weights(replace(read_weights(small_weights), calibration=sure)))
+    path.write_bytes(encode_weights(replace(read_weights(tiny_weights), calibration=sure)))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "_PACKAGED", path.parent)
@@ -327,12 +327,12 @@ def pages(prepared, request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(small_weights):
+def server(tiny_weights):
     """The address of a server, in place of the one that the pages name."""
     pytest.importorskip("starlette", reason="the extra web is not installed")
     from servers import serving
 
-    with serving(dicl_flow.load(small_weights, device="cpu")) as running:
+    with serving(dicl_flow.load(tiny_weights, device="cpu")) as running:
         yield f"{running.host}:{running.port}"
 
 

@@ -111,19 +111,19 @@ def test_without_truth_the_warp_is_judged(tmp_path):
 
 
 @pytest.mark.heavy
-def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small_weights, tmp_path):
+def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, tiny_weights, tmp_path):
     clip = make_own_clip(tmp_path / "clip", truth=None)
     data = ["-d", f"sintel-clean={sintel}", "-d", f"kitti15:noc={kitti}", "-d", f"pairs={clip}"]
     first, again = tmp_path / "first.json", tmp_path / "again.json"
     markdown, pictures, kept = tmp_path / "t.md", tmp_path / "worst", tmp_path / "kept"
     outputs = ["-o", first, "--markdown", markdown, "--worst", 2, pictures, "--keep", kept]
-    code, out, err = run("eval", *data, "-w", small_weights, "--baseline", "dis", *outputs)
+    code, out, err = run("eval", *data, "-w", tiny_weights, "--baseline", "dis", *outputs)
     assert (code, err) == (0, "")
     assert "KITTI-15 (noc), 2" in out
     assert "grey levels, not EPE" in out
 
     computed = json.loads(first.read_text())["computed"]
-    assert set(computed.values()) == {"whole"}  # multiples of what the small network takes
+    assert set(computed.values()) == {"whole"}  # multiples of what the tiny network takes
     for size, how in computed.items():
         width, height = size.split("x")
         assert f"frames {width} wide, {height} high are computed {how}\n" in out
@@ -131,7 +131,7 @@ def test_eval_writes_all_outputs_and_scores_them_again(run, sintel, kitti, small
     results = json.loads(first.read_text())["results"]
     found = {(result["data"], result["method"]) for result in results}
     names = ("sintel-clean", "kitti15:noc", "pairs")
-    assert found == {(name, method) for name in names for method in ("small", "dis")}
+    assert found == {(name, method) for name in names for method in ("tiny", "dis")}
     for result in results:
         root = {"sintel-clean": sintel, "kitti15:noc": kitti, "pairs": clip}[result["data"]]
         folder = kept / result["method"] / result["data"].replace(":", "-")
@@ -188,8 +188,8 @@ def test_masks_part_visible_and_hidden_pixels(run, tmp_path):
     assert "unmatched" in run(*arguments)[1]
 
 
-def test_python_users_evaluate_functions_estimators_and_some_pairs(kitti, small_weights):
-    estimator = dicl_flow.load(small_weights, device="cpu")
+def test_python_users_evaluate_functions_estimators_and_some_pairs(kitti, tiny_weights):
+    estimator = dicl_flow.load(tiny_weights, device="cpu")
     some = list_pairs("kitti15", kitti)[:1]
     found = dicl_flow.evaluate({"kitti15": some}, {"still": still_method, "mine": estimator})
     assert [result.method for result in found.results] == ["still", "mine"]
@@ -199,12 +199,12 @@ def test_python_users_evaluate_functions_estimators_and_some_pairs(kitti, small_
     assert found.computed == {"96x64": "whole"}
     with pytest.raises(InputError, match="quality: for weights given by name"):
         dicl_flow.evaluate({"kitti15": some}, {"still": still_method}, quality="best")
-    with pytest.raises(InputError, match="two methods have the name 'small'"):
-        dicl_flow.evaluate({"kitti15": some}, [small_weights, str(small_weights)])
+    with pytest.raises(InputError, match="two methods have the name 'tiny'"):
+        dicl_flow.evaluate({"kitti15": some}, [tiny_weights, str(tiny_weights)])
 
 
-def test_eval_takes_a_backend(run, kitti, small_weights):
-    arguments = ("eval", "-d", f"kitti15={kitti}", "-w", small_weights, "--device", "cpu", "-q")
+def test_eval_takes_a_backend(run, kitti, tiny_weights):
+    arguments = ("eval", "-d", f"kitti15={kitti}", "-w", tiny_weights, "--device", "cpu", "-q")
     assert run(*arguments, "--backend", "plain") == (0, "", "")
     code, _, error = run(*arguments, "--backend", "plian")
     assert code == 2
@@ -340,12 +340,12 @@ def test_error_colors():
         ("kitti12", make_kitti12, {"000000_10.png", "000001_10.png"}),
     ],
 )
-def test_kitti_submission_reads_back(run, small_weights, tmp_path, benchmark, make, names):
+def test_kitti_submission_reads_back(run, tiny_weights, tmp_path, benchmark, make, names):
     root, output = make(tmp_path / "data"), tmp_path / "out.zip"
-    code, out, err = run("submit", benchmark, root, "-o", output, "-w", small_weights)
+    code, out, err = run("submit", benchmark, root, "-o", output, "-w", tiny_weights)
     assert (code, err) == (0, "")
     assert "files" in out
-    estimator = dicl_flow.load(small_weights)
+    estimator = dicl_flow.load(tiny_weights)
     entries = submission_entries(benchmark, root)
     with zipfile.ZipFile(output) as archive:
         assert set(archive.namelist()) == names == set(entries)
@@ -361,12 +361,12 @@ def test_kitti_submission_reads_back(run, small_weights, tmp_path, benchmark, ma
 
 
 @pytest.mark.heavy
-def test_sintel_submission_reads_back(run, sintel, small_weights, tmp_path):
+def test_sintel_submission_reads_back(run, sintel, tiny_weights, tmp_path):
     output = tmp_path / "out.zip"
-    arguments = ("submit", "sintel", sintel, "-o", output, "-w", small_weights, "--json")
+    arguments = ("submit", "sintel", sintel, "-o", output, "-w", tiny_weights, "--json")
     summary = json.loads(run(*arguments)[1])
     assert (summary["files"], summary["written"]) == (8, [str(output)])
-    estimator = dicl_flow.load(small_weights)
+    estimator = dicl_flow.load(tiny_weights)
     with zipfile.ZipFile(output) as archive:
         assert set(archive.namelist()) == {
             f"{render_pass}/{scene}/frame_{number:04d}.flo"

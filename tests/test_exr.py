@@ -119,20 +119,18 @@ def test_the_truth_of_a_frame_may_be_exr(openexr, tmp_path):
     assert pair.truth == tmp_path / "a_flow.half.exr"
 
 
-def test_commands_take_the_format_from_the_extension(openexr, run, frames, small_weights, tmp_path):
+def test_commands_take_the_format_from_the_extension(openexr, run, frames, tiny_weights, tmp_path):
     st_map = tmp_path / "x.st.exr"
-    code, _, _ = run("flow", *frames, "-o", st_map, "-w", small_weights, "--precision", "fp32")
+    code, _, _ = run("flow", *frames, "-o", st_map, "-w", tiny_weights, "--precision", "fp32")
     assert code == 0
     assert json.loads(run("show", st_map, "--json")[1])["size"] == "51x37"
-    options = ["--format", "half.exr", "-w", small_weights, "--precision", "fp32"]
+    options = ["--format", "half.exr", "-w", tiny_weights, "--precision", "fp32"]
     assert run("video", frames[0].parent / "*.png", "-o", tmp_path / "out", *options)[0] == 0
     (vectors,) = (tmp_path / "out").glob("*.half.exr")
     np.testing.assert_allclose(read_flow(vectors), read_flow(st_map), rtol=1e-2, atol=1e-2)
 
 
-def test_without_the_library_nothing_is_estimated(
-    run, frames, small_weights, tmp_path, monkeypatch
-):
+def test_without_the_library_nothing_is_estimated(run, frames, tiny_weights, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "OpenEXR", None)
     missing = ".exr files need OpenEXR: pip install 'dicl-flow[exr]'"
     for arguments in (
@@ -140,7 +138,7 @@ def test_without_the_library_nothing_is_estimated(
         ("flow", *frames, "-o", "-", "--format", "st.exr"),
         ("video", tmp_path, "-o", tmp_path / "out", "--format", "half.exr"),
     ):
-        code, _, error = run(*arguments, "-w", small_weights)
+        code, _, error = run(*arguments, "-w", tiny_weights)
         assert (code, missing in error) == (2, True), error
     (tmp_path / "x.exr").write_bytes(b"anything")
     with pytest.raises(InputError, match=re.escape(missing)):

@@ -105,15 +105,15 @@ def test_interpolation_refuses_what_it_cannot_do():
 # --- commands -----------------------------------------------------------------------------------
 
 
-def test_interpolate_writes_frames_in_order(run, frames, small_weights, tmp_path):
+def test_interpolate_writes_frames_in_order(run, frames, tiny_weights, tmp_path):
     output = tmp_path / "slow.png"
-    code, out, _ = run("interpolate", *frames, "-o", output, "-n", 3, "-w", small_weights, "--json")
+    code, out, _ = run("interpolate", *frames, "-o", output, "-n", 3, "-w", tiny_weights, "--json")
     assert code == 0
     names = [tmp_path / f"slow_{number}.png" for number in (1, 2, 3)]
     assert json.loads(out)["written"] == [*map(str, names)]
     assert json.loads(out)["times"] == "0.25, 0.5, 0.75"
     assert all(read_image(name).shape == (37, 51, 3) for name in names)
-    assert run("interpolate", *frames, "-o", output, "--time", 0, "-w", small_weights, "-q")[0] == 0
+    assert run("interpolate", *frames, "-o", output, "--time", 0, "-w", tiny_weights, "-q")[0] == 0
     np.testing.assert_allclose(read_image(output), read_image(frames[0]), atol=1)
 
 
@@ -153,7 +153,7 @@ def test_warp_brings_frame_2_onto_frame_1(run, tmp_path):
     np.testing.assert_allclose(again[visible].astype(int), scene(0)[visible], atol=1)
 
 
-def test_wrong_input_is_one_sentence(run, frames, small_weights, tmp_path):
+def test_wrong_input_is_one_sentence(run, frames, tiny_weights, tmp_path):
     write_flow(tmp_path / "small.flo", np.zeros((3, 4, 2), np.float32))
     out = tmp_path / "out.png"
     for arguments, message in [
@@ -162,7 +162,7 @@ def test_wrong_input_is_one_sentence(run, frames, small_weights, tmp_path):
         (("warp", frames[1], tmp_path / "no.flo", "-o", out), "no such file"),
         (("interpolate", *frames, "-o", out, "--time", 2), "between 0"),
         (("interpolate", *frames, "-o", out, "--time", 0.5, "-n", 2), "not both"),
-        (("interpolate", *frames, "-o", tmp_path / "x.xyz", "-w", small_weights), "extension"),
+        (("interpolate", *frames, "-o", tmp_path / "x.xyz", "-w", tiny_weights), "extension"),
     ]:
         code, _, err = run(*arguments)
         assert (code, err.count("\n")) == (2, 1)

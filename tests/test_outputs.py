@@ -17,12 +17,12 @@ LINKS = {
 
 
 @pytest.fixture
-def files(tmp_path, frames, small_weights):
+def files(tmp_path, frames, tiny_weights):
     """What commands read, by name, all in one folder."""
     names = {"a": frames[0], "b": frames[1], "flow": tmp_path / "flow.png"}
     write_flow(names["flow"], np.ones((37, 51, 2), np.float32))
     names["weights"] = tmp_path / "w.safetensors"
-    shutil.copy(small_weights, names["weights"])
+    shutil.copy(tiny_weights, names["weights"])
     names["photo"] = tmp_path / "photos" / "photo.png"
     names["photo"].parent.mkdir()
     cv2.imwrite(str(names["photo"]), np.zeros((9, 9, 3), np.uint8))

@@ -95,13 +95,13 @@ def test_random_weights_replace_a_stage_that_was_not_trained(tmp_path, run):
 @pytest.mark.heavy
 @pytest.mark.parametrize("options", [(), ("--overfit", "2")])
 def test_weights_record_what_they_were_started_from(
-    tmp_path, own_pairs, small_weights, run, options
+    tmp_path, own_pairs, tiny_weights, run, options
 ):
     out = tmp_path / "run"
-    code, _, err = run(*words("finetune", own_pairs, out), "--init", small_weights, *options)
+    code, _, err = run(*words("finetune", own_pairs, out), "--init", tiny_weights, *options)
     assert code == 0, err
-    digest = hashlib.sha256(small_weights.read_bytes()).hexdigest()
-    expected = f"{small_weights.parent.name}/{small_weights.name}, sha256 {digest[:12]}"
+    digest = hashlib.sha256(tiny_weights.read_bytes()).hexdigest()
+    expected = f"{tiny_weights.parent.name}/{tiny_weights.name}, sha256 {digest[:12]}"
     assert started_from(out) == expected
 
 
@@ -121,18 +121,18 @@ def test_a_resumed_run_still_knows_what_it_started_from(tmp_path):
     assert resumed.weights().about["started_from"] == "not recorded"
 
 
-def test_resuming_where_no_run_is_begins_none(tmp_path, own_pairs, small_weights, run):
+def test_resuming_where_no_run_is_begins_none(tmp_path, own_pairs, tiny_weights, run):
     out = tmp_path / "typo"
-    code, _, err = run(*words("finetune", own_pairs, out), "--init", small_weights, "--resume")
+    code, _, err = run(*words("finetune", own_pairs, out), "--init", tiny_weights, "--resume")
     assert code == 2
     assert f"there is no run to resume in {out}" in err
     assert not out.exists()
 
 
 @pytest.mark.heavy
-def test_a_run_is_resumed_by_the_same_words(tmp_path, own_pairs, small_weights, run):
+def test_a_run_is_resumed_by_the_same_words(tmp_path, own_pairs, tiny_weights, run):
     out = tmp_path / "run"
-    command = [*words("finetune", own_pairs, out), "--init", small_weights]
+    command = [*words("finetune", own_pairs, out), "--init", tiny_weights]
     assert run(*command)[0] == 0
     assert run(*command, "--resume")[0] == 0
     assert load_checkpoint(RunFolder(out).checkpoint)["step"] == 1

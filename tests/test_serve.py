@@ -351,21 +351,21 @@ def test_a_port_that_is_taken_is_said():
             bind("127.0.0.1", port)
 
 
-def test_a_limit_must_be_positive(run, small_weights, monkeypatch):
+def test_a_limit_must_be_positive(run, tiny_weights, monkeypatch):
     monkeypatch.setenv("DICL_FLOW_MAX_SIZE", "150")  # restored afterwards
-    code, _, err = run("serve", "-w", small_weights, "--queue", "0")
+    code, _, err = run("serve", "-w", tiny_weights, "--queue", "0")
     assert (code, err) == (2, "error: --queue must be above 0, got 0\n")
 
 
-def test_a_token_that_nobody_would_see_is_not_made(run, small_weights):
-    code, _, err = run("serve", "-w", small_weights, "--host", "0.0.0.0", "--quiet")
+def test_a_token_that_nobody_would_see_is_not_made(run, tiny_weights):
+    code, _, err = run("serve", "-w", tiny_weights, "--host", "0.0.0.0", "--quiet")
     assert code == 2
     assert "give --token" in err
 
 
 @pytest.mark.heavy
-def test_the_command_prints_its_address_and_ends_on_a_signal(small_weights, tmp_path):
-    words = ("-m", "dicl_flow", "serve", "-w", small_weights, "--port", "0", "--json")
+def test_the_command_prints_its_address_and_ends_on_a_signal(tiny_weights, tmp_path):
+    words = ("-m", "dicl_flow", "serve", "-w", tiny_weights, "--port", "0", "--json")
     with started(*words, "--device", "cpu", TMPDIR=str(tmp_path)) as process:
         told = json.loads(process.stdout.readline())
         assert told["written"] == []

@@ -57,10 +57,10 @@ def all_cores():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("all_cores")
-def test_load(small_weights, tmp_path):
+def test_load(tiny_weights, tmp_path):
     """Print the numbers of docs/how-to/serving.md. Clients and server share the cores."""
-    estimator = load(small_weights, device="cpu", precision="fp32")
-    words = ("-m", "dicl_flow", "serve", "-w", small_weights, "--device", "cpu", "--json")
+    estimator = load(tiny_weights, device="cpu", precision="fp32")
+    words = ("-m", "dicl_flow", "serve", "-w", tiny_weights, "--device", "cpu", "--json")
     words += ("--precision", "fp32", "--port", "0", "--queue", str(CLIENTS))
     alone = [pairs_per_second(estimator)]
     threads = str(os.cpu_count())

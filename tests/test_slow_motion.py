@@ -205,10 +205,10 @@ def deep_pair(tmp_path, suffix):
     ("suffix", "output", "depth"),
     [(".png", ".png", np.uint16), (".tif", ".tiff", np.uint16), (".png", ".jpg", np.uint8)],
 )
-def test_images_of_16_bits_stay_so(run, tmp_path, small_weights, suffix, output, depth):
+def test_images_of_16_bits_stay_so(run, tmp_path, tiny_weights, suffix, output, depth):
     first, second = deep_pair(tmp_path, suffix)
     middle, again = tmp_path / f"middle{output}", tmp_path / f"again{output}"
-    network = ("-w", small_weights, "--device", "cpu")
+    network = ("-w", tiny_weights, "--device", "cpu")
     assert run("interpolate", first, second, "-o", middle, "--time", 0, *network)[0] == 0
     flow = tmp_path / "flow.flo"
     write_flow(flow, np.zeros((*SIZE, 2), np.float32))
@@ -222,10 +222,10 @@ def test_images_of_16_bits_stay_so(run, tmp_path, small_weights, suffix, output,
             assert nearest(image) == 0
 
 
-def test_frames_of_different_depth_have_nothing_between_them(run, tmp_path, small_weights):
+def test_frames_of_different_depth_have_nothing_between_them(run, tmp_path, tiny_weights):
     first, _ = deep_pair(tmp_path, ".png")
     cv2.imwrite(str(tmp_path / "flat.png"), FINE[0])
-    output = ("-o", tmp_path / "x.png", "-w", small_weights)
+    output = ("-o", tmp_path / "x.png", "-w", tiny_weights)
     code, _, error = run("interpolate", first, tmp_path / "flat.png", *output)
     assert code == 2
     assert "both uint8 or both uint16, got uint16 and uint8" in error

@@ -47,13 +47,13 @@ def test_pairs_count_alike_and_those_without_error_not_at_all(error):
     assert sparsification_curves(perfect) == {}
 
 
-def test_eval_reports_and_draws(run, small_weights, tmp_path):
+def test_eval_reports_and_draws(run, tiny_weights, tmp_path):
     pytest.importorskip("matplotlib")
     root = make_sintel(tmp_path / "Sintel")
     picture, numbers = tmp_path / "curves.png", tmp_path / "numbers.json"
     data = ["-d", f"sintel-clean={root}"]
     outputs = ["--sparsification", picture, "-o", numbers]
-    code, out, err = run("eval", *data, "-w", small_weights, "--baseline", "dis", *outputs)
+    code, out, err = run("eval", *data, "-w", tiny_weights, "--baseline", "dis", *outputs)
     assert (code, err) == (0, "")
     assert "AUSE" in out
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -32,12 +32,12 @@ def pipe(capsysbinary, monkeypatch):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_an_image_comes_in_and_the_flow_goes_out(pipe, frames, small_weights, tmp_path, place):
+def test_an_image_comes_in_and_the_flow_goes_out(pipe, frames, tiny_weights, tmp_path, place):
     expected = tmp_path / "x.npy"
-    assert pipe("flow", *frames, "-o", expected, "-w", small_weights, "-q")[0] == 0
+    assert pipe("flow", *frames, "-o", expected, "-w", tiny_weights, "-q")[0] == 0
     names = [*frames]
     names[place] = "-"
-    words = ("flow", *names, "-o", "-", "--format", "npy", "-w", small_weights)
+    words = ("flow", *names, "-o", "-", "--format", "npy", "-w", tiny_weights)
     code, out, err = pipe(*words, stdin=frames[place].read_bytes())
     assert (code, out) == (0, expected.read_bytes())
     assert "51 wide, 37 high" in err  # the summary
@@ -45,9 +45,9 @@ def test_an_image_comes_in_and_the_flow_goes_out(pipe, frames, small_weights, tm
 
 
 def test_the_default_format_is_flo_and_other_outputs_are_files(
-    pipe, frames, small_weights, tmp_path
+    pipe, frames, tiny_weights, tmp_path
 ):
-    words = ("-w", small_weights, "-q", "--overlay", tmp_path / "overlay.png")
+    words = ("-w", tiny_weights, "-q", "--overlay", tmp_path / "overlay.png")
     code, out, _ = pipe("flow", "-", frames[1], "-o", "-", *words, stdin=frames[0].read_bytes())
     assert (code, out[:4]) == (0, b"PIEH")
     assert read_image(tmp_path / "overlay.png").shape == (37, 51, 3)
@@ -104,13 +104,13 @@ def test_a_terminal_is_neither_read_nor_filled_with_bytes(pipe, frames, monkeypa
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_named_pipe_is_read_only_once(pipe, frames, small_weights, tmp_path):
+def test_a_named_pipe_is_read_only_once(pipe, frames, tiny_weights, tmp_path):
     """The overlay shows frame 1 as well: a second look into the pipe would wait for ever."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     writer = Thread(target=fifo.write_bytes, args=(frames[0].read_bytes(),))
     writer.start()
     words = ("-o", tmp_path / "x.flo", "--overlay", tmp_path / "x.png", "--verbose")
-    assert pipe("flow", fifo, frames[1], *words, "-w", small_weights)[0] == 0
+    assert pipe("flow", fifo, frames[1], *words, "-w", tiny_weights)[0] == 0
     writer.join()
     assert read_flow(tmp_path / "x.flo").shape == (37, 51, 2)

@@ -17,7 +17,7 @@ from children import TESTS, run_child, run_forked_child, started
 from conftest import SMALL, needs_bf16
 from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
 from small_study import use_small_scenes
-from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
+from small_training import CONFIG, CPU, KILLED, QUICK, RandomSource, small_changes
 
 from dicl_flow.cli import main
 from dicl_flow.config import (
@@ -384,7 +384,7 @@ def test_start_refuses_weights_of_another_network(tmp_path):
 
 @pytest.mark.heavy
 def test_a_short_run_learns_and_leaves_its_files(tmp_path):
-    outcome = train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
+    outcome = train(QUICK, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
     assert outcome.finished
     assert outcome.step == 6
     assert {"last.ckpt", "weights.safetensors", "config.toml", "log.jsonl", "tensorboard"} == {
@@ -436,7 +436,7 @@ def test_bfloat16_keeps_loss_in_float32():
 
 @pytest.mark.heavy
 def test_a_bad_batch_is_skipped_counted_and_leaves_no_trace(tmp_path):
-    outcome = train(CONFIG, RandomSource(poison=[1, 3]), RunFolder(tmp_path), CPU, quiet=True)
+    outcome = train(QUICK, RandomSource(poison=[1, 3]), RunFolder(tmp_path), CPU, quiet=True)
     assert outcome.finished
     state = state_of(tmp_path)
     assert (state["skipped"], state["skipped_in_a_row"]) == (2, 0)
@@ -446,7 +446,7 @@ def test_a_bad_batch_is_skipped_counted_and_leaves_no_trace(tmp_path):
 
 @pytest.mark.heavy
 def test_ten_bad_batches_in_a_row_stop_the_run_with_the_batch_saved(tmp_path):
-    config = replace(CONFIG, steps=50, picture_every=0)
+    config = replace(QUICK, steps=50, picture_every=0)
     with pytest.raises(InputError, match="not finite in 10 consecutive steps, the last of them 13"):
         train(config, RandomSource(poison=range(3, 50)), RunFolder(tmp_path), CPU, quiet=True)
     batch = torch.load(tmp_path / "bad_batch.pt", weights_only=True)
@@ -455,10 +455,10 @@ def test_ten_bad_batches_in_a_row_stop_the_run_with_the_batch_saved(tmp_path):
 
 @pytest.mark.heavy
 def test_a_run_folder_is_not_overwritten(tmp_path):
-    train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
+    train(QUICK, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
     with pytest.raises(InputError, match="already holds a run"):
-        train(CONFIG, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
-    changed = replace(CONFIG, batch=4, workers=3)
+        train(QUICK, RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
+    changed = replace(QUICK, batch=4, workers=3)
     with pytest.raises(InputError, match="another batch; resume it with the same"):
         train(changed, RandomSource(), RunFolder(tmp_path), CPU, resume=True, quiet=True)
 
@@ -471,7 +471,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
 
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     folder = RunFolder(tmp_path)
-    train(replace(CONFIG, steps=2), RandomSource(), folder, CPU, quiet=True)
+    train(replace(QUICK, steps=2), RandomSource(), folder, CPU, quiet=True)
     before = folder.checkpoint.read_bytes(), folder.weights.read_bytes()
 
     def full(handle, mode):
@@ -488,7 +488,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
 @pytest.mark.heavy
 def test_minutes_end_the_run_and_plan_the_schedule(tmp_path, monkeypatch):
     monkeypatch.setattr(stopping, "monotonic", count().__next__)  # a second for each step
-    config = replace(CONFIG, steps=10**6, schedule=ScheduleConfig("cosine"), log_every=1)
+    config = replace(QUICK, steps=10**6, schedule=ScheduleConfig("cosine"), log_every=1)
     limits = Limits(minutes=5 / 60)
     outcome = train(config, RandomSource(), RunFolder(tmp_path), CPU, limits=limits, quiet=True)
     assert (outcome.step, outcome.finished) == (4, True)
@@ -522,7 +522,7 @@ def test_overfit_needs_as_many_pairs_and_batch_norm_two_pixels(tmp_path):
 @pytest.mark.heavy
 @pytest.mark.usefixtures("small_scenes")
 def test_rendered_batches_depend_on_the_step_alone():
-    config = replace(CONFIG, data=(DataConfig("rendered"),))
+    config = replace(QUICK, data=(DataConfig("rendered"),))
     source = open_source(config, {"rendered": Path("procedural")})
     first, second, third = islice(source.batches(2, 0, CPU), 3)
     again = next(source.batches(2, 2, CPU))
@@ -552,7 +552,7 @@ def test_a_corrupt_image_in_an_epoch_is_named(tmp_path):
     make_chairs(tmp_path / "chairs", size=(40, 50))
     victim = sorted((tmp_path / "chairs").rglob("*_img1.ppm"))[0]
     victim.write_bytes(b"P6 nonsense")
-    config = replace(CONFIG, data=(DataConfig("chairs:all"),), workers=1)
+    config = replace(QUICK, data=(DataConfig("chairs:all"),), workers=1)
     source = DataSource(config, {"chairs": tmp_path / "chairs"})
     with pytest.raises(InputError, match=victim.name):
         train(config, source, RunFolder(tmp_path / "run"), CPU, quiet=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fake_trees import make_chairs, write_truth
-from small_training import CONFIG, CPU, QUICK, RandomSource
+from small_training import CPU, QUICK, RandomSource
 
 from dicl_flow.config import OptimizerConfig
 from dicl_flow.errors import InputError
@@ -20,8 +20,7 @@ from dicl_flow.weights import read_weights
 pytestmark = pytest.mark.heavy
 
 VALIDATED = replace(
-    CONFIG,
-    model=QUICK,
+    QUICK,
     validation=("chairs:val",),
     validate_every=2,
     save_every=100,
@@ -65,7 +64,7 @@ def test_the_best_weights_are_kept_though_the_last_are_worse(validated, validati
 
 
 def test_the_next_stage_starts_from_the_best(validated):
-    following = replace(CONFIG, start=validated.path.name)
+    following = replace(QUICK, start=validated.path.name)
     assert find_start(following, validated.path.parent / "next") == validated.best
 
 
@@ -100,7 +99,7 @@ def test_a_run_that_died_ends_with_the_same_best(validated, validation, tmp_path
 
 def test_validation_needs_data():
     with pytest.raises(InputError, match="validate_every needs a data set"):
-        replace(CONFIG, validate_every=2)
+        replace(QUICK, validate_every=2)
     with pytest.raises(InputError, match="needs 'chairs:val': give its folder"):
         Validation.of(VALIDATED, {})
     assert Validation.of(replace(VALIDATED, validate_every=0), {}) is None

@@ -90,12 +90,12 @@ def test_a_parameter_is_said_as_an_option(said, shown):
     assert as_flags(said) == shown
 
 
-def test_a_device_that_is_not_there(run, frames, small_weights, tmp_path, monkeypatch):
+def test_a_device_that_is_not_there(run, frames, tiny_weights, tmp_path, monkeypatch):
     """The same error, to a programmer and at the command line."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="use `device='cpu'`"):
-        dicl_flow.load(small_weights, device="cuda")
-    words = ("-o", tmp_path / "x.flo", "-w", small_weights, "--device", "cuda")
+        dicl_flow.load(tiny_weights, device="cuda")
+    words = ("-o", tmp_path / "x.flo", "-w", tiny_weights, "--device", "cuda")
     code, _, err = run("flow", *frames, *words)
     assert (code, err) == (2, "error: no cuda device on this machine; use --device cpu\n")
 
@@ -220,9 +220,9 @@ def test_a_value_may_begin_with_a_dash(run):
 # --- what is printed ---------------------------------------------------------------------------
 
 
-def test_written_is_a_list_of_files(run, frames, small_weights, tmp_path):
+def test_written_is_a_list_of_files(run, frames, tiny_weights, tmp_path):
     flow, picture = str(tmp_path / "x.flo"), str(tmp_path / "x.png")
-    weights = ("-w", small_weights, "--device", "cpu")
+    weights = ("-w", tiny_weights, "--device", "cpu")
     for written, words in [
         ([flow, picture], ("flow", *frames, "-o", flow, "--image", picture, *weights)),
         ([], ("show", flow)),
@@ -235,8 +235,8 @@ def test_written_is_a_list_of_files(run, frames, small_weights, tmp_path):
     assert read_flow(flow).shape == (37, 51, 2)
 
 
-def test_people_read_yes_and_no(run, small_weights):
-    assert re.search(r"^projection +yes$", run("info", small_weights)[1], re.MULTILINE)
+def test_people_read_yes_and_no(run, tiny_weights):
+    assert re.search(r"^projection +yes$", run("info", tiny_weights)[1], re.MULTILINE)
 
 
 def test_a_pixel_is_described_in_words():
