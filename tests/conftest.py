@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +64,20 @@ def datasets() -> Path:
     return DATASETS
 
 
+_frozen = [0]  # numbers of modules
+
+
 def pytest_collection_finish():
     """Garbage collection leaves out what is imported by now: a tenth of the time of all tests."""
-    gc.freeze()
+    if len(sys.modules) > _frozen[-1] + 300:
+        _frozen.append(len(sys.modules))
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_runtest_logfinish():
+    """So it does with what a test has imported: the first optimizer alone, hundreds of modules."""
+    pytest_collection_finish()
 
 
 def pytest_unconfigure():
