@@ -61,7 +61,7 @@ def run_forked_child(script: Path, *arguments: object) -> subprocess.CompletedPr
     """Run a script of the tests and wait for it, as `run_child` does, but without the imports.
 
     It is forked from a process that has imported what takes seconds, and that keeps the
-    environment it was started with. It has no group of its own.
+    environment it was started with. It belongs to the group of that process.
     """
     forking = _forking()
     words = [str(word) for word in (Path.cwd(), script, *arguments)]

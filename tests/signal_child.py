@@ -39,7 +39,7 @@ def signal_after(name: str, number: int, place: str, set_attribute=setattr) -> N
 
 def main(name: str, number: str, place: str, *command: str) -> None:
     if name.startswith("group-"):
-        os.setpgid(0, 0)  # a group of its own
+        os.setpgid(0, 0)  # a separate group
     signal_after(name, int(number), place)
     run_command(list(command))
 
