@@ -74,7 +74,13 @@ def run_forked_child(script: Path, *arguments: object) -> subprocess.CompletedPr
 
 
 def end_forking() -> None:
-    """End the process that forks, if there is one."""
-    if _forking.cache_info().currsize:
-        _forking().communicate()
-        _forking.cache_clear()
+    """End the process that forks, if there is one, and what it left behind."""
+    if not _forking.cache_info().currsize:
+        return
+    forking = _forking()
+    assert forking.stdin is not None
+    forking.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        forking.wait(10)
+    with suppress(ProcessLookupError):
+        os.killpg(forking.pid, signal.SIGKILL)

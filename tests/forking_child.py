@@ -12,9 +12,9 @@ import os
 import runpy
 import signal
 import sys
+from contextlib import suppress
 from functools import partial
 
-import av  # noqa: F401
 import small_training  # noqa: F401
 import torch._dynamo  # which the first optimizer imports  # noqa: F401
 
@@ -23,6 +23,9 @@ import dicl_flow.cli.watching
 import dicl_flow.training.trainer
 import dicl_flow.video  # noqa: F401
 from campaigns.forked import run_forked, workplace
+
+with suppress(ImportError):  # of an extra
+    import av  # noqa: F401
 
 
 def run(deadline: int, folder: str, script: str, *arguments: str) -> None:
