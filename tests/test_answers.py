@@ -226,7 +226,7 @@ def test_a_network_that_is_never_right_cannot_be_calibrated():
 def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     """The packaged weights, a few small scenes: the least sure are the most wrong."""
     output = tmp_path / "out.safetensors"
-    arguments = ["-d", "rendered=procedural", "-n", 4, "--size", "128x128", "--device", "cpu"]
+    arguments = ["-d", "rendered=procedural", "-n", 4, "--size", "256x256", "--device", "cpu"]
     code, out, _ = run("calibrate", *arguments, "-o", output, "--json")
     assert code == 0
     summary = json.loads(out)

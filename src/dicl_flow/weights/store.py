@@ -24,7 +24,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "2e93e4ccdc29b2ff8d2c32486f5d0a6a7e8d1ba7ad6da62df926d92d9f06975c",
+    "rendered": "e9eafaffdf5c501d6d5179714279d3126c941a6fd19de1637a4c7e237343410a",
 }
 _PACKAGED = Path(__file__).parent
 
