@@ -113,7 +113,8 @@ def test_the_first_convolution_runs():
 STARTS = """
 import os, sys
 from dicl_flow import cli
-cli.main = lambda: print(os.environ.get("MIMALLOC_PURGE_DELAY"), "torch" in sys.modules)
+names = "MIMALLOC_PURGE_DELAY", "GOMP_SPINCOUNT"
+cli.main = lambda: print(*map(os.environ.get, names), "torch" in sys.modules)
 cli.run()
 """
 
@@ -121,12 +122,16 @@ cli.run()
 @pytest.mark.parametrize(
     ("command", "asked", "expected"),
     [
-        ("video", {}, "10000"),
-        ("video", {"MIMALLOC_PURGE_DELAY": "5"}, "5"),
-        ("bench", {}, "None"),
+        ("video", {}, "10000 10000"),
+        ("video", {"MIMALLOC_PURGE_DELAY": "5", "GOMP_SPINCOUNT": "6"}, "5 6"),
+        ("video", {"OMP_WAIT_POLICY": "active"}, "10000 None"),
+        ("bench", {}, "None 10000"),
     ],
 )
-def test_the_allocator_is_told_before_torch_is_there(monkeypatch, command, asked, expected):
-    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+def test_allocator_and_threads_are_told_before_torch_is_there(
+    monkeypatch, command, asked, expected
+):
+    for name in ("MIMALLOC_PURGE_DELAY", "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
     child = run_child("-c", STARTS, command, **asked)
-    assert child.stdout.split() == [expected, "False"]
+    assert child.stdout.split() == [*expected.split(), "False"]

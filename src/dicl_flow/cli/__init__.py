@@ -47,7 +47,7 @@ from . import (
 from .command import Command, Group
 from .flags import as_flags
 from .messages import hidden_messages
-from .starting import keep_freed_memory, quick_end
+from .starting import keep_freed_memory, quick_end, share_cores
 
 app = typer.Typer(
     name="dicl-flow",
@@ -116,6 +116,7 @@ def run() -> None:
     """Run the command line of this process, which ends with it."""
     if sys.argv[1:2] != ["bench"]:  # it measures how memory grows
         keep_freed_memory()
+    share_cores()
     with quick_end():
         main()
 
