@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -15,8 +15,9 @@ TESTS = Path(__file__).parent
 DEADLINE = 200  # seconds; less than the time limit of a test
 
 
-def _start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    environment = options.pop("env", {})
+def _start(
+    arguments: Iterable[object], environment: Mapping[str, str], **streams: Any
+) -> subprocess.Popen[str]:
     path = os.pathsep.join(map(str, (TESTS, TESTS.parent, TESTS.parent / "src")))
     return subprocess.Popen(
         [sys.executable, *map(str, arguments)],
@@ -24,14 +25,14 @@ def _start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        **options,
+        **streams,
     )
 
 
 @contextmanager
 def started(*arguments: object, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Start Python with `arguments`; at the end of the block its whole group is killed."""
-    process = _start(*arguments, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = _start(arguments, environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         yield process
     finally:
@@ -54,7 +55,7 @@ def run_child(*arguments: object, **environment: str) -> subprocess.CompletedPro
 
 @cache
 def _forking() -> subprocess.Popen[str]:
-    return _start(TESTS / "forking_child.py", DEADLINE, stdin=subprocess.PIPE)
+    return _start([TESTS / "forking_child.py", DEADLINE], {}, stdin=subprocess.PIPE)
 
 
 def run_forked_child(script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
