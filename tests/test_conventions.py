@@ -1,7 +1,10 @@
 """Conventions are tested, not remembered. One test per line of docs/conventions.md."""
 
+import struct
+from dataclasses import replace
 from math import log, sqrt
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -9,12 +12,17 @@ import torch.nn.functional as F
 from conftest import SMALL
 from torch import nn
 
-from dicl_flow.config import ModelConfig
+from dicl_flow.config import CUES, Calibration, ModelConfig
+from dicl_flow.estimation.confidence import find_confidence, find_cues
 from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.feeding import Feeding
+from dicl_flow.estimation.gate import gate
 from dicl_flow.estimation.inputs import image_batch, normalize
+from dicl_flow.estimation.occlusion import find_occlusion
 from dicl_flow.files import exr
+from dicl_flow.files.flow_files import decode_flow, encode_flow
 from dicl_flow.matching import DisplacementProjection, Matcher, PairwiseMatcher, build_matcher
-from dicl_flow.models import build
+from dicl_flow.models import LevelFlow, build
 from dicl_flow.models.dicl import DiclLevel
 from dicl_flow.nn import ContextNet
 from dicl_flow.ops import (
@@ -34,13 +42,147 @@ def paper():
     return build(ModelConfig())
 
 
-# --- images ---------------------------------------------------------------------------------
+# --- flow ------------------------------------------------------------------------------------
+
+
+def test_flo_files_start_with_202021_25_width_and_height_and_mark_unknown_flow_with_1e10():
+    flow = np.float32([[[1, -2], [np.nan, 0], [3, 4]]])
+    values = 1, -2, 1e10, 1e10, 3, 4
+    assert encode_flow("x.flo", flow) == struct.pack("<fii6f", 202021.25, 3, 1, *values)
+    assert encode_flow("x.flo", flow)[:4] == b"PIEH"
+
+
+def test_a_component_beyond_1e9_makes_a_vector_of_a_flo_file_unknown():
+    data = struct.pack("<fii6f", 202021.25, 3, 1, 1, -1.1e9, 0.9e9, 2, 3, 4)
+    found = decode_flow("x.flo", data)
+    assert np.isnan(found[0, 0]).all()
+    np.testing.assert_array_equal(found[0, 1:], np.float32([[0.9e9, 2], [3, 4]]))
+
+
+def test_kitti_files_are_16_bit_pngs_of_64_flow_plus_32768_and_validity():
+    flow = np.float32([[[1.5, -2], [np.nan, np.nan]]])
+    stored = cv2.imdecode(np.frombuffer(encode_flow("x.png", flow), np.uint8), -1)
+    assert stored.dtype == np.uint16
+    assert stored[..., ::-1].tolist() == [[[32768 + 96, 32768 - 128, 1], [0, 0, 0]]]  # RGB
+
+
+def test_validity_and_not_the_value_marks_unknown_flow_in_kitti_files():
+    rgb = np.uint16([[[0, 0, 1], [32768, 32768, 0]]])
+    data = bytes(cv2.imencode(".png", rgb[..., ::-1])[1])
+    np.testing.assert_array_equal(decode_flow("x.png", data), [[[-512, -512], [np.nan] * 2]])
 
 
 def test_y_points_down_in_memory_and_up_in_exr_files():
     pytest.importorskip("OpenEXR", reason="OpenEXR is not installed")
     up = exr._decode(exr.encode_vectors(np.float32([[[3, 4]]])), exr.VECTORS)
     assert up.tolist() == [[[3, -4]]]
+
+
+def finest(flow, *, matched=None, entropy=0.0):
+    """A level of stride 4 that says the same (x, y) everywhere, or a flow (1, 2, H, W)."""
+    flow = flow if isinstance(flow, torch.Tensor) else spread(*flow)
+    matched = flow if matched is None else spread(*matched)
+    return LevelFlow(matched, flow, torch.full_like(flow[:, :1], entropy))
+
+
+def spread(x, y, size=(6, 8)):
+    return torch.tensor([x, y])[None, :, None, None].expand(1, 2, *size).clone()
+
+
+GREY = torch.zeros(1, 3, 24, 32)
+
+
+def cues_at(levels, image1=GREY, image2=GREY, row=3, column=3):
+    found = find_cues(levels, image1, image2)[0, :, row, column]
+    return dict(zip(CUES, found.tolist(), strict=True))
+
+
+def test_the_seven_cues_are_those_of_the_finest_level_in_pixels_of_the_frame():
+    coarser = LevelFlow(*[torch.zeros(1, 2, 3, 4)] * 2, torch.zeros(1, 1, 3, 4))
+    level = finest((0.75, 1.0), matched=(0.0, 1.0), entropy=0.3)
+    found = cues_at([coarser, level], GREY, GREY + 0.5)
+    expected = {
+        "entropy": 0.3,
+        "refinement": log(1 + 4 * 0.75),  # the context net moved the match by 0.75 px of stride 4
+        "disagreement": log(1 + 4 * 1.25),
+        "length": log(1 + 4 * 1.25),
+        "edge": 0.0,
+        "difference": log(0.5 + 0.02),
+        "outside": 0.0,
+    }
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_cue_of_an_edge_is_the_range_of_the_flow_among_the_neighbours():
+    flow = torch.zeros(1, 2, 6, 8)
+    flow[:, 0, :, 4:] = 0.5
+    assert cues_at([finest(flow)], column=3)["edge"] == pytest.approx(log(1 + 4 * 0.5))
+    assert cues_at([finest(flow)], column=2)["edge"] == 0
+
+
+def test_a_flow_that_leaves_the_frame_is_outside():
+    level = finest((3.0, 0.0))  # of a map 8 wide
+    assert cues_at([level], column=4)["outside"] == 0
+    assert cues_at([level], column=5)["outside"] == 1
+
+
+def test_confidence_is_a_logistic_regression_resized_before_the_sigmoid():
+    ramp = LevelFlow(*[torch.zeros(1, 2, 1, 2)] * 2, torch.tensor([[[[0.0, 1.0]]]]))
+    calibration = Calibration(1.0, -4.0, *[0.0] * 6)  # 1 - 4 entropy
+    found = find_confidence([ramp], *[torch.zeros(1, 3, 1, 3)] * 2, calibration)
+    torch.testing.assert_close(found[0, 0, 0], torch.tensor([1.0, -1.0, -3.0]).sigmoid())
+
+
+def test_confidence_without_a_calibration_is_one_minus_the_entropy():
+    found = find_confidence([finest((0.0, 0.0), entropy=0.25)], GREY, GREY, None)
+    torch.testing.assert_close(found, torch.full((1, 1, 24, 32), 0.75))
+
+
+def test_a_frame_of_one_colour_to_within_a_grey_level_has_flow_0_and_confidence_0():
+    answer, texture = torch.ones(3, 3, 2, 2), torch.rand(3, 3, 2, 2)
+    image = torch.zeros(3, 3, 2, 2)
+    image[0, 1, 0, 0], image[1, 1, 0, 0] = 2 / 255, 4 / 255  # one grey level and two
+    image[2] = texture[2]
+    gated = gate(answer, image, texture)
+    assert gated[0].eq(0).all()
+    assert gated[1].eq(1).all()
+    assert torch.equal(gate(answer, texture, image), gated)
+
+
+def test_a_pair_of_identical_frames_has_flow_0_and_keeps_its_confidence():
+    texture = torch.rand(1, 3, 2, 2)
+    gated = gate(torch.ones(1, 3, 2, 2), texture, texture)
+    assert gated[0, :, 0, 0].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("forward", "back", "occluded"),
+    [
+        ((2.0, 0.0), (-2.0, 0.0), False),  # returns
+        ((0.0, 0.0), (1.99, 0.0), False),  # 3.96 <= 0.05 * 3.96 + 4
+        ((0.0, 0.0), (2.06, 0.0), True),  # 4.24 > 0.05 * 4.24 + 4
+        ((3.0, 0.0), (-0.84, 0.0), True),  # 4.67 > 0.05 * 9.71 + 4
+        ((3.0, 0.0), (-0.9, 0.0), False),  # 4.41 <= 0.05 * 9.81 + 4
+    ],
+)
+def test_a_pixel_is_occluded_if_the_backward_flow_does_not_lead_back(forward, back, occluded):
+    found = find_occlusion(spread(*forward), spread(*back))
+    assert found[0, 0, 2, 2].item() is occluded
+
+
+def test_the_backward_flow_is_read_where_the_pixel_goes():
+    backward = torch.zeros(1, 2, 6, 8)
+    backward[:, 0, :, 5] = -3  # only there does it lead back
+    found = find_occlusion(spread(3.0, 0.0), backward)[0, 0]
+    assert found[2].tolist() == [True, True, False, True, True, True, True, True]  # 5 on: outside
+
+
+def test_a_pixel_that_leaves_the_frame_is_occluded_however_well_the_flows_agree():
+    found = find_occlusion(spread(1.0, 0.0), spread(-1.0, 0.0))
+    assert found[0, 0, 2].tolist() == [False] * 7 + [True]
+
+
+# --- images ---------------------------------------------------------------------------------
 
 
 def test_input_is_rgb_normalised_to_minus_one_one():
@@ -64,6 +206,36 @@ def test_images_are_padded_at_the_right_and_bottom_to_multiples_of_128():
 def test_white_padding_is_one_in_normalised_units():
     padded = pad_to_multiple(torch.full((1, 3, 1, 1), -1.0), 2, "white")
     assert padded[0, 0].tolist() == [[-1, 1], [1, 1]]
+
+
+def test_floats_of_users_are_in_zero_one():
+    image = np.float32([[[1, 0.2, 0]]])
+    torch.testing.assert_close(
+        normalize(image_batch(image)[0])[0, :, 0, 0], torch.tensor([1.0, -0.6, -1.0])
+    )
+
+
+RESIZING = Feeding.of(replace(ModelConfig(), padding="resize", max_pixels=128 * 256))
+
+
+def test_frames_of_more_than_max_pixels_are_scaled_down_to_about_that():
+    assert RESIZING.seen((256, 512)) == (128, 256)
+    assert RESIZING.seen((100, 200)) == (128, 256)  # to multiples, and no smaller
+    assert Feeding.of(replace(ModelConfig(), padding="resize")).seen((256, 512)) == (256, 512)
+    coarse = replace(ModelConfig(), padding="resize", multiple=256)
+    assert Feeding.of(coarse).seen((100, 300)) == (256, 512)
+
+
+def test_resized_frames_are_areas_and_the_flow_is_resized_to_match():
+    image = torch.zeros(1, 3, 256, 512)
+    image[..., ::2] = 1  # an average of areas is 0.5 everywhere
+    small = RESIZING.fit(image)
+    torch.testing.assert_close(
+        small[..., 2:-2], torch.full((1, 3, 128, 252), 0.5), atol=2e-3, rtol=0
+    )
+    flow = RESIZING.unfit_flow(spread(1.0, 2.0, (128, 256)), (256, 1024))
+    assert flow.shape == (1, 2, 256, 1024)
+    torch.testing.assert_close(flow[0, :, 7, 9], torch.tensor([4.0, 4.0]))
 
 
 # --- feature net ----------------------------------------------------------------------------
