@@ -32,6 +32,7 @@ from dicl_flow.cli import app, main
 from dicl_flow.config import CUES, Calibration
 from dicl_flow.data import demo_pairs
 from dicl_flow.files import read_image, write_flow
+from dicl_flow.training.recipe import read_recipe
 from dicl_flow.weights import encode_weights, read_weights, store
 
 REPOSITORY = Path(__file__).parents[1]
@@ -84,6 +85,8 @@ SMALL_PAIR = "--pair frame1.png frame2.png --truth flow.flo"
 SMALLER = [
     (r"^(dicl-flow train .*)$", rf"\1 {SMALL_TRAINING}"),
     (r"^(dicl-flow train (?!chairs-0).*)$", r"\1 --set loss.refined=[1.0]"),
+    # stages that others start from, by `best.safetensors`
+    (r"^(dicl-flow train .* -o runs/authors-.*)$", r"\1 --set validate_every=1"),
     (r"--minutes \S+", "--minutes 0.001"),
     (r"--overfit \d+", "--overfit 2"),
     (r"^(dicl-flow render .*?) -n \d+", r"\1 -n 1"),
@@ -195,6 +198,9 @@ def prepared(tmp_path_factory, tiny_weights, checkpoint):
     names = ["W", "my.safetensors", "weights.safetensors", "WEIGHTS.safetensors"]
     for name in [*names, "with-dap.safetensors", "without-dap.safetensors"]:
         (folder / name).symlink_to(tiny_weights)
+    best = folder / "runs/paper/things/best.safetensors"  # of `dicl-flow reproduce`
+    best.parent.mkdir(parents=True)
+    best.symlink_to(tiny_weights)
     exports.make_weights(folder)
     for name in ("ckpt_sintel.pth.tar", "ckpt_kitti.pth.tar"):
         (folder / name).symlink_to(checkpoint)
@@ -426,6 +432,16 @@ def test_options_and_inline_commands_exist(page):
             assert set(re.findall(r"(?<!\S)--[a-z][a-z-]*", span)) <= OPTIONS.get(path, known), span
         if words[0] == "pytest":
             assert (REPOSITORY / words[1].split("::")[0]).exists(), span
+
+
+def test_every_change_that_the_page_on_the_paper_names_is_accepted():
+    page = (REPOSITORY / "docs/reproducing.md").read_text()
+    section = page.split("## Paper, code and ours")[1].split("\n## ")[0]
+    changes = re.findall(r"(?:`|--set )([a-z_.]+=[^`\s]+)", section)
+    assert len(changes) > 20
+    for change in changes:
+        stage = "chairs-0" if change.startswith("loss.matched=[0.5") else "chairs-2"
+        read_recipe(stage, [change])
 
 
 def heading_names(page):
