@@ -397,7 +397,7 @@ CLAIMS = [
     ),
     Sentence(
         "docs/architecture.md",
-        """VCN takes {} times the memory and {} times the time of `dicl`, where the paper has {} ({}
+        """VCN takes {} times the memory and {} times the time of `dicl`; in the paper, {} ({}
         and {} G) and {} ({} and {} ms).""",
         vcn_ratios,
     ),
