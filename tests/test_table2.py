@@ -49,7 +49,7 @@ def words(data, *names):
 
 
 @pytest.mark.heavy
-def test_both_chains_beside_the_published_rows(data, chains, run, tmp_path):
+def test_both_chains_below_the_published_rows(data, chains, run, tmp_path):
     written = tmp_path / "table2.json", tmp_path / "table2.md"
     folders = (chains / "with", "--without-projection", chains / "without")
     code, printed, err = run(
@@ -102,8 +102,8 @@ def test_what_is_missing_stays_empty_and_is_named(data, chains, run, tmp_path):
         "DICL, +K/S, KITTI-15 (occ): no weights of the stage kitti",
         "DICL, +K/S, Sintel clean, Sintel final: no weights of the stage sintel",
         "DICL without DAP: no chain folder",
-        "KITTI-15 (occ): no data, --data kitti15=PATH",
-        "Sintel final: no data, --data sintel-final=PATH",
+        "KITTI-15 (occ): no data set kitti15",
+        "Sintel final: no data set sintel-final",
     ]
     rows = [row for row in document["rows"] if row["by"] == "ours"]
     filled = [

@@ -33,7 +33,7 @@ def table2(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Fill in the paper's table 2 with the weights of a chain, beside the published rows.
+    """Fill in the paper's table 2 with the weights of a chain, below the published rows.
 
     After `things` they are scored on KITTI-15 and Sintel (C+T), after `kitti` and `sintel` on
     that data set (+K/S), in float32. What is missing stays empty and is named.
@@ -44,7 +44,7 @@ def table2(
 
       dicl-flow table2 runs/a --without-projection runs/b --data kitti15=KITTI --markdown table2.md
     """
-    from ..lab.table2 import WITH_PROJECTION, WITHOUT_PROJECTION, find_chain, measure_table
+    from ..lab.paper_table import WITH_PROJECTION, WITHOUT_PROJECTION, find_chain, measure_table
 
     folders = {WITH_PROJECTION: chain, WITHOUT_PROJECTION: without_projection}
     given = {method: folder for method, folder in folders.items() if folder is not None}
@@ -84,7 +84,7 @@ def _check(given: dict[str, Path]) -> None:
 def _list_data(arguments: list[str]) -> "dict[str, list[FlowPair]]":
     from ..data import list_pairs, parse_data_argument
     from ..errors import InputError, unknown_name
-    from ..lab.table2 import STAGES
+    from ..lab.paper_table import STAGES
 
     known = STAGES["things"][1]
     sets: dict[str, list[FlowPair]] = {}

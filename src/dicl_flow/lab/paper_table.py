@@ -1,4 +1,4 @@
-"""The paper's table 2 with our rows: the weights of a chain beside the published numbers."""
+"""The paper's table 2 with our rows: the weights of a chain below the published numbers."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -203,7 +203,7 @@ def _missing(chains: Chains, data: Mapping[str, Sequence[FlowPair]]) -> Iterator
                 yield f"{method}, {training}, {labels}: no weights of the stage {stage}"
     for name in STAGES["things"][1]:
         if name not in data:
-            yield f"{data_set(name).label}: no data, --data {name}=PATH"
+            yield f"{data_set(name).label}: no data set {name}"
 
 
 def _sentences(missing: Sequence[str]) -> list[str]:
