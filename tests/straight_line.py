@@ -15,12 +15,15 @@ class StraightLine:
     def __init__(self, state, training=False):
         self.state = state
         self.training = training
+        self.statistics = []  # of each batch norm in training, in order: key, mean, variance, count
 
     def bn(self, x, key):
         weight, bias = self.state[f"{key}.bn.weight"], self.state[f"{key}.bn.bias"]
         if self.training:
             mean = x.mean((0, 2, 3))
             variance = ((x - mean[:, None, None]) ** 2).mean((0, 2, 3))
+            count = x.numel() // x.shape[1]
+            self.statistics.append((key, mean.detach(), variance.detach(), count))
         else:
             mean = self.state[f"{key}.bn.running_mean"]
             variance = self.state[f"{key}.bn.running_var"]
@@ -67,10 +70,11 @@ class StraightLine:
         for dx in range(-3, 4):
             for dy in range(-3, 4):
                 shifted = torch.zeros_like(f2)
-                for y in range(height):
-                    for x0, x1 in [(max(0, -dx), min(width, width - dx))]:
-                        if 0 <= y + dy < height and x0 < x1:
-                            shifted[:, :, y, x0:x1] = f2[:, :, y + dy, x0 + dx : x1 + dx]
+                x0, x1 = max(0, -dx), min(width, width - dx)
+                y0, y1 = max(0, -dy), min(height, height - dy)
+                if x0 < x1 and y0 < y1:  # otherwise the shift is larger than the map
+                    there = f2[:, :, y0 + dy : y1 + dy, x0 + dx : x1 + dx]
+                    shifted[:, :, y0:y1, x0:x1] = there
                 seen = (shifted.sum(1, keepdim=True) != 0).to(f1.dtype)
                 planes.append(torch.cat([f1 * seen, shifted * seen], 1))
         x = torch.stack(planes, 1)  # (B, 49, 64, H, W)

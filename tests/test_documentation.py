@@ -64,6 +64,7 @@ EXEMPT = {
     r"dicl-flow bulk .* --ray.*": "starts a cluster; tests/test_bulk_ray.py runs the command",
     r"ray (start|get-auth-token) .*|export .*": "starts a cluster",
     r"dicl-flow reproduce .*": "several networks; tests/test_reproduce.py runs the command",
+    r"dicl-flow table2 .*": "scores whole chains; tests/test_table2.py runs the command",
     r"dicl-flow ablate .*": "several networks each; tests/test_ablation.py runs the command",
     r"dicl-flow export .*": "takes a minute; tests/exports.py runs it for the page",
 }

@@ -42,6 +42,7 @@ MISSING = {
     "train chairs-0 --data chairs=no": "no folder no",
     "reproduce chairs --data chairs=no": "no folder no",
     "reproduce all": "sintel-final: the recipe needs",
+    "table2 no --data kitti15=no": "no folder no",
     "train chairs-0": "give its folder with --data chairs=PATH",
     "train finetune --data pairs=. --init no.safetensors": "no weights file",
     "train no.toml": "no recipe at no.toml",

@@ -20,14 +20,17 @@ REAL_DATA = {  # folder, and the EPE that another program measured there for DIS
 
 def reference(estimates, samples):
     """Every metric from its definition, on the plain list of all valid pixels."""
-    errors, speeds, means, matched, unmatched = [], [], [], [], []
+    errors, speeds, means, outlier_shares, matched, unmatched = [], [], [], [], [], []
     for estimate, sample in zip(estimates, samples, strict=True):
         u, v = sample.flow[sample.valid].astype(float).T
         estimated_u, estimated_v = estimate[sample.valid].astype(float).T
         error = np.sqrt((estimated_u - u) ** 2 + (estimated_v - v) ** 2)
         errors += list(error)
-        speeds += list(np.sqrt(u**2 + v**2))
+        speed = np.sqrt(u**2 + v**2)
+        speeds += list(speed)
         means.append(sum(error) / len(error))
+        outliers = (error > 3) & (error / np.maximum(speed, 1e-9) > 0.05)
+        outlier_shares.append(100 * sum(outliers) / len(outliers))
         if sample.occluded is not None:  # a data set may know it of some pairs only
             matched += list(error[~sample.occluded[sample.valid]])
             unmatched += list(error[sample.occluded[sample.valid]])
@@ -40,6 +43,7 @@ def reference(estimates, samples):
         "over_1px": 100 * (error > 1),
         "over_3px": 100 * (error > 3),
         "over_5px": 100 * (error > 5),
+        "fl_images": outlier_shares,
         "fl_all": 100 * ((error > 3) & (error / np.maximum(speed, 1e-9) > 0.05)),
         "wauc": [100 * np.dot(weights, inliers) / sum(weights)],
         "s0_10": error[speed < 10],

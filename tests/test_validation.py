@@ -7,15 +7,25 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from fake_trees import make_chairs, write_truth
+from fake_trees import make_chairs, make_kitti15, write_truth
 from small_training import CPU, QUICK, RandomSource
 
 from dicl_flow.config import OptimizerConfig
+from dicl_flow.data import read_sample
 from dicl_flow.errors import InputError
-from dicl_flow.training import Processes, RunFolder, Validation, backend, read_recipe, train
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.training import (
+    Processes,
+    RunFolder,
+    Trainer,
+    Validation,
+    backend,
+    read_recipe,
+    train,
+)
 from dicl_flow.training.run_folder import load_checkpoint
 from dicl_flow.training.start import find_start
-from dicl_flow.weights import read_weights
+from dicl_flow.weights import load_model, read_weights
 
 pytestmark = pytest.mark.heavy
 
@@ -61,6 +71,26 @@ def test_the_best_weights_are_kept_though_the_last_are_worse(validated, validati
     assert validation.errors(read_weights(validated.weights), CPU) == {"chairs:val": errors[6]}
     found = load_checkpoint(validated.checkpoint)["validated"]
     assert found == {"step": 6, "best_step": best, "best_epe": errors[best]}
+
+
+def test_pairs_count_alike_however_many_valid_pixels_they_have(tmp_path):
+    """KITTI's best weights are chosen by the mean of its images, as in the authors' code."""
+    root = make_kitti15(tmp_path, size=(20, 40))
+    for number, (columns, motion) in enumerate([(40, 1.0), (10, 9.0)]):
+        truth = np.full((20, 40, 2), np.nan, np.float32)
+        truth[:, :columns] = motion
+        write_truth(root / f"training/flow_occ/{number:06d}_10.png", truth)
+    config = replace(VALIDATED, validation=("kitti15",))
+    validation = Validation.of(config, {"kitti15": root})
+    weights = Trainer(config, CPU).weights()
+    estimator = FlowEstimator(load_model(weights), "cpu", "fp32", "plain")
+    means = []
+    for pair in validation.pairs["kitti15"]:
+        sample = read_sample(pair)
+        flow = estimator(sample.image1, sample.image2).flow
+        means.append(np.linalg.norm(flow - sample.flow, axis=-1)[sample.valid].mean())
+    assert abs(means[0] - means[1]) > 1
+    assert validation.errors(weights, CPU)["kitti15"] == pytest.approx(np.mean(means), rel=1e-6)
 
 
 def test_the_next_stage_starts_from_the_best(validated):

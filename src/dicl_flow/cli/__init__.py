@@ -40,6 +40,7 @@ from . import (
     serve,
     show,
     submit,
+    table2,
     train,
     video,
     warp,
@@ -77,6 +78,7 @@ app.command("export")(export.export)
 app.command("bench")(bench.bench)
 app.command("train")(train.train)
 app.command("reproduce")(reproduce.reproduce)
+app.command("table2")(table2.table2)
 app.command("render")(render.render)
 app.command("eval")(eval.evaluate)
 app.command("submit")(submit.submit)

@@ -31,6 +31,7 @@ METRICS = {
     "over_3px": Metric("3px", 1, "pixels with an error above 3 px, %"),
     "over_5px": Metric("5px", 1, "pixels with an error above 5 px, %"),
     "fl_all": Metric("Fl-all", 1, "pixels with an error above 3 px and above 5 % of the motion, %"),
+    "fl_images": Metric("Fl images", 1, "mean over the pairs of each pair's Fl-all, %"),
     "wauc": Metric("WAUC", 1, "weighted area under the curve of inliers from 0 to 5 px, %"),
     "s0_10": Metric("s0-10", 2, "EPE of pixels that move less than 10 px"),
     "s10_40": Metric("s10-40", 2, "EPE of pixels that move 10 to 40 px"),
@@ -60,7 +61,7 @@ class Score:
     """The metrics of one pair, or of many: `score + score` pools their pixels."""
 
     parts: Mapping[str, tuple[float, int]]
-    """By metric: a sum over pixels (over pairs for epe_images), and their number."""
+    """By metric: a sum over pixels (over pairs for those of images), and their number."""
 
     def __add__(self, other: "Score") -> "Score":
         parts = dict(self.parts)
@@ -106,13 +107,15 @@ def score_flow(estimate: Array, sample: FlowSample) -> Score:
     error = endpoint_error(estimate, sample.flow)[sample.valid]  # (N,)
     vectors = sample.flow[sample.valid].astype(np.float64)
     speed = np.hypot(vectors[:, 0], vectors[:, 1])
+    outliers = 100.0 * ((error > 3) & (error > 0.05 * speed))
     by_pixel = {
         "epe": error,
         "epe_images": error.mean(keepdims=True) if error.size else error,
         "over_1px": 100.0 * (error > 1),
         "over_3px": 100.0 * (error > 3),
         "over_5px": 100.0 * (error > 5),
-        "fl_all": 100.0 * ((error > 3) & (error > 0.05 * speed)),
+        "fl_all": outliers,
+        "fl_images": outliers.mean(keepdims=True) if error.size else error,
         "wauc": _WAUC_GAIN[np.searchsorted(_WAUC_THRESHOLDS, error)],
         "s0_10": error[speed < 10],
         "s10_40": error[(speed >= 10) & (speed < 40)],

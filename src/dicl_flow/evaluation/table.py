@@ -148,7 +148,8 @@ def _published_cells(row: PublishedRow, columns: Sequence[tuple[str, str]]) -> l
     return [row.method + ("" if row.in_paper else _NOT_IN_PAPER), row.training, *cells]
 
 
-def _note(results: Sequence[Result]) -> str:
+def partial_notes(results: Sequence[Result]) -> list[str]:
+    """Say which data sets lack pairs or pixels that the published numbers count."""
     sizes = {result.data: (result.label, len(result.scores)) for result in results}
     partial = [
         f"{label} here has {count} of the {FULL_SIZE[data]} pairs: not comparable."
@@ -160,11 +161,15 @@ def _note(results: Sequence[Result]) -> str:
         for label, masked in {result.label: result.num_masked for result in results}.items()
         if masked
     ]
+    return [*partial, *masked]
+
+
+def _note(results: Sequence[Result]) -> str:
     meaning = (
         "C: FlyingChairs, T: FlyingThings3D, +K/S: and KITTI or Sintel. (…): measured on the "
         f"method's own training data. {_NOT_IN_PAPER}: not in the paper's tables."
     )
-    return " ".join([*partial, *masked, meaning])
+    return " ".join([*partial_notes(results), meaning])
 
 
 def _cell(metric: str, value: float | None, template: str = "{}") -> str:
