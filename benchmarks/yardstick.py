@@ -172,6 +172,18 @@ def summarize(scores: Scores) -> dict[str, dict[str, float]]:
     return {**found, "mean of the sets": overall}
 
 
+def summarize_methods(methods: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Summarize each method, without the sets of which another method has more pairs."""
+    found = {name: summarize(method["scores"]) for name, method in methods.items()}
+    most: dict[str, float] = {}
+    for name, row in (item for rows in found.values() for item in rows.items()):
+        most[name] = max(row["pairs"], most.get(name, 0))
+    return {
+        method: {name: row for name, row in rows.items() if row["pairs"] == most[name]}
+        for method, rows in found.items()
+    }
+
+
 def summarize_set(pairs: Iterable[Mapping[str, list[float]]]) -> dict[str, float]:
     """Summarize the pairs of one set."""
     listed = list(pairs)
@@ -187,7 +199,7 @@ def summarize_set(pairs: Iterable[Mapping[str, list[float]]]) -> dict[str, float
 def markdown(document: Mapping[str, Any]) -> str:
     """Return two tables, a row for each set: errors, and how far the confidence is right."""
     methods = document["methods"]
-    found = {name: summarize(method["scores"]) for name, method in methods.items()}
+    found = summarize_methods(methods)
     errors = dict.fromkeys(methods, "mean / median")
     sure = {name: "over 10 px / AUSE" for name, about in methods.items() if about["calibrated"]}
     tables = [table(found, errors, error_cell)]
@@ -196,7 +208,17 @@ def markdown(document: Mapping[str, Any]) -> str:
     unsure = [name for name, about in methods.items() if not about["calibrated"]]
     if unsure:
         tables.append(f"Without a calibrated confidence: {', '.join(unsure)}.\n")
+    tables.append(f"Measured on: {'; '.join(measured_on(methods))}.\n")
     return "\n".join(tables)
+
+
+def measured_on(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return name, machine, precision and date of each method."""
+    keys = ("device", "precision", "date")
+    return [
+        f"{name}: {', '.join(about[key] for key in keys if key in about)}"
+        for name, about in methods.items()
+    ]
 
 
 def table(
@@ -211,9 +233,11 @@ def table(
     lines = [f"| set | pairs | {' | '.join(f'{n}: {what}' for n, what in headings.items())} |"]
     lines.append("|---" * (len(headings) + 2) + "|")
     for name in rows:
-        pairs = max(int(rows[name]["pairs"]) for rows in chosen.values() if name in rows)
+        pairs = next(int(rows[name]["pairs"]) for rows in chosen.values() if name in rows)
         cells = [cell(rows[name]) if name in rows else "" for rows in chosen.values()]
-        lines.append(f"| {name} | {pairs} | {' | '.join(cells)} |")
+        lines.append(
+            f"| {name} | {pairs} |" + "|".join(f" {c} " if c else " " for c in cells) + "|"
+        )
     return "\n".join(lines) + "\n"
 
 
