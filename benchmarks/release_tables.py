@@ -56,6 +56,18 @@ def errors(found: Mapping[str, Mapping[str, float]], names: tuple[str, ...]) -> 
     return [f"{found[name]['mean']:.2f}" if name in found else "" for name in names]
 
 
+def earlier_label(weights: str, method: str) -> str:
+    """Return the name of a row of `EARLIER`: the first digits of the sha256, and the quality."""
+    return f"weights {weights[:8]}" + (", `--quality best`" if method == "rendered best" else "")
+
+
+def stored_row(read: Read, method: str) -> list[str]:
+    """Return the row of the packaged weights in `EARLIER`, for a quality not measured since."""
+    weights = read(YARDSTICK)["methods"]["rendered"]["weights"]
+    values = read(EARLIER).get(earlier_label(weights, method), [])
+    return ["" if value is None else f"{value:.2f}" for value in values]
+
+
 def yardstick(read: Read) -> str:
     """Both tables of the yardstick."""
     stored = read(YARDSTICK)["methods"]
@@ -66,20 +78,28 @@ def accuracy(read: Read) -> str:
     """The README's table."""
     found = methods(read)
     names = ("KITTI-15 stereo", "stereo 2006", *SHORT)
-    lines = [[NAMES[name], *errors(found[name], names)] for name in found]
-    pairs = [str(int(found["dis"][name]["pairs"])) for name in names]
-    return rows(["", *names], ["pairs", *pairs], *lines) + footnote(read, *NAMES)
+    lines = [["pairs", *(str(int(found["dis"][name]["pairs"])) for name in names)]]
+    note = ""
+    for method, label in NAMES.items():
+        if method in found:
+            lines.append([label, *errors(found[method], names)])
+        elif stored := dict(zip(KNOWN, stored_row(read, method), strict=False)):
+            lines.append([label, *(stored.get(name, "") for name in names)])
+            note = "\n<sub>`best`: see the model card.</sub>\n"
+    return rows(["", *names], *lines) + footnote(read, *NAMES) + note
 
 
 def measured(read: Read) -> str:
     """The packaged weights on the dozen pairs, then earlier ones and other methods."""
-    found = methods(read)
+    found, earlier = methods(read), read(EARLIER)
+    weights = read(YARDSTICK)["methods"]["rendered"]["weights"]
     lines = [["pairs", *(str(int(found["dis"][name]["pairs"])) for name in KNOWN)]]
-    for name in ("rendered", "rendered best"):
-        if name in found:
-            lines.append([f"**{NAMES[name].replace('`rendered`', 'rendered')}**"])
-            lines[-1] += errors(found[name], KNOWN)
-    for name, values in read(EARLIER).items():
+    for method in ("rendered", "rendered best"):
+        cells = errors(found[method], KNOWN) if method in found else stored_row(read, method)
+        if cells:
+            lines.append([f"**{NAMES[method].replace('`rendered`', 'rendered')}**", *cells])
+        earlier.pop(earlier_label(weights, method), None)
+    for name, values in earlier.items():
         lines.append([name, *("" if value is None else f"{value:.2f}" for value in values)])
     return rows(["", *KNOWN], *lines) + footnote(read, "rendered", "rendered best")
 
@@ -229,7 +249,7 @@ def earlier_rows(root: Path, new: Mapping[str, bytes]) -> dict[str, bytes]:
     for name, method in stored.items():
         if name in ("rendered", "rendered best"):
             found = summarize(method["scores"])
-            label = f"weights {method['weights'][:8]}" + (", `--quality best`" * ("best" in name))
+            label = earlier_label(method["weights"], name)
             replaced[label] = [round(found[n]["mean"], 2) if n in found else None for n in KNOWN]
     text = ",\n".join(
         f" {json.dumps(label, ensure_ascii=False)}: {json.dumps(values)}"

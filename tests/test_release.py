@@ -113,6 +113,24 @@ def test_a_table_is_replaced_and_nothing_else():
         release_tables.insert("page", text.replace("<!-- end -->", ""), "one", "new\n")
 
 
+def test_a_quality_that_was_not_measured_keeps_its_row(tree):
+    """A row of the packaged weights that was stored before is shown, once, until it is measured."""
+    document = json.loads((tree / release_tables.YARDSTICK).read_text())
+    methods = document["methods"]
+    methods["rendered"]["weights"] = "0123456789"
+    methods.pop("rendered best", None)
+    rows = {"weights 01234567, `--quality best`": [7.25] * 7, "others": [1.5, None, *[3] * 5]}
+    new = {release_tables.YARDSTICK: document, release_tables.EARLIER: rows}
+    pages = release_tables.fill(tree, {path: json.dumps(new[path]).encode() for path in new})
+    card, readme = (pages[page].decode() for page in ("docs/model-card.md", "README.md"))
+    assert f"| **rendered, `--quality best`** |{' 7.25 |' * 7}\n| others | 1.50 | | 3.00 |" in card
+    assert "0123" not in card
+    assert f"| `rendered`, `--quality best` | | |{' 7.25 |' * 6}\n" in readme
+    methods["rendered best"] = {**methods["rendered"], "quality": "best"}
+    pages = release_tables.fill(tree, {path: json.dumps(new[path]).encode() for path in new})
+    assert "7.25" not in b"".join(pages.values()).decode()
+
+
 def test_a_release_installs_weights_files_and_pages_together(fake, capsys):
     release.run_release(fake, release.choose_steps("all", STEPS))
     assert (fake.root / PACKAGED).read_bytes() == NEW
