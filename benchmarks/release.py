@@ -52,7 +52,7 @@ class Step:
     notes: tuple[str, ...] = ()
     """Files in the step's folder whose numbers a person puts into `pages`."""
     pages: tuple[str, ...] = ()
-    """Pages whose sentences speak of these numbers."""
+    """Pages, or sections of them, whose sentences speak of these numbers."""
     gpu: bool = False
     resumes: bool = False
     """Whether the commands continue what an interrupted run has left."""
@@ -101,7 +101,7 @@ STEPS: dict[str, Step] = {
             "--quality best --device {device} -o yardstick.json",
         ),
         {"benchmarks/results/yardstick.json": "yardstick.json"},
-        pages=("docs/model-card.md", "README.md", "docs/how-to/quality.md"),
+        pages=("docs/model-card.md", "README.md#accuracy", "docs/how-to/quality.md"),
         gpu=True,
         resumes=True,
     ),
@@ -109,7 +109,7 @@ STEPS: dict[str, Step] = {
         ("dicl-flow ablate figures --data rendered=PHOTOS -o . --device {device}",),
         {f"docs/ablations/figures.{kind}": f"figures.{kind}" for kind in ("json", "md", "svg")}
         | {f"docs/ablations/figures/{n}.safetensors": f"{n}.safetensors" for n in FIGURES},
-        pages=("docs/ablations/README.md",),
+        pages=("docs/ablations/README.md#figures-2-and-4",),
         gpu=True,
         resumes=True,
         minutes=40,
@@ -129,13 +129,13 @@ STEPS: dict[str, Step] = {
     "occlusion": Step(
         ("python benchmarks/occlusion.py PHOTOS -n 24 --seed 3003 > occlusion.txt",),
         notes=("occlusion.txt",),
-        pages=("docs/how-to/confidence-and-occlusion.md",),
+        pages=("docs/how-to/confidence-and-occlusion.md#how-occlusion-is-found",),
         gpu=True,
     ),
     "equality": Step(
         (f"python benchmarks/equality.py {{device}} {_PAIRS} > equality.txt",),
         notes=("equality.txt",),
-        pages=("docs/speed.md",),
+        pages=("docs/speed.md#how-equal",),
         gpu=True,
     ),
     "figures-2-4": Step(
@@ -149,7 +149,7 @@ STEPS: dict[str, Step] = {
             "docs/ablations/figures/figure4.png": "figure4/peaks.png",
         },
         notes=("figure4/peaks.json",),
-        pages=("docs/ablations/README.md",),
+        pages=("docs/ablations/README.md#figures-2-and-4",),
         after=("calibrate", "figures"),
     ),
     "analyses": Step(
@@ -169,7 +169,7 @@ STEPS: dict[str, Step] = {
             "--figure shifts.svg -o known-motion.json",
         ),
         {f"docs/reliability/{name}": name for name in ("known-motion.json", "shifts.svg")},
-        pages=("docs/reliability.md",),
+        pages=("docs/reliability.md#known-motion",),
     ),
     "demo": Step(
         ("python benchmarks/page_pictures.py demo",),
@@ -178,7 +178,7 @@ STEPS: dict[str, Step] = {
     "explorer": Step(
         ("python benchmarks/page_pictures.py explorer",),
         {f"docs/{name}": name for name in ("explore.webp", "explore-levels.webp")},
-        pages=("docs/how-to/exploring.md",),
+        pages=("docs/how-to/exploring.md#why-is-this-vector-wrong",),
     ),
 }
 """In the order in which they run; `install` follows. Those without a GPU need about 25 minutes on
@@ -395,14 +395,24 @@ def run_command(
         raise InputError(f"step {name} failed with exit code {code}: {last} (see {log})")
 
 
-def number_sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each line of prose with a number; not tables, code or headings."""
-    code = False
+def number_sentences(text: str, section: str = "") -> Iterator[tuple[int, str]]:
+    """Line and text of each line of prose with a number; not tables, code or headings.
+
+    `section` is the anchor of a heading: only what follows it, up to the next one.
+    """
+    code, here = False, not section
     for number, line in enumerate(text.splitlines(), start=1):
         code ^= line.lstrip().startswith("```")
+        if line.startswith("#") and not code and section:
+            here = anchor(line) == section
         prose = not (code or line.lstrip().startswith(("```", "|", "#", "<", "!")))
-        if prose and re.search(r"\d", re.sub(r"\]\([^)]*\)", "]", line)):
+        if here and prose and re.search(r"\d", re.sub(r"\]\([^)]*\)", "]", line)):
             yield number, line.strip()
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lstrip("# ").lower()).replace(" ", "-")
 
 
 def prose_to_read(root: Path, steps: Mapping[str, Step]) -> str:
@@ -410,8 +420,9 @@ def prose_to_read(root: Path, steps: Mapping[str, Step]) -> str:
     pages = dict.fromkeys(page for step in steps.values() for page in step.pages)
     lines = ["Read these again; the numbers in sentences are not filled in:"]
     for page in pages:
-        found = number_sentences((root / page).read_text())
-        lines += [f"{page}:{number}: {line}" for number, line in found]
+        path, _, section = page.partition("#")
+        found = number_sentences((root / path).read_text(), section)
+        lines += [f"{path}:{number}: {line}" for number, line in found]
     return "\n".join(lines)
 
 

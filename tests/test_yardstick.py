@@ -77,6 +77,7 @@ def test_large_errors_of_confident_pixels(folder):
     assert yardstick.score(pair, flow, None).keys() == set(yardstick.KEPT)
 
 
+@pytest.mark.heavy
 def test_the_command(folder, tiny_weights, tmp_path, monkeypatch, capsys):
     """Two methods are columns; a second run measures nothing again, and other methods stay."""
     output, page = tmp_path / "yardstick.json", tmp_path / "table.md"
