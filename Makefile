@@ -12,7 +12,7 @@ export MALLOC_MMAP_THRESHOLD_ := 33554432
 export MALLOC_TRIM_THRESHOLD_ := 1073741824
 export MALLOC_TOP_PAD_ := 67108864
 
-.PHONY: setup demo lint types docs unit test quick coverage slow campaign wheel bounds audit clean
+.PHONY: setup demo lint types docs unit test quick coverage slow campaign release wheel bounds audit clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -71,6 +71,14 @@ campaign: setup
 	set -e; for name in $(CAMPAIGNS); do \
 	    $(BIN)/python -m campaigns.$$name --seed $(SEED) -o build/campaigns/$$name.json; \
 	done
+
+# New weights, and all that the pages say and show of them; CONTRIBUTING.md has the rest:
+# make release WEIGHTS=my.safetensors PHOTOS=photos DATASETS=pairs STEPS=gpu
+STEPS ?= all
+WORK ?= build/release
+release: setup
+	$(BIN)/python -m benchmarks.release $(if $(WEIGHTS),'$(WEIGHTS)') --steps '$(STEPS)' \
+	    $(if $(PHOTOS),--photos '$(PHOTOS)') $(if $(DATASETS),--datasets '$(DATASETS)') --work '$(WORK)'
 
 # The wheel is built from the sdist, twice: the same commit gives the same bytes, whatever the umask
 # and the times of files. Then it is tried in an empty environment, outside the checkout.

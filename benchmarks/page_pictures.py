@@ -1,0 +1,95 @@
+"""Draw the pictures of the packaged weights that the pages show.
+
+    python benchmarks/page_pictures.py demo          # demo.jpg
+    python benchmarks/page_pictures.py explorer      # explore.webp, explore-levels.webp
+
+The explorer's need Playwright and a browser, Debian's `chromium`.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+import dicl_flow
+from dicl_flow.data import demo_pairs
+from dicl_flow.evaluation import draw_demo
+from dicl_flow.files import Array, write_files
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+EXPLORE = ("-m", "dicl_flow", "explore", "--port", "0", "--no-browser", "--json", "--device", "cpu")
+SHOWN = {
+    "explore.webp": ("#pair=1&layer=overlay&pixel=145,142", (1280, 720)),
+    "explore-levels.webp": ("#pair=1&panel=levels", (1280, 900)),
+}
+"""By file: what the page shows, and the size of the window."""
+LEVEL = 5  # of the thumbnails: stride 16, after the context net
+
+
+def draw_demo_picture() -> None:
+    """The sheet of the film's frames."""
+    pair = demo_pairs()[0]
+    write(Path("demo.jpg"), draw_demo(pair, dicl_flow.load(device="cpu")(pair.image1, pair.image2)))
+
+
+def write(path: Path, image: Array) -> None:
+    """Write an (H, W, 3) picture, small enough for a page."""
+    quality = {".jpg": (cv2.IMWRITE_JPEG_QUALITY, 88), ".webp": (cv2.IMWRITE_WEBP_QUALITY, 85)}
+    write_files({path: bytes(cv2.imencode(path.suffix, image[..., ::-1], quality[path.suffix])[1])})
+
+
+@contextmanager
+def explorer() -> Iterator[str]:
+    """Start `dicl-flow explore` on the demo; yield the address of its page."""
+    with subprocess.Popen([sys.executable, *EXPLORE], stdout=subprocess.PIPE, text=True) as command:
+        try:
+            yield json.loads(command.stdout.readline())["address"]
+        finally:
+            command.terminate()
+
+
+def draw_explorer_pictures() -> None:
+    """Screenshots of the page."""
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        sys.exit("error: no browser; install Debian's package chromium")
+    with sync_playwright() as driver, explorer() as address:
+        browser = driver.chromium.launch(executable_path=path)
+        for name, (state, (width, height)) in SHOWN.items():
+            page = browser.new_page(
+                viewport={"width": width, "height": height}, color_scheme="dark"
+            )
+            page.set_default_timeout(120_000)
+            page.goto(f"{address}{state}")
+            show(page, name)
+            data = np.frombuffer(page.screenshot(), np.uint8)
+            write(Path(name), cv2.imdecode(data, cv2.IMREAD_COLOR)[..., ::-1])
+            page.close()
+        browser.close()
+
+
+def show(page: Any, name: str) -> None:
+    """Wait for the flow, then for what the picture is about."""
+    page.locator("#maximum:not([placeholder=auto])").wait_for()
+    if "levels" in name:
+        page.locator("#panel-levels button").nth(LEVEL).click()
+    else:
+        page.locator("#panel-pixel figure canvas").first.wait_for()
+    page.wait_for_load_state("networkidle")
+
+
+DRAW = {"demo": draw_demo_picture, "explorer": draw_explorer_pictures}
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in DRAW:
+        sys.exit(f"error: expected one of {', '.join(DRAW)}")
+    DRAW[sys.argv[1]]()
