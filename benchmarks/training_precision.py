@@ -8,8 +8,8 @@ fresh network with the same seed and batch. The time is the median of `--steps` 
 `--seconds`; the memory is the most that torch allocated and reserved, cuDNN's search and the
 recording of the step included. Progress goes to stderr, the JSON to `-o` or stdout.
 
-`--rehearse` runs everything on the CPU with a tiny network and tiny frames (bf16 only if the CPU has
-it, or if asked for); its numbers mean nothing.
+`--rehearse` runs everything on the CPU with a tiny network and tiny frames (bf16 only if the CPU
+has it, or if asked for); its numbers mean nothing.
 """
 
 import argparse

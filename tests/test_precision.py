@@ -105,5 +105,7 @@ def test_the_published_stages_train_in_true_float32():
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(InputError, match="unknown optimizer.precision 'tf23'; did you mean 'tf32'"):
+    with pytest.raises(
+        InputError, match=r"unknown optimizer\.precision 'tf23'; did you mean 'tf32'"
+    ):
         OptimizerConfig(precision="tf23")

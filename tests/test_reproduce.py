@@ -114,7 +114,7 @@ def plan(run, *words):
 
 
 def test_reproduce_and_ablate_have_the_same_stages(run, tmp_path, monkeypatch):
-    """Name, steps, batch, pairs, data, start and optimizer, for every metric and the paper's own."""
+    """Name, steps, batch, pairs, data, start and optimizer, for every metric of table 3."""
     monkeypatch.setattr(pace, "measure_pace", lambda *_: pace.Pace(1.0, 0.0))
     places = {"chairs": make_chairs(tmp_path / "c", (8, 8)), "things-clean": tmp_path / "t"}
     make_things(tmp_path / "t", (8, 8))

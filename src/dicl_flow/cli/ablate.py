@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..training.pace import Pace
 
 PROTOCOLS = ("rendered", "paper")
+_STOPPED = "stopped; the same command resumes it"
 
 
 def ablate(
@@ -248,7 +249,8 @@ def _train_stages(
         stages = [s for s in VariantFolder(output, variant).stages() if not s.finished]
         signal = train_chain(stages, roots, processes, tell, quiet=silent)
         if signal is not None:
-            _stop(signal)
+            tell(_STOPPED)
+            raise typer.Exit(128 + signal)
         if processes.is_first:
             conclude_stages(variant, output, processes.device)
 
@@ -279,13 +281,8 @@ def _train(
             typer.echo(f"{variant.name}, seed {variant.config.seed}: {variant.folder}", err=True)
         outcome = laboratory.train(variant)
         if not outcome.finished:
-            _stop(outcome.signal or 0)
-
-
-def _stop(signal: int) -> NoReturn:
-    """End the command with the code of a signal."""
-    typer.echo("stopped; the same command resumes it", err=True)
-    raise typer.Exit(128 + signal)
+            typer.echo(_STOPPED, err=True)
+            raise typer.Exit(128 + (outcome.signal or 0))
 
 
 def _evaluate(
