@@ -53,7 +53,8 @@ HOST_RECORDS: Mapping[str, HostRecord] = {
         (*(LevelConfig(s, 4) for s in (64, 32, 16, 8)), LevelConfig(4, 4, _WIDE_CONTEXT)),
         LossConfig((0.32, 0.08, 0.02, 0.01, 0.005), (), "multi-scale"),
         learning_rate=1e-4,  # Sun et al. 2018, section 4
-        learning_rate_with_dicl=5e-5,  # about half of it is needed to stay stable
+        # half, to stay stable: an author, from memory, in jytime/DICL-Flow, issue 5
+        learning_rate_with_dicl=5e-5,
     ),
     "vcn": HostRecord(
         tuple(LevelConfig(s, 4, _WIDE_CONTEXT) for s in (64, 32, 16, 8, 4)),

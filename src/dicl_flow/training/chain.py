@@ -71,7 +71,7 @@ class Stage:
 
 
 def read_stages(names: Sequence[str], changes: Sequence[str]) -> tuple[TrainConfig, ...]:
-    """Read published stages; one that would start from a stage not among them starts anew.
+    """Read published stages; one whose earlier stage is not among them starts from random weights.
 
     A change is `key=value` for all stages, or `STAGE:key=value` for one.
     """
