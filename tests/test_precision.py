@@ -24,7 +24,7 @@ def flags():
 
 
 def quick(precision):
-    return replace(QUICK, optimizer=OptimizerConfig(precision=precision))
+    return replace(QUICK, steps=1, log_every=1, optimizer=OptimizerConfig(precision=precision))
 
 
 @pytest.fixture(params=[True, False], ids=["TF32 on before", "TF32 off before"])

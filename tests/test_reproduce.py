@@ -10,6 +10,7 @@ import pytest
 from children import TESTS, run_forked_child
 from conftest import TINY_LEVEL
 from fake_trees import make_chairs, make_kitti15, make_sintel, make_things, make_things_full
+from signal_child import signal_after
 
 from dicl_flow.errors import InputError
 from dicl_flow.lab.variants import STUDIES, paper_variants
@@ -74,6 +75,16 @@ def test_the_whole_chain_killed_and_resumed(data, run, tmp_path, monkeypatch):
     assert code == 0
     assert all(stage["finished"] for stage in json.loads(printed)["stages"])
     assert (whole / "kitti" / "last.ckpt").stat().st_mtime_ns == before
+
+
+@pytest.mark.heavy
+def test_a_signal_at_the_end_of_a_stage_ends_the_chain(data, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(pace, "measure_pace", lambda *_: pace.Pace(1.0, 1.0))
+    signal_after("SIGINT", 2, "dicl_flow.training.run_folder:RunFolder.save", monkeypatch.setattr)
+    words = ["reproduce", "chairs", *data, *CHANGES, "--quiet", "-o", tmp_path]
+    assert run(*words)[0] == 128 + signal.SIGINT
+    assert (tmp_path / "chairs-0" / "finished.json").is_file()
+    assert not (tmp_path / "chairs-1").exists()
 
 
 def test_a_dry_run_tells_the_plan_and_what_is_missing(data, run, tmp_path, monkeypatch):
