@@ -293,6 +293,8 @@ def test_a_dry_run_of_the_paper_s_protocol(paper, run, tmp_path, monkeypatch):
         (["--set", "chair-1:steps=2"], "unknown stage 'chair-1'; did you mean 'chairs-1'?"),
         (["--variant", "DICLE"], "unknown variant 'DICLE'; did you mean 'DICL'?"),
         (["--start-from", "beast"], "unknown start_from 'beast'; did you mean 'best'?"),
+        (["--variant", "mlp"], "unknown variant 'mlp'; did you mean 'MLP'?"),
+        (["--set", "things:model.matcher=dot"], "leave out --set things:model.matcher=dot"),
         (["--pairs", 2], "leave out --pairs"),
         (["--protocol", "rendered", "--dry-run"], "--dry-run is for the stages of the paper"),
     ],

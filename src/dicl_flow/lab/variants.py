@@ -112,6 +112,7 @@ def recipe_variants(
     `pairs` replaces the number of training pairs. Recipes that freeze parts start from the
     packaged weights if no others are given. `names` chooses variants; none: all.
     """
+    _check_changes(changes)
 
     def read(settings: list[str]) -> tuple[TrainConfig, ...]:
         name = recipe or ("figures" if study == "figures" else "ablation")
@@ -130,6 +131,7 @@ def paper_variants(
     """
     if study not in PAPER_STAGES:
         raise unknown_name("study of the paper", study, PAPER_STAGES)
+    _check_changes(changes)
 
     def read(settings: list[str]) -> tuple[TrainConfig, ...]:
         # the projection is added by the stage that adds it, unless the variant has none
@@ -159,6 +161,14 @@ def _variants(
         for name, settings in known.items()
         if name in names or not names
     ]
+
+
+def _check_changes(changes: Iterable[str]) -> None:
+    """Refuse changes of what the variants differ in."""
+    for change in changes:
+        key = change.partition("=")[0].rpartition(":")[2]
+        if key in ("model.host", "model.matcher", "model.projection"):
+            raise InputError(f"variants differ in {key}; leave out `changes=['{change}']`")
 
 
 def _as_changes(settings: Settings) -> list[str]:
