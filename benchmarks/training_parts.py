@@ -42,7 +42,7 @@ class Bench:
         self.valid = torch.ones_like(self.truth[:, 0], dtype=torch.bool)
         count = len(model.config.levels)
         self.weights = LossConfig(refined=(1.0,) * count, matched=(0.8,) * count)
-        settings = OptimizerConfig(kind="adamw", weight_decay=1e-4)
+        settings = OptimizerConfig("adamw", learning_rate=1e-3, weight_decay=1e-4)
         self.optimizer = build_optimizer(model, settings)
 
     def random(self, channels: int, stride: int) -> Tensor:

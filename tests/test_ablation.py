@@ -10,6 +10,7 @@ from shutil import rmtree
 import pytest
 import torch
 from children import TESTS, run_forked_child
+from conftest import TINY_LEVEL
 from fake_trees import make_chairs, make_kitti15, make_sintel, make_things
 from signal_child import signal_after
 from small_study import RECIPE
@@ -19,12 +20,13 @@ from dicl_flow.data import list_pairs, read_frames
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import load
 from dicl_flow.evaluation import PUBLISHED_ABLATIONS, score_pair
-from dicl_flow.lab import ablation, ablation_report, variants
+from dicl_flow.lab import ablation, ablation_report
 from dicl_flow.lab.study_scenes import keep_to, split_photos
-from dicl_flow.lab.variants import STUDIES, list_variants, paper_variants
+from dicl_flow.lab.variants import STUDIES, paper_variants, recipe_variants
 from dicl_flow.models import build
 from dicl_flow.ops import size_in_multiples
-from dicl_flow.training import SceneSource, read_recipe
+from dicl_flow.training import SceneSource, pace, read_recipe
+from dicl_flow.training.chain import TARGETS
 from dicl_flow.weights import (
     Weights,
     encode_weights,
@@ -71,7 +73,7 @@ def test_a_training_shorter_than_its_log_is_finished_all_the_same(command, run, 
 def test_variants_differ_in_the_model_alone():
     base = read_recipe("ablation", [])
     for study in STUDIES:
-        variants = list_variants(study, base, [0, 1])
+        variants = recipe_variants(study, "ablation", [], [0, 1])
         assert len({variant.folder for variant in variants}) == len(variants)
         feeds = {(v.config.model.pad_multiple, v.config.model.max_pixels) for v in variants}
         for size in ((436, 1024), (375, 1242), (384, 512), (100, 100)):  # fed as in training
@@ -79,10 +81,10 @@ def test_variants_differ_in_the_model_alone():
         for variant in variants:
             for key in ("steps", "batch", "data", "augment", "render", "optimizer", "schedule"):
                 assert getattr(variant.config, key) == getattr(base, key)
-    metrics = {v.name: v for v in list_variants("metrics", base, [0])}
-    assert {v.config.model.matcher for v in metrics.values()} == set(MATCHERS)
+    metrics = {v.name: v for v in recipe_variants("metrics", "ablation", [], [0])}
+    assert {v.config.model.matcher or "dicl" for v in metrics.values()} == set(MATCHERS)
     assert not any(variant.config.model.projection for variant in metrics.values())
-    projection = {v.name: v for v in list_variants("projection", base, [0])}
+    projection = {v.name: v for v in recipe_variants("projection", "ablation", [], [0])}
     assert projection["DICL without DAP"].folder == metrics["DICL"].folder  # trained once
     assert projection["DICL"].folder != metrics["DICL"].folder
 
@@ -90,8 +92,8 @@ def test_variants_differ_in_the_model_alone():
 def test_a_recipe_that_starts_from_weights_is_refused():
     for name, change in (("chairs-1", "start="), ("finetune", "needs_weights=false")):
         with pytest.raises(InputError, match="start from trained weights"):
-            list_variants("metrics", read_recipe(name, []), [0])
-        assert list_variants("metrics", read_recipe(name, [change]), [0])
+            recipe_variants("metrics", name, [], [0])
+        assert recipe_variants("metrics", name, [change], [0])
 
 
 def test_every_variant_has_its_row_in_the_paper():
@@ -101,12 +103,10 @@ def test_every_variant_has_its_row_in_the_paper():
 
 
 def test_the_folder_name_knows_what_matters():
-    base = read_recipe("ablation", [])
-    (name,) = {v.folder for v in list_variants("projection", base, [0])[:1]}
-
     def changed(*changes):
-        return list_variants("projection", read_recipe("ablation", list(changes)), [0])[0].folder
+        return recipe_variants("projection", "ablation", list(changes), [0])[0].folder
 
+    name = changed()
     assert changed("workers=9", "log_every=7", "name=x") == name
     assert changed("steps=7") != name
     assert changed("render.motion=1.0") != name
@@ -204,48 +204,108 @@ def test_the_stages_of_the_paper():
     without, with_dap = paper_variants("projection", [], [0])
     assert [stage.model.projection for stage in with_dap.stages] == [False, False, True, True]
     assert without.folder == metrics[4].folder  # trained once
-    for variant in paper_variants("hosts", [], [0]):
+    hosts = paper_variants("hosts", [], [0])
+    for variant in hosts:
         assert [stage.start for stage in variant.stages] == ["", "chairs-1"]
         assert {stage.model.host for stage in variant.stages} <= {"pwcnet", "vcn"}
+    rates = [{stage.optimizer.learning_rate for stage in variant.stages} for variant in hosts]
+    assert rates == [{1e-4}, {5e-5}, {1e-3}, {1e-3}]
+    given = paper_variants("hosts", ["optimizer.learning_rate=1e-3"], [0], ["PWC-Net"])
+    assert [stage.optimizer.learning_rate for (v,) in [given] for stage in v.stages] == [1e-3] * 2
     with pytest.raises(InputError, match="unknown study of the paper 'figures'"):
         paper_variants("figures", [], [0])
 
 
-def test_the_paper_s_protocol_end_to_end(run, tmp_path, monkeypatch):
+PAPER = [
+    *("steps=3", "batch=2", "workers=0", "save_every=2", "validate_every=2", "picture_every=0"),
+    *(TINY_LEVEL, "augment.crop=[16,32]", "loss.matched=[0.8]"),
+    *(f"{stage}:loss.refined=[1.0]" for stage in ("chairs-1", "chairs-2", "things")),
+]
+
+
+@pytest.fixture
+def paper(tmp_path):
+    """The words of a study in the paper's stages that a test can afford, and those of its data."""
+    makers = {"chairs": make_chairs, "things-clean": make_things}
+    makers |= {"sintel-clean": make_sintel, "kitti15": make_kitti15}
+    data = [f"--data={n}={make(tmp_path / n, size=(20, 40))}" for n, make in makers.items()]
+    changes = [word for change in PAPER for word in ("--set", change)]
+    study = ["ablate", "metrics", "--protocol", "paper", "--variant", "cosine", "--device", "cpu"]
+    return [*study, *changes, "-q", "-o", tmp_path / "out"], data
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_paper_s_protocol_end_to_end(paper, run, tmp_path, monkeypatch):
     """Stage by stage on Chairs and Things; Chairs is scored before Things, the rest after it."""
-    stages = []
-    for name, data in (("first", "chairs"), ("second", "things-clean")):
-        stages.append(tmp_path / f"{name}.toml")
-        text = RECIPE.replace('"rendered"', f'"{data}"').replace('"tiny"', f'"{name}"')
-        stages[-1].write_text(text.replace("steps = 1", "steps = 3\nworkers = 0"))
-    monkeypatch.setitem(variants.PAPER_STAGES, "projection", [*map(str, stages)])
-    monkeypatch.setitem(STUDIES, "projection", {"DICL": STUDIES["projection"]["DICL"]})
-    roots = {"chairs": make_chairs, "things-clean": make_things}
-    scored = {"sintel-clean": make_sintel, "kitti15": make_kitti15}
-    data = [f"--data={name}={make(tmp_path / name)}" for name, make in {**roots, **scored}.items()]
-    out = tmp_path / "out"
-    command = ["ablate", "projection", "--protocol", "paper", "-o", out, "--device", "cpu", "-q"]
+    (command, data), out = paper, tmp_path / "out"
     code, _, err = run(*command, data[0], *data[2:])
     assert code == 2
-    assert "the recipe needs 'things-clean'" in err
+    assert "things-clean:val: the recipe needs 'things-clean:val'" in err
+    assert not out.exists()
     with monkeypatch.context() as patch:  # in the second stage
         signal_after("SIGINT", 3, "dicl_flow.training.run_folder:RunFolder.save", patch.setattr)
         assert run(*command, *data)[0] == 128 + signal.SIGINT
     assert run(*command, *data)[0] == 0
     (pair,) = list_pairs("chairs:val", tmp_path / "chairs", needs_truth=True)
     ((name, result),) = results(out).items()
-    assert set(result["scores"]) == {"chairs:val", *scored}
-    assert result["trained_pairs"] == 12
+    assert set(result["scores"]) == {"chairs:val", "sintel-clean", "kitti15"}
+    assert result["trained_pairs"] == 24
     origin = read_weights(out / name / "weights.safetensors").about["started_from"]
-    assert origin.startswith("first/weights.safetensors")
-    first = load(out / name / "first" / "weights.safetensors", "cpu", "fp32")
-    epe = score_pair(pair, first(*read_frames(pair)).flow).values["epe"]
+    assert origin.startswith("chairs-2/best.safetensors")
+    best = halve(read_weights(out / name / "things" / "best.safetensors")).tensors
+    scored = read_weights(out / name / "weights.safetensors").tensors
+    assert all(torch.equal(tensor, best[key]) for key, tensor in scored.items())
+    chairs = load(out / name / "chairs-2" / "best.safetensors", "cpu", "fp32")
+    epe = score_pair(pair, chairs(*read_frames(pair)).flow).values["epe"]
     assert result["scores"]["chairs:val"]["metrics"]["epe"] == pytest.approx(epe)
     assert not [*(out / name).glob("*/last.ckpt")]
-    assert {path.suffix for path in out.glob("projection.*")} == {".md", ".json"}
-    code, _, err = run(*command, "--pairs", 2)
-    assert code == 2
-    assert "leave out --pairs" in err
+    assert {path.suffix for path in out.glob("metrics.*")} == {".md", ".json"}
+
+
+def test_stages_may_start_from_the_last_weights(paper, run, tmp_path):
+    command, data = paper
+    only = ["--set", "steps=2", "--start-from", "last"]
+    assert run(*command, *data[:2], *only)[0] == 0
+    ((name, _),) = results(tmp_path / "out").items()
+    for stage, before in (("chairs-1", "chairs-0"), ("things", "chairs-2")):
+        about = read_weights(tmp_path / "out" / name / stage / "best.safetensors").about
+        assert about["started_from"].startswith(f"{before}/weights.safetensors")
+
+
+def test_a_dry_run_of_the_paper_s_protocol(paper, run, tmp_path, monkeypatch):
+    """One plan per variant and seed; a stage that differs in its seed alone is measured once."""
+    command, data = paper
+    measured = []
+    take = lambda config, *_: measured.append(config.name) or pace.Pace(20.0, 0.0)  # noqa: E731
+    monkeypatch.setattr(pace, "measure_pace", take)
+    command.remove("-q")
+    code, printed, _ = run(*command, *data, "--seeds", 2, "--dry-run")
+    assert code == 0
+    assert printed.count("things    3 steps of 2 pairs, 6 pairs in all, 1.0 min") == 2
+    assert "all variants: 8.0 min, estimated" in printed
+    assert measured == [*TARGETS["things"]]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "chair-1:steps=2"], "unknown stage 'chair-1'; did you mean 'chairs-1'?"),
+        (["--variant", "DICLE"], "unknown variant 'DICLE'; did you mean 'DICL'?"),
+        (["--start-from", "beast"], "unknown start_from 'beast'; did you mean 'best'?"),
+        (["--variant", "mlp"], "unknown variant 'mlp'; did you mean 'MLP'?"),
+        (["--set", "things:model.matcher=dot"], "leave out --set things:model.matcher=dot"),
+        (["--pairs", 2], "leave out --pairs"),
+        (["--protocol", "rendered", "--dry-run"], "--dry-run is for the stages of the paper"),
+    ],
+)
+def test_wrong_words_of_the_paper_s_protocol(run, tmp_path, words, message):
+    command = ["ablate", "metrics", "--protocol", "paper", "-o", tmp_path / "out", *words]
+    code, out, err = run(*command)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_variants_that_share_a_frozen_feature_net(command, run, tmp_path, monkeypatch):

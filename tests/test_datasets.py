@@ -232,7 +232,7 @@ def test_things_leaves_out_the_hard_flows_of_the_authors(tmp_path):
         set(names(list_pairs(name, tmp_path))) for name in ("things-clean", "things-clean:authors")
     )
     assert listed - kept == {"left/into_future/0004117", "right/into_future/0002890"}
-    with pytest.raises(InputError, match="numbered as in the subset"):
+    with pytest.raises(InputError, match="download FlyingThings3D_subset"):
         list_pairs("things-clean:authors", fake_trees.make_things_full(tmp_path / "full"))
 
 

@@ -1,5 +1,6 @@
 """Two processes on the CPU (gloo) are one process with the double batch."""
 
+import json
 import socket
 
 import pytest
@@ -65,6 +66,31 @@ def test_torchrun_as_a_user_types_it(tmp_path):
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("finished: step 1") == 1
     assert read_weights(tmp_path / "run" / "weights.safetensors").about["pairs"] == "4"
+
+
+@pytest.mark.slow
+def test_an_ablation_in_the_paper_s_stages_with_torchrun(tmp_path):
+    """Two processes: each stage follows the one before; the first alone writes and prints."""
+    make_chairs(tmp_path / "chairs", size=(60, 70))
+    changes = ["steps=2", "batch=4", "workers=0", "augment.crop=[64,64]", "validate_every=1"]
+    changes += ["model.levels=[{ stride = 4, radius = 1, context = [[8, 1]] }]"]
+    changes += ["loss.refined=[1.0]", "picture_every=0"]
+    process = run_child(
+        *("-m", "torch.distributed.run", "--nproc-per-node", "2"),
+        *("--standalone", "-m", "dicl_flow", "ablate", "hosts", "--protocol", "paper"),
+        *("--variant", "PWC-Net", "--variant", "PWC-Net + DICL", "--json"),
+        *("--data", f"chairs={tmp_path / 'chairs'}", "-o", str(tmp_path / "out")),
+        *("--device", "cpu", *(word for change in changes for word in ("--set", change))),
+    )
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)  # once
+    assert list(document["variants"]) == ["PWC-Net", "PWC-Net + DICL"]
+    for runs in document["variants"].values():
+        assert runs[0]["scores"]["chairs:val"]["num_pairs"] == 1
+    for weights in (tmp_path / "out").glob("*/weights.safetensors"):
+        about = read_weights(weights).about
+        assert about["pairs"] in ("4", "8")  # the best of two steps of 4
+        assert about["started_from"].startswith("chairs-1/best.safetensors")
 
 
 def test_a_batch_that_cannot_be_shared_is_refused():

@@ -104,6 +104,10 @@ SMALLER = [
     (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
     (r"^(python benchmarks/quality\.py .*?)--size \S+ -n \d+(.*)$", r"\1-n 1 --size 32x32\2"),
     (r"^(python benchmarks/quality\.py .*)$", r"\1 --repeats 1 -w tiny.safetensors"),
+    (
+        r"^(python benchmarks/training_precision\.py.*)$",
+        r"\1 --rehearse --precision fp32 --steps 2",
+    ),
     (r"\$SLURM_ARRAY_TASK_ID/\d+", "1/1"),
     *([] if find_spec("pyarrow") else [(r"^(dicl-flow bulk .*?)\.parquet", r"\1.csv")]),
     # an ellipsis stands for the reader's folder

@@ -200,10 +200,19 @@ def test_a_given_value_is_kept_also_where_it_is_the_default_of_another_host():
 
 def test_a_change_of_host_changes_its_defaults_and_nothing_else():
     for host, other in permutations(HOSTS, 2):
-        assert of_host(host).with_host(other) == of_host(other)
-    train = of_host("dicl", LossConfig((1, 1), (0, 1)), levels=SMALL.levels)
-    moved = train.with_host("vcn")
-    assert (moved.model.levels, moved.loss) == (SMALL.levels, train.loss)
+        assert ModelConfig(host=host).with_host(other) == ModelConfig(host=other)
+    assert SMALL.with_host("vcn").levels == SMALL.levels
+
+
+def test_a_stage_has_the_learning_rate_of_its_host_unless_one_is_set():
+    def rate(host, *changes, recipe="chairs-1"):
+        return read_recipe(recipe, [f"model.host={host}", *changes]).optimizer.learning_rate
+
+    assert [rate(host) for host in ("dicl", "pwcnet", "vcn")] == [1e-3, 1e-4, 1e-3]
+    assert rate("pwcnet", "model.matcher=dicl") == 5e-5
+    assert rate("vcn", "model.matcher=dicl") == 1e-3
+    assert rate("pwcnet", "optimizer.learning_rate=1e-3") == 1e-3  # also if it is DICL's own
+    assert rate("pwcnet", recipe="ablation") == rate("dicl", recipe="ablation") == 8e-4
 
 
 def test_pad_multiples():

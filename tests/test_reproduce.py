@@ -1,15 +1,20 @@
 """`dicl-flow reproduce`: the stages of the paper as one chain, on fake data in their layouts."""
 
 import json
+import re
+import shlex
 import signal
+from pathlib import Path
 
 import pytest
 from children import TESTS, run_forked_child
 from conftest import TINY_LEVEL
-from fake_trees import make_chairs, make_kitti15, make_sintel, make_things
+from fake_trees import make_chairs, make_kitti15, make_sintel, make_things, make_things_full
+from signal_child import signal_after
 
 from dicl_flow.errors import InputError
-from dicl_flow.training import pace
+from dicl_flow.lab.variants import STUDIES, paper_variants
+from dicl_flow.training import pace, read_recipe
 from dicl_flow.training.chain import TARGETS, plan_chain
 from dicl_flow.weights import read_weights
 
@@ -72,6 +77,16 @@ def test_the_whole_chain_killed_and_resumed(data, run, tmp_path, monkeypatch):
     assert (whole / "kitti" / "last.ckpt").stat().st_mtime_ns == before
 
 
+@pytest.mark.heavy
+def test_a_signal_at_the_end_of_a_stage_ends_the_chain(data, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(pace, "measure_pace", lambda *_: pace.Pace(1.0, 1.0))
+    signal_after("SIGINT", 2, "dicl_flow.training.run_folder:RunFolder.save", monkeypatch.setattr)
+    words = ["reproduce", "chairs", *data, *CHANGES, "--quiet", "-o", tmp_path]
+    assert run(*words)[0] == 128 + signal.SIGINT
+    assert (tmp_path / "chairs-0" / "finished.json").is_file()
+    assert not (tmp_path / "chairs-1").exists()
+
+
 def test_a_dry_run_tells_the_plan_and_what_is_missing(data, run, tmp_path, monkeypatch):
     monkeypatch.setattr(pace, "measure_pace", lambda *_: pace.Pace(step=20.0, validation=0.0))
     words = ["reproduce", "things", *data[:2], *CHANGES, "--dry-run", "-o", tmp_path / "out"]
@@ -101,6 +116,83 @@ def test_the_stages_are_those_of_the_paper(tmp_path):
     bare = plan_chain("kitti", tmp_path, [], without_projection=True)
     assert not any(stage.config.model.projection for stage in bare)
     assert sum(stage.config.steps for stage in bare) == 430_000
+
+
+def plan(run, *words):
+    code, printed, err = run(*words, "--dry-run", "--json", "--quiet")
+    assert (code, err) == (0, "")
+    return json.loads(printed)
+
+
+def test_reproduce_and_ablate_have_the_same_stages(run, tmp_path, monkeypatch):
+    """Name, steps, batch, pairs, data, start and optimizer, for every metric of table 3."""
+    monkeypatch.setattr(pace, "measure_pace", lambda *_: pace.Pace(1.0, 0.0))
+    places = {"chairs": make_chairs(tmp_path / "c", (8, 8)), "things-clean": tmp_path / "t"}
+    make_things(tmp_path / "t", (8, 8))
+    data = [f"--data={name}={place}" for name, place in places.items()]
+    output = ["-o", tmp_path / "out", "--device", "cpu"]
+    whole = plan(run, "reproduce", "all", *data, *output)["stages"]
+    study = plan(run, "ablate", "metrics", "--protocol", "paper", *data, *output)
+    assert [entry["variant"] for entry in study["variants"]] == list(STUDIES["metrics"])
+    for entry in study["variants"]:
+        assert entry["stages"] == whole[:4]
+    things = study["variants"][-1]["stages"][3]
+    assert [need["name"] for need in things["data"]] == ["things-clean:authors", "things-clean:val"]
+    assert (things["start"], things["start_from"]) == ("chairs-2", "best")
+    assert (things["steps"], things["batch"], things["pairs"]) == (220_000, 16, 3_520_000)
+    assert things["optimizer"]["precision"] == "fp32"
+    assert study["seconds"] == 5 * (150_000 + 220_000)
+
+
+@pytest.mark.parametrize("changes", [[], ["seed=3", "things:steps=7", "start_from=last"]])
+def test_the_metric_dicl_is_the_network_without_dap(tmp_path, changes):
+    bare = plan_chain("things", tmp_path, changes, without_projection=True)
+    (variant,) = paper_variants("metrics", changes, [3 if changes else 0], ["DICL"])
+    assert tuple(stage.config for stage in bare) == variant.stages
+    (variant,) = paper_variants("projection", changes, [3 if changes else 0], ["DICL"])
+    assert tuple(s.config for s in plan_chain("things", tmp_path, changes)) == variant.stages
+
+
+def test_train_has_the_stages_of_the_chain(tmp_path):
+    for stage in plan_chain("all", tmp_path, []):
+        assert stage.config == read_recipe(stage.config.name, [])
+
+
+PAGE = Path(__file__).parents[1] / "docs/reproducing.md"
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="without docs/")
+@pytest.mark.parametrize("full", [False, True])
+def test_the_page_s_command_on_both_layouts_of_things(run, tmp_path, monkeypatch, full):
+    monkeypatch.setattr(pace, "measure_pace", lambda *_: pace.Pace(1.0, 0.0))
+    command = re.search(r"^dicl-flow (reproduce all .*?[^\\])$", PAGE.read_text(), re.M | re.S)[1]
+    words = shlex.split(command.replace("\\\n", " "))
+    places = dict(word.split("=") for word in words if "=" in word)
+    makers = {"chairs": make_chairs, "sintel-clean": make_sintel, "kitti15": make_kitti15}
+    makers["things-clean"] = make_things_full if full else make_things
+    monkeypatch.chdir(tmp_path)
+    for name, make in makers.items():
+        make(tmp_path / places[name], size=(8, 8))
+    stages = plan(run, *words, "--device", "cpu")["stages"]
+    problems = [need["problem"] for stage in stages for need in stage["data"] if need["problem"]]
+    if full:
+        (problem,) = problems
+        assert "download FlyingThings3D_subset" in problem
+        code, _, err = run(*words, "--device", "cpu")
+        assert code == 2
+        assert "FlyingThings3D_subset ('DispNet/FlowNet2.0 dataset subsets'" in err
+        assert err.count("\n") == 1
+        all_flows = ["--set", 'things:data=[{name="things-clean"}]']
+        stages = plan(run, *words, *all_flows, "--device", "cpu")["stages"]
+        problems = [need["problem"] for s in stages for need in s["data"] if need["problem"]]
+    assert not problems
+
+
+def test_a_wrong_stage_is_one_sentence(run, tmp_path):
+    code, out, err = run("reproduce", "all", "--set", "thing:steps=7", "-o", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert "unknown stage 'thing'; did you mean 'things'?" in err
+    assert err.count("\n") == 1
 
 
 def test_changes_are_for_all_stages_or_for_one(tmp_path):

@@ -154,7 +154,7 @@ def test_schedules():
 
 def test_decay_spares_norms_biases_and_the_projection():
     model = build(SMALL)
-    optimizer = build_optimizer(model, OptimizerConfig(kind="adamw", weight_decay=0.1))
+    optimizer = build_optimizer(model, OptimizerConfig("adamw", 1e-3, weight_decay=0.1))
     decayed = {id(p) for p in optimizer.param_groups[0]["params"]}
     names = [name for name, p in model.named_parameters() if id(p) in decayed]
     assert all(name.endswith("weight") and ".bn." not in name for name in names)

@@ -32,8 +32,9 @@ class SlowWarning(UserWarning):
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Return the error for a mistyped name, with the nearest one that exists."""
     names = list(known)
-    nearest = get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    nearest = get_close_matches(str(name).lower(), by_lower, n=1)
+    hint = f"did you mean {by_lower[nearest[0]]!r}? " if nearest else ""
     return InputError(f"unknown {kind} {name!r}; {hint}known: {', '.join(names) or 'none'}")
 
 

@@ -53,6 +53,12 @@ Data = Annotated[
     list[str] | None,
     typer.Option("--data", "-d", metavar="NAME=PATH", help="Folder of a data set; repeatable."),
 ]
+StartFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--start-from", metavar="best|last", help="Weights a stage takes over; default: best."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")]
 Backend = Annotated[str, typer.Option(help="auto (fast where it exists), fast or plain.")]

@@ -30,6 +30,7 @@ def reproduce(
     without_projection: Annotated[
         bool, typer.Option("--without-projection", help='The paper\'s "Ours w/o DAP".')
     ] = False,
+    start_from: options.StartFrom = None,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change a key of all stages, or of one: things:steps=100000."),
@@ -42,14 +43,14 @@ def reproduce(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train the stages of the paper, each from the best weights of the one before.
+    """Train the stages of the paper, each from the best (or last) weights of the one before.
 
     Before it starts, a few steps of each stage are taken to estimate the time. The same command
     resumes a chain that was interrupted; stages that have finished are skipped.
 
     Examples:
 
-      dicl-flow reproduce things --data chairs=FlyingChairs_release --data things-clean=Things
+      dicl-flow reproduce things --data chairs=Chairs --data things-clean=FlyingThings3D_subset
 
       dicl-flow reproduce all --dry-run --data chairs=FlyingChairs_release
 
@@ -61,7 +62,8 @@ def reproduce(
     roots = dict(parse_data_argument(argument) for argument in data or [])
     default = "reproduce-without-projection" if without_projection else "reproduce"
     folder = output or Path("runs") / default
-    stages = plan_chain(target, folder, changes or [], without_projection=without_projection)
+    chosen = with_start(changes or [], start_from)
+    stages = plan_chain(target, folder, chosen, without_projection=without_projection)
     if not dry_run:
         check_needs(stages, roots)
 
@@ -77,7 +79,7 @@ def reproduce(
     try:
         plan = describe_chain(stages, roots, processes, tell)
         if not (silent or as_json):
-            _print_plan(plan)
+            print_plan(plan)
         signal = train_chain(trained, roots, processes, tell, quiet=silent)
     finally:
         leave(processes)
@@ -87,7 +89,13 @@ def reproduce(
         raise typer.Exit(128 + signal)
 
 
-def _print_plan(plan: Mapping[str, Any]) -> None:
+def with_start(changes: Sequence[str], start_from: str | None) -> list[str]:
+    """Return the changes with the value of --start-from, if it was given."""
+    return [*changes, *([f"start_from={start_from}"] if start_from else [])]
+
+
+def print_plan(plan: Mapping[str, Any], what: str = "in all") -> None:
+    """Print the stages of a plan, their data, and the time."""
     for stage in plan["stages"]:
         done = f"{stage['steps_done']:,} of " if stage["steps_done"] else ""
         if stage["finished"]:
@@ -101,7 +109,7 @@ def _print_plan(plan: Mapping[str, Any]) -> None:
             found = need["problem"] or f"{need['pairs']:,} pairs in {need['root']}"
             typer.echo(f"{'':<9}   {need['name']}: {_as_flags(found)}")
     gpu = "" if plan["gpu_hours"] is None else f", {plan['gpu_hours']:.1f} GPU-hours"
-    typer.echo(f"in all: {_hours(plan['seconds'])}{gpu}, estimated from a few steps of each stage")
+    typer.echo(f"{what}: {_hours(plan['seconds'])}{gpu}, estimated from a few steps of each stage")
 
 
 def _as_flags(text: str) -> str:

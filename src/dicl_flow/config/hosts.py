@@ -13,12 +13,21 @@ class HostRecord:
 
     levels: tuple[LevelConfig, ...]
     loss: LossConfig
+    learning_rate: float
+    """The rate on FlyingChairs, which is the default of `OptimizerConfig.learning_rate`."""
+    learning_rate_with_dicl: float | None = None
+    """The same with the matcher "dicl"; None: no other."""
     projection: bool = False
     """The default of `ModelConfig.projection`; a host with False does not support it."""
     has_scores: bool = False
     """Whether its levels return matching scores, which `LossConfig.matching` trains."""
     finest_stride: int = 2
     """The finest stride at which it has features."""
+
+    def rate_with(self, matcher: str | None) -> float:
+        """Return the default learning rate with a matcher; None: the host's own."""
+        own = self.learning_rate
+        return own if matcher != "dicl" else self.learning_rate_with_dicl or own
 
 
 _DEEP_CONTEXT = ((64, 1), (128, 2), (128, 4), (96, 8), (64, 16), (32, 1))
@@ -36,16 +45,21 @@ HOST_RECORDS: Mapping[str, HostRecord] = {
     "dicl": HostRecord(
         PAPER_LEVELS,
         LossConfig((0.5, 0.5, 0.5, 0.75, 1.0), (0.4, 0.4, 0.4, 0.6, 0.8), "averaged"),
+        learning_rate=1e-3,  # the paper, section 4
         projection=True,
         has_scores=True,
     ),
     "pwcnet": HostRecord(
         (*(LevelConfig(s, 4) for s in (64, 32, 16, 8)), LevelConfig(4, 4, _WIDE_CONTEXT)),
         LossConfig((0.32, 0.08, 0.02, 0.01, 0.005), (), "multi-scale"),
+        learning_rate=1e-4,  # Sun et al. 2018, section 4
+        # half, to stay stable: an author, from memory, in jytime/DICL-Flow, issue 5
+        learning_rate_with_dicl=5e-5,
     ),
     "vcn": HostRecord(
         tuple(LevelConfig(s, 4, _WIDE_CONTEXT) for s in (64, 32, 16, 8, 4)),
         LossConfig((0.25, 0.25, 0.25, 0.5, 1.0), (), "summed"),
+        learning_rate=1e-3,  # its released code, main.py; nothing is known of DICL in it
         finest_stride=4,
     ),
 }

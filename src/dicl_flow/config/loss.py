@@ -56,10 +56,3 @@ class LossConfig:
         chosen = {**weights, "kind": self.kind}
         defaults = {key: getattr(own, key) for key, value in chosen.items() if value is FROM_HOST}
         return replace(self, **defaults)
-
-    def without_defaults_of(self, own: "LossConfig") -> "LossConfig":
-        """Return this loss with kind and weights left to the host, if they are its `own`."""
-        mine, theirs = ((c.refined, c.matched, c.kind) for c in (self, own))
-        if mine != theirs:
-            return self
-        return replace(self, refined=FROM_HOST, matched=FROM_HOST, kind=FROM_HOST)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from ..errors import InputError, unknown_name
 from .augment import AugmentConfig
 from .hosts import HOST_RECORDS
-from .loss import LossConfig
+from .loss import FROM_HOST, LossConfig
 from .model import ModelConfig
 from .quality import BEST
 from .render import RenderConfig
@@ -14,7 +14,8 @@ from .render import RenderConfig
 OPTIMIZERS = ("adam", "adamw")
 SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 BACKENDS = ("auto", "plain", "fused")
-TRAINING_PRECISIONS = ("fp32", "bf16")
+TRAINING_PRECISIONS = ("fp32", "tf32", "bf16")
+START_WEIGHTS = ("best", "last")
 FREEZABLE = ("features", "trunk", "context")
 
 
@@ -36,7 +37,8 @@ class OptimizerConfig:
     """The optimizer: kind, learning rate, precision and the average of the weights."""
 
     kind: str = "adam"
-    learning_rate: float = 1e-3
+    learning_rate: float = FROM_HOST
+    """Default: that of the host on FlyingChairs; `TrainConfig` fills it in."""
     weight_decay: float = 0.0
     clip: float = 0.0
     """Largest norm of all gradients together; 0: no clipping."""
@@ -45,7 +47,9 @@ class OptimizerConfig:
     average: float = 0.0
     """Decay of the exponential moving average of the weights; 0: no average."""
     precision: str = "fp32"
-    """fp32, or bf16 for the convolutions; softmax, flow and loss are always float32."""
+    """fp32: true float32; tf32: GPUs that have TF32 use it in convolutions; bf16: bfloat16 in the
+    convolutions, TF32 in those that autocast leaves in float32. Matrix products, softmax, flow and
+    loss are always float32."""
     freeze_norm: bool = False
     """Keep the batch norm statistics fixed (small batches, fine-tuning)."""
     frozen: tuple[str, ...] | None = None
@@ -64,7 +68,7 @@ class OptimizerConfig:
         _at_least("optimizer.accumulate", self.accumulate, 1)
         for key in ("weight_decay", "clip"):
             _at_least(f"optimizer.{key}", getattr(self, key), 0)
-        if not 0 < self.learning_rate < 1:
+        if self.learning_rate is not FROM_HOST and not 0 < self.learning_rate < 1:
             raise InputError(f"optimizer.learning_rate must be in (0, 1), got {self.learning_rate}")
         if not 0 <= self.average < 1:
             raise InputError(f"optimizer.average must be in [0, 1), got {self.average}")
@@ -132,6 +136,9 @@ class TrainConfig:
     data: tuple[DataConfig, ...]
     start: str = ""
     """The stage whose weights it starts from; empty: from random weights."""
+    start_from: str = "best"
+    """Which weights of that stage: best, those with the lowest validation error (without
+    validation: the last), or last."""
     needs_weights: bool = False
     """There is no stage in `start`, but random weights are not intended: --init is required."""
     steps: int = 50_000
@@ -164,6 +171,10 @@ class TrainConfig:
         loss = self.loss.filled_in(host.loss)
         loss = loss if host.has_scores else replace(loss, matching=())
         object.__setattr__(self, "loss", loss)
+        if self.optimizer.learning_rate is FROM_HOST:
+            rate = host.rate_with(self.model.matcher)
+            optimizer = replace(self.optimizer, learning_rate=rate)
+            object.__setattr__(self, "optimizer", optimizer)
         self._check_settings()
         self._check_loss()
         self.second_pass.check_for(self.model)
@@ -176,6 +187,8 @@ class TrainConfig:
             _at_least(key, getattr(self, key), 1)
         for key in ("seed", "workers", "picture_every", "validate_every"):
             _at_least(key, getattr(self, key), 0)
+        if self.start_from not in START_WEIGHTS:
+            raise unknown_name("start_from", self.start_from, START_WEIGHTS)
         if self.backend not in BACKENDS:
             raise unknown_name("backend", self.backend, BACKENDS)
         if self.backend == "fused" and self.optimizer.accumulate > 1:
@@ -213,11 +226,6 @@ class TrainConfig:
                 f"one pair of {deepest}x{deepest} is a single pixel of the coarsest map, and batch "
                 f"norm needs two: use at least two pairs at a time, or a larger {key}"
             )
-
-    def with_host(self, host: str) -> "TrainConfig":
-        """Return the stage for another host; defaults of this one become its own."""
-        loss = self.loss.without_defaults_of(HOST_RECORDS[self.model.host].loss)
-        return replace(self, model=self.model.with_host(host), loss=loss)
 
 
 def _at_least(key: str, value: float, least: float) -> None:

@@ -28,8 +28,8 @@ def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -
     """List FlyingThings3D: left and right views, forward and backward in time.
 
     `split` is "train"; "authors", the same without the hard flows that the authors of DICL-Flow
-    leave out, which are numbered as in the subset; or "val", on which they validate: left view,
-    forward in time, of `val` (of TEST in the full data set).
+    leave out, which are known by their numbers in the subset, so the full data set is refused; or
+    "val", on which they validate: left view, forward in time, of `val` (of TEST in the full one).
 
     The subset (of the "DispNet/FlowNet2.0 dataset subsets"), or the full data set::
 
@@ -56,8 +56,10 @@ def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -
         candidates = _subset(root / folder / "flow", images)
     elif split == "authors" and (root / "optical_flow").is_dir():
         raise InputError(
-            f"{root}: the hard flows that the authors leave out are numbered as in the subset; "
-            f"point at its folder, which holds 'train' with 'image_{render_pass}' and 'flow'"
+            f"{root} is the full FlyingThings3D, but the hard flows that the authors leave out are "
+            f"known by their numbers in the subset: download FlyingThings3D_subset ('DispNet/"
+            f"FlowNet2.0 dataset subsets': image_{render_pass} and flow); to train on all flows of "
+            f"the full data set, name things-{render_pass} in the recipe's data"
         )
     else:
         images = root / f"frames_{render_pass}pass"

@@ -28,6 +28,7 @@ from ..training import (
     open_source,
     train,
 )
+from ..training.chain import Stage, open_stages
 from ..weights import Weights, encode_weights, halve, leave_out, load_model, read_weights
 from .study_scenes import Curve, held_out_scenes, keep_to, score_scenes, split_photos
 from .variants import Variant
@@ -70,19 +71,19 @@ class VariantFolder:
         self.results = self.run.path / "results.json"
         self.curve = self.run.path / "curve.json"
 
-    def stage(self, config: TrainConfig) -> RunFolder:
-        """Return the folder of one of several stages."""
-        return RunFolder(self.run.path / config.name)
+    def stages(self) -> list[Stage]:
+        """Return the stages of the paper's protocol, each with its own run folder."""
+        return open_stages(self.variant.stages, self.run.path)
 
     def weights_for(self, data: str) -> Path:
         """Return the weights to score on a data set: on Chairs, those trained on Chairs alone."""
         on_chairs = [
             stage
-            for stage in self.variant.stages
-            if all(entry.name.startswith("chairs") for entry in stage.data)
+            for stage in self.stages()
+            if all(entry.name.startswith("chairs") for entry in stage.config.data)
         ]
-        if data.startswith("chairs") and on_chairs and on_chairs[-1] != self.variant.config:
-            return self.stage(on_chairs[-1]).weights
+        if data.startswith("chairs") and on_chairs and on_chairs[-1].config != self.variant.config:
+            return on_chairs[-1].weights
         return self.run.weights
 
     def read(self) -> VariantResult | None:
@@ -165,6 +166,17 @@ def first_result(
         curve={},
         scores={},
     )
+
+
+def conclude_stages(variant: Variant, root: Path, device: torch.device) -> None:
+    """Write the result of a variant whose stages are all trained; remove their checkpoints."""
+    folder = VariantFolder(root, variant)
+    stages = folder.stages()
+    weights = halve(read_weights(stages[-1].weights))
+    result = first_result(variant, weights, stages[-1].folder.log, device)
+    folder.write(result, encode_weights(weights))
+    for stage in stages:
+        stage.folder.checkpoint.unlink(missing_ok=True)
 
 
 def open_laboratory(

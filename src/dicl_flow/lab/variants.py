@@ -1,7 +1,7 @@
 """The variants of an ablation: one recipe with a few changed settings of the model."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from ..config import TrainConfig, to_toml
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
 from ..training import read_recipe
+from ..training.chain import TARGETS, read_stages
 from ..weights import resolve
 
 Settings = Mapping[str, Any]
@@ -40,14 +41,13 @@ STUDIES: Mapping[str, Mapping[str, Settings]] = {
 }
 """By study and variant: the changed settings of the model."""
 
-_CHAIRS = ("chairs-0", "chairs-1", "chairs-2")
 PAPER_STAGES: Mapping[str, Sequence[str]] = {
-    "metrics": (*_CHAIRS, "things"),
-    "projection": (*_CHAIRS, "things"),
+    "metrics": TARGETS["things"],
+    "projection": TARGETS["things"],
     # table 4 has no column after Things; the first phase, without context nets, is that of DICL
     "hosts": ("chairs-1", "chairs-2"),
 }
-"""By study: the recipes of the paper's stages."""
+"""By study: the published stages that its variants are trained in."""
 
 _IRRELEVANT: Mapping[str, Any] = {
     "name": "",
@@ -84,7 +84,8 @@ class Variant:
     def folder(self) -> str:
         """A folder name that two variants share only if their training is the same."""
         model = self.config.model
-        words = [model.host, model.matcher or "own", *["dap"] * model.projection]
+        own = "dicl" if model.host == "dicl" else "own"
+        words = [model.host, model.matcher or own, *["dap"] * model.projection]
         text = "".join(to_toml(replace(stage, **_IRRELEVANT)) for stage in self.stages)
         text += self.start.sha256 if self.start else ""
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -96,66 +97,96 @@ class Variant:
         return sum(stage.steps * stage.batch for stage in self.stages)
 
 
-def list_variants(
-    study: str, base: TrainConfig, seeds: Iterable[int], initial: Path | None = None
-) -> list[Variant]:
-    """All variants of a study, seed by seed, of one recipe; `initial`: weights to start from."""
-    if study not in STUDIES:
-        raise unknown_name("study", study, STUDIES)
-    if (base.start or base.needs_weights) and initial is None:
-        raise InputError(
-            f"{base.name!r} is meant to start from trained weights: give `initial=WEIGHTS`; to "
-            f"start from random ones: `changes=['start=']` and `changes=['needs_weights=false']`"
-        )
-    start = None
-    if initial is not None:
-        start = Start(initial, hashlib.sha256(read_bytes(initial)).hexdigest())
-    return [
-        Variant(name, (replace(_with_model(base, changes), seed=seed),), start)
-        for seed in seeds
-        for name, changes in STUDIES[study].items()
-    ]
-
-
 def recipe_variants(
     study: str,
     recipe: str | None,
     changes: list[str],
-    pairs: int | None,
-    initial: str | None,
     seeds: Iterable[int],
+    *,
+    pairs: int | None = None,
+    initial: str | None = None,
+    names: Sequence[str] = (),
 ) -> list[Variant]:
-    """All variants of a study, of the recipe of that name; default: that of the study.
+    """The variants of a study, seed by seed, of one recipe; default: that of the study.
 
     `pairs` replaces the number of training pairs. Recipes that freeze parts start from the
-    packaged weights if no others are given.
+    packaged weights if no others are given. `names` chooses variants; none: all.
     """
-    base = read_recipe(recipe or ("figures" if study == "figures" else "ablation"), changes)
-    if pairs is not None:
-        base = replace(base, steps=-(-pairs // base.batch))
-    shared = initial is not None or base.optimizer.frozen
-    return list_variants(study, base, seeds, resolve(initial) if shared else None)
+    _check_changes(changes)
+
+    def read(settings: list[str]) -> tuple[TrainConfig, ...]:
+        name = recipe or ("figures" if study == "figures" else "ablation")
+        stage = read_recipe(name, [*changes, *settings])
+        return (replace(stage, steps=-(-pairs // stage.batch)) if pairs is not None else stage,)
+
+    return _variants(study, names, seeds, read, _find_start(read([])[0], initial))
 
 
-def paper_variants(study: str, changes: list[str], seeds: Iterable[int]) -> list[Variant]:
-    """All variants of a study, seed by seed, trained in the paper's stages."""
+def paper_variants(
+    study: str, changes: list[str], seeds: Iterable[int], names: Sequence[str] = ()
+) -> list[Variant]:
+    """The variants of a study, seed by seed, trained in the published stages.
+
+    `changes` are those of `read_stages`; `names` chooses variants, none: all.
+    """
     if study not in PAPER_STAGES:
         raise unknown_name("study of the paper", study, PAPER_STAGES)
-    first, *rest = (read_recipe(name, changes) for name in PAPER_STAGES[study])
-    stages = (replace(first, start=""), *rest)
+    _check_changes(changes)
+
+    def read(settings: list[str]) -> tuple[TrainConfig, ...]:
+        # the projection is added by the stage that adds it, unless the variant has none
+        kept = [change for change in settings if change != "model.projection=true"]
+        return read_stages(PAPER_STAGES[study], [*changes, *kept])
+
+    return _variants(study, names, seeds, read)
+
+
+def _variants(
+    study: str,
+    names: Sequence[str],
+    seeds: Iterable[int],
+    read: Callable[[list[str]], tuple[TrainConfig, ...]],
+    start: Start | None = None,
+) -> list[Variant]:
+    """`read` returns the stages with the changes that make them those of a variant."""
+    if study not in STUDIES:
+        raise unknown_name("study", study, STUDIES)
+    known = STUDIES[study]
+    for name in names:
+        if name not in known:
+            raise unknown_name("variant", name, known)
     return [
-        Variant(name, tuple(replace(_stage(stage, settings), seed=seed) for stage in stages))
+        Variant(name, read([*_as_changes(settings), f"seed={seed}"]), start)
         for seed in seeds
-        for name, settings in STUDIES[study].items()
+        for name, settings in known.items()
+        if name in names or not names
     ]
 
 
-def _stage(stage: TrainConfig, settings: Settings) -> TrainConfig:
-    """The projection is added by the stage that adds it, unless the variant has none."""
-    added = {"projection": stage.model.projection} if settings.get("projection") else {}
-    return _with_model(stage, {**settings, **added})
+def _check_changes(changes: Iterable[str]) -> None:
+    """Refuse changes of what the variants differ in."""
+    for change in changes:
+        key = change.partition("=")[0].rpartition(":")[2]
+        if key in ("model.host", "model.matcher", "model.projection"):
+            raise InputError(f"variants differ in {key}; leave out `changes=['{change}']`")
 
 
-def _with_model(base: TrainConfig, changes: Settings) -> TrainConfig:
-    moved = base.with_host(changes["host"])
-    return replace(moved, model=replace(moved.model, **changes))
+def _as_changes(settings: Settings) -> list[str]:
+    """The settings of a variant as changes of a recipe; the host's own matcher needs none."""
+    own = settings["matcher"] in (None, settings["host"])
+    given = {key: value for key, value in settings.items() if not (own and key == "matcher")}
+    return [f"model.{key}={str(value).lower()}" for key, value in given.items()]
+
+
+def _find_start(base: TrainConfig, initial: str | None) -> Start | None:
+    """The weights that all variants start from; required if the recipe wants some."""
+    if initial is None and not base.optimizer.frozen:
+        if base.start or base.needs_weights:
+            raise InputError(
+                f"{base.name!r} is meant to start from trained weights: give `initial=WEIGHTS`; to "
+                f"start from random ones: `changes=['start=']` and "
+                f"`changes=['needs_weights=false']`"
+            )
+        return None
+    path = resolve(initial)
+    return Start(path, hashlib.sha256(read_bytes(path)).hexdigest())

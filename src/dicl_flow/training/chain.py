@@ -1,8 +1,8 @@
-"""The stages of the paper as one chain, each from the best weights of the one before."""
+"""The published stages, each from the weights of the one before: for `reproduce` and `ablate`."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,7 @@ TARGETS = {
     "kitti": (*_CHAIRS, "things", "kitti"),
     "all": (*_CHAIRS, "things", "sintel", "kitti"),
 }
-"""By what is reproduced: its stages, in order."""
-_AUTHORS = {"things": ['data=[{name="things-clean:authors"}]']}
-"""By stage: what differs from the recipe of `train`."""
+"""By what is reproduced: its stages, in order; each is the recipe of that name."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,11 @@ class Stage:
         self._record = self.folder.path / "finished.json"
 
     @property
+    def weights(self) -> Path:
+        """The weights that the stage has left for the next, or as the result."""
+        return self.folder.chosen(self.config.start_from)
+
+    @property
     def finished(self) -> dict[str, Any] | None:
         """What `finish` has recorded, if the stage has finished."""
         return json.loads(self._record.read_text()) if self._record.is_file() else None
@@ -67,26 +70,34 @@ class Stage:
         return [] if self.finished else [_look(name, roots) for name in data_names(self.config)]
 
 
-def plan_chain(
-    target: str, folder: Path, changes: Sequence[str], *, without_projection: bool = False
-) -> list[Stage]:
-    """Return the stages of a target; refuse a folder in which they have other settings.
+def read_stages(names: Sequence[str], changes: Sequence[str]) -> tuple[TrainConfig, ...]:
+    """Read published stages; one whose earlier stage is not among them starts from random weights.
 
     A change is `key=value` for all stages, or `STAGE:key=value` for one.
     """
-    if target not in TARGETS:
-        raise unknown_name("target", target, TARGETS)
-    stages = []
-    for name in TARGETS[target]:
-        chosen = [*_AUTHORS.get(name, []), *_changes_for(name, changes)]
-        if without_projection:
-            chosen.append("model.projection=false")
-        stage = Stage(read_recipe(name, chosen), folder)
+    stages = [read_recipe(name, _changes_for(name, changes)) for name in names]
+    known = {stage.name for stage in stages}
+    return tuple(s if s.start in known else replace(s, start="") for s in stages)
+
+
+def open_stages(configs: Sequence[TrainConfig], folder: Path) -> list[Stage]:
+    """Return the stages of a chain; refuse a folder in which they have other settings."""
+    stages = [Stage(config, folder) for config in configs]
+    for stage in stages:
         if stage.folder.config.is_file():
             begun = stage.folder.config.read_text(encoding="utf-8")
             stage.folder.check_settings(begun, stage.config)
-        stages.append(stage)
     return stages
+
+
+def plan_chain(
+    target: str, folder: Path, changes: Sequence[str], *, without_projection: bool = False
+) -> list[Stage]:
+    """Return the stages of a target, with `changes` as for `read_stages`."""
+    if target not in TARGETS:
+        raise unknown_name("target", target, TARGETS)
+    bare = ["model.projection=false"] if without_projection else []
+    return open_stages(read_stages(TARGETS[target], [*changes, *bare]), folder)
 
 
 def check_needs(stages: Sequence[Stage], roots: Mapping[str, Path]) -> None:
@@ -107,6 +118,10 @@ def describe_stage(stage: Stage, roots: Mapping[str, Path]) -> dict[str, Any]:
         "batch": config.batch,
         "pairs": config.steps * config.batch,
         "data": [asdict(need) for need in stage.needs(roots)],
+        "start": config.start,
+        "start_from": config.start_from,
+        "optimizer": asdict(config.optimizer),
+        "schedule": asdict(config.schedule),
     }
 
 

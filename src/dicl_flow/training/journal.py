@@ -30,7 +30,8 @@ class Journal:
         self._board = _open_board(self._events)
         self._sums: dict[str, float] = {}
         self._count, self._pairs, self._since = 0, 0, perf_counter()
-        self._backend, self._validated, self._quiet = "", "", quiet
+        self._how: dict[str, str] = {}
+        self._validated, self._quiet = "", quiet
         columns = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         console = Console(stderr=True)
         bar, lines = not quiet and console.is_terminal, not quiet and not console.is_terminal
@@ -42,11 +43,11 @@ class Journal:
         if lines:  # in a thread, because a step may take minutes
             Thread(target=self._tell_now_and_then, daemon=True).start()
 
-    def begin(self, backend: str) -> None:
+    def begin(self, backend: str, precision: str) -> None:
         """Record and print how the steps are computed."""
-        self._backend = backend
+        self._how = {"backend": backend, "precision": precision}
         if not self._quiet:
-            self.say(f"backend: {backend}")
+            self.say(f"backend: {backend}, precision: {precision}")
 
     def step(self, pairs: int, fraction: float, values: dict[str, float]) -> None:
         """Record a step, after which `fraction` of the run is done."""
@@ -64,7 +65,7 @@ class Journal:
         seconds = max(perf_counter() - self._since, 1e-9)
         line = {key: value / max(self._count, 1) for key, value in self._sums.items()}
         line = {"step": step, **line, "pairs_per_second": self._pairs / seconds, **extra}
-        self._write(step, line, backend=self._backend)
+        self._write(step, line, **self._how)
         self._progress.update(
             self._task,
             description=f"step {step}  loss {line.get('loss', 0):.3f}  "

@@ -72,7 +72,7 @@ def train(
         Journal(folder.log, config.steps, trainer.step, quiet=quiet) if processes.is_first else None
     )
     if journal is not None:
-        journal.begin(trainer.backend)
+        journal.begin(trainer.backend, trainer.precision)
     if journal is not None and trainer.fresh_levels:
         strides = ", ".join(map(str, trainer.fresh_levels))
         journal.say(

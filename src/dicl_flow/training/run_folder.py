@@ -27,6 +27,13 @@ class RunFolder:
         self.log = self.path / "log.jsonl"
         self.bad_batch = self.path / "bad_batch.pt"
 
+    def chosen(self, start_from: str) -> Path:
+        """Return the weights for a stage that starts from the "best", or the "last", of this run.
+
+        Without validation there are no best ones; the last take their place.
+        """
+        return self.best if start_from == "best" and self.best.is_file() else self.weights
+
     def prepare(self, config: TrainConfig, *, resume: bool) -> None:
         """Prepare the folder for a run; refuse one that already holds a run, unless `resume`."""
         check_folder(self.path)

@@ -26,8 +26,8 @@ _LEVEL = [
 def find_start(config: TrainConfig, folder: Path, initial: str | None = None) -> Path | None:
     """Return the weights that a run in `folder` starts from; None: random ones.
 
-    They are `initial`, or those that the stage before has left in its own run folder: the best ones
-    if it was validated, otherwise the last.
+    They are `initial`, or those that the stage before has left in its own run folder, the best or
+    the last as `start_from` says.
     """
     if initial == RANDOM:
         return None
@@ -40,8 +40,7 @@ def find_start(config: TrainConfig, folder: Path, initial: str | None = None) ->
         )
     if not config.start:
         return None
-    before = RunFolder(folder.parent / config.start)
-    path = before.best if before.best.is_file() else before.weights
+    path = RunFolder(folder.parent / config.start).chosen(config.start_from)
     if not path.is_file():
         raise InputError(
             f"this stage starts from {config.start!r}, but there is no {path}; train that first, "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..accelerated.inference import warn_if_emulated
+from ..accelerated.inference import has_tf32, training_arithmetic, warn_if_emulated
 from ..config import TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
@@ -94,7 +94,9 @@ class Trainer:
         rate = learning_rate(self.config, self.step, progress)
         self._matching_weight.fill_(matching_weight(self.config.loss, progress))
         take = self._eager_step if self.recorded is None else self._recorded_step
-        values = dict(zip(("loss", "epe", "gradient_norm"), take(batches, rate), strict=True))
+        with training_arithmetic(self.config.optimizer.precision):
+            found = take(batches, rate)
+        values = dict(zip(("loss", "epe", "gradient_norm"), found, strict=True))
         finite = all(map(isfinite, values.values()))
         self._count(finite=finite)
         return {**(values if finite else {}), "learning_rate": rate}
@@ -167,6 +169,12 @@ class Trainer:
     def _arithmetic(self) -> AbstractContextManager[object]:
         reduced = self.config.optimizer.precision == "bf16"
         return torch.autocast(self.processes.device.type, torch.bfloat16, enabled=reduced)
+
+    @property
+    def precision(self) -> str:
+        """The number format of the convolutions on this device: "tf32" needs a GPU that has it."""
+        wanted, device = self.config.optimizer.precision, self.processes.device
+        return "fp32" if wanted == "tf32" and not has_tf32(device) else wanted
 
     def _key(self, batch: FlowBatch) -> tuple[torch.Size, bool]:
         """The key of a step: steps with the same key are the same computation."""
@@ -255,5 +263,6 @@ class Trainer:
             "pairs": str(self.pairs),
             "pairs_total": str(self.pairs_total),
             "started_from": self.started_from,
+            "precision": self.precision,
         }
         return Weights(replace(self.config.model, **self.feeding), tensors, about)

@@ -6,7 +6,14 @@ from .folded_network import AcceleratedDiclFlow
 from .kernel_network import KernelDiclFlow
 from .memory import available_bytes, check_limit, fixed_bytes, network_bytes
 from .recordings import Graphs
-from .settings import cudnn_flags, exact_float32, has_bf16, warn_if_emulated
+from .settings import (
+    cudnn_flags,
+    exact_float32,
+    has_bf16,
+    has_tf32,
+    training_arithmetic,
+    warn_if_emulated,
+)
 from .side_stream import SideStream
 from .winograd import in_callers_thread
 
@@ -21,10 +28,12 @@ __all__ = [
     "exact_float32",
     "fixed_bytes",
     "has_bf16",
+    "has_tf32",
     "in_callers_thread",
     "limit_threads",
     "network_bytes",
     "processor",
+    "training_arithmetic",
     "usable_cores",
     "warn_if_emulated",
 ]

@@ -1,7 +1,8 @@
 """Settings of torch, and what it knows of the machine."""
 
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -26,6 +27,29 @@ def exact_float32() -> AbstractContextManager[None]:
     best of them, and far less exact: on an H200 it moved flows by 0.1 px in the mean.
     """
     return cudnn_flags(allow_tf32=False, benchmark=True)
+
+
+@contextmanager
+def training_arithmetic(precision: str) -> Iterator[None]:
+    """The float32 arithmetic of a training step, until the `with` block ends.
+
+    "fp32" is exact; with "tf32" and "bf16", cuDNN may use TF32 where convolutions are float32.
+    Matrix products are exact in all three, which is torch's default.
+    """
+    matrices = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with exact_float32() if precision == "fp32" else cudnn_flags(allow_tf32=True):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matrices)
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether convolutions on `device` can use TF32: NVIDIA GPUs since Ampere."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def has_bf16(device: torch.device) -> bool:
