@@ -1,4 +1,4 @@
-"""The kernels of solid scenes compared with the plain path; without a GPU in Triton's interpreter."""
+"""Kernels of solid scenes against the plain path; without a GPU in Triton's interpreter."""
 
 import os
 from dataclasses import replace
