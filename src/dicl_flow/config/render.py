@@ -1,9 +1,10 @@
 """The settings of rendered scenes: how they look and how they move."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod, sqrt
 
 from ..errors import InputError
+from .places import WorldConfig
 
 EFFECTS = (
     "motion_blur",
@@ -51,6 +52,11 @@ class RenderConfig:
     """Longer vectors are marked as invalid."""
     visible_only: bool = False
     """Mark occluded pixels, including those that leave the frame, as invalid."""
+    solid_share: float = 0.0
+    """Share of the batches that are solid scenes: bodies in space, seen by a moving camera. They
+    take turns with batches of layers."""
+    world: WorldConfig = field(default_factory=WorldConfig)
+    """The solid scenes."""
     augmented: bool = False
     """Training: rendered pairs get the colour changes, the eraser and the flips of `augment`."""
 
@@ -151,6 +157,10 @@ class RenderConfig:
             if low > high:
                 raise InputError(f"{key} must be (smallest, largest), got {[low, high]}")
 
+    def only(self, place: str) -> "RenderConfig":
+        """Return the settings for solid scenes in one kind of place."""
+        return replace(self, solid_share=1.0, world=replace(self.world, places=(place,)))
+
     def motion_in(self, size: tuple[int, int]) -> float:
         """Factor of all motion in frames of `size` (height, width)."""
         return self.motion * _growth(size, self.motion_reference)
@@ -174,6 +184,7 @@ _SHARES = (
     "still_scenes",
     "blank_scenes",
     "depth_share",
+    "solid_share",
     "ground_share",
     "travel_forward",
     "horizontal_share",

@@ -1,4 +1,4 @@
-"""Renders training scenes on the device: moving layers of photographs, with exact flow."""
+"""Renders training scenes on the device, with exact flow: layers of photographs, solid worlds."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,7 @@ from ..lazy import on_first_use
 from .photos import list_photos
 
 if TYPE_CHECKING:
+    from .clips import Clip
     from .held_out import held_out_renderer
     from .motion_statistics import MotionStatistics
     from .renderer import RenderedBatch, Renderer
@@ -15,6 +16,7 @@ else:
     __getattr__ = on_first_use(
         __name__,
         {
+            "Clip": "clips",
             "held_out_renderer": "held_out",
             "RenderedBatch": "renderer",
             "Renderer": "renderer",
@@ -26,6 +28,7 @@ else:
     )
 
 __all__ = [
+    "Clip",
     "MotionStatistics",
     "RenderedBatch",
     "Renderer",

@@ -1,7 +1,7 @@
 """The effects of a real camera: fog, blur, changing light, noise, compression.
 
-Frames are stacked, frame 1 of all scenes first. The two frames of a scene have the same effects,
-with the same strength except for what changes between them.
+Frames are stacked, frame 1 of all scenes first. The frames of a scene, two or those of a clip, have
+the same effects, with the same strength except for what changes between them.
 """
 
 import math
@@ -30,31 +30,33 @@ def draw_fog(config: RenderConfig, dice: Dice, batch: int) -> Tensor:
     return torch.cat([share, gray + dice.uniform(batch, 3, low=-0.1, high=0.1)], 1)
 
 
-def photograph(frames: Frames, config: RenderConfig, dice: Dice) -> Tensor:
-    """Return both frames with the effects of a camera, (2B, 3, H, W) in [0, 1]."""
-    color = _on_some(frames.color, config.motion_blur, dice, _motion_blur(frames.flow))
-    color = _on_some(color, config.defocus, dice, _defocus(frames.depth, dice))
-    color = _expose(color, config, dice)
-    color = _add_noise(color, config.noise, dice)
-    return _on_some(color, config.compression, dice, _compress).clamp_(0, 1)
+def photograph(frames: Frames, config: RenderConfig, dice: Dice, times: int = 2) -> Tensor:
+    """Return the frames of all `times` with the effects of a camera, (TB, 3, H, W) in [0, 1]."""
+    color = _on_some(frames.color, config.motion_blur, dice, _motion_blur(frames.flow), times)
+    color = _on_some(color, config.defocus, dice, _defocus(frames.depth, dice, times), times)
+    color = _expose(color, config, dice, times)
+    color = _add_noise(color, config.noise, dice, times)
+    return _on_some(color, config.compression, dice, _compress, times).clamp_(0, 1)
 
 
 Effect = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(frames, their numbers in the stack, strength (N, 1, 1, 1)) -> frames."""
 
 
-def _on_some(frames: Tensor, setting: tuple[float, float], dice: Dice, effect: Effect) -> Tensor:
+def _on_some(
+    frames: Tensor, setting: tuple[float, float], dice: Dice, effect: Effect, times: int
+) -> Tensor:
     """Apply an effect to a fixed number of scenes, drawn at random; the others cost nothing."""
     share, largest = setting
-    batch = len(frames) // 2
+    batch = len(frames) // times
     count = math.ceil(share * batch)
     if not count:
         return frames
     chosen = dice.uniform(batch).argsort()[:count]
     # `count` is rounded up; the share is right on average because some strengths are 0
     strength = largest * dice.uniform(count) * dice.happens(count, share=share * batch / count)
-    numbers = torch.cat([chosen, chosen + batch])
-    changed = effect(frames[numbers], numbers, _twice(strength))
+    numbers = torch.cat([chosen + time * batch for time in range(times)])
+    changed = effect(frames[numbers], numbers, _repeated(strength, times))
     return frames.index_copy_(0, numbers, changed)
 
 
@@ -64,9 +66,9 @@ def _strength(setting: tuple[float, float], dice: Dice, batch: int) -> Tensor:
     return largest * dice.uniform(batch) * dice.happens(batch, share=share)
 
 
-def _twice(values: Tensor) -> Tensor:
-    """(B, ...) one value per scene -> (2B, ..., 1, 1) for its two frames."""
-    return torch.cat([values, values]).view(2 * len(values), -1, 1, 1)
+def _repeated(values: Tensor, times: int) -> Tensor:
+    """(B, ...) one value per scene -> (TB, ..., 1, 1) for its frames."""
+    return torch.cat([values] * times).view(times * len(values), -1, 1, 1)
 
 
 def _motion_blur(flow: Tensor) -> Effect:
@@ -80,11 +82,11 @@ def _motion_blur(flow: Tensor) -> Effect:
     return blur
 
 
-def _defocus(depth: Tensor, dice: Dice) -> Effect:
+def _defocus(depth: Tensor, dice: Dice, times: int) -> Effect:
     """Blur layers far from the focus."""
 
     def blur(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
-        focus = _twice(dice.uniform(len(numbers) // 2))
+        focus = _repeated(dice.uniform(len(numbers) // times), times)
         blurred = _box_blur(_box_blur(frames))
         return torch.lerp(frames, blurred, strength * (depth[numbers] - focus).abs().sqrt())
 
@@ -116,42 +118,43 @@ def _box_blur(frames: Tensor) -> Tensor:
     return F.avg_pool2d(F.avg_pool2d(padded, (1, 5), stride=1), (5, 1), stride=1)
 
 
-def _expose(frames: Tensor, config: RenderConfig, dice: Dice) -> Tensor:
+def _expose(frames: Tensor, config: RenderConfig, dice: Dice, times: int) -> Tensor:
     """Apply light to the scene, then the colours of the camera: matrix, offset and gamma."""
-    batch = len(frames) // 2
+    batch = len(frames) // times
     changes = _strength(config.color_change, dice, batch)[:, None] * dice.uniform(
         batch, 6, low=-1.0
     )
-    changes = torch.cat([torch.zeros_like(changes), changes])  # frame 1 keeps its colours
+    # frame 1 keeps its colours, the last has all of the change
+    changes = torch.cat([changes * (time / max(1, times - 1)) for time in range(times)])
     gain, (saturation, offset, gamma) = changes[:, :3].exp(), changes[:, 3:].unbind(1)
     matrix = torch.diag_embed(gain) * (1 + saturation)[:, None, None]
     matrix = matrix - (saturation / 3)[:, None, None]
-    light = _light(config, dice, batch, frames)
+    light = _light(config, dice, batch, frames, times)
     return recolor(frames, matrix, offset / 4, (light, gamma.exp()))
 
 
-def _light(config: RenderConfig, dice: Dice, batch: int, frames: Tensor) -> Tensor:
-    """(2B, 1, h, w) drifting shadows and a vignette, on a coarse grid."""
+def _light(config: RenderConfig, dice: Dice, batch: int, frames: Tensor, times: int) -> Tensor:
+    """(TB, 1, h, w) drifting shadows and a vignette, on a coarse grid."""
     height, width = (max(2, side // 16) for side in frames.shape[-2:])
     y, x = (torch.linspace(-1, 1, side, device=dice.device) for side in (height, width))
     y = y[:, None]
-    field = torch.zeros(2 * batch, 1, height, width, device=dice.device)
+    field = torch.zeros(times * batch, 1, height, width, device=dice.device)
     for _ in range(3):
         wave = dice.normal(batch, 2) * 2.5
         phase = dice.uniform(batch, 1, high=2 * math.pi)
         drift = dice.normal(batch, 1) * 0.4
-        phases = torch.cat([phase, phase + drift])[..., None, None]
-        wave_x, wave_y = _twice(wave).chunk(2, 1)
+        phases = torch.cat([phase + time * drift for time in range(times)])[..., None, None]
+        wave_x, wave_y = _repeated(wave, times).chunk(2, 1)
         field += (wave_x * x + wave_y * y + phases).sin()
-    shadow = _twice(_strength(config.shadow, dice, batch)) * torch.sigmoid(3 * field)
-    vignette = _twice(_strength(config.vignette, dice, batch)) * (x**2 + y**2) / 2
+    shadow = _repeated(_strength(config.shadow, dice, batch), times) * torch.sigmoid(3 * field)
+    vignette = _repeated(_strength(config.vignette, dice, batch), times) * (x**2 + y**2) / 2
     return (1 - shadow) * (1 - vignette)
 
 
-def _add_noise(frames: Tensor, setting: tuple[float, float], dice: Dice) -> Tensor:
+def _add_noise(frames: Tensor, setting: tuple[float, float], dice: Dice, times: int) -> Tensor:
     if not setting[0]:
         return frames
-    sigma = _twice(_strength(setting, dice, len(frames) // 2))
+    sigma = _repeated(_strength(setting, dice, len(frames) // times), times)
     return frames.addcmul_(dice.normal(*frames.shape), sigma)
 
 

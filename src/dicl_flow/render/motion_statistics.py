@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
 _SPACING = 4  # px between the pixels that are counted
+_BEHIND = 1e4  # px: what is then behind the camera has a longer flow, and is not counted
 
 
 @dataclass
@@ -29,8 +30,9 @@ class MotionStatistics:
         """Count a batch."""
         flow = rendered.flow[..., ::_SPACING, ::_SPACING].permute(0, 2, 3, 1).cpu().numpy()
         layer = rendered.layer[..., ::_SPACING, ::_SPACING].cpu().numpy()
-        self.background.append(flow[layer == 0])
-        self.objects.append(flow[layer > 0])
+        stays = np.linalg.norm(flow, axis=-1) < _BEHIND
+        self.background.append(flow[stays & (layer == 0)])
+        self.objects.append(flow[stays & (layer > 0)])
         self.occluded.append(float(rendered.occluded.float().mean()))
 
     def vectors(self) -> dict[str, Array]:

@@ -1,7 +1,9 @@
-"""Renders batches of pairs with exact flow on the device."""
+"""Renders batches of pairs with exact flow on the device: layers, and solid scenes in turn."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from math import floor
 
 import torch
 from torch import Tensor
@@ -11,10 +13,12 @@ from ..data import FlowBatch, FlowSample
 from ..errors import InputError
 from ..files import to_uint8
 from .camera import draw_fog, photograph
-from .compositing import compose, find_occluded
+from .compositing import Frames, compose, find_occluded
 from .dice import Dice
 from .scene import draw_scene
 from .shapes import shape_bank
+from .solid.scenes import draw_worlds, see_pairs
+from .solid.world import Textures
 from .textures import TextureAtlas
 
 _SMALLEST_SIDE = 16
@@ -32,17 +36,20 @@ class RenderedBatch:
     valid: Tensor
     """(B, H, W) bool: as the settings `max_flow` and `visible_only` say."""
     layers: Tensor
-    """(2B, H, W) uint8: the visible layer of the scene, in frame 1, then in frame 2."""
+    """(2B, H, W) uint8: the visible layer or thing of the scene, in frame 1, then in frame 2."""
+    find_occluded: Callable[[], Tensor]
+    distance: Tensor | None = None
+    """(2B, H, W) of solid scenes: along the axis of the camera, in metres; 1e6 for the sky."""
 
     @property
     def layer(self) -> Tensor:
-        """(B, H, W) uint8: the visible layer in frame 1; 0 is the background."""
+        """(B, H, W) uint8: the visible layer or thing in frame 1; 0 is the background."""
         return self.layers[: len(self.flow)]
 
     @cached_property
     def occluded(self) -> Tensor:
         """(B, H, W) bool: hidden in frame 2, or outside it. Computed on first use."""
-        return find_occluded(self.flow, self.layers)
+        return self.find_occluded()
 
     def to_batch(self) -> FlowBatch:
         """Return the batch for training."""
@@ -81,23 +88,39 @@ class Renderer:
         self.dice = Dice(self.device, seed)
         self.shapes = shape_bank(self.device, seed, config.num_shapes, config.shape_side)
 
+    def is_solid(self, step: int) -> bool:
+        """Whether the batch of a step is one of solid scenes; all sizes of a round are alike."""
+        turn, share = step // max(1, len(self.config.sizes)), self.config.solid_share
+        return floor((turn + 1) * share + 1e-9) > floor(turn * share + 1e-9)
+
     @torch.no_grad()
     def render(self, batch: int, step: int) -> RenderedBatch:
         """Render `batch` scenes, without synchronising with the device."""
         self.dice.restart(self.seed, step)
         with torch.autocast(self.device.type, enabled=False):
+            if self.is_solid(step):
+                return self._render_solid(batch, step)
             scene = draw_scene(self.config, self.dice, batch, self.size, self.textures, self.shapes)
             fog = draw_fog(self.config, self.dice, batch)
             frames = compose(scene, fog, self.textures, self.size)
-            image1, image2 = photograph(frames, self.config, self.dice).chunk(2)
-        flow = frames.flow[:batch].contiguous()
+            occluded = partial(find_occluded, frames.flow[:batch], frames.layer)
+            return self._photograph(frames, occluded)
+
+    def _render_solid(self, batch: int, step: int) -> RenderedBatch:
+        atlas = self.textures
+        numbers = Textures(atlas.num_photos, len(atlas), self.config.procedural_share)
+        worlds = draw_worlds(self.config, self.size, numbers, batch, self.seed, step)
+        fog = draw_fog(self.config, self.dice, batch)
+        seen = see_pairs(worlds, atlas.mips, self.shapes, fog, self.size)
+        frames = Frames(seen.color, seen.flow, seen.depth, seen.layer)
+        return self._photograph(frames, seen.find_occluded, seen.distance)
+
+    def _photograph(
+        self, frames: Frames, occluded: Callable[[], Tensor], distance: Tensor | None = None
+    ) -> RenderedBatch:
+        image1, image2 = photograph(frames, self.config, self.dice).chunk(2)
+        flow = frames.flow[: len(image1)].contiguous()
         valid = flow.norm(dim=1) <= self.config.max_flow
         if self.config.visible_only:
-            valid &= ~find_occluded(flow, frames.layer)
-        return RenderedBatch(
-            image1=image1,
-            image2=image2,
-            flow=flow,
-            valid=valid,
-            layers=frames.layer,
-        )
+            valid &= ~occluded()
+        return RenderedBatch(image1, image2, flow, valid, frames.layer, occluded, distance)

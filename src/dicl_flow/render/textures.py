@@ -2,20 +2,24 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..files import Array, read_image, to_uint8
 from .dice import Dice
 from .photos import list_photos
 from .procedural import procedural_textures
+from .solid.shading import MipAtlas
 
 TEXTURE_SIZE = (384, 512)
 _NUM_PROCEDURAL = 54
+_MIP_LEVELS = 6
 
 
 class TextureAtlas:
@@ -35,6 +39,20 @@ class TextureAtlas:
     def size(self) -> tuple[int, int]:
         """(height, width) of a texture."""
         return self.images.shape[3], self.images.shape[4]
+
+    @cached_property
+    def mips(self) -> MipAtlas:
+        """The textures at several resolutions, for solid scenes. Computed on first use."""
+        height, width = self.size
+        levels = min(_MIP_LEVELS, min(height, width).bit_length() - 1)
+        parts = []
+        for level in range(levels):
+            shrunk = [
+                F.avg_pool2d(self.images[0, :, number], 1 << level) for number in range(len(self))
+            ]  # (3, h, w) each
+            stack = torch.stack(shrunk).permute(0, 2, 3, 1)  # (P, h, w, 3)
+            parts.append((stack * 255).round_().clamp_(0, 255).to(torch.uint8).flatten())
+        return MipAtlas(torch.cat(parts), self.size, len(self), levels)
 
 
 def load_textures(

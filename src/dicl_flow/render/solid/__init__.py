@@ -1,0 +1,1 @@
+"""Solid scenes: bodies in space, seen by a moving camera."""
