@@ -17,6 +17,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -357,8 +358,10 @@ def download(kind: str, package: str, wanted: str, folder: Path) -> Path:
         commands = {
             "debian": ["apt-get", "download", "--quiet", name],
             "pypi": [sys.executable, "-m", "pip", "download", *wheels, name],
-            "npm": ["npm", "pack", "--ignore-scripts", "--silent", name],
+            "npm": ["npm", "pack", "--ignore-scripts", "--loglevel=error", name],
         }
+        if not shutil.which(commands[kind][0]):
+            raise InputError(f"{package} is skipped: {commands[kind][0]} is not installed")
         result = subprocess.run(commands[kind], cwd=place, capture_output=True, text=True)
         if result.returncode:
             raise InputError(f"cannot download {name} ({kind}): {result.stderr.strip()[-300:]}")

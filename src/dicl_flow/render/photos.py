@@ -5,7 +5,7 @@ from pathlib import Path
 from ..errors import InputError
 
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm")
-_HELD_OUT = 10  # one photograph in so many
+_HELD_OUT = 10  # one photograph in ten
 
 
 def list_photos(folder: Path) -> list[Path]:
