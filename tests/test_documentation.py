@@ -58,6 +58,7 @@ EXEMPT = {
     r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
     r"python benchmarks/(pwcnet_start|bulk_speed)\.py.*": "needs minutes",
     r"python benchmarks/yardstick\.py.*": "needs all sets; tests/test_yardstick.py runs it",
+    r"python benchmarks/gather_photos\.py.*": "downloads; tests/test_gather_photos.py runs it",
     r"(OMP_NUM_THREADS=1 )?python -m campaigns\.\w+.*": "takes minutes; tests run a slice",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
     r"dicl-flow serve.*": "runs until it is stopped; tests/test_serve.py runs the command",

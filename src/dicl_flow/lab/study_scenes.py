@@ -13,12 +13,11 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
 from ..evaluation import Score, pool, score_flow
 from ..files import write_files
-from ..render import RenderedBatch, Renderer, TextureAtlas, list_photos, load_textures
+from ..render import RenderedBatch, Renderer, TextureAtlas, is_held_out, list_photos, load_textures
 from ..training import PROCEDURAL, Trainer
 from ..weights import Weights, load_model
 
 SEED = 2**20  # of the held-out scenes; not for training
-_SHARE = 10  # one photograph in ten is held out
 _BATCH = 16
 _POINTS = 10  # of a training curve
 
@@ -28,7 +27,7 @@ def split_photos(place: Path) -> tuple[list[Path], list[Path]]:
     if str(place) == PROCEDURAL:
         return [], []
     photos = list_photos(place)
-    apart = {photo for photo in photos if _hash(photo.name) % _SHARE == 0}
+    apart = {photo for photo in photos if is_held_out(_hash(photo.name))}
     if not apart or len(apart) == len(photos):
         raise InputError(
             f"{place}: a tenth of the photographs, chosen by name, is held out; "
@@ -107,5 +106,5 @@ def _estimate(weights: Weights, scenes: Sequence[RenderedBatch]) -> Iterator[Ten
     return (estimator.estimate(scene.image1, scene.image2)[0] for scene in scenes)
 
 
-def _hash(name: str) -> int:
-    return int(hashlib.sha256(name.encode()).hexdigest(), 16)
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()

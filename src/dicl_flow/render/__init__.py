@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
-from .photos import list_photos
+from .photos import is_held_out, list_photos
 
 if TYPE_CHECKING:
     from .clips import Clip
@@ -35,6 +35,7 @@ __all__ = [
     "TextureAtlas",
     "augment_batch",
     "held_out_renderer",
+    "is_held_out",
     "list_photos",
     "load_textures",
 ]

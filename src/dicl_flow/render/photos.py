@@ -1,10 +1,11 @@
-"""Lists the photographs that rendered scenes are made of."""
+"""Lists the photographs that rendered scenes are made of, and says which are held out."""
 
 from pathlib import Path
 
 from ..errors import InputError
 
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".ppm")
+_HELD_OUT = 10  # one photograph in ten
 
 
 def list_photos(folder: Path) -> list[Path]:
@@ -18,3 +19,8 @@ def list_photos(folder: Path) -> list[Path]:
     if not photos:
         raise InputError(f"no photographs ({', '.join(PHOTO_SUFFIXES)}) in {folder}")
     return photos
+
+
+def is_held_out(sha256: str) -> bool:
+    """Whether the photograph with this hash is held out, never trained on: one in ten is."""
+    return int(sha256, 16) % _HELD_OUT == 0
