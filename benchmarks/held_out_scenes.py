@@ -30,9 +30,10 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("-o", "--output", type=Path, required=True)
     arguments = parser.parse_args()
+    networks = {name: load_model(read_weights(resolve(name))) for name in arguments.weights}
     estimators = {
-        name: FlowEstimator(load_model(read_weights(resolve(name))), arguments.device, "fp32", "plain")
-        for name in arguments.weights
+        name: FlowEstimator(network, arguments.device, "fp32")
+        for name, network in networks.items()
     }
     layers = RenderConfig(depth_share=0.35, large_share=0.25, large_factor=3.0)
     kinds = {"layers": layers, **{place: layers.only(place) for place in PLACES}}
@@ -48,8 +49,9 @@ def main() -> None:
                 found = error.sum(), (error > WRONG).sum(), scene.valid.sum()
                 totals[name] += torch.stack([value.double() for value in found]).cpu()
         for name, (error, wrong, count) in totals.items():
-            result[name][kind] = {"epe": float(error / count), "wrong": float(wrong / count)}
-            print(f"{kind:10} {error / count:6.2f} px  {100 * wrong / count:5.1f} %  {name}", flush=True)
+            epe, share = float(error / count), float(wrong / count)
+            result[name][kind] = {"epe": epe, "wrong": share}
+            print(f"{kind:10} {epe:6.2f} px  {100 * share:5.1f} %  {name}", flush=True)
     arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -1,7 +1,8 @@
-"""Draw the pictures of the packaged weights that the pages show.
+"""Draw the pictures that the pages show.
 
-    python benchmarks/page_pictures.py demo          # demo.jpg
-    python benchmarks/page_pictures.py explorer      # explore.webp, explore-levels.webp
+    python benchmarks/page_pictures.py demo             # demo.jpg, of the packaged weights
+    python benchmarks/page_pictures.py explorer         # explore.webp, explore-levels.webp
+    python benchmarks/page_pictures.py places PHOTOS    # places.webp: solid scenes of every kind
 
 The explorer's need Playwright and a browser, Debian's `chromium`.
 """
@@ -19,9 +20,14 @@ import cv2
 import numpy as np
 
 import dicl_flow
+from dicl_flow.config import PLACES, RenderConfig
+from dicl_flow.config.render import EFFECTS
 from dicl_flow.data import demo_pairs
 from dicl_flow.evaluation import draw_demo
 from dicl_flow.files import Array, write_files
+from dicl_flow.pictures.sheets import contact_sheet, thumbnail
+from dicl_flow.pictures.visualize import flow_to_rgb
+from dicl_flow.render import Renderer, load_textures
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EXPLORE = ("-m", "dicl_flow", "explore", "--port", "0", "--no-browser", "--json", "--device", "cpu")
@@ -30,6 +36,7 @@ SHOWN = {
     "explore-levels.webp": ("#pair=1&panel=levels", (1280, 900)),
 }
 """By file: what the page shows, and the size of the window."""
+SEEDS = (38, 13, 26, 0, 3, 28)  # of the scenes of each place: everything is in view
 LEVEL = 5  # of the thumbnails: stride 16, after the context net
 
 
@@ -53,6 +60,25 @@ def explorer() -> Iterator[str]:
             yield json.loads(command.stdout.readline())["address"]
         finally:
             command.terminate()
+
+
+def draw_places(photos: Path) -> None:
+    """Two frames, flow, distance and occlusion of a scene in every kind of place."""
+    textures = load_textures(photos)
+    rows = []
+    for number, kind in enumerate(PLACES):
+        clear = dict.fromkeys(EFFECTS, (0.0, 0.0))
+        config = RenderConfig(tiny_share=0.0, motion=0.6, **clear).only(kind)
+        scene = Renderer(config, (240, 400), textures, seed=SEEDS[number]).render(1, 0)
+        sample = scene.to_samples()[0]
+        near = np.exp(-scene.distance[0].numpy() / 15)
+        distance = cv2.applyColorMap((255 * near).astype(np.uint8), cv2.COLORMAP_MAGMA)[..., ::-1]
+        hidden = np.repeat(np.where(sample.occluded, 255, 0).astype(np.uint8)[..., None], 3, axis=2)
+        flow = np.where(sample.valid[..., None], sample.flow, np.float32(np.nan))
+        pictures = [sample.image1, sample.image2, flow_to_rgb(flow), distance, hidden]
+        rows.append([thumbnail(picture) for picture in pictures])
+    columns = ("frame 1", "frame 2", "flow", "distance", "hidden in frame 2")
+    write(Path("places.webp"), contact_sheet(rows, list(PLACES), columns))
 
 
 def draw_explorer_pictures() -> None:
@@ -90,6 +116,10 @@ def show(page: Any, name: str) -> None:
 DRAW = {"demo": draw_demo_picture, "explorer": draw_explorer_pictures}
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in DRAW:
-        sys.exit(f"error: expected one of {', '.join(DRAW)}")
-    DRAW[sys.argv[1]]()
+    match sys.argv[1:]:
+        case ["places", photos]:
+            draw_places(Path(photos))
+        case [name] if name in DRAW:
+            DRAW[name]()
+        case _:
+            sys.exit(f"error: expected one of {', '.join(DRAW)}, or places PHOTOS")

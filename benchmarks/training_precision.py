@@ -6,7 +6,9 @@
 Random batches of the recipe's size stay on the device: no loading, no augmentation. Each line is a
 fresh network with the same seed and batch. The time is the median of `--steps` steps, fewer after
 `--seconds`; the memory is the most that torch allocated and reserved, cuDNN's search and the
-recording of the step included. Progress goes to stderr, the JSON to `-o` or stdout.
+recording of the step included. Progress goes to stderr, the JSON to `-o`, after every row, or to
+stdout. In float32 cuDNN's search for the fastest algorithms takes minutes with a batch of 64:
+`--batch 8` takes less.
 
 `--rehearse` runs everything on the CPU with a tiny network and tiny frames (bf16 only if the CPU
 has it, or if asked for); its numbers mean nothing.
@@ -105,6 +107,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--stage", action="append", choices=TARGETS["all"])
     parser.add_argument("--precision", action="append", choices=TRAINING_PRECISIONS)
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument("--batch", type=int, help="pairs of a step; default: the recipe's")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="of timed steps, for each row")
     parser.add_argument("--rehearse", action="store_true", help="a tiny run on the CPU")
@@ -117,20 +120,24 @@ def main() -> None:
     tiny = arguments.rehearse
     device = torch.device("cpu" if tiny else "cuda")
     name = device.type if tiny else torch.cuda.get_device_name()
-    default = [p for p in TRAINING_PRECISIONS if p != "bf16" or has_bf16(device)]
-    rows = []
+    # float32 last: it takes longest
+    default = [p for p in TRAINING_PRECISIONS[::-1] if p != "bf16" or has_bf16(device)]
+    about = {"device": name, "torch": torch.__version__, "date": str(date.today())}
+    rows: list[dict[str, Any]] = []
+    text = ""
     start = perf_counter()
     for stage in arguments.stage or ["chairs-2", "things"]:
         config = read_stage(stage, arguments.backend, tiny=tiny)
+        config = replace(config, batch=arguments.batch or config.batch)
         for precision in arguments.precision or default:
             chosen = replace(config, optimizer=replace(config.optimizer, precision=precision))
+            print(f"{perf_counter() - start:6.1f} s", stage, precision, file=sys.stderr, flush=True)
             rows.append(measure_row(chosen, device, arguments.steps, arguments.seconds))
             print(f"{perf_counter() - start:6.1f} s", rows[-1], file=sys.stderr, flush=True)
-    about = {"device": name, "torch": torch.__version__, "date": str(date.today())}
-    text = json.dumps({**about, "rows": rows}, indent=1) + "\n"
-    if arguments.output:
-        arguments.output.write_text(text)
-    else:
+            text = json.dumps({**about, "rows": rows}, indent=1) + "\n"
+            if arguments.output:
+                arguments.output.write_text(text)
+    if not arguments.output:
         print(text, end="")
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -12,29 +11,8 @@ from rooms import MOST_ARROWS, MOST_ROOMS, PAGE, ROOMS, SOURCE, shown, tree
 
 import dicl_flow
 
+
 # Files of one name: each pair is about the same thing, seen from two sides.
-SHARED_STEMS = {
-    "__init__": "every package has one",
-    **dict.fromkeys(
-        (
-            "calibrate",
-            "compare",
-            "export",
-            "levels",
-            "peaks",
-            "pixel",
-            "render",
-            "slow_motion",
-            "submit",
-        ),
-        "a command, and its work",
-    ),
-    **dict.fromkeys(("augment", "calibration", "loss"), "the settings, and what they set"),
-    "readout": "the operation, and its kernel",
-    "warp": "the operation, its kernel, and the command",
-}
-
-
 def home_of(path):
     """The room that a file is in."""
     return path.relative_to(SOURCE).with_suffix("").parts[0]
@@ -81,13 +59,6 @@ def test_the_page_names_files_that_exist():
     folders = (SOURCE, PAGE.parents[1] / "benchmarks", Path(__file__).parent)
     assert len(names) > 20
     assert names <= {path.name for folder in folders for path in folder.rglob("*.py")}
-
-
-def test_files_of_one_name_are_about_one_thing():
-    places = defaultdict(list)
-    for path in SOURCE.rglob("*.py"):
-        places[path.stem].append(path.relative_to(SOURCE).parts[0])
-    assert {stem for stem, found in places.items() if len(found) > 1} == set(SHARED_STEMS)
 
 
 @pytest.mark.parametrize("room", ["ops", "nn", "matching", "models", "config"])

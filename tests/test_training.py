@@ -274,7 +274,7 @@ RECIPE_DATA = {
     "kitti": ["kitti15"],
     "finetune": ["pairs"],
     **{name: ["rendered"] for name in ("rendered-0", "rendered", "rendered-large")},
-    **{name: ["rendered"] for name in ("every-level", "ablation", "figures")},
+    **{name: ["rendered"] for name in ("every-level", "solid", "ablation", "figures")},
 }
 """What each recipe trains on, those first whose weights others start from."""
 
@@ -320,6 +320,7 @@ STARTS = {
     "rendered": "rendered-0",
     "rendered-large": "rendered",
     "every-level": "rendered",
+    "solid": "rendered",
     "figures": "rendered",
 }
 

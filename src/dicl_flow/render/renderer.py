@@ -120,7 +120,7 @@ class Renderer:
     ) -> RenderedBatch:
         image1, image2 = photograph(frames, self.config, self.dice).chunk(2)
         flow = frames.flow[: len(image1)].contiguous()
-        valid = flow.norm(dim=1) <= self.config.max_flow
+        valid = torch.hypot(flow[:, 0], flow[:, 1]) <= self.config.max_flow
         if self.config.visible_only:
             valid &= ~occluded()
         return RenderedBatch(image1, image2, flow, valid, frames.layer, occluded, distance)

@@ -195,7 +195,7 @@ def points_seen(layout: Layout, sight: Sight, size: tuple[int, int]) -> Tensor:
     for number in range(len(sight.body)):
         time, b = divmod(number, layout.batch)
         body, distance = sight.body[number].long(), sight.distance[number]
-        pose = layout.pose[time, b][body].movedim(-1, 0)  # (POSE, H, W)
+        pose = layout.pose[time, b].T[:12, body]  # (12, H, W)
         length = torch.where(body == 0, 1.0, distance)
         along = turn_each(pose[:9], rays(layout.scene[time, b], size))
         frames.append(torch.where(body == 0, 0.0, pose[9:12]) + length * along)
@@ -204,18 +204,23 @@ def points_seen(layout: Layout, sight: Sight, size: tuple[int, int]) -> Tensor:
 
 def turn_each(matrix: Tensor, vectors: Tensor) -> Tensor:
     """(9, ...) and (3, ...) -> (3, ...): a matrix for each vector."""
+    x, y, z = vectors
     rows = matrix.unflatten(0, (3, 3))
-    return (rows * vectors).sum(1)
+    return rows[:, 0] * x + rows[:, 1] * y + rows[:, 2] * z
 
 
 def move(layout: Layout, world: int, body: Tensor, q: Tensor, start: int, end: int) -> Tensor:
     """(3, ...) where points of bodies (...) seen at time `start` are at `end`, for the camera."""
-    body = body.long()
-    skin = layout.skin[world][body].movedim(-1, 0)
-    before, after = (layout.pose[time, world][body].movedim(-1, 0) for time in (start, end))
-    on_plane = off_paper(skin, after[24], paper(skin, before[24], q[:2]))
-    q = torch.where(skin[0] == CUTOUT, torch.cat([on_plane, q[2:]]), q)
-    return turn_each(after[12:21], q) + after[21:24]
+    body, skins = body.long(), layout.skin[world]
+    before, after = (layout.pose[time, world].T for time in (start, end))
+    bends = (skins[:, 0] == CUTOUT)[body]
+    if bool(bends.any()):
+        papers = body[bends]
+        skin = skins.T[:, papers]
+        place = paper(skin, before[24, papers], q[:2, bends])
+        q = q.clone()
+        q[:2, bends] = off_paper(skin, after[24, papers], place)
+    return turn_each(after[12:21, body], q) + after[21:24, body]
 
 
 def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
@@ -295,7 +300,7 @@ def normals(layout: Layout, sight: Sight, q: Tensor, size: tuple[int, int]) -> T
         form = layout.skin[b, :, 0][body]
         local = local_normal(form, q[number])
         rows = pose[:9].unflatten(0, (3, 3))
-        normal = (rows * local[:, None]).sum(0)  # the transpose of the way back
+        normal = (rows * local[:, None]).sum(0)  # by the transposed inverse
         normal = normal / length(normal).clamp_min(1e-12)
         away = (normal * rays(layout.scene[time, b], size)).sum(0) > 0
         frames.append(torch.where(away, -normal, normal))

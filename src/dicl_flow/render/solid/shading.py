@@ -166,9 +166,10 @@ class _Eye:
         light, shine = self._light(distance * along, distance, normal, view, is_sky, pixels)
         color = self._texture(q, form, face, skin, pose[24], reach, facing) * skin[8:11] * light
         reflected = view - 2 * (normal * view).sum(0) * normal
-        mirror = torch.where(is_sky, 0.0, skin[12])
-        if bool((mirror > 0).any()):
-            color = torch.lerp(color, self._surroundings(reflected), mirror)
+        mirrors = ((skin[12] > 0) & ~is_sky).nonzero()[:, 0]
+        if len(mirrors):
+            image = self._surroundings(reflected[:, mirrors])
+            color[:, mirrors] = torch.lerp(color[:, mirrors], image, skin[12, mirrors])
         return color + skin[11] * shine, body * 4 + face
 
     def _light(
@@ -221,8 +222,10 @@ class _Eye:
         facing: Tensor,
     ) -> Tensor:
         """(3, M) colours of the textures."""
-        on_paper = paper(skin, bend, q[:2])
-        q = torch.where(form == CUTOUT, torch.cat([on_paper, q[2:]]), q)
+        papers = (form == CUTOUT).nonzero()[:, 0]
+        if len(papers):
+            q = q.clone()
+            q[:2, papers] = paper(skin[:, papers], bend[papers], q[:2, papers])
         q = torch.where(form == SKY, q / q.abs().amax(0).clamp_min(1e-6), q)
         x, y, z = q * skin[5:8]
         u, v = torch.where(face == 0, z, x), torch.where(face == 1, z, y)
