@@ -94,6 +94,7 @@ SMALLER = [
     (r"--minutes \S+", "--minutes 0.001"),
     (r"--overfit \d+", "--overfit 2"),
     (r"^(dicl-flow render .*?) -n \d+", r"\1 -n 1"),
+    (r"^(dicl-flow render .*?) --frames \d+", r"\1 --frames 2"),
     (r"^(dicl-flow render .*?) --size \S+", r"\1"),
     (r"^(dicl-flow render .*)$", r"\1 --size 96x64"),
     (r"^(dicl-flow data bench .*?) --workers \d+", r"\1 --workers 0 --seconds 0.1 --crop 64x64"),

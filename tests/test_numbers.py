@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 
 import pytest
 
@@ -281,6 +281,17 @@ def first_rows():
     return [found.get(number) for number in range(10)]
 
 
+def arms():
+    """Mean and median EPE of each arm on each set of the yardstick, then of all sets."""
+    rows = []
+    methods = load("benchmarks/results/arms.json")["methods"]
+    order = [methods[name]["scores"] for name in ("solid-start", "layers", "mixed", "solid")]
+    for name in order[0]:
+        errors = [[total / n for total, n in (p["epe"] for p in m[name].values())] for m in order]
+        rows.append([value for found in errors for value in (mean(found), median(found))])
+    return [*rows, [mean(column) for column in zip(*rows, strict=True)]]
+
+
 CLAIMS = [
     # ablations
     Table(ABLATIONS, "| without DAP |", metric_rows),
@@ -362,6 +373,7 @@ CLAIMS = [
     Column(CARD, "| stage | steps |", 4, minutes),
     Column(CARD, "| quality | AUSE |", 1, lambda: [calibration(q)[0] for q in QUALITIES]),
     Column(CARD, "| quality | AUSE |", 3, lambda: [calibration(q)[1] for q in QUALITIES]),
+    Table(CARD, "| set, with the number of pairs | start |", arms),
     Sentence(CARD, "its EPE is anywhere from {} to {} px", kitti_range),
     # speed
     Table(SPEED, "| machine | version | torch |", first_rows, labels=2),
