@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small_study import use_small_scenes
 
+from dicl_flow.cli import main
 from dicl_flow.config import PLACES, Place, RenderConfig, WorldConfig
 from dicl_flow.config.render import EFFECTS
+from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
 from dicl_flow.ops.warp import sampling_grid
 from dicl_flow.render import Clip, Renderer, load_textures
@@ -394,3 +397,46 @@ def test_motion_is_that_of_the_documentation(shapes):
 def test_broken_settings_are_refused(make, told):
     with pytest.raises(InputError, match=told):
         make()
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def render(*arguments):
+    with pytest.raises(SystemExit) as exit_info:
+        main(["render", "procedural", "--size", "64x48", "--quiet", *map(str, arguments)])
+    return exit_info.value.code or 0
+
+
+def test_the_command_writes_a_clip(tmp_path, monkeypatch):
+    use_small_scenes(monkeypatch.setattr)
+    assert render("--kind", "street", "--frames", 3, "-o", tmp_path / "clip") == 0
+    pairs = list_pairs("pairs", tmp_path / "clip", needs_truth=True)
+    assert [pair.name for pair in pairs] == ["000", "001"]
+    sample = read_sample(pairs[0])
+    assert sample.flow.shape == (48, 64, 2)
+    assert sample.occluded is not None
+    with np.load(tmp_path / "clip/tracks.npz") as tracks:
+        assert tracks["points"].shape == (256, 3, 2)
+        assert tracks["occluded"].dtype == bool
+
+
+def test_the_command_writes_pairs_of_a_kind(tmp_path, monkeypatch):
+    use_small_scenes(monkeypatch.setattr)
+    assert render("--kind", "room", "-n", 1, "-o", tmp_path / "pairs") == 0
+    assert len(list_pairs("pairs", tmp_path / "pairs", needs_truth=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--kind", "rom"], "did you mean 'room'"),
+        (["--frames", "4"], "--frames needs a solid scene"),
+        (["--kind", "room", "--frames", "0"], "--frames must be at least 1"),
+        (["--kind", "room", "--frames", "2", "--stats", "x.png"], "--stats is for pairs"),
+    ],
+)
+def test_what_cannot_be_rendered_is_refused(arguments, told, tmp_path, capsys):
+    assert render(*arguments, "-o", tmp_path / "out") == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
