@@ -32,8 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     networks = {name: load_model(read_weights(resolve(name))) for name in arguments.weights}
     estimators = {
-        name: FlowEstimator(network, arguments.device, "fp32")
-        for name, network in networks.items()
+        name: FlowEstimator(network, arguments.device, "fp32") for name, network in networks.items()
     }
     layers = RenderConfig(depth_share=0.35, large_share=0.25, large_factor=3.0)
     kinds = {"layers": layers, **{place: layers.only(place) for place in PLACES}}

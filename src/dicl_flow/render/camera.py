@@ -76,7 +76,8 @@ def _motion_blur(flow: Tensor) -> Effect:
 
     def blur(frames: Tensor, numbers: Tensor, strength: Tensor) -> Tensor:
         path = flow[numbers] * strength
-        path = path * (_LONGEST_BLUR / path.norm(dim=1, keepdim=True).clamp_min(_LONGEST_BLUR))
+        length = torch.hypot(path[:, :1], path[:, 1:])
+        path = path * (_LONGEST_BLUR / length.clamp_min(_LONGEST_BLUR))
         return _smear(frames, path)
 
     return blur

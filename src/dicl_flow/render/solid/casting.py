@@ -195,7 +195,8 @@ def points_seen(layout: Layout, sight: Sight, size: tuple[int, int]) -> Tensor:
     for number in range(len(sight.body)):
         time, b = divmod(number, layout.batch)
         body, distance = sight.body[number].long(), sight.distance[number]
-        pose = layout.pose[time, b].T[:12, body]  # (12, H, W)
+        rows = layout.pose[time, b, :, :12].T.contiguous()
+        pose = rows.index_select(1, body.flatten()).view(12, *size)
         length = torch.where(body == 0, 1.0, distance)
         along = turn_each(pose[:9], rays(layout.scene[time, b], size))
         frames.append(torch.where(body == 0, 0.0, pose[9:12]) + length * along)
@@ -220,7 +221,8 @@ def move(layout: Layout, world: int, body: Tensor, q: Tensor, start: int, end: i
         place = paper(skin, before[24, papers], q[:2, bends])
         q = q.clone()
         q[:2, bends] = off_paper(skin, after[24, papers], place)
-    return turn_each(after[12:21, body], q) + after[21:24, body]
+    pose = after[12:24].contiguous().index_select(1, body.flatten()).unflatten(1, body.shape)
+    return turn_each(pose[:9], q) + pose[9:]
 
 
 def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:

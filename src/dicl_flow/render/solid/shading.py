@@ -100,6 +100,7 @@ class _Eye:
         fog: Tensor,
     ) -> None:
         self.pose, self.skin = layout.pose[time, world], layout.skin[world]
+        self.pose_rows, self.skin_rows = self.pose[:, :12].T.contiguous(), self.skin.T.contiguous()
         self.scene, self.count = layout.scene[time, world], int(layout.count[world])
         self.textures, self.shapes, self.fog = textures, shapes, fog
         self.shines = bool(self.scene[14] > 0)
@@ -152,7 +153,7 @@ class _Eye:
         self, body: Tensor, distance: Tensor, along: Tensor, pixels: "_Pixels"
     ) -> tuple[Tensor, Tensor]:
         """(3, M) colours without fog, and (M,) which surface it is, of M points."""
-        pose, skin = self.pose.T[:25, body], self.skin.T[:, body]
+        pose, skin = self.pose_rows.index_select(1, body), self.skin_rows.index_select(1, body)
         form, is_sky = skin[0], body == 0
         reach = torch.where(is_sky, 1.0, distance)
         q = torch.where(is_sky, 0.0, pose[9:12]) + reach * turn_each(pose[:9], along)
@@ -164,7 +165,7 @@ class _Eye:
         facing = (normal * view).sum(0)
         normal, facing = torch.where(facing > 0, -normal, normal), facing.abs()
         light, shine = self._light(distance * along, distance, normal, view, is_sky, pixels)
-        color = self._texture(q, form, face, skin, pose[24], reach, facing) * skin[8:11] * light
+        color = self._texture(q, body, face, skin, reach, facing) * skin[8:11] * light
         reflected = view - 2 * (normal * view).sum(0) * normal
         mirrors = ((skin[12] > 0) & ~is_sky).nonzero()[:, 0]
         if len(mirrors):
@@ -214,18 +215,19 @@ class _Eye:
     def _texture(
         self,
         q: Tensor,
-        form: Tensor,
+        body: Tensor,
         face: Tensor,
         skin: Tensor,
-        bend: Tensor,
         reach: Tensor,
         facing: Tensor,
     ) -> Tensor:
         """(3, M) colours of the textures."""
+        form = skin[0]
         papers = (form == CUTOUT).nonzero()[:, 0]
         if len(papers):
+            of = body[papers]
             q = q.clone()
-            q[:2, papers] = paper(skin[:, papers], bend[papers], q[:2, papers])
+            q[:2, papers] = paper(self.skin[of].T, self.pose[of, 24], q[:2, papers])
         q = torch.where(form == SKY, q / q.abs().amax(0).clamp_min(1e-6), q)
         x, y, z = q * skin[5:8]
         u, v = torch.where(face == 0, z, x), torch.where(face == 1, z, y)

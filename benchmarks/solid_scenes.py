@@ -1,17 +1,22 @@
-"""The motion in solid scenes of a recipe: quantiles of its length in px.
+"""The motion in solid scenes of a recipe, and the time that a CPU takes to render them.
 
-    python benchmarks/solid_motion.py [RECIPE] -n 24
+    python benchmarks/solid_scenes.py [RECIPE] -n 24        # quantiles of the motion in px
+    python benchmarks/solid_scenes.py --time                # seconds for a pair of 640x384
 
-For frames of 640x384 and 1280x384: `-n` worlds of each kind of place, seen in frames of an eighth
-of the size; what is behind the camera in frame 2 is not counted.
+Motion, for frames of 640x384 and 1280x384: `-n` worlds of each kind of place, seen in frames of an
+eighth of the size; what is behind the camera in frame 2 is not counted. Time: of six pairs of each
+kind with the default settings, camera effects included.
 """
 
 import argparse
 from dataclasses import replace
+from statistics import mean
+from time import perf_counter
 
 import torch
 
-from dicl_flow.config import PLACES
+from dicl_flow.config import PLACES, RenderConfig
+from dicl_flow.render import Renderer, load_textures
 from dicl_flow.render.shapes import shape_bank
 from dicl_flow.render.solid.draws import Draws
 from dicl_flow.render.solid.scenes import View
@@ -27,7 +32,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recipe", nargs="?", default="solid")
     parser.add_argument("-n", "--worlds", type=int, default=24)
+    parser.add_argument("--time", action="store_true")
     arguments = parser.parse_args()
+    if arguments.time:
+        time_kinds()
+        return
     config = replace(read_recipe(arguments.recipe, []).render, num_shapes=32, shape_side=48)
     shapes = shape_bank(torch.device("cpu"), 0, config.num_shapes, config.shape_side)
     for width in (640, 1280):
@@ -57,6 +66,22 @@ def motion(world, width, shapes):
 def print_row(name, lengths):
     values = lengths.quantile(torch.tensor(SHARES)).tolist()
     print(f"{name:20}", " ".join(f"{value:7.1f}" for value in values), flush=True)
+
+
+def time_kinds():
+    """Print the mean time of each kind, and of all."""
+    textures, everything = load_textures(None), []
+    for kind in PLACES:
+        renderer = Renderer(RenderConfig().only(kind), (384, 640), textures)
+        renderer.render(1, 0)  # the first one makes outlines and mip maps
+        seconds = []
+        for number in range(1, 7):
+            start = perf_counter()
+            renderer.render(1, number)
+            seconds.append(perf_counter() - start)
+        everything += seconds
+        print(f"{kind:10} {mean(seconds):.2f} s", flush=True)
+    print(f"{'all':10} {mean(everything):.2f} s, at most {max(everything):.2f} s")
 
 
 if __name__ == "__main__":
