@@ -381,8 +381,8 @@ CLAIMS = [
     Column(CARD, "| quality | AUSE |", 3, lambda: [calibration(q)[1] for q in QUALITIES]),
     Sentence(
         CARD,
-        "the mean EPE is {} px at the start, {} after layers only, {} after two thirds solid and {} "
-        "after solid only",
+        "the mean EPE is {} px at the start, {} after layers only, {} after two thirds solid "
+        "and {} after solid only",
         held_out,
     ),
     Table(CARD, "| set, with the number of pairs | start |", arms),
