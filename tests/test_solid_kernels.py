@@ -14,7 +14,7 @@ from dicl_flow.config import PLACES, Crowd, RenderConfig
 from dicl_flow.config.render import EFFECTS
 from dicl_flow.render import load_textures
 from dicl_flow.render.shapes import shape_bank
-from dicl_flow.render.solid import kernels
+from dicl_flow.render.solid import pairs
 from dicl_flow.render.solid.draws import Draws
 from dicl_flow.render.solid.scenes import View
 from dicl_flow.render.solid.shading import shade
@@ -37,8 +37,8 @@ FEW = tuple(
 def large_tiles(monkeypatch):
     """The interpreter takes as long for a small tile as for a large one."""
     if not ON_GPU:
-        monkeypatch.setattr(kernels, "_TILE_HEIGHT", 32)
-        monkeypatch.setattr(kernels, "_TILE_WIDTH", 64)
+        monkeypatch.setattr(pairs, "_TILE_HEIGHT", 32)
+        monkeypatch.setattr(pairs, "_TILE_WIDTH", 64)
 
 
 def build(name, seed):
@@ -56,7 +56,7 @@ def test_kernels_equal_the_plain_path(name, seed):
     shapes = shape_bank(torch.device(DEVICE), 0, CONFIG.num_shapes, CONFIG.shape_side)
     fog = torch.tensor([[0.5, 0.6, 0.7, 0.8]], device=DEVICE)
     layout = lay_out([build(name, seed)], (0.0, 1.0), SIZE).to(DEVICE)
-    caster = kernels.PairCaster(layout, textures, shapes, SIZE)
+    caster = pairs.PairCaster(layout, textures, shapes, SIZE)
     color, depth = caster.shade(fog)
     view = View(layout, shapes, SIZE)
     plain_color, plain_depth = shade(layout, view.sight, textures, shapes, fog, SIZE)

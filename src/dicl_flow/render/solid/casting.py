@@ -4,7 +4,7 @@ Each form is simple in its own coordinates q: a box is |q| <= 1 on all axes, an 
 a cylinder stands along y, a cone has its tip at y = -1, a cut-out lies in the plane z = 0 inside an
 outline, a room is a box seen from inside, the ground is y = 0, the sky a direction. A point seen at
 one time keeps its q (on a cut-out that bends: its place on the paper), so its flow follows from the
-poses of its body. `kernels` has the same in one pass.
+poses of its body. `ray_kernels` has the same in one pass.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from .world import NEAR, Layout
 
 FAR = 500.0  # metres: where the ground ends
 INFINITE = 1e6  # the distance of the sky
-_TINY = 1e-9
-_ROUNDS = 12  # of the inversion of a bending: the error falls by at least 0.3 in each
-_HIDDEN = 0.005  # relative: what is nearer by more than this hides a point
+TINY = 1e-9
+ROUNDS = 12  # of the inversion of a bending: the error falls by at least 0.3 in each
+HIDDEN = 0.005  # relative: what is nearer by more than this hides a point
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def hit(skin: Tensor, bend: Tensor, origin: Tensor, along: Tensor, shapes: Tenso
 
 
 def _nonzero(values: Tensor) -> Tensor:
-    return torch.where(values.abs() < _TINY, _TINY, values)
+    return torch.where(values.abs() < TINY, TINY, values)
 
 
 def _hit_box(origin: Tensor, along: Tensor, *, inside: bool) -> Tensor:
@@ -184,7 +184,7 @@ def paper(skin: Tensor, bend: Tensor, place: Tensor) -> Tensor:
 def off_paper(skin: Tensor, bend: Tensor, place: Tensor) -> Tensor:
     """Invert `paper`; the skin may be one of each point: (SKIN, ...)."""
     found = place
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         found = place + found - paper(skin, bend, found)
     return found
 
@@ -262,7 +262,7 @@ def hidden(
         pose = poses[number]
         origin = pose[9:12].view(3, *[1] * (moved.ndim - 1))
         found = hit(skins[number], pose[24], origin, turn(pose[:9], along), shapes)
-        result = result | (found < distance * (1 - _HIDDEN)) & (found < distance - 0.02)
+        result = result | (found < distance * (1 - HIDDEN)) & (found < distance - 0.02)
     return result
 
 

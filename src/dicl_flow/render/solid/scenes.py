@@ -57,7 +57,7 @@ def see_pairs(
     """Render worlds at the times 0 and 1; `fog` (B, 4): its share before the sky, its colour."""
     layout = lay_out(worlds, (0.0, 1.0), size).to(fog.device)
     if kernels.usable(fog.device):
-        from .kernels import PairCaster  # imports Triton
+        from .pairs import PairCaster  # imports Triton
 
         caster = PairCaster(layout, textures, shapes, size)
         color, depth = caster.shade(fog)

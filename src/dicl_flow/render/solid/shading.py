@@ -2,7 +2,7 @@
 
 Highlights and reflections depend on where the camera is, shadows on what is between a point and the
 sun: none of them moves with the surface, and the true flow is that of the surface. In plain torch;
-`kernels` has the same in one pass.
+`color_kernels` has the same in one pass.
 """
 
 from dataclasses import dataclass
