@@ -24,3 +24,14 @@ def between(values, place, right, down, x, y, mask):
     bottom_left = tl.load(corner, mask, 0.0)
     bottom = bottom_left + x * (tl.load(corner + right, mask, 0.0) - bottom_left)
     return top + y * (bottom - top)
+
+
+@triton.jit
+def mirrored(x, side):
+    """Positions in px -> inside the texture, mirrored at its borders, at most half a pixel out."""
+    away = tl.abs(x + 0.5)
+    turns = tl.floor(away / side)
+    rest = away - turns * side
+    odd = turns - 2.0 * tl.floor(turns / 2.0)
+    rest = tl.where(odd > 0.5, side - rest, rest)
+    return tl.minimum(tl.maximum(rest - 0.5, 0.0), side - 1.0)

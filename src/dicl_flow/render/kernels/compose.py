@@ -10,21 +10,10 @@ from torch import Tensor
 
 from ..scene import Scene
 from ..textures import TextureAtlas
-from .bilinear import between, cell_of
+from .bilinear import between, cell_of, mirrored
 
 _BLOCK, _WARPS = 256, 4
 _FIELDS = tl.constexpr(18)  # numbers per layer: see `_layer_table`
-
-
-@triton.jit
-def _mirrored(x, side):
-    """Positions in px -> inside the texture, mirrored at its borders, at most half a pixel out."""
-    away = tl.abs(x + 0.5)
-    turns = tl.floor(away / side)
-    rest = away - turns * side
-    odd = turns - 2.0 * tl.floor(turns / 2.0)
-    rest = tl.where(odd > 0.5, side - rest, rest)
-    return tl.minimum(tl.maximum(rest - 0.5, 0.0), side - 1.0)
 
 
 @triton.jit
@@ -42,8 +31,8 @@ def _texel(table, offset_x, offset_y, height, width):
     """The place of the first of four texels in the atlas, and the shares of the others."""
     place_x = tl.load(table + 6) * offset_x + tl.load(table + 7) * offset_y + tl.load(table + 10)
     place_y = tl.load(table + 8) * offset_x + tl.load(table + 9) * offset_y + tl.load(table + 11)
-    left, share_x = cell_of(_mirrored(((place_x + 1.0) * width - 1.0) * 0.5, width), width)
-    top, share_y = cell_of(_mirrored(((place_y + 1.0) * height - 1.0) * 0.5, height), height)
+    left, share_x = cell_of(mirrored(((place_x + 1.0) * width - 1.0) * 0.5, width), width)
+    top, share_y = cell_of(mirrored(((place_y + 1.0) * height - 1.0) * 0.5, height), height)
     number = tl.load(table + 12).to(tl.int64)
     return ((number * height + top) * width + left) * 3, share_x, share_y
 

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from ..kernels.bilinear import cell_of
+from ..kernels.bilinear import cell_of, mirrored
 from . import casting, shading, things, world
 from .ray_kernels import (
     face_axis,
@@ -29,23 +29,12 @@ _PANE_SCALE, _SOFT = tl.constexpr(shading.PANE_SCALE), tl.constexpr(shading.SOFT
 
 
 @triton.jit
-def _mirrored(x, side):
-    """Positions -> inside [0, side - 1], mirrored at the borders, at most half a texel out."""
-    away = tl.abs(x + 0.5)
-    turns = tl.floor(away / side)
-    rest = away - turns * side
-    odd = turns - 2.0 * tl.floor(turns / 2.0)
-    rest = tl.where(odd > 0.5, side - rest, rest)
-    return tl.minimum(tl.maximum(rest - 0.5, 0.0), side - 1.0)
-
-
-@triton.jit
 def _level(texels, sizes, number, u, v, level, mask):
     """Colours of one mip level; the four texels of each."""
     high, wide = tl.load(sizes + 5) >> level, tl.load(sizes + 6) >> level
     shrink = tl.exp2(-level.to(tl.float32))
-    at_x = _mirrored(u * shrink - 0.5, wide.to(tl.float32))
-    at_y = _mirrored(v * shrink - 0.5, high.to(tl.float32))
+    at_x = mirrored(u * shrink - 0.5, wide.to(tl.float32))
+    at_y = mirrored(v * shrink - 0.5, high.to(tl.float32))
     left, in_x = cell_of(at_x, wide.to(tl.float32))
     top, in_y = cell_of(at_y, high.to(tl.float32))
     first = tl.load(sizes + 9 + level)
