@@ -43,7 +43,7 @@ def small_changes(name):
     changes = [TINY_LEVEL, "model.multiple=1", "augment.crop=[16,32]", "loss.matched=[0.8]"]
     if name not in ("chairs-0", "figures"):  # without context nets
         changes.append("loss.refined=[1.0]")
-    if name in ("every-level", "figures"):
+    if name in ("every-level", "solid", "figures"):
         changes.append("loss.matching=[1.0]")
     # reduced precision has separate tests
     changes += ["render.sizes=[]", "optimizer.precision=fp32", "backend=plain"]
