@@ -261,9 +261,8 @@ def test_sentences_with_numbers():
 
 def test_the_makefile_passes_everything_on():
     words = ["WEIGHTS=a b.safetensors", "STEPS=gpu", "PHOTOS=p", "DATASETS=d", "WORK=w"]
-    made = subprocess.run(
-        ["make", "--dry-run", "release", *words], cwd=ROOT, capture_output=True, text=True
-    )
+    make = ["make", "--no-print-directory", "--dry-run", "release"]
+    made = subprocess.run([*make, *words], cwd=ROOT, capture_output=True, text=True)
     line = made.stdout.replace("\\\n", " ").splitlines()[-1]
     options = ["--steps", "gpu", "--photos", "p", "--datasets", "d", "--work", "w"]
     assert shlex.split(line)[1:] == ["-m", "benchmarks.release", "a b.safetensors", *options]
