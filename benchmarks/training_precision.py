@@ -7,8 +7,7 @@ Random batches of the recipe's size stay on the device: no loading, no augmentat
 fresh network with the same seed and batch. The time is the median of `--steps` steps, fewer after
 `--seconds`; the memory is the most that torch allocated and reserved, cuDNN's search and the
 recording of the step included. Progress goes to stderr, the JSON to `-o`, after every row, or to
-stdout. In float32 cuDNN's search for the fastest algorithms takes minutes with a batch of 64:
-`--batch 8` takes less.
+stdout. In float32 the first steps of `chairs-2` take minutes on an H200; `--batch 8` takes less.
 
 `--rehearse` runs everything on the CPU with a tiny network and tiny frames (bf16 only if the CPU
 has it, or if asked for); its numbers mean nothing.
