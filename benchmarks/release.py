@@ -64,7 +64,7 @@ def _calibrations() -> Iterator[str]:
     start = "weights.safetensors"
     for quality in QUALITIES:
         yield (
-            f"dicl-flow calibrate -w {start} -d rendered=PHOTOS -o {quality}.safetensors "
+            f"dicl-flow calibrate -w {start} -d rendered=PHOTOS/held-out -o {quality}.safetensors "
             f"--quality {quality} --device {{device}} --json > calibration-{quality}.json"
         )
         start = f"{quality}.safetensors"
@@ -72,7 +72,7 @@ def _calibrations() -> Iterator[str]:
 
 def _scenes() -> Iterator[str]:
     for size, seed in (("640x436", 1000), ("1242x375", 2000)):
-        yield f"dicl-flow render PHOTOS -n 32 --size {size} --seed {seed} -o scenes-{seed}"
+        yield f"dicl-flow render PHOTOS/held-out -n 32 --size {size} --seed {seed} -o scenes-{seed}"
         yield (
             f"dicl-flow eval --data pairs=scenes-{seed} --weights rendered --precision fp32 "
             f"--device {{device}} --markdown {size}.md"
@@ -106,7 +106,7 @@ STEPS: dict[str, Step] = {
         resumes=True,
     ),
     "figures": Step(
-        ("dicl-flow ablate figures --data rendered=PHOTOS -o . --device {device}",),
+        ("dicl-flow ablate figures --data rendered=PHOTOS/train -o . --device {device}",),
         {f"docs/ablations/figures.{kind}": f"figures.{kind}" for kind in ("json", "md", "svg")}
         | {f"docs/ablations/figures/{n}.safetensors": f"{n}.safetensors" for n in FIGURES},
         pages=("docs/ablations/README.md#figures-2-and-4",),
@@ -115,7 +115,7 @@ STEPS: dict[str, Step] = {
         minutes=40,
     ),
     "levels": Step(
-        ("python benchmarks/level_errors.py PHOTOS {device} 24 rendered > levels.txt",),
+        ("python benchmarks/level_errors.py PHOTOS/held-out {device} 24 rendered > levels.txt",),
         notes=("levels.txt",),
         pages=("docs/model-card.md",),
         gpu=True,
@@ -127,7 +127,7 @@ STEPS: dict[str, Step] = {
         gpu=True,
     ),
     "occlusion": Step(
-        ("python benchmarks/occlusion.py PHOTOS -n 24 --seed 3003 > occlusion.txt",),
+        ("python benchmarks/occlusion.py PHOTOS/held-out -n 24 --seed 3003 > occlusion.txt",),
         notes=("occlusion.txt",),
         pages=("docs/how-to/confidence-and-occlusion.md#how-occlusion-is-found",),
         gpu=True,
@@ -157,7 +157,7 @@ STEPS: dict[str, Step] = {
             "dicl-flow analyze pixel 160 200 -o . --device cpu",
             "dicl-flow analyze peaks -o . --device cpu",
             "dicl-flow analyze kernels -o .",
-            "dicl-flow analyze levels --rendered PHOTOS -n 8 -o . --device cpu",
+            "dicl-flow analyze levels --rendered PHOTOS/held-out -n 8 -o . --device cpu",
         ),
         {f"docs/analysis/{n}.{k}": f"{n}.{k}" for n in _NAMES for k in ("json", "png")},
         pages=("docs/analysis.md",),
@@ -450,7 +450,7 @@ def run_release(release: Release, names: Iterable[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("weights", type=Path, nargs="?")
-    parser.add_argument("--photos", type=Path, help="photographs for rendered scenes")
+    parser.add_argument("--photos", type=Path, help="a folder with the photographs: train and held-out")
     folder = os.environ.get("DICL_FLOW_DATASETS")
     parser.add_argument("--datasets", type=Path, default=folder and Path(folder))
     parser.add_argument("--steps", default="all", help="all, gpu, cpu, or names: calibrate,figures")
