@@ -68,6 +68,18 @@ def stored_row(read: Read, method: str) -> list[str]:
     return ["" if value is None else f"{value:.2f}" for value in values]
 
 
+def score_line(document: Mapping[str, Any]) -> str:
+    """Return what weights say of their scores: by set, the mean EPE of two qualities."""
+    stored = document["methods"]
+    normal, best = (summarize_methods(stored)[name] for name in ("rendered", "rendered best"))
+    scores = (
+        f"{name} {row['mean']:.2f} / {best[name]['mean']:.2f} ({int(row['pairs'])})"
+        for name, row in normal.items()
+        if name in stored["rendered"]["scores"]
+    )
+    return f"mean EPE of real pairs in px, quality normal / best: {', '.join(scores)}"
+
+
 def yardstick(read: Read) -> str:
     """Both tables of the yardstick."""
     stored = read(YARDSTICK)["methods"]

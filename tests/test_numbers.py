@@ -303,8 +303,17 @@ def on_layers():
     return [alone, min(others), max(others)]
 
 
+def precisions():
+    """The columns of the table of training precisions."""
+    pixels = 256 * 384
+    for row in load("benchmarks/results/precision.json")["rows"]:
+        step = row["milliseconds"]
+        yield [step, row["batch"] * pixels / step / 1000, row["peak_gib"]]
+
+
 ARMS = ("start", "layers", "mixed", "solid")
 CLAIMS = [
+    Table("docs/reproducing.md", "| precision, pairs a step |", lambda: list(precisions())),
     # ablations
     Table(ABLATIONS, "| without DAP |", metric_rows),
     Table(ABLATIONS, "| | PWC-Net |", host_rows),
