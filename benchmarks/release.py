@@ -104,7 +104,7 @@ STEPS: dict[str, Step] = {
             "--quality best --device {device} -o yardstick.json",
         ),
         {"benchmarks/results/yardstick.json": "yardstick.json"},
-        pages=("docs/model-card.md", "README.md#accuracy", "docs/how-to/quality.md"),
+        pages=("docs/model-card.md", "docs/measurements/weights.md", "README.md#accuracy"),
         gpu=True,
         resumes=True,
     ),
@@ -120,13 +120,13 @@ STEPS: dict[str, Step] = {
     "levels": Step(
         ("python benchmarks/level_errors.py PHOTOS/held-out {device} 24 rendered > levels.txt",),
         notes=("levels.txt",),
-        pages=("docs/model-card.md",),
+        pages=("docs/measurements/weights.md#levels",),
         gpu=True,
     ),
     "scenes": Step(
         tuple(_scenes()),
         notes=("640x436.md", "1242x375.md"),
-        pages=("docs/model-card.md",),
+        pages=("docs/measurements/weights.md#levels",),
         gpu=True,
     ),
     "occlusion": Step(
@@ -150,8 +150,8 @@ STEPS: dict[str, Step] = {
         {
             "docs/ablations/figures/figure2.png": "figure2/pixel.png",
             "docs/ablations/figures/figure4.png": "figure4/peaks.png",
+            "docs/ablations/figures/figure4.json": "figure4/peaks.json",
         },
-        notes=("figure4/peaks.json",),
         pages=("docs/ablations/README.md#figures-2-and-4",),
         after=("calibrate", "figures"),
     ),
