@@ -6,7 +6,8 @@
 
 `STEPS` lists what is done. Each step runs as a separate process, with a time limit, in a separate
 folder, with a copy of the package that holds the new weights: the tree is not touched until
-`install`, the last step, writes everything at once. A step that is done for these weights is
+`install`, the last step, writes everything at once; the weights then say how they were trained
+(`benchmarks/history.json`; add to it first) and how well they do on the yardstick. A step that is done for these weights is
 skipped, so the same command resumes. Two machines can share the work: run `--steps gpu` on one,
 copy the folder of `--work` to the other, and run `--steps cpu` there. `--tables` fills the tables
 of the pages, those between `<!-- release: NAME -->` and `<!-- end -->`, from the numbers in the
@@ -24,12 +25,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.release_tables import PAGES, earlier_rows, fill
+from benchmarks.release_tables import PAGES, YARDSTICK, earlier_rows, fill, score_line
 from dicl_flow.errors import InputError, unknown_name
 from dicl_flow.files import write_files
 
@@ -37,6 +38,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGED = "src/dicl_flow/weights/rendered.safetensors"
 STORE = "src/dicl_flow/weights/store.py"
 RECORD = "benchmarks/results/release.json"
+HISTORY = "benchmarks/history.json"
+"""What the packaged weights say of their training: data, recipe, time."""
 FIGURES = ("dot-product", "cosine", "mlp", "reduced-dicl", "dicl", "dicl-with-dap")
 QUALITIES = ("fast", "normal", "best")
 
@@ -101,7 +104,7 @@ STEPS: dict[str, Step] = {
             "--quality best --device {device} -o yardstick.json",
         ),
         {"benchmarks/results/yardstick.json": "yardstick.json"},
-        pages=("docs/model-card.md", "README.md#accuracy", "docs/how-to/quality.md"),
+        pages=("docs/model-card.md", "docs/measurements/weights.md", "README.md#accuracy"),
         gpu=True,
         resumes=True,
     ),
@@ -117,13 +120,13 @@ STEPS: dict[str, Step] = {
     "levels": Step(
         ("python benchmarks/level_errors.py PHOTOS/held-out {device} 24 rendered > levels.txt",),
         notes=("levels.txt",),
-        pages=("docs/model-card.md",),
+        pages=("docs/measurements/weights.md#levels",),
         gpu=True,
     ),
     "scenes": Step(
         tuple(_scenes()),
         notes=("640x436.md", "1242x375.md"),
-        pages=("docs/model-card.md",),
+        pages=("docs/measurements/weights.md#levels",),
         gpu=True,
     ),
     "occlusion": Step(
@@ -147,8 +150,8 @@ STEPS: dict[str, Step] = {
         {
             "docs/ablations/figures/figure2.png": "figure2/pixel.png",
             "docs/ablations/figures/figure4.png": "figure4/peaks.png",
+            "docs/ablations/figures/figure4.json": "figure4/peaks.json",
         },
-        notes=("figure4/peaks.json",),
         pages=("docs/ablations/README.md#figures-2-and-4",),
         after=("calibrate", "figures"),
     ),
@@ -347,6 +350,16 @@ class Release:
             words[0] = str(self.root / words[0])
         return [sys.executable if program == "python" else program, *words]
 
+    def described(self) -> bytes:
+        """Return the new weights; their metadata has the history and the scores."""
+        from dicl_flow.weights import encode_weights, read_weights
+
+        history = json.loads((self.root / HISTORY).read_text())
+        metrics = score_line(json.loads(self.made(YARDSTICK).read_text()))
+        weights = read_weights(self.made(PACKAGED))
+        about = {**weights.about, **history, "metrics": metrics}
+        return encode_weights(replace(weights, about=about))
+
     def install(self) -> list[str]:
         """Write weights, files and pages to the tree, all at once; return what was written."""
         missing = [name for name in self.steps if not self.is_done(name)]
@@ -355,6 +368,7 @@ class Release:
         files = {
             path: self.made(path).read_bytes() for s in self.steps.values() for path in s.files
         }
+        files = rename(files, files[PACKAGED], self.described())
         record = self.record()
         document = {
             "weights": digest(files[PACKAGED]),
@@ -368,6 +382,16 @@ class Release:
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         write_files({self.root / path: content for path, content in files.items()})
         return list(files)
+
+
+def rename(files: Mapping[str, bytes], before: bytes, after: bytes) -> dict[str, bytes]:
+    """Replace the weights, and their sha256 in all files that name it."""
+    old, new = digest(before).encode(), digest(after).encode()
+    named = {
+        path: content.replace(old, new).replace(old[:12], new[:12])
+        for path, content in files.items()
+    }
+    return {**named, PACKAGED: after}
 
 
 def run_command(

@@ -68,6 +68,18 @@ def stored_row(read: Read, method: str) -> list[str]:
     return ["" if value is None else f"{value:.2f}" for value in values]
 
 
+def score_line(document: Mapping[str, Any]) -> str:
+    """Return what weights say of their scores: by set, the mean EPE of two qualities."""
+    stored = document["methods"]
+    normal, best = (summarize_methods(stored)[name] for name in ("rendered", "rendered best"))
+    scores = (
+        f"{name} {row['mean']:.2f} / {best[name]['mean']:.2f} ({int(row['pairs'])})"
+        for name, row in normal.items()
+        if name in stored["rendered"]["scores"]
+    )
+    return f"mean EPE of real pairs in px, quality normal / best: {', '.join(scores)}"
+
+
 def yardstick(read: Read) -> str:
     """Both tables of the yardstick."""
     stored = read(YARDSTICK)["methods"]
@@ -86,6 +98,10 @@ def accuracy(read: Read) -> str:
         elif stored := dict(zip(KNOWN, stored_row(read, method), strict=False)):
             lines.append([label, *(stored.get(name, "") for name in names)])
             note = "\n<sub>`best`: see the model card.</sub>\n"
+    for label, values in read(EARLIER).items():
+        if label.startswith("RAFT"):
+            known = dict(zip(KNOWN, values, strict=True))
+            lines.append([label, *(f"{known[n]:.2f}" if n in known else "" for n in names)])
     return rows(["", *names], *lines) + footnote(read, *NAMES) + note
 
 
@@ -202,12 +218,8 @@ def known_motion(read: Read) -> str:
 
 PAGES: dict[str, dict[str, Callable[[Read], str]]] = {
     "README.md": {"accuracy": accuracy},
-    "docs/model-card.md": {
-        "calibration": calibration,
-        "yardstick": yardstick,
-        "measured": measured,
-        "motion": motion,
-    },
+    "docs/model-card.md": {"calibration": calibration, "yardstick": yardstick},
+    "docs/measurements/weights.md": {"measured": measured, "motion": motion},
     "docs/analysis.md": {"levels": levels, "kernels": kernels},
     "docs/ablations/README.md": {"figures": figures},
     "docs/reliability.md": {"known-motion": known_motion},

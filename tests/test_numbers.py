@@ -19,6 +19,7 @@ from dicl_flow.weights import read_weights, resolve
 ROOT = Path(__file__).parents[1]
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 ABLATIONS, CARD = "docs/ablations/README.md", "docs/model-card.md"
+WEIGHTS = "docs/measurements/weights.md"
 Row = Sequence[float] | None
 
 
@@ -71,12 +72,6 @@ def figure4(key):
 def about():
     """What the packaged weights record about themselves."""
     return read_weights(resolve("rendered")).about
-
-
-def real_pairs(quality):
-    """Mean EPE of the packaged weights on the real pairs, `quality` 0: normal, 1: best."""
-    found = re.findall(rf"({NUMBER}) / ({NUMBER}) \(\d+\)", about()["metrics"])
-    return [float(row[quality]) for row in found]
 
 
 def calibration(suffix=""):
@@ -218,14 +213,6 @@ def spread(values):
     return mean(values), stdev(values)
 
 
-def kitti_range():
-    """The lowest and the highest EPE of our own weights in the model card's table."""
-    rows = find_table(CARD, "| | Middlebury | Sintel clean | Sintel final")
-    ours = [row for row in rows[1:] if not re.match("OpenCV|RAFT", row[0])]
-    found = [float(row[4]) for row in ours]
-    return [min(found), max(found)]
-
-
 def vcn_ratios():
     memory = find_table("docs/architecture.md", "| | `dicl` |")[0]
     seconds = bench("h200_vcn", "plain", "fp32")["seconds"]
@@ -275,8 +262,21 @@ def on_layers():
     return [alone, min(others), max(others)]
 
 
+def precisions():
+    """The columns of the table of training precisions."""
+    pixels = 256 * 384
+    for row in load("benchmarks/results/precision.json")["rows"]:
+        step = row["milliseconds"]
+        yield [step, row["batch"] * pixels / step / 1000, row["peak_gib"]]
+
+
 ARMS = ("start", "layers", "mixed", "solid")
 CLAIMS = [
+    Table(
+        "docs/measurements/training-speed.md",
+        "| precision, pairs a step |",
+        lambda: list(precisions()),
+    ),
     # ablations
     Table("docs/measurements/ablations.md", "| without DAP |", metric_rows),
     Table("docs/measurements/ablations.md", "| | PWC-Net |", host_rows),
@@ -317,14 +317,13 @@ CLAIMS = [
     Column(CARD, "| quality | AUSE |", 1, lambda: [calibration(q)[0] for q in QUALITIES]),
     Column(CARD, "| quality | AUSE |", 3, lambda: [calibration(q)[1] for q in QUALITIES]),
     Sentence(
-        CARD,
+        WEIGHTS,
         "the mean EPE is {} px at the start, {} after layers only, {} after two thirds solid "
         "and {} after solid only",
         held_out,
     ),
-    Sentence(CARD, "solid only is worst: {} px, the others {} to {}", on_layers),
-    Table(CARD, "| set, with the number of pairs | start |", arms),
-    Sentence(CARD, "its EPE is anywhere from {} to {} px", kitti_range),
+    Sentence(WEIGHTS, "solid only is worst: {} px, the others {} to {}", on_layers),
+    Table(WEIGHTS, "| set, with the number of pairs | start |", arms),
     # speed
     Table("docs/measurements/speed.md", "| machine | torch |", first_rows),
     # architecture

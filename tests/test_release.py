@@ -1,6 +1,7 @@
 """A release: nothing is installed unless all is made, and the pages show the stored numbers."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -10,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks import release, release_tables
-from benchmarks.release import INSTALL, PACKAGED, RECORD, STEPS, STORE, Release, Step
+from benchmarks.release import HISTORY, INSTALL, PACKAGED, RECORD, STEPS, STORE, Release, Step
+from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.errors import InputError
-from dicl_flow.weights import read_weights, resolve
+from dicl_flow.models import build
+from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 from dicl_flow.weights.store import PACKAGED_SHA256
 
 ROOT = release.ROOT
-NEW = b"other weights"
-
+TINY = ModelConfig(levels=(LevelConfig(4, 1),), projection=False, context=False)
+NEW = encode_weights(Weights(TINY, build(TINY).half().state_dict(), {"recipe": "none"}))
 
 NUMBERS = [
     *(path for step in STEPS.values() for path in step.files if path.startswith("benchmarks/")),
@@ -31,7 +34,7 @@ NUMBERS = [
 def tree(tmp_path):
     """A copy of what a release reads, with a package of two files."""
     root = tmp_path / "tree"
-    for path in (*release_tables.PAGES, *NUMBERS, release_tables.EARLIER, RECORD, STORE):
+    for path in (*release_tables.PAGES, *NUMBERS, release_tables.EARLIER, HISTORY, RECORD, STORE):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes((ROOT / path).read_bytes())
     for page in {page.partition("#")[0] for step in STEPS.values() for page in step.pages}:
@@ -46,7 +49,9 @@ def fake(tree, tmp_path):
     """A release whose steps write files of the right names at once."""
     steps = {}
     for name, step in STEPS.items():
-        made = {path: (ROOT / path).read_bytes() if path in NUMBERS else NEW for path in step.files}
+        made = {path: b"new" for path in step.files}
+        made |= {path: (ROOT / path).read_bytes() for path in step.files if path in NUMBERS}
+        made |= {PACKAGED: NEW} if PACKAGED in step.files else {}
         old, new = PACKAGED_SHA256["rendered"].encode(), release.digest(NEW).encode()
         made = {path: content.replace(old, new) for path, content in made.items()}
         made |= dict.fromkeys(step.notes, b"a note")
@@ -125,7 +130,7 @@ def test_a_quality_that_was_not_measured_keeps_its_row(tree):
     rows = {"weights 01234567, `--quality best`": [7.25] * 7, "others": [1.5, None, *[3] * 5]}
     new = {release_tables.YARDSTICK: document, release_tables.EARLIER: rows}
     pages = release_tables.fill(tree, {path: json.dumps(new[path]).encode() for path in new})
-    card, readme = (pages[page].decode() for page in ("docs/model-card.md", "README.md"))
+    card, readme = (pages[page].decode() for page in ("docs/measurements/weights.md", "README.md"))
     assert f"| **rendered, `--quality best`** |{' 7.25 |' * 7}\n| others | 1.50 | | 3.00 |" in card
     assert "0123" not in card
     assert f"| `rendered`, `--quality best` | | |{' 7.25 |' * 6}\n" in readme
@@ -137,17 +142,22 @@ def test_a_quality_that_was_not_measured_keeps_its_row(tree):
 @pytest.mark.heavy
 def test_a_release_installs_weights_files_and_pages_together(fake, capsys):
     release.run_release(fake, release.choose_steps("all", STEPS))
-    assert (fake.root / PACKAGED).read_bytes() == NEW
-    sha256 = release.digest(NEW)
+    new = (fake.root / PACKAGED).read_bytes()
+    about = read_weights(fake.root / PACKAGED).about
+    assert about["recipe"].startswith("rendered-0 (5464 steps")
+    assert re.search(r"KITTI-15 stereo \d\.\d\d / \d\.\d\d \(20\)", about["metrics"])
+    sha256 = release.digest(new)
+    stored = json.loads((fake.root / release_tables.YARDSTICK).read_text())["methods"]
+    assert {one["weights"] for one in stored.values() if "weights" in one} == {sha256}
     assert f'"rendered": "{sha256}"' in (fake.root / STORE).read_text()
     assert json.loads((fake.root / RECORD).read_text())["weights"] == sha256
     earlier = json.loads((fake.root / release_tables.EARLIER).read_text())
     old = PACKAGED_SHA256["rendered"][:8]
     assert next(iter(earlier)) == f"weights {old}"
-    assert f"| weights {old} |" in (fake.root / "docs/model-card.md").read_text()
+    assert f"| weights {old} |" in (fake.root / "docs/measurements/weights.md").read_text()
     printed = capsys.readouterr().out
     assert "docs/reliability.md:" in printed
-    assert "1,364,559 pairs in all" in printed
+    assert "1,578,843 pairs in all" in printed
     release.run_release(fake, ["demo"])
     assert "demo: done before" in capsys.readouterr().out
 
@@ -161,7 +171,7 @@ def test_two_halves(fake, capsys):
         fake.install()
     assert contents(fake.root) == before
     release.run_release(fake, release.choose_steps("cpu", STEPS))
-    assert (fake.root / PACKAGED).read_bytes() == NEW
+    assert (fake.root / PACKAGED).read_bytes() == fake.described()
 
 
 @pytest.mark.parametrize(
