@@ -24,7 +24,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
-    "rendered": "e9eafaffdf5c501d6d5179714279d3126c941a6fd19de1637a4c7e237343410a",
+    "rendered": "f45cae199f3c7902bfe9475d604446c678555dda5e1327e2d96bd13efd48a54f",
 }
 _PACKAGED = Path(__file__).parent
 
