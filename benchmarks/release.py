@@ -8,10 +8,10 @@
 folder, with a copy of the package that holds the new weights: the tree is not touched until
 `install`, the last step, writes everything at once; the weights then say how they were trained
 (`benchmarks/history.json`; add to it first) and how well they do on the yardstick. A step that is
-done for these weights is skipped, so the same command resumes. Two machines can share the work: run `--steps gpu` on one,
-copy the folder of `--work` to the other, and run `--steps cpu` there. `--tables` fills the tables
-of the pages, those between `<!-- release: NAME -->` and `<!-- end -->`, from the numbers in the
-tree.
+done for these weights is skipped, so the same command resumes. Two machines can share the work: run
+`--steps gpu` on one, copy the folder of `--work` to the other, and run `--steps cpu` there.
+`--tables` fills the tables of the pages, those between `<!-- release: NAME -->` and `<!-- end -->`,
+from the numbers in the tree.
 """
 
 import argparse
