@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/speed.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/measurements/speed.md"])
 def test_the_table_is_made_of_the_stored_results(page):
     made = runpy.run_path(str(ROOT / "benchmarks" / "speed_table.py"))
     text, table = (ROOT / page).read_text(), made["TABLES"][page]()
