@@ -30,7 +30,7 @@ def internal_imports(path):
 
 
 def test_the_rooms_and_arrows_are_those_on_the_list():
-    """A new one belongs into `ROOMS` of tests/rooms.py, one that is gone does not."""
+    """A new one belongs into `ROOMS` of tests/support/rooms.py, one that is gone does not."""
     files = list(SOURCE.rglob("*.py"))
     assert {home_of(path) for path in files} == set(ROOMS)
     found = {name: set() for name in ROOMS}
@@ -49,7 +49,7 @@ def test_imports_point_down_and_the_house_stays_small():
 
 
 def test_the_page_shows_the_rooms():
-    assert shown() == tree(), "python tests/rooms.py rewrites it"
+    assert shown() == tree(), "python tests/support/rooms.py rewrites it"
 
 
 def test_the_page_names_files_that_exist():
@@ -128,7 +128,7 @@ def test_groups_reach_the_scheduler(request):
 
 
 def test_no_test_forks_and_none_imports_another():
-    for path in Path(__file__).parent.glob("*.py"):
+    for path in Path(__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):
                 assert node.attr != "fork", path.name
