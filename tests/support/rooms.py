@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 PAGE = Path(__file__).parents[2] / "docs/architecture.md"
 SOURCE = Path(__file__).parents[2] / "src/dicl_flow"
-MOST_ROOMS, MOST_ARROWS = 26, 125
 
 
 class Room(NamedTuple):
@@ -101,6 +100,14 @@ WITHOUT_PYTHON = {
     "recipes": "one TOML per training stage",
     "demo": "the frames of `dicl-flow demo`",
 }
+
+KNOWN_CIRCLES = {
+    frozenset({"bulk/folders.py", "bulk/manifest.py"}),
+    frozenset({"bulk/storage.py", "bulk/stores.py"}),
+    frozenset({"cli/__init__.py", "cli/data.py"}),
+    frozenset({"cli/options.py", "cli/watching.py"}),
+}
+"""Files that still import each other. This list only shrinks."""
 
 _BLOCK = re.compile(r"(?<=<!-- rooms -->\n```\n).*?(?=```\n)", re.DOTALL)
 
