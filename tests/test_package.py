@@ -11,6 +11,8 @@ from rooms import KNOWN_CIRCLES, PAGE, ROOMS, SOURCE, shown, tree
 
 import dicl_flow
 
+TESTS = Path(__file__).parent
+
 
 def home_of(path):
     """The room that a file is in."""
@@ -120,7 +122,7 @@ def test_the_page_names_files_that_exist():
     """As far as it speaks of today."""
     today = PAGE.read_text(encoding="utf-8").partition("## Four walks")[0]
     names = set(re.findall(r"\b\w+\.py\b", today))
-    folders = (SOURCE, PAGE.parents[1] / "benchmarks", Path(__file__).parent)
+    folders = (SOURCE, PAGE.parents[1] / "benchmarks", TESTS)
     assert len(names) > 20
     assert names <= {path.name for folder in folders for path in folder.rglob("*.py")}
 
@@ -191,8 +193,13 @@ def test_groups_reach_the_scheduler(request):
         assert request.node.nodeid.endswith("@together")
 
 
+def test_every_test_file_says_what_it_proves():
+    files = [*TESTS.rglob("test_*.py"), *TESTS.glob("support/*.py")]
+    assert [path.name for path in files if not path.read_text().startswith('"""')] == []
+
+
 def test_no_test_forks_and_none_imports_another():
-    for path in Path(__file__).parent.rglob("*.py"):
+    for path in TESTS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):
                 assert node.attr != "fork", path.name
