@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from ..data import data_set
-from ..evaluation import METRICS, PUBLISHED_ABLATIONS, AblationRow, Grid
+from ..evaluation import PUBLISHED_ABLATIONS, AblationRow, Grid, format_metric
 from ..evaluation.published import ABLATION_COLUMNS, ABLATION_SIZE
 from ..pictures.figures import draw_figure, encode_figure
 from .ablation import HELD_OUT, VariantResult
@@ -25,7 +25,7 @@ def ablation_grid(study: str, results: Results) -> Grid:
     headings = [f"{_label(data)}{_HEADINGS[metric]}" for data, metric in columns]
     rows = [_our_row(name, runs, columns) for name, runs in results.items()]
     rows += [
-        [row.variant, "paper", "", *(_number(row.value(*c), c[1]) for c in columns)]
+        [row.variant, "paper", "", *(format_metric(c[1], row.value(*c)) for c in columns)]
         for row in published
     ]
     return Grid(
@@ -98,12 +98,8 @@ def _spread(runs: Sequence[VariantResult], data: str, metric: str) -> str:
     scores = [run.scores[data].metrics for run in runs if data in run.scores]
     values = [score[metric] for score in scores if metric in score]
     if len(values) < 2:
-        return _number(values[0] if values else None, metric)
-    return f"{_number(mean(values), metric)} ± {_number(stdev(values), metric)}"
-
-
-def _number(value: float | None, metric: str) -> str:
-    return "" if value is None else f"{value:.{METRICS[metric].digits}f}"
+        return format_metric(metric, values[0] if values else None)
+    return " ± ".join(format_metric(metric, value) for value in (mean(values), stdev(values)))
 
 
 def _note(results: Results) -> str:

@@ -1,7 +1,7 @@
 """The paper's table 2 with our rows: the weights of a chain below the published numbers."""
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,9 +10,24 @@ from typing import Any, TypeAlias
 from ..config import TrainConfig, structure
 from ..data import FlowPair, data_set
 from ..errors import InputError
-from ..evaluation import METRICS, PUBLISHED, Grid, PublishedRow, Result, evaluate
+from ..evaluation import (
+    METRICS,
+    PUBLISHED,
+    Grid,
+    PublishedRow,
+    Result,
+    evaluate,
+    format_metric,
+)
 from ..evaluation.evaluate import Progress
-from ..evaluation.published import FINE_TUNED, SYNTHETIC, TABLE_2, relevant_columns
+from ..evaluation.published import (
+    FINE_TUNED,
+    SYNTHETIC,
+    TABLE_2,
+    Value,
+    relevant_columns,
+    values_by_data,
+)
 from ..evaluation.table import partial_notes
 from ..training.run_folder import RunFolder
 
@@ -25,8 +40,6 @@ STAGES = {
 }
 """By stage: the row that its weights belong to, and the data sets that they are scored on."""
 COLUMNS = relevant_columns(STAGES["things"][1])
-Value: TypeAlias = Callable[[str, str], float | None]
-"""Data set and metric of a column -> the number of a row; None: empty."""
 Chains: TypeAlias = "Mapping[str, Mapping[str, StageWeights]]"
 """By method and stage."""
 _BOTH_WAYS = ("epe", "epe_images", "fl_all", "fl_images")
@@ -233,10 +246,7 @@ def _cells(value: Value, training: str) -> list[str]:
 
 
 def _cell(value: float | None, metric: str, training: str) -> str:
-    if value is None:
-        return ""
-    text = f"{value:.{METRICS[metric].digits}f}"
-    return f"({text})" if training == FINE_TUNED else text
+    return format_metric(metric, value, "({})" if training == FINE_TUNED else "{}")
 
 
 def _published_json(row: PublishedRow) -> dict[str, Any]:
@@ -244,15 +254,12 @@ def _published_json(row: PublishedRow) -> dict[str, Any]:
 
 
 def _row_json(by: str, row: PublishedRow, value: Value) -> dict[str, Any]:
-    metrics: dict[str, dict[str, float | None]] = {}
-    for data, metric in COLUMNS:
-        metrics.setdefault(data, {})[metric] = value(data, metric)
     return {
         "method": row.method,
         "training": row.training,
         "by": by,
         "on_training_data": row.on_training_data,
-        "metrics": metrics,
+        "metrics": values_by_data(COLUMNS, value),
     }
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..estimation.compute import PRECISIONS
-from ..evaluation.baseline import dis
+from ..evaluation.methods import dis
 
 Call: TypeAlias = Callable[[], object]
 _RAFT_MULTIPLE = 8  # of the sides of its frames
