@@ -20,9 +20,8 @@ from .segments import Plan
 from .storage import is_address, local_path
 
 if TYPE_CHECKING:
-    from .running import Watch
     from .worker import Worker
-    from .writing import Outcome
+    from .writing import Outcome, Watch
 
 _IN_HAND = 2  # segments of an actor: it need not wait for the next one
 _BLOCKS = 10_000  # Ray keeps a record of each; above, a block holds several segments
