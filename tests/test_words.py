@@ -20,7 +20,7 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimation.result import FlowResult
 from dicl_flow.evaluation.drawings import demo_rows
 from dicl_flow.files import read_flow, write_flow
-from dicl_flow.lab.pixel import PixelMap
+from dicl_flow.lab.analyses import PixelMap
 
 PACKAGE = Path(dicl_flow.__file__).parent
 
