@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from conftest import SMALL
 from golden import formula
 
+from dicl_flow.config import ModelConfig
 from dicl_flow.data import FlowPair
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator, load
@@ -178,12 +179,13 @@ def test_volumes_of_other_hosts_are_those_of_their_matcher(host):
 
 
 def test_the_cell_of_a_pixel():
-    assert [_cell(place, 64, 8, "dicl") for place in (-0.4, 0, 4, 5, 63)] == [0, 0, 0, 1, 7]
-    assert [_cell(place, 64, 8, "vcn") for place in (-0.4, 7, 8, 63)] == [0, 0, 1, 7]
+    places = np.array([-0.4, 0, 4, 5, 7, 8, 63])
+    assert [*_cell(places, 64, 8, aligned=True)] == [0, 0, 0, 1, 1, 1, 7]
+    assert [*_cell(places, 64, 8, aligned=False)] == [0, 0, 0, 0, 0, 1, 7]
 
 
 def test_hosts_with_their_own_matcher_are_refused(monkeypatch):
-    config = SimpleNamespace(host="pwcnet", matcher=None)
+    config = ModelConfig(host="pwcnet")
     other = SimpleNamespace(model=SimpleNamespace(config=config))
     monkeypatch.setattr(volumes, "load", lambda *_: other)
     with pytest.raises(InputError, match="host 'pwcnet' with its own matcher"):

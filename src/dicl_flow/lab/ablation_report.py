@@ -40,11 +40,6 @@ def ablation_grid(study: str, results: Results) -> Grid:
     )
 
 
-def ablation_json(study: str, results: Results) -> str:
-    """Return `ablation_document` as the text of a file."""
-    return json.dumps(ablation_document(study, results), indent=1) + "\n"
-
-
 def ablation_document(study: str, results: Results) -> dict[str, Any]:
     """All numbers: every seed of every variant, and the paper's rows."""
     published = [row._asdict() for row in PUBLISHED_ABLATIONS if row.study == study]
@@ -121,12 +116,9 @@ def _note(results: Results) -> str:
     parts = [
         f"Us: {pairs} pairs each, {seeds}, on {', '.join(devices)}. {spread}",
         "Paper: Chairs after training there, the others after Chairs and Things.",
-        *(
-            [f"Not comparable, fewer pairs than the paper's: {', '.join(partial)}."]
-            if partial
-            else []
-        ),
     ]
+    if partial:
+        parts.append(f"Not comparable, fewer pairs than the paper's: {', '.join(partial)}.")
     return " ".join(parts)
 
 
@@ -172,6 +164,8 @@ def report_study(study: str, finished: Mapping[Variant, VariantResult], folder: 
     if any(result.curve for result in finished.values()):  # the paper's stages have no scenes
         text += f"\n![EPE on held-out scenes against the pairs seen]({study}.svg)\n"
         curves = {kind: ablation_plot(study, results, kind) for kind in ("svg", "png")}
-    contents = {"md": text.encode(), "json": ablation_json(study, results).encode(), **curves}
+    document = ablation_document(study, results)
+    numbers = json.dumps(document, indent=1) + "\n"
+    contents = {"md": text.encode(), "json": numbers.encode(), **curves}
     files = {folder / f"{study}.{kind}": content for kind, content in contents.items()}
-    return Report(grid, ablation_document(study, results), files)
+    return Report(grid, document, files)

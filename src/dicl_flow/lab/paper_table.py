@@ -10,15 +10,7 @@ from typing import Any, TypeAlias
 from ..config import TrainConfig, structure
 from ..data import FlowPair, data_set
 from ..errors import InputError
-from ..evaluation import (
-    METRICS,
-    PUBLISHED,
-    Grid,
-    PublishedRow,
-    Result,
-    evaluate,
-    format_metric,
-)
+from ..evaluation import METRICS, PUBLISHED, Grid, PublishedRow, Result, evaluate, format_metric
 from ..evaluation.evaluate import Progress
 from ..evaluation.published import (
     FINE_TUNED,
@@ -84,7 +76,10 @@ class Table2:
     def document(self) -> dict[str, Any]:
         """Return all rows and measurements as plain values."""
         return {
-            "rows": [*map(_published_json, _published()), *self._our_json()],
+            "rows": [
+                *(_row_json("paper", row, row.value) for row in _published()),
+                *(_row_json("ours", row, self._our(row)) for row in _published() if _is_ours(row)),
+            ],
             "measured": [_measured_json(entry) for entry in self.measured],
             "missing": list(self.missing),
             "notes": list(self.notes),
@@ -103,16 +98,13 @@ class Table2:
         rows = []
         for row in _published():
             rows.append([row.method, row.training, *_cells(row.value, row.training)])
-            if row.method in (WITH_PROJECTION, WITHOUT_PROJECTION):
-                cells = _cells(self._our(row.method, row.training), row.training)
+            if _is_ours(row):
+                cells = _cells(self._our(row), row.training)
                 rows.append([f"{row.method}, ours", row.training, *cells])
         headings = [f"{data_set(data).label} {METRICS[metric].heading}" for data, metric in COLUMNS]
-        return Grid(
-            "Table 2 of the paper",
-            ["method", "trained on", *headings],
-            rows,
-            " ".join([*_sentences(self.missing), *self.notes, _MEANING]),
-        )
+        missing = [f"Missing: {'; '.join(self.missing)}."] if self.missing else []
+        note = " ".join([*missing, *self.notes, _MEANING])
+        return Grid("Table 2 of the paper", ["method", "trained on", *headings], rows, note)
 
     def _both_ways(self) -> Grid:
         rows = []
@@ -125,13 +117,8 @@ class Table2:
         note = "EPE and Fl-all: of all pixels of the data set. Images: the mean over its pairs."
         return Grid("Over pixels and over images", headings, rows, note)
 
-    def _our(self, method: str, training: str) -> Value:
-        return partial(self.value, method, training)
-
-    def _our_json(self) -> Iterator[dict[str, Any]]:
-        for row in _published():
-            if row.method in (WITH_PROJECTION, WITHOUT_PROJECTION):
-                yield _row_json("ours", row, self._our(row.method, row.training))
+    def _our(self, row: PublishedRow) -> Value:
+        return partial(self.value, row.method, row.training)
 
 
 _MEANING = (
@@ -219,10 +206,6 @@ def _missing(chains: Chains, data: Mapping[str, Sequence[FlowPair]]) -> Iterator
             yield f"{data_set(name).label}: no data set {name}"
 
 
-def _sentences(missing: Sequence[str]) -> list[str]:
-    return [f"Missing: {'; '.join(missing)}."] if missing else []
-
-
 def _unfinished(run: RunFolder) -> str | None:
     """Return how far a run is, if the last weights are not those of its last step."""
     if not (run.config.is_file() and run.weights.is_file()):
@@ -241,16 +224,17 @@ def _published() -> list[PublishedRow]:
     return [row for row in rows if any(row.value(*column) is not None for column in COLUMNS)]
 
 
+def _is_ours(row: PublishedRow) -> bool:
+    """Whether the row is of a method that we train."""
+    return row.method in (WITH_PROJECTION, WITHOUT_PROJECTION)
+
+
 def _cells(value: Value, training: str) -> list[str]:
     return [_cell(value(data, metric), metric, training) for data, metric in COLUMNS]
 
 
 def _cell(value: float | None, metric: str, training: str) -> str:
     return format_metric(metric, value, "({})" if training == FINE_TUNED else "{}")
-
-
-def _published_json(row: PublishedRow) -> dict[str, Any]:
-    return _row_json("paper", row, row.value)
 
 
 def _row_json(by: str, row: PublishedRow, value: Value) -> dict[str, Any]:
