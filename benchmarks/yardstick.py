@@ -324,7 +324,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("-o", "--output", type=Path, help="JSON file, continued if it exists")
-    parser.add_argument("--markdown", type=Path, help="write the tables to a file, too")
+    parser.add_argument("--markdown", type=Path, help="also write the tables to a file")
     arguments = parser.parse_args()
     try:
         tables = markdown(run(arguments))

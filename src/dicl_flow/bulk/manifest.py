@@ -245,7 +245,7 @@ def list_rows(text: str) -> Iterator[Row]:
 
 
 def with_flows(row: Row, place: str) -> Row:
-    """Fill in how many flows the clip at `place` will have, if that can be told."""
+    """Fill in how many flows the clip at `place` will have, if that is known."""
     from ..video.clips import count_frames
 
     frames = None if is_address(place) else count_frames(place)

@@ -167,7 +167,7 @@ class BulkRun:
         """Check the shard."""
         place, total = self.shard
         if not 1 <= place <= total:
-            raise InputError(f"`shard` is I/N, with I from 1 to N, got {place}/{total}")
+            raise InputError(f"`shard` must be I/N, with I from 1 to N, got {place}/{total}")
 
     def run(self, engine: Engine, device: str, watcher: Watcher) -> Summary:
         """Compute what is missing; return the summary of the whole output."""

@@ -58,7 +58,7 @@ class Prediction(NamedTuple):
 def predict(
     pairs: Iterable[FlowPair], method: Method, folder: Path | None = None
 ) -> Iterator[Prediction]:
-    """Estimate the flow of each pair in turn, and keep it in `folder` if one is given."""
+    """Estimate the flow of one pair after the other, and keep it in `folder` if one is given."""
     for pair in pairs:
         frames = read_frames(pair)
         try:

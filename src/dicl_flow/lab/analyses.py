@@ -134,6 +134,11 @@ class Peaks:
     """Of the flow before the context net, by readout; empty without ground truth."""
 
     @property
+    def share(self) -> Array:
+        """Of the pixels, in percent, by bin."""
+        return 100 * self.histogram / max(self.histogram.sum(), 1)
+
+    @property
     def median(self) -> float:
         """The median of d_peak, to half a bin."""
         below = np.cumsum(self.histogram)
@@ -181,19 +186,15 @@ def draw_peaks(found: Mapping[str, Peaks]) -> Any:
     axes = figure.subplots()
     places = (np.arange(_BINS) + 0.5) / _BINS
     for number, (name, peaks) in enumerate(found.items()):
-        share = 100 * peaks.histogram / max(peaks.histogram.sum(), 1)
         label = f"{name}: median {peaks.median:.2f}"
-        axes.fill_between(places, share, step="mid", alpha=0.45, color=f"C{number}", label=label)
-        axes.axvline(peaks.median, color=f"C{number}", linestyle="--", linewidth=1)
+        color = f"C{number}"
+        axes.fill_between(places, peaks.share, step="mid", alpha=0.45, color=color, label=label)
+        axes.axvline(peaks.median, color=color, linestyle="--", linewidth=1)
     axes.set(xlim=(0, 1), xlabel="$d_{peak}$", ylabel="share of the pixels (%), bins of 0.001")
-    axes.set_ylim(0, 1.15 * max(_high(peaks) for peaks in found.values()))
+    # without the few highest bins, which would hide the rest
+    axes.set_ylim(0, 1.15 * max(np.percentile(peaks.share, 99.5) for peaks in found.values()))
     axes.legend()
     return figure
-
-
-def _high(peaks: Peaks) -> float:
-    """The height of the histogram without its few highest bins, which would hide the rest."""
-    return float(np.percentile(100 * peaks.histogram / max(peaks.histogram.sum(), 1), 99.5))
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def measure_loader(dataset: FlowDataset, batch_size: int, workers: int, seconds:
     from ..data.loader import stream_batches
 
     batches = stream_batches(dataset, batch_size, workers=workers)
-    for _ in range(1 + 2 * workers):  # skip what was prepared during the start, too
+    for _ in range(1 + 2 * workers):  # what was prepared during the start does not count
         next(batches)
     pairs, start = 0, perf_counter()
     while perf_counter() < start + seconds:

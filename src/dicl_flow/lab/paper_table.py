@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from ..config import TrainConfig, structure
 from ..data import FlowPair, data_set
 from ..errors import InputError
-from ..evaluation import METRICS, PUBLISHED, Grid, PublishedRow, Result, evaluate, format_metric
+from ..evaluation import METRICS, Grid, PublishedRow, Result, evaluate, format_metric
 from ..evaluation.evaluate import Progress
 from ..evaluation.published import (
     FINE_TUNED,
@@ -18,6 +18,7 @@ from ..evaluation.published import (
     TABLE_2,
     Value,
     relevant_columns,
+    relevant_rows,
     values_by_data,
 )
 from ..evaluation.table import partial_notes
@@ -220,8 +221,7 @@ def _unfinished(run: RunFolder) -> str | None:
 
 def _published() -> list[PublishedRow]:
     """Return the paper's rows that have a number in our columns."""
-    rows = [row for row in PUBLISHED if row.source == TABLE_2]
-    return [row for row in rows if any(row.value(*column) is not None for column in COLUMNS)]
+    return [row for row in relevant_rows(COLUMNS) if row.source == TABLE_2]
 
 
 def _is_ours(row: PublishedRow) -> bool:

@@ -92,7 +92,7 @@ def choose_ways(
     for path in paths:
         backend, dash, precision = path.partition("-")
         if not dash:
-            raise InputError(f"`path` is BACKEND-PRECISION, as fast-fp16, got {path!r}")
+            raise InputError(f"`path` must be BACKEND-PRECISION, such as fast-fp16, got {path!r}")
         compiled = backend == COMPILED
         if compiled:
             check_compiler(device)
@@ -144,22 +144,22 @@ def explained() -> Iterator[None]:
         raise InputError(f"torch.compile failed here ({reason}); {_INSTEAD}") from error
 
 
-class Peer(NamedTuple):
-    """Another method, and where it computes."""
+class Method(NamedTuple):
+    """Our network with one backend, or another method."""
 
     name: str
     precision: str
     device: torch.device
-    prepare: Callable[[Tensor, Tensor], Call]
-    """Two (B, 3, H, W) in [0, 1], on that device -> what is to be timed."""
+    prepare: Callable[[Tensor, Tensor], Call | None]
+    """Two (B, 3, H, W) in [0, 1], on that device -> what is to be timed; None: it lacks memory."""
 
 
-def find_peers(device: torch.device, precisions: Iterable[str]) -> list[Peer]:
+def find_peers(device: torch.device, precisions: Iterable[str]) -> list[Method]:
     """OpenCV's DIS, on the CPU, and torchvision's RAFT if it is there; on CPUs in float32."""
-    peers = [Peer("dis", "uint8", torch.device("cpu"), _dis)]
+    peers = [Method("dis", "uint8", torch.device("cpu"), _dis)]
     if find_spec("torchvision") is not None:
         names = precisions if device.type == "cuda" else ["fp32"]
-        peers += [Peer("raft", name, device, _Raft(device, name)) for name in names]
+        peers += [Method("raft", name, device, _Raft(device, name)) for name in names]
     return peers
 
 
@@ -232,7 +232,7 @@ def measure(
     repeats: int,
     calibration: Calibration | None = None,
     quality: Quality = QUALITIES[NORMAL],
-    peers: Sequence[Peer] = (),
+    peers: Sequence[Method] = (),
     left_out: Callable[[str], object] = lambda reason: None,
 ) -> Iterator[Result]:
     """Measure every way (backend, precision) to compute every case, one after the other.
@@ -242,40 +242,56 @@ def measure(
     left out. Of the `peers`, the time alone is compared; one that fails is reported to `left_out`.
     """
     rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
+    prepare = partial(_prepare, model, device, calibration, quality)
     for case in cases:
         images = [image.to(device) for image in moving_pattern(case)]
         work = count_work(model.config, case.batch, (case.height, case.width), quality)
         plain = None
         for backend, precision in ways:
-            make = partial(_estimator, model, device, backend, precision, calibration, quality)
+            method = Method(backend, precision, device, partial(prepare, backend, precision))
             with explained() if backend == COMPILED else nullcontext():
-                run = _time_estimator(make, device, images, repeats)
+                run = _time(method, images, repeats)
             if run is None:
                 continue
             if (backend, precision) == ("plain", "fp32"):
                 plain = run
             least = floor_seconds(work, rates(precision), PRECISIONS[precision])
-            share = least / run.seconds
-            measured = (run.seconds, run.startup_seconds, run.peak_bytes)
-            yield Result(case, backend, precision, *measured, *run.compared_to(plain), share)
+            compared = (*run.compared_to(plain), least / run.seconds)
+            yield Result(case, backend, precision, *run[:3], *compared)
         for peer in peers:
             try:
-                measured = _time_peer(peer, images, repeats)
+                run = _time(peer, images, repeats)
             except RuntimeError as error:  # RAFT in 3840x2160: too many numbers for its pooling
                 size = f"{case.width}x{case.height}"
                 reason = str(error).partition("\n")[0]
                 left_out(f"{peer.name} {peer.precision} at {size}: {reason}")
                 continue
-            ratio = None if plain is None else plain.seconds / measured[0]
-            yield Result(case, peer.name, peer.precision, *measured, ratio, None, None, None)
+            assert run is not None
+            ratio = None if plain is None else plain.seconds / run.seconds
+            yield Result(case, peer.name, peer.precision, *run[:3], ratio, None, None, None)
 
 
-@dataclass
-class _Run:
+def _prepare(
+    model: FlowNetwork,
+    device: torch.device,
+    calibration: Calibration | None,
+    quality: Quality,
+    backend: str,
+    precision: str,
+    *images: Tensor,
+) -> Call | None:
+    if backend == COMPILED:
+        model, backend = compile_network(model, device), "plain"
+    how = (str(device), precision, backend)
+    estimator = FlowEstimator(model, *how, calibration=calibration, quality=quality)
+    return (lambda: estimator.estimate(*images)[0]) if estimator.fits(images[0]) else None
+
+
+class _Run(NamedTuple):
     seconds: float
     startup_seconds: float
     peak_bytes: int | None
-    flow: Tensor
+    flow: Any
 
     def compared_to(self, plain: "_Run | None") -> tuple[float | None, float | None, float | None]:
         """How many times faster, mean and maximum distance."""
@@ -285,46 +301,19 @@ class _Run:
         return plain.seconds / self.seconds, distance.mean().item(), distance.max().item()
 
 
-def _estimator(
-    model: FlowNetwork,
-    device: torch.device,
-    backend: str,
-    precision: str,
-    calibration: Calibration | None,
-    quality: Quality,
-) -> FlowEstimator:
-    if backend == COMPILED:
-        model, backend = compile_network(model, device), "plain"
-    how = (str(device), precision, backend)
-    return FlowEstimator(model, *how, calibration=calibration, quality=quality)
-
-
-def _time_estimator(
-    make: Callable[[], FlowEstimator],
-    device: torch.device,
-    images: list[Tensor],
-    repeats: int,
-) -> _Run | None:
-    with PeakMemory(device) as memory:
+def _time(method: Method, images: list[Tensor], repeats: int) -> _Run | None:
+    """Time a method from its preparation on; None if it lacks the memory for the images."""
+    with PeakMemory(method.device) as memory:
         start = perf_counter()
-        estimator = make()
-        if not estimator.fits(images[0]):
+        call = method.prepare(*(image.to(method.device) for image in images))
+        if call is None:
             return None
-        flow = estimator.estimate(*images)[0].cpu()
+        flow = call()
+        if isinstance(flow, Tensor):
+            flow = flow.cpu()  # waits for the device
         startup = perf_counter() - start
-        seconds = median_seconds(lambda: estimator.estimate(*images), device, repeats)
+        seconds = median_seconds(call, method.device, repeats)
     return _Run(seconds, startup, memory.bytes, flow)
-
-
-def _time_peer(peer: Peer, images: list[Tensor], repeats: int) -> tuple[float, float, int | None]:
-    """Seconds of a call, seconds to the first result, bytes at the peak."""
-    with PeakMemory(peer.device) as memory:
-        start = perf_counter()
-        call = peer.prepare(*(image.to(peer.device) for image in images))
-        call()
-        startup = perf_counter() - start
-        seconds = median_seconds(call, peer.device, repeats)
-    return seconds, startup, memory.bytes
 
 
 def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
