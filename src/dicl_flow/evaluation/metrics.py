@@ -14,6 +14,8 @@ _WAUC_THRESHOLDS = np.arange(1, 101) / 20  # px
 _WAUC_WEIGHTS = 1 - np.arange(100) / 100
 # what a pixel adds if the i-th threshold is the first that is not below its error
 _WAUC_GAIN = 100 * np.append(_WAUC_WEIGHTS[::-1].cumsum()[::-1], 0) / _WAUC_WEIGHTS.sum()
+REMOVED = np.arange(50) / 50  # shares of the pixels
+_CURVES = ("error", "oracle")
 
 
 class Metric(NamedTuple):
@@ -125,10 +127,6 @@ def score_flow(estimate: Array, sample: FlowSample) -> Score:
         occluded = sample.occluded[sample.valid]
         by_pixel |= {"matched": error[~occluded], "unmatched": error[occluded]}
     return score_of(by_pixel)
-
-
-REMOVED = np.arange(50) / 50  # shares of the pixels
-_CURVES = ("error", "oracle")
 
 
 def sparsification(key: Array, error: Array) -> Array:

@@ -35,6 +35,7 @@ from ..training.chain import Stage, open_stages
 from ..weights import Weights, encode_weights, halve, leave_out, load_model, read_weights
 from .variants import Variant
 
+HELD_OUT = "held-out"  # the name of the held-out scenes among the data sets
 SEED = 2**20  # of the held-out scenes; not for training
 _BATCH = 16
 _POINTS = 10  # of a training curve
@@ -126,9 +127,6 @@ def _estimate(weights: Weights, scenes: Sequence[RenderedBatch]) -> Iterator[Ten
 
 def _hash(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
-
-
-HELD_OUT = "held-out"  # the name of the held-out scenes among the data sets
 
 
 @dataclass(frozen=True)

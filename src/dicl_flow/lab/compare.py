@@ -16,6 +16,11 @@ from ..files import FLOW_SUFFIXES, Array, read_flow
 from ..pictures.sheets import contact_sheet, thumbnail, write_on
 from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
 
+FlowMethod: TypeAlias = Callable[[FlowPair, Array, Array], Array]
+"""A pair and its frames -> the flow."""
+
+_CELL = (448, 336)  # px
+
 
 @dataclass(frozen=True)
 class GivenFlows:
@@ -59,12 +64,6 @@ def _candidates(folder: Path, pair: FlowPair) -> Iterator[Path]:
     for name in filter(None, (kept, rest)):
         for suffix in FLOW_SUFFIXES:
             yield folder / f"{name}{suffix}"
-
-
-FlowMethod: TypeAlias = Callable[[FlowPair, Array, Array], Array]
-"""A pair and its frames -> the flow."""
-
-_CELL = (448, 336)  # px
 
 
 class Comparison(NamedTuple):

@@ -35,6 +35,11 @@ STAGES = {
 COLUMNS = relevant_columns(STAGES["things"][1])
 Chains: TypeAlias = "Mapping[str, Mapping[str, StageWeights]]"
 """By method and stage."""
+_MEANING = (
+    "C: FlyingChairs, T: FlyingThings3D, +K/S: then KITTI or Sintel, whichever is tested. (…): "
+    "measured on training data. KITTI's EPE is the mean over the pairs, its Fl-all a share of all "
+    "pixels, as in the authors' code."
+)
 _BOTH_WAYS = ("epe", "epe_images", "fl_all", "fl_images")
 
 
@@ -120,13 +125,6 @@ class Table2:
 
     def _our(self, row: PublishedRow) -> Value:
         return partial(self.value, row.method, row.training)
-
-
-_MEANING = (
-    "C: FlyingChairs, T: FlyingThings3D, +K/S: then KITTI or Sintel, whichever is tested. (…): "
-    "measured on training data. KITTI's EPE is the mean over the pairs, its Fl-all a share of all "
-    "pixels, as in the authors' code."
-)
 
 
 def find_chain(method: str, folder: Path) -> dict[str, StageWeights]:
