@@ -11,14 +11,17 @@ once on the CPU, on tiny maps in Triton's interpreter: its times mean nothing.
 
 import argparse
 import os
+import statistics
+import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from training_parts import LAST, Work, milliseconds
 
 CHANNELS, DEPTH = 96, 32
+LAST = torch.channels_last
 Layer = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+Work = Callable[[], object]
 
 
 def convolved_pairs(features1: Tensor, features2: Tensor, weight: Tensor, radius: int) -> Tensor:
@@ -64,6 +67,22 @@ def recorded(work: Work) -> Work:
     with torch.cuda.graph(graph):
         work()
     return graph.replay
+
+
+def milliseconds(work: Work, repeats: int) -> float:
+    """The median over `repeats`, after warming up."""
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        work()
+        return 1000 * (time.perf_counter() - start)
+    events = []
+    for _ in range(repeats + 2):
+        events.append([torch.cuda.Event(enable_timing=True) for _ in "12"])
+        events[-1][0].record()
+        work()
+        events[-1][1].record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events[2:])
 
 
 def measure(layer: Layer, inputs: list[Tensor], radius: int, repeats: int) -> tuple[float, float]:

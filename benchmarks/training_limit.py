@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from dicl_flow.config import ModelConfig
-from dicl_flow.lab.speed_floor import machine_rates
+from dicl_flow.lab.timing import machine_rates
 from dicl_flow.matching import MatchingNet, PairwiseMatcher
 from dicl_flow.models import build
 from dicl_flow.nn import ConvBlock

@@ -28,18 +28,16 @@ from bulk_runs import (
 from clips import read_rows, write_video
 
 import dicl_flow
-from dicl_flow.bulk import claims, local, scores, segments
-from dicl_flow.bulk.claims import Claim
+from dicl_flow.bulk import local, scores, segments, writing
 from dicl_flow.bulk.decoding import Decoder
-from dicl_flow.bulk.folders import list_rows
 from dicl_flow.bulk.job import Settings, sha256_of
-from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, read_manifest, write_manifest
+from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, list_rows, read_manifest, write_manifest
 from dicl_flow.bulk.scores import measure, to_grid
 from dicl_flow.bulk.segments import finished, marker_name
 from dicl_flow.bulk.storage import open_storage
 from dicl_flow.bulk.tables import encode_table
 from dicl_flow.bulk.worker import Worker
-from dicl_flow.bulk.writing import Writer
+from dicl_flow.bulk.writing import PartsFolder, Writer
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.files import read_flow, read_image
@@ -167,7 +165,7 @@ def test_clips_are_never_cut(tmp_path):
         ({"fields": "npz"}, "unknown `fields` 'npz'"),
         ({"flows": "jpg"}, "unknown `flows` 'jpg'"),
         ({"decoder": "x"}, "unknown `decoder`"),
-        ({"segment": 0}, "`segment` is 1 or more"),
+        ({"segment": 0}, "`segment` must be at least 1"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
@@ -369,8 +367,8 @@ def test_too_many_errors_end_a_run_and_retry_repairs_it(tmp_path, pairs, known):
 
 def test_what_another_run_computes_is_waited_for(tmp_path, pairs, known, monkeypatch):
     job, plan = make_job(pairs, tmp_path / "out", segment=1)
-    claim = Claim(job.storage(), plan.names[1])
-    assert not Claim(job.storage(), plan.names[1]).held
+    claim = PartsFolder(job.storage(), plan.names[1])
+    assert not PartsFolder(job.storage(), plan.names[1]).held
     seen = []
 
     def wait(seconds):
@@ -386,15 +384,15 @@ def test_what_another_run_computes_is_waited_for(tmp_path, pairs, known, monkeyp
 def test_without_locks_two_processes_keep_their_parts_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "lock", lambda file: None)
     storage = open_storage(str(tmp_path))
-    monkeypatch.setattr(claims, "node", lambda: "one")
-    mine = Claim(storage, "000000-a")
-    (mine.folder / "0").write_bytes(b"mine")
-    monkeypatch.setattr(claims, "node", lambda: "two")
-    other = Claim(storage, "000000-a")
-    (other.folder / "0").write_bytes(b"other")
-    claims.sweep(storage)
-    other.publish({"scores/x.csv": other.folder / "0"}, {})
-    mine.publish({"scores/x.csv": mine.folder / "0"}, {})
+    monkeypatch.setattr(writing, "node", lambda: "one")
+    mine = PartsFolder(storage, "000000-a")
+    (mine.path / "0").write_bytes(b"mine")
+    monkeypatch.setattr(writing, "node", lambda: "two")
+    other = PartsFolder(storage, "000000-a")
+    (other.path / "0").write_bytes(b"other")
+    writing.sweep(storage)
+    other.publish({"scores/x.csv": other.path / "0"}, {})
+    mine.publish({"scores/x.csv": mine.path / "0"}, {})
     assert storage.read("scores/x.csv") == b"mine"
 
 
@@ -527,7 +525,7 @@ def test_wrong_arguments_are_explained(run, pairs, tmp_path, monkeypatch, argume
 
 def test_the_marker_of_a_segment_is_written_last(tmp_path, pairs, known, monkeypatch):
     job, plan = make_job(pairs, tmp_path / "out", segment=4)
-    monkeypatch.setattr("dicl_flow.bulk.claims.write_json", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("dicl_flow.bulk.writing.write_json", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run_bulk(job, plan)
     assert (tmp_path / "out" / "scores" / f"{plan.names[0]}.csv").exists()
@@ -535,7 +533,7 @@ def test_the_marker_of_a_segment_is_written_last(tmp_path, pairs, known, monkeyp
 
 
 def test_a_slow_drive_does_not_stop_the_estimates(tmp_path, pairs, known, monkeypatch):
-    publish, write, following = Claim.publish, Writer.write, Event()
+    publish, write, following = PartsFolder.publish, Writer.write, Event()
     written, kept = [], []
 
     def write_and_tell(writer, *step):
@@ -549,7 +547,7 @@ def test_a_slow_drive_does_not_stop_the_estimates(tmp_path, pairs, known, monkey
         publish(claim, *files)
 
     monkeypatch.setattr(Writer, "write", write_and_tell)
-    monkeypatch.setattr(Claim, "publish", publish_slowly)
+    monkeypatch.setattr(PartsFolder, "publish", publish_slowly)
     job, plan = make_job(pairs, tmp_path / "out", segment=2)
     run_bulk(job, plan)
     assert kept == [True, True]

@@ -14,14 +14,14 @@ from dicl_flow.bulk.local import run_local
 
 CHILD = SUPPORT / "signal_child.py"
 PLACES = (
-    "dicl_flow.bulk.products:_File.write",
+    "dicl_flow.bulk.writing:_File.write",
     "dicl_flow.bulk.writing:Writer.write",
-    "dicl_flow.bulk.products:Products.finish",
+    "dicl_flow.bulk.writing:SegmentFiles.finish",
     "dicl_flow.bulk.storage:LocalFolder.remove",
     "dicl_flow.bulk.storage:LocalFolder.publish",
     "dicl_flow.bulk.storage:LocalFolder.write",
-    "dicl_flow.bulk.claims:Claim.publish",
-    "dicl_flow.bulk.records:Journal.note",
+    "dicl_flow.bulk.writing:PartsFolder.publish",
+    "dicl_flow.bulk.run:Journal.note",
 )
 """Steps of a run, after which it is killed: before, between and after files and their marker."""
 

@@ -160,7 +160,7 @@ def test_many_segments_share_blocks(ray, manifest, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"actors": (0, 1)}, "`actors` is the fewest and the most processes, got 0:1"),
+        ({"actors": (0, 1)}, "`actors` must be fewest and most processes, got 0:1"),
         ({"actors": (3, 2)}, "got 3:2"),
         ({"cpus": 0}, "`cpus_per_actor` and `gpus_per_actor` must be positive"),
         ({"address": "ray://head:10001"}, "run the command on a machine of the cluster"),
@@ -201,7 +201,10 @@ def test_options_of_a_cluster_are_checked_first(run, manifest, tmp_path, monkeyp
     for words, message in (
         (["--actors", "2"], "--actors is for --ray, which is not given"),
         (["--ray", "--actors", "many"], "--actors is a number, or MIN:MAX, got 'many'"),
-        (["--ray", "--actors", "4:2"], "--actors is the fewest and the most processes, got 4:2"),
+        (
+            ["--ray", "--actors", "4:2"],
+            "--actors must be fewest and most processes, got 4:2",
+        ),
         (["--ray", "--device", "cuda:1"], "on a cluster, --device is cpu or cuda, got 'cuda:1'"),
         (["--ray", "--gpus-per-actor", "0"], "--gpus-per-actor must be positive"),
     ):

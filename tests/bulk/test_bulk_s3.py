@@ -6,7 +6,7 @@ import pytest
 from bulk_runs import contents, know_motion, make_job, run_bulk, write_frames, write_pairs
 from s3_server import s3_server
 
-from dicl_flow.bulk import stores
+from dicl_flow.bulk import storage
 from dicl_flow.bulk.manifest import read_manifest
 from dicl_flow.bulk.storage import open_storage
 
@@ -25,7 +25,7 @@ def objects(monkeypatch):
             "AWS_EC2_METADATA_DISABLED": "true",
         }.items():
             monkeypatch.setenv(name, value)
-        stores._opened.cache_clear()  # the server has another address each time
+        storage._opened.cache_clear()  # the server has another address each time
         yield found
 
 

@@ -123,7 +123,7 @@ def test_analyses_look_at_their_folder_before_they_work(run, files, command, mon
         raise AssertionError("the folder is looked at too late")
 
     monkeypatch.setattr("dicl_flow.lab.volumes.open_networks", refuse)
-    monkeypatch.setattr("dicl_flow.lab.layer_costs.measure_layers", refuse)
+    monkeypatch.setattr("dicl_flow.lab.layers.measure_layers", refuse)
     refused(run, files, f"analyze {command} -o {{flow}}", "is not a folder")
 
 

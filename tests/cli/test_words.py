@@ -18,9 +18,9 @@ from dicl_flow.cli.options import parse_size
 from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.result import FlowResult
-from dicl_flow.evaluation.demo_sheet import demo_rows
+from dicl_flow.evaluation.drawings import demo_rows
 from dicl_flow.files import read_flow, write_flow
-from dicl_flow.lab.pixel import PixelMap
+from dicl_flow.lab.analyses import PixelMap
 
 PACKAGE = Path(dicl_flow.__file__).parent
 

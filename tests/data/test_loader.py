@@ -16,7 +16,7 @@ from dicl_flow.data import FlowDataset, FlowPair, FlowSample, stream_batches
 from dicl_flow.data.loader import usable_workers
 from dicl_flow.errors import InputError
 from dicl_flow.files import encode_image, write_flow
-from dicl_flow.lab.loading_speed import measure_loader, measure_stages
+from dicl_flow.lab.data_sets import measure_loader, measure_stages
 
 CONFIG = AugmentConfig((24, 32), eraser_size=(3, 6))
 SEED = 7

@@ -55,7 +55,7 @@ EXEMPT = {
     r"torchrun .*": "needs several GPUs; training/test_distributed.py runs two processes",
     r"dicl-flow explore.*": "runs until Ctrl-C; web/test_explorer.py runs the command",
     r"dicl-flow video camera:\d .*": "needs a webcam",
-    r"python benchmarks/training_(speed|parts)\.py.*": "needs a GPU and minutes",
+    r"python benchmarks/training_speed\.py.*": "needs a GPU and minutes",
     r"python benchmarks/(pwcnet_start|bulk_speed)\.py.*": "needs minutes",
     r"python benchmarks/yardstick\.py.*": "needs all sets; evaluation/test_yardstick.py runs it",
     r"python benchmarks/gather_photos\.py.*": "downloads; render/test_gather_photos.py runs it",

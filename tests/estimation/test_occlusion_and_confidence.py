@@ -17,7 +17,12 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimation.confidence import find_confidence, find_cues
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.occlusion import find_occlusion
-from dicl_flow.evaluation import Evidence, fit_calibration, judge, probability
+from dicl_flow.evaluation.calibrate import (
+    CalibrationPixels,
+    fit_calibration,
+    judge,
+    probability,
+)
 from dicl_flow.files import read_flow
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.render import Renderer, load_textures
@@ -209,7 +214,7 @@ def test_a_known_regression_is_found_again():
     cues[:, 6] = 0  # a cue that never varies gets no weight
     truth = np.array([-2.0, 1, 0.5, 0, -0.5, 3, 0])
     right = random.random(len(cues)) < 1 / (1 + np.exp(-(cues @ truth + 0.7)))
-    found = fit_calibration(Evidence(cues, np.where(right, 0.5, 2.0)), 1.0, 1)
+    found = fit_calibration(CalibrationPixels(cues, np.where(right, 0.5, 2.0)), 1.0, 1)
     np.testing.assert_allclose(found.weights, truth, atol=0.08)
     assert found.bias == pytest.approx(0.7, abs=0.05)
     judged = judge(probability(found, cues), np.where(right, 0.5, 2.0), 1.0)
@@ -218,7 +223,7 @@ def test_a_known_regression_is_found_again():
 
 def test_a_network_that_is_never_right_cannot_be_calibrated():
     with pytest.raises(InputError, match="never within 1 px"):
-        fit_calibration(Evidence(np.zeros((5, 7)), np.full(5, 9.0)), 1.0, 1)
+        fit_calibration(CalibrationPixels(np.zeros((5, 7)), np.full(5, 9.0)), 1.0, 1)
 
 
 @pytest.mark.heavy

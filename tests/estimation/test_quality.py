@@ -24,8 +24,8 @@ from dicl_flow.estimation.feeding import Feeding
 from dicl_flow.estimation.inputs import flow_batch
 from dicl_flow.estimation.tiling import in_tiles
 from dicl_flow.files import read_flow, write_flow
-from dicl_flow.lab import speed_cases as cases
-from dicl_flow.lab.speed_floor import count_work
+from dicl_flow.lab import speed as cases
+from dicl_flow.lab.timing import count_work
 from dicl_flow.models import InitialFlow, LevelFlow, build
 from dicl_flow.weights import Weights, encode_weights, read_weights
 

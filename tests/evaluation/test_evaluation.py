@@ -28,23 +28,22 @@ from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
 from dicl_flow.evaluation import (
     PUBLISHED,
+    Evaluation,
     Grid,
     Result,
     dis,
-    draw_prediction,
     endpoint_error,
     pool,
     predict,
     print_grid,
     print_results,
-    read_predictions,
     score_flow,
     score_predictions,
     submission_entries,
-    to_json,
-    to_markdown,
     write_submission,
 )
+from dicl_flow.evaluation.drawings import draw_prediction
+from dicl_flow.evaluation.methods import read_predictions
 from dicl_flow.files import read_flow, read_image
 from dicl_flow.models import build
 from dicl_flow.pictures.visualize import error_to_rgb
@@ -213,7 +212,7 @@ def test_eval_takes_a_backend(run, kitti, tiny_weights):
 
 def test_published_rows_stand_beside_ours(sintel, kitti):
     results = [evaluated("sintel-final", sintel), evaluated("kitti15", kitti)]
-    document = json.loads(to_json(results))
+    document = json.loads(Evaluation(results).to_json())
     rows = {(row["method"], row["training"]): row for row in document["published"]}
     assert rows["DICL", "C+T"]["metrics"] == {
         "kitti15": {"epe_images": 8.70, "fl_all": 23.6},
@@ -224,7 +223,7 @@ def test_published_rows_stand_beside_ours(sintel, kitti):
     assert rows["VCN", "+K/S"]["on_training_data"]
     assert rows["SelFlow", "+K/S"]["metrics"]["kitti15"]["fl_all"] is None
 
-    lines = to_markdown(results).splitlines()
+    lines = Evaluation(results).to_markdown().splitlines()
     ours = results[0].total.values["epe"], results[1].total.values
     assert any(
         line.startswith("| ours |  |")
@@ -269,7 +268,7 @@ def test_table_2_is_whole():
 
 
 def test_chairs_stands_beside_its_published_rows(tmp_path):
-    document = json.loads(to_json([evaluated("chairs:val", make_chairs(tmp_path))]))
+    document = Evaluation([evaluated("chairs:val", make_chairs(tmp_path))]).document()
     rows = {row["method"]: row["metrics"]["chairs:val"]["epe"] for row in document["published"]}
     assert rows["DICL without DAP"] == 1.33
     assert set(document["published"][0]) >= {"source", "all"}
@@ -279,8 +278,8 @@ def test_chairs_stands_beside_its_published_rows(tmp_path):
 def test_no_published_rows_without_their_data_set(kitti, tmp_path):
     root = make_middlebury(tmp_path / "Middlebury")
     results = [evaluated("middlebury", root), evaluated("kitti15:noc", kitti)]
-    assert json.loads(to_json(results))["published"] == []
-    assert "DICL" not in to_markdown(results)
+    assert json.loads(Evaluation(results).to_json())["published"] == []
+    assert "DICL" not in Evaluation(results).to_markdown()
 
 
 def test_the_terminal_cuts_nothing(sintel, kitti):

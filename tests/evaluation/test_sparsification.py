@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from fake_trees import make_sintel
 
-from dicl_flow.evaluation import pool, score_confidence, sparsification_curves
+from dicl_flow.evaluation import pool, score_confidence
+from dicl_flow.evaluation.metrics import sparsification_curves
 
 pytestmark = pytest.mark.heavy
 

@@ -21,7 +21,7 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import load
 from dicl_flow.evaluation import PUBLISHED_ABLATIONS, score_pair
 from dicl_flow.lab import ablation, ablation_report
-from dicl_flow.lab.study_scenes import keep_to, split_photos
+from dicl_flow.lab.ablation import keep_to, split_photos
 from dicl_flow.lab.variants import STUDIES, paper_variants, recipe_variants
 from dicl_flow.models import build
 from dicl_flow.ops import size_in_multiples

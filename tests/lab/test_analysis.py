@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from conftest import SMALL
 from golden import formula
 
+from dicl_flow.config import ModelConfig
 from dicl_flow.data import FlowPair
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator, load
 from dicl_flow.evaluation import dis, score_pair
 from dicl_flow.files import write_flow
-from dicl_flow.lab import layer_costs as layers
-from dicl_flow.lab import layer_runs, volumes
-from dicl_flow.lab.given_flows import find_flows
-from dicl_flow.lab.peaks import Peaks
-from dicl_flow.lab.projection_kernels import (
+from dicl_flow.lab import layers, volumes
+from dicl_flow.lab.analyses import (
+    Peaks,
     projection_kernels,
     summarize_kernel,
     weight_by_distance,
 )
+from dicl_flow.lab.compare import find_flows
 from dicl_flow.lab.volumes import (
     _cell,
     open_networks,
@@ -179,12 +179,13 @@ def test_volumes_of_other_hosts_are_those_of_their_matcher(host):
 
 
 def test_the_cell_of_a_pixel():
-    assert [_cell(place, 64, 8, "dicl") for place in (-0.4, 0, 4, 5, 63)] == [0, 0, 0, 1, 7]
-    assert [_cell(place, 64, 8, "vcn") for place in (-0.4, 7, 8, 63)] == [0, 0, 1, 7]
+    places = np.array([-0.4, 0, 4, 5, 7, 8, 63])
+    assert [*_cell(places, 64, 8, aligned=True)] == [0, 0, 0, 1, 1, 1, 7]
+    assert [*_cell(places, 64, 8, aligned=False)] == [0, 0, 0, 0, 0, 1, 7]
 
 
 def test_hosts_with_their_own_matcher_are_refused(monkeypatch):
-    config = SimpleNamespace(host="pwcnet", matcher=None)
+    config = ModelConfig(host="pwcnet")
     other = SimpleNamespace(model=SimpleNamespace(config=config))
     monkeypatch.setattr(volumes, "load", lambda *_: other)
     with pytest.raises(InputError, match="host 'pwcnet' with its own matcher"):
@@ -223,11 +224,11 @@ def test_near_and_far_are_told_apart():
 
 # --- layers ------------------------------------------------------------------------------------
 
-VOLUME = layer_runs.VolumeShape(channels=4, side=5, height=6, width=8)
+VOLUME = layers.VolumeShape(channels=4, side=5, height=6, width=8)
 
 
 def test_table_1_of_the_paper():
-    volume = layer_runs.VolumeShape(64, 7, 109, 256)
+    volume = layers.VolumeShape(64, 7, 109, 256)
     dense, separable, batched, single = layers.layer_costs(volume)
     ratios = [cost.paper_parameters / single.paper_parameters for cost in (dense, separable)]
     assert ratios == [9 * 64, 2 * 64]
@@ -238,7 +239,7 @@ def test_table_1_of_the_paper():
 
 
 def whole_volume(features):
-    return layer_runs._build(VOLUME, features)
+    return layers._build(VOLUME, features)
 
 
 def test_real_layers_compute_what_they_claim():
@@ -249,7 +250,7 @@ def test_real_layers_compute_what_they_claim():
     torch.testing.assert_close(moved[:, 2:, :-1], features[1, :, :-2, 1:])
     assert moved[:, :2].abs().max() == 0
     dense = torch.rand(3, 4, 4, 3, 3, 3, dtype=torch.float64)
-    found = layer_runs._convolve_4d(VOLUME, features, dense)  # (U, K, V, H, W)
+    found = layers._convolve_4d(VOLUME, features, dense)  # (U, K, V, H, W)
     padded = F.pad(whole.permute(2, 0, 1, 3, 4), (1, 1) * 4)
     windows = padded
     for axis in range(1, 5):
@@ -257,17 +258,17 @@ def test_real_layers_compute_what_they_claim():
     expected = torch.einsum("cuvhwabde,aocbde->ouvhw", windows, dense)
     torch.testing.assert_close(found.transpose(0, 1), expected)
     across, along = torch.rand(2, 4, 4, 3, 3, dtype=torch.float64)
-    found = layer_runs._convolve_separably(VOLUME, features, across, along)
+    found = layers._convolve_separably(VOLUME, features, across, along)
     over_uv = F.conv2d(whole.permute(3, 4, 2, 0, 1).flatten(0, 1), across, padding=1)
     slices = over_uv.unflatten(0, (6, 8)).permute(3, 4, 2, 0, 1).flatten(0, 1)
     torch.testing.assert_close(found, F.conv2d(slices, along, padding=1))
-    single = layer_runs._one_by_one(VOLUME, features, along)
+    single = layers._one_by_one(VOLUME, features, along)
     batched = F.conv2d(whole.flatten(0, 1), along, padding=1)
     torch.testing.assert_close(single, batched.mean(1))
 
 
 def test_live_bytes_are_those_of_living_tensors():
-    with layer_runs.LiveBytes() as live:
+    with layers.LiveBytes() as live:
         first = torch.zeros(100)
         second = first + 1
         view = second[:50]
@@ -280,9 +281,9 @@ def test_live_bytes_are_those_of_living_tensors():
 def test_one_displacement_at_a_time_needs_the_least_memory():
     costs = {c.name: c for c in layers.measure_layers(VOLUME, torch.device("cpu"))}
     volume_bytes = 4 * 4 * 25 * 48
-    for name in (layer_runs.DENSE, layer_runs.SEPARABLE, layer_runs.BATCHED):
+    for name in (layers.DENSE, layers.SEPARABLE, layers.BATCHED):
         assert costs[name].measured_bytes >= 2 * volume_bytes  # input and output
-    assert costs[layer_runs.ONE_BY_ONE].measured_bytes < 0.5 * volume_bytes
+    assert costs[layers.ONE_BY_ONE].measured_bytes < 0.5 * volume_bytes
 
 
 # --- commands ----------------------------------------------------------------------------------

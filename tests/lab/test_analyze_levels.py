@@ -10,7 +10,7 @@ from conftest import SMALL
 
 from dicl_flow.data import FlowSample
 from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.lab.levels import ZERO, find_level_errors
+from dicl_flow.lab.analyses import ZERO, find_level_errors
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 

@@ -12,9 +12,9 @@ from conftest import SMALL
 
 from dicl_flow.config import ModelConfig
 from dicl_flow.errors import InputError
-from dicl_flow.lab import speed_cases, speed_compiled, speed_first
-from dicl_flow.lab.speed_cases import Case, moving_pattern
-from dicl_flow.lab.speed_floor import count_work
+from dicl_flow.lab import speed
+from dicl_flow.lab.speed import Case, moving_pattern
+from dicl_flow.lab.timing import count_work
 from dicl_flow.models import build
 
 pytestmark = pytest.mark.heavy
@@ -24,8 +24,8 @@ QUICK = ("bench", "--repeats", "1", "--device", "cpu")
 
 @pytest.mark.heavy
 def test_bench_compares_with_the_plain_path(run, tiny_weights, tmp_path, monkeypatch):
-    monkeypatch.setattr(speed_compiled, "check_compiler", lambda device: None)
-    monkeypatch.setattr(speed_cases, "compile_network", lambda model, device: model)  # minutes
+    monkeypatch.setattr(speed, "check_compiler", lambda device: None)
+    monkeypatch.setattr(speed, "compile_network", lambda model, device: model)  # minutes
     files = tmp_path / "b.json", tmp_path / "b.png"
     options = ("--size", "64x48", "--batch", "1", "--batch", "2", "--path", "plain-fp32")
     outputs = ("-o", files[0], "--plot", files[1])
@@ -107,7 +107,7 @@ def test_the_first_result_is_that_of_a_fresh_process(run, tiny_weights, tmp_path
     assert "beyond torch: total without the import of torch" in out
     (row,) = json.loads((tmp_path / "b.json").read_text())["first"]
     assert (row["width"], row["height"], row["cache"]) == (64, 48, "-")
-    assert all(row[column] > 0 for column in speed_first.COLUMNS)
+    assert all(row[column] > 0 for column in speed.FIRST_COLUMNS)
     assert row["beyond_torch"] == row["total"] - row["torch"]
 
 
@@ -116,10 +116,10 @@ def test_on_cuda_the_first_result_is_timed_with_empty_and_full_caches(monkeypatc
 
     def run(words, environment):
         caches.append(environment["TRITON_CACHE_DIR"])
-        return dict.fromkeys(speed_first.COLUMNS, float(len(caches)))
+        return dict.fromkeys(speed.FIRST_COLUMNS, float(len(caches)))
 
-    monkeypatch.setattr(speed_first, "_run", run)
-    rows = [*speed_first.measure_first(Case(64, 48), torch.device("cuda"), [], repeats=3)]
+    monkeypatch.setattr(speed, "run_fresh", run)
+    rows = [*speed.measure_first(Case(64, 48), torch.device("cuda"), [], repeats=3)]
     assert [(row.cache, row.seconds["total"]) for row in rows] == [("empty", 2), ("full", 5)]
     assert len(set(caches)) == 3
     assert caches[:3] == caches[3:]
@@ -152,7 +152,7 @@ def test_bench_refuses_what_it_cannot_read(run, tiny_weights, options, message):
 
 def test_compiling_leaves_the_network_as_it_is():
     model = build(SMALL)
-    compiled = speed_compiled.compile_network(model, torch.device("cpu"))
+    compiled = speed.compile_network(model, torch.device("cpu"))
     assert compiled._compiled_call_impl is not None
     assert model._compiled_call_impl is None
     torch.testing.assert_close(compiled.state_dict(), model.state_dict())
@@ -178,7 +178,7 @@ def test_a_compiler_that_fails_is_named():
     failed = BackendCompilerFailed(print, OSError("no Python.h\nand much more"), None)
     with (
         pytest.raises(InputError, match=r"failed here \(no Python.h\); measure without"),
-        speed_compiled.explained(),
+        speed.explained(),
     ):
         raise failed
 

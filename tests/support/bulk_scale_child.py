@@ -32,21 +32,19 @@ class Watcher:
 
 def stand_in(job, plan, numbers, watch):
     """An engine that reads no frames and gives every flow the same scores."""
-    from dicl_flow.bulk.claims import Claim
     from dicl_flow.bulk.decoding import Pair
-    from dicl_flow.bulk.products import Products
-    from dicl_flow.bulk.writing import Outcome
+    from dicl_flow.bulk.writing import Outcome, PartsFolder, SegmentFiles
 
     scores = {"width": 64, "height": 48, "mean_length": 2.0, "max_length": 3.0, "scene_cut": False}
     for number in numbers:
         segment = plan[number]
-        claim = Claim(job.storage(), segment.name)
-        products = Products(claim.folder, segment.name, job.settings)
+        folder = PartsFolder(job.storage(), segment.name)
+        written = SegmentFiles(folder.path, segment.name, job.settings)
         for place, row in enumerate(segment.rows, start=segment.first):
-            products.add(Pair(place, 0, row.name, row.image1, row.image2), scores, None, None)
-            products.end_clip(place, row)
-        files, marker = products.finish()
-        claim.publish(files, marker)
+            written.add(Pair(place, 0, row.name, row.image1, row.image2), scores, None, None)
+            written.end_clip(place, row)
+        files, marker = written.finish()
+        folder.publish(files, marker)
         yield Outcome(segment.name, marker, 1.0)
 
 
@@ -56,7 +54,7 @@ def main(task, manifest, out):
     job = Job(Settings("stand-in", table="csv"), out, listed.root)
     plan = Plan(listed, job.settings)
     if task != "plan":
-        from dicl_flow.bulk.running import BulkRun
+        from dicl_flow.bulk.run import BulkRun
 
         BulkRun(job, plan).run(stand_in, "cpu", watcher)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -13,7 +13,7 @@ from networks import explored_networks
 
 from dicl_flow.data import FlowPair
 from dicl_flow.files import decode_flow
-from dicl_flow.lab.pixel import read_pixel
+from dicl_flow.lab.analyses import read_pixel
 from dicl_flow.pictures.visualize import flow_to_rgb
 
 pytest.importorskip("starlette", reason="the extra web is not installed")

@@ -16,7 +16,7 @@ from networks import explored_networks
 from dicl_flow.data import FlowPair
 from dicl_flow.errors import InputError
 from dicl_flow.files import decode_flow, write_flow
-from dicl_flow.lab.pixel import read_pixel
+from dicl_flow.lab.analyses import read_pixel
 from dicl_flow.lab.volumes import read_volumes
 
 pytest.importorskip("starlette", reason="the extra web is not installed")

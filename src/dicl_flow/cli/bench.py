@@ -12,7 +12,7 @@ from .outputs import check_outputs
 if TYPE_CHECKING:
     import torch
 
-    from ..lab.speed_cases import Case, Result
+    from ..lab.speed import Case, Result
 
 _SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
 
@@ -110,11 +110,18 @@ def bench(
     resolve(weights)  # a missing file is named before torch is imported
 
     from ..estimation.compute import choose_device
-    from ..lab.speed_cases import Case, measure
-    from ..lab.speed_peers import find_peers
-    from ..lab.speed_plot import encode_plot
-    from ..lab.speed_setup import choose_ways, open_network, random_network
-    from ..lab.speed_table import LEGEND, PEERS_LEGEND, as_record
+    from ..lab.speed import (
+        LEGEND,
+        PEERS_LEGEND,
+        Case,
+        as_record,
+        choose_ways,
+        encode_plot,
+        find_peers,
+        measure,
+        open_network,
+        random_network,
+    )
 
     place, shown = choose_device(device), not (quiet or as_json)
     if first:
@@ -165,7 +172,7 @@ def _finish(
 
     from .._version import __version__
     from ..files import write_files
-    from ..lab.speed_setup import describe_machine
+    from ..lab.timing import describe_machine
 
     report = {
         "command": shlex.join(["dicl-flow", *sys.argv[1:]]),
@@ -192,7 +199,9 @@ def _time_first(
     """Print the seconds of the first result of each case; return them as records."""
     import sys
 
-    from ..lab.speed_first import COLUMNS, LEGEND, measure_first
+    from ..lab.speed import FIRST_COLUMNS as COLUMNS
+    from ..lab.speed import FIRST_LEGEND as LEGEND
+    from ..lab.speed import measure_first
 
     command = [sys.executable, "-m", "dicl_flow", "flow", "--json", "--device", str(place), *words]
     records = []
@@ -216,7 +225,7 @@ def _parse_size(text: str) -> tuple[int, int]:
 
 
 def _print_row(result: "Result", *, first: bool) -> None:
-    from ..lab.speed_table import HEADINGS, as_rows
+    from ..lab.speed import HEADINGS, as_rows
 
     widths = (9, 5, 13, 7, 7, 5, 11, 7, 7, 7)
     for cells in [HEADINGS, *as_rows([result])] if first else as_rows([result]):

@@ -12,7 +12,7 @@ from .computing import estimates
 if TYPE_CHECKING:
     from ..bulk.cluster import Cluster
     from ..bulk.job import Job
-    from ..bulk.running import Engine
+    from ..bulk.run import Engine
     from ..bulk.segments import Plan
 
 _RUN = "run"
@@ -134,7 +134,7 @@ def run(
     job = Job(settings, output, listed.root, weights, how["memory_limit"])
     plan = Plan(listed, settings)
     if dry_run:
-        from ..bulk.forecast import forecast
+        from ..bulk.run import forecast
 
         found = {"written": [], **forecast(job, plan, devices[0], len(devices))}
         options.report(found, quiet=quiet, as_json=as_json)
@@ -154,7 +154,7 @@ def _run(
     retry: bool,
     quiet: bool,
 ) -> dict[str, Any]:
-    from ..bulk.running import BulkRun
+    from ..bulk.run import BulkRun
     from .bulk_progress import watched_bulk
 
     run = BulkRun(job, plan, shard, max_errors, retry=retry)

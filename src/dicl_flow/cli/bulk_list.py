@@ -39,7 +39,7 @@ def list_clips(
     listed: Manifest = read_manifest(folder)
     rows = listed.rows(0, len(listed))
     if not no_count:
-        from ..bulk.folders import with_flows
+        from ..bulk.manifest import with_flows
 
         rows = [with_flows(r, r.path) for r in options.track(rows, "opening", quiet=quiet)]
     write_manifest(output, rows)

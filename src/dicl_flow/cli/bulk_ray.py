@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
     from ..bulk.cluster import Cluster
     from ..bulk.job import Job
-    from ..bulk.running import Engine, Watch
+    from ..bulk.run import Engine
     from ..bulk.segments import Plan
-    from ..bulk.writing import Outcome
+    from ..bulk.writing import Outcome, Watch
     from .bulk_progress import BulkProgress
 
 Ray = Annotated[

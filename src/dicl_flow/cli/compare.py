@@ -44,7 +44,7 @@ def compare(
 
     from ..evaluation import BASELINES, pool
     from ..files import encode_image, write_files
-    from ..lab.given_flows import find_flows
+    from ..lab.compare import find_flows
     from ..weights import resolve
 
     check_outputs(folders=[output])

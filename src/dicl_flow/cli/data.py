@@ -42,7 +42,7 @@ def check(
     from ..data import data_set, list_pairs
     from ..errors import InputError
     from ..files import encode_image, write_files
-    from ..lab.data_check import check_pairs, spread
+    from ..lab.data_sets import check_pairs, spread
     from . import describe
 
     check_outputs([output])

@@ -38,7 +38,7 @@ def bench(
     pairs = list_pairs(name, root, needs_truth=True)  # before torch is imported
 
     from ..data.loader import usable_workers, use_one_core
-    from ..lab.loading_speed import measure_loader, measure_stages
+    from ..lab.data_sets import measure_loader, measure_stages
 
     workers = usable_workers(workers)
     speed = measure_loader(FlowDataset(pairs, config, 0), batch, workers, seconds)

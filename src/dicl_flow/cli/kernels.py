@@ -23,7 +23,7 @@ def kernels(
     """
     analyze.find_weights([weights] if weights else None)
 
-    from ..lab.projection_kernels import (
+    from ..lab.analyses import (
         draw_kernels,
         projection_kernels,
         summarize_kernel,

@@ -35,8 +35,7 @@ def layers(
     from ..errors import InputError
     from ..estimation.compute import choose_device
     from ..evaluation import grid_markdown, print_grid
-    from ..lab.layer_costs import WHY, draw_layers, layer_grids, measure_layers
-    from ..lab.layer_runs import VolumeShape
+    from ..lab.layers import WHY, VolumeShape, draw_layers, layer_grids, measure_layers
 
     if channels % 2:
         raise InputError(f"--channels counts those of two frames, so it is even; got {channels}")

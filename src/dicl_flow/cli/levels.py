@@ -63,7 +63,7 @@ def levels(
 
     from ..data import read_sample
     from ..estimation.compute import choose_device
-    from ..lab.levels import draw_levels, find_level_errors, level_grid
+    from ..lab.analyses import draw_levels, find_level_errors, level_grid
     from ..lab.volumes import open_networks
     from ..pictures.figures import draw_figure
     from ..render import held_out_renderer

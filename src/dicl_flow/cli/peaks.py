@@ -37,7 +37,7 @@ def peaks(
     analyze.find_weights(weights)
 
     from ..evaluation.published import PUBLISHED_PEAKS
-    from ..lab.peaks import draw_peaks, find_peaks
+    from ..lab.analyses import draw_peaks, find_peaks
     from ..lab.volumes import open_networks
     from ..pictures.figures import draw_figure
 

@@ -46,7 +46,7 @@ def pixel(
     if number > len(pairs):
         raise InputError(f"--number {number}: there are {len(pairs)} pairs")
 
-    from ..lab.pixel import draw_pixel, read_pixel
+    from ..lab.analyses import draw_pixel, read_pixel
     from ..lab.volumes import open_networks
 
     chosen = pairs[number - 1]

@@ -64,7 +64,7 @@ def render(
 
     # torch, which takes seconds: after all that may be missing
     from ..estimation.compute import choose_device
-    from ..lab.rendered_folder import write_clip, write_pairs
+    from ..lab.data_sets import write_clip, write_pairs
     from ..render import Clip, Renderer, load_textures
 
     place = choose_device(device)

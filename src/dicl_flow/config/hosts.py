@@ -1,4 +1,4 @@
-"""The hosts: one record each, with all the defaults that depend on the host."""
+"""The hosts: one record each, with all the defaults that depend on it, and what it can do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +19,22 @@ class HostRecord:
     """The same with the matcher "dicl"; None: no other."""
     projection: bool = False
     """The default of `ModelConfig.projection`; a host with False does not support it."""
+    own_matcher: str | None = None
+    """Its own matcher, if that is one of `MATCHERS`."""
     has_scores: bool = False
     """Whether its levels return matching scores, which `LossConfig.matching` trains."""
+    begins_from_flow: bool = False
+    """Whether it can start from a given flow: a level needs nothing else of the coarser one."""
+    any_width: bool = False
+    """Whether `ModelConfig.feature_channels` can change the width of its features."""
+    deeper_features: bool = False
+    """Whether its features have a map of twice the stride of the coarsest level."""
     finest_stride: int = 2
     """The finest stride at which it has features."""
+    aligned_corners: bool = True
+    """Whether corners are aligned when its maps are resized; otherwise pixels are areas."""
+    relative_memory: float = 1.0
+    """Of an estimate, by the width of what is compared: relative to that of the paper."""
 
     def rate_with(self, matcher: str | None) -> float:
         """Return the default learning rate with a matcher; None: the host's own."""
@@ -47,7 +59,11 @@ HOST_RECORDS: Mapping[str, HostRecord] = {
         LossConfig((0.5, 0.5, 0.5, 0.75, 1.0), (0.4, 0.4, 0.4, 0.6, 0.8), "averaged"),
         learning_rate=1e-3,  # the paper, section 4
         projection=True,
+        own_matcher="dicl",
         has_scores=True,
+        begins_from_flow=True,
+        any_width=True,
+        deeper_features=True,
     ),
     "pwcnet": HostRecord(
         (*(LevelConfig(s, 4) for s in (64, 32, 16, 8)), LevelConfig(4, 4, _WIDE_CONTEXT)),
@@ -61,6 +77,8 @@ HOST_RECORDS: Mapping[str, HostRecord] = {
         LossConfig((0.25, 0.25, 0.25, 0.5, 1.0), (), "summed"),
         learning_rate=1e-3,  # its released code, main.py; nothing is known of DICL in it
         finest_stride=4,
+        aligned_corners=False,
+        relative_memory=1.4,  # 64 channels, not 32
     ),
 }
 HOSTS = tuple(HOST_RECORDS)

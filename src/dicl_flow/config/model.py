@@ -50,7 +50,7 @@ class ModelConfig:
             raise unknown_name("host", self.host, HOSTS)
         for key in _FROM_HOST:
             if getattr(self, key) is FROM_HOST:
-                object.__setattr__(self, key, getattr(self._record, key))
+                object.__setattr__(self, key, getattr(self.host_record, key))
         self._check_host()
         if self.matcher is not None and self.matcher not in MATCHERS:
             raise unknown_name("matcher", self.matcher, MATCHERS)
@@ -70,15 +70,16 @@ class ModelConfig:
             )
 
     @property
-    def _record(self) -> HostRecord:
+    def host_record(self) -> HostRecord:
+        """The defaults of the host, and what it can do."""
         return HOST_RECORDS[self.host]
 
     def _check_host(self) -> None:
         """Refuse what the host cannot do."""
-        finest = self._record.finest_stride
-        if self.projection and not self._record.projection:
+        finest = self.host_record.finest_stride
+        if self.projection and not self.host_record.projection:
             raise InputError(f"host {self.host!r} has no projection; drop projection")
-        if self.host != "dicl" and self.feature_channels != ModelConfig.feature_channels:
+        if not self.host_record.any_width and self.feature_channels != ModelConfig.feature_channels:
             raise InputError(f"host {self.host!r} has fixed widths; drop feature_channels")
         if any(stride < finest for stride in self.strides):
             raise InputError(
@@ -88,7 +89,7 @@ class ModelConfig:
 
     def with_host(self, host: str) -> "ModelConfig":
         """Return the settings for another host; defaults of this one become its own."""
-        own = {key: getattr(self._record, key) for key in _FROM_HOST}
+        own = {key: getattr(self.host_record, key) for key in _FROM_HOST}
         defaults = [key for key, value in own.items() if getattr(self, key) == value]
         return dataclasses.replace(self, host=host, **dict.fromkeys(defaults, FROM_HOST))
 
@@ -108,13 +109,13 @@ class ModelConfig:
 
         Strided matchers and the host "dicl" have a map of twice the stride of the coarsest level.
         """
-        deeper = self.host == "dicl" or self.matcher in STRIDED_MATCHERS
+        deeper = self.host_record.deeper_features or self.matcher in STRIDED_MATCHERS
         return self.levels[0].stride * (2 if deeper else 1)
 
     @property
     def begins_from_flow(self) -> bool:
-        """Whether it can start from a given flow: a level needs nothing else of the coarser one."""
-        return self.host == "dicl"
+        """Whether it can start from a given flow."""
+        return self.host_record.begins_from_flow
 
     @property
     def pad_multiple(self) -> int:

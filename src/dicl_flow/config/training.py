@@ -220,7 +220,8 @@ class TrainConfig:
         if any(side % multiple for side in size):
             why = f" (model.multiple is {self.model.multiple})" if multiple > deepest else ""
             raise InputError(f"{key} must be multiples of {multiple}{why}, got {size}")
-        alone = self.model.host == "dicl" and self.batch // self.optimizer.accumulate <= 1
+        num_pairs = self.batch // self.optimizer.accumulate
+        alone = num_pairs <= 1 and self.model.host_record.deeper_features
         if alone and size == (deepest, deepest) and not self.optimizer.freeze_norm:
             raise InputError(
                 f"one pair of {deepest}x{deepest} is a single pixel of the coarsest map, and batch "

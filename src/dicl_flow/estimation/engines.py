@@ -256,5 +256,5 @@ def _best_backend(config: ModelConfig, device: torch.device) -> Choice:
 
 def _relative_volume(config: ModelConfig) -> float:
     """What a network compares at its finest level, relative to the paper's: memory follows it."""
-    wider = 1.4 if config.host == "vcn" else 1.0  # 64 channels there, not 32
-    return wider * max(1.0, config.levels[-1].num_hypotheses / PAPER_LEVELS[-1].num_hypotheses)
+    hypotheses = config.levels[-1].num_hypotheses / PAPER_LEVELS[-1].num_hypotheses
+    return config.host_record.relative_memory * max(1.0, hypotheses)
