@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from ..errors import InputError, unknown_name
 from . import options
-from .inputs_outputs import check_outputs
+from .inputs_outputs import check_outputs, parse_roots
 from .train import STOPPED, joined, line_printer, print_plan, with_start
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ class Ablate(options.Settings):
 
     @cached_property
     def _roots(self) -> dict[str, Path]:
-        from ..data import parse_data_argument
-
-        return dict(parse_data_argument(argument, also="rendered") for argument in self.data or [])
+        return parse_roots(self.data, also="rendered")
 
     @cached_property
     def _trained_on(self) -> set[str]:

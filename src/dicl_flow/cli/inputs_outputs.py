@@ -96,6 +96,13 @@ def find_photos(folder: str) -> Path | None:
     return photos
 
 
+def parse_roots(data: list[str] | None, also: str = "") -> dict[str, Path]:
+    """Return the folder of each data set of --data; `also` is a name that is not on disk."""
+    from ..data import parse_data_argument
+
+    return dict(parse_data_argument(argument, also=also) for argument in data or [])
+
+
 def check_weights(weights: Iterable[str | None]) -> None:
     """Refuse missing weights; None stands for the packaged ones."""
     from ..weights import resolve

@@ -74,18 +74,15 @@ class Interpolate(ClipSettings):
         if len(self.inputs) > 2:
             raise quote_pattern(self.inputs, "two frames or one clip are taken")
         if len(self.inputs) == 1:
-            self._check_clip_options()
-            self.report(self._slow_motion(self.inputs[0], self.factor or 1))
+            if self.factor is None or self.time is not None or self.count is not None:
+                raise InputError(
+                    "one input is a clip, which takes --factor N (N times slower), not --time or "
+                    "-n; give a second frame for the frames between two"
+                )
+            self.report(self._slow_motion(self.inputs[0], self.factor))
         else:
             self._refuse_clip_options()
             self.report(self._between())
-
-    def _check_clip_options(self) -> None:
-        if self.factor is None or self.time is not None or self.count is not None:
-            raise InputError(
-                "one input is a clip, which takes --factor N (N times slower), not --time or -n; "
-                "give a second frame for the frames between two"
-            )
 
     def _refuse_clip_options(self) -> None:
         for name in ("factor", "fps", "encoder", "start", "end", "on_error", "restart"):
@@ -138,8 +135,6 @@ class Interpolate(ClipSettings):
         from ..estimation.sequence import FlowSequence
         from ..video import (
             STILL_RATE,
-            Moment,
-            Selection,
             SlowMotion,
             SlowMotionFrames,
             check_rate,
@@ -148,8 +143,7 @@ class Interpolate(ClipSettings):
             open_source,
         )
 
-        start, end = Moment.parse("--start", self.start), Moment.parse("--end", self.end)
-        selection = Selection(start, end, on_error=self.on_error or "stop")
+        selection = self.select(1, 1.0, self.on_error or "stop")
         output, to_folder = self.output, self._check_output(clip)
         coding = None if to_folder and self.encoder is None else find_coding(output, self.encoder)
         source = open_source(clip, keep_depth=to_folder)

@@ -12,6 +12,7 @@ from typer import Argument, Option
 
 from ..errors import InputError
 from . import options
+from .inputs_outputs import parse_roots
 from .messages import as_flags
 
 if TYPE_CHECKING:
@@ -81,14 +82,13 @@ class Train(options.Settings):
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
-        from ..data import parse_data_argument
         from ..training import RunFolder, check_roots, read_recipe
         from ..training.start import find_start
 
         if self.minutes is not None and not self.minutes > 0:
             raise InputError(f"--minutes must be positive, got {self.minutes}")
         config = read_recipe(self.recipe, self.changes or [])
-        roots = dict(parse_data_argument(argument, also="rendered") for argument in self.data or [])
+        roots = parse_roots(self.data, also="rendered")
         fixed = self.overfit is not None
         name = f"{config.name}-overfit" if fixed else config.name
         folder = RunFolder(self.output or Path("runs") / name)
@@ -182,10 +182,9 @@ class Reproduce(options.Settings):
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
-        from ..data import parse_data_argument
         from ..training.chain import check_needs, plan_chain
 
-        roots = dict(parse_data_argument(argument) for argument in self.data or [])
+        roots = parse_roots(self.data)
         default = "reproduce-without-projection" if self.without_projection else "reproduce"
         stages = plan_chain(
             self.target,

@@ -35,8 +35,17 @@ class ClipSettings(options.ComputeSettings):
     """The settings of a command that processes a clip, and resumes it if it was stopped."""
 
     inputs: list[str]
+    start: str | None
+    end: str | None
     restart: bool
     weights: options.Weights = None
+
+    def select(self, stride: int, scale: float, on_error: str) -> "Selection":
+        """Return which frames to use, from --start to --end."""
+        from ..video import Moment, Selection
+
+        start, end = Moment.parse("--start", self.start), Moment.parse("--end", self.end)
+        return Selection(start, end, stride, scale, on_error)
 
     def record(
         self, source: "Source", estimator: "FlowEstimator", outputs: Sequence[Path]
@@ -175,7 +184,8 @@ class Video(ClipSettings):
 
         if self.cuts not in CUTS:
             raise unknown_name("--cuts", self.cuts, CUTS)
-        selection, wanted = self._selection(), self._wanted()
+        selection = self.select(self.stride, self.scale, self.on_error)
+        wanted = self._wanted()
         source = open_source(self.inputs[0])
         refuse_inputs(self.output, folders_of(source.files))
         if "folder" in wanted.kinds.values():
@@ -196,12 +206,6 @@ class Video(ClipSettings):
             cuts=self.cuts,
         )
         self.report(summary | options.compute_summary(estimator))
-
-    def _selection(self) -> "Selection":
-        from ..video import Moment, Selection
-
-        start, end = Moment.parse("--start", self.start), Moment.parse("--end", self.end)
-        return Selection(start, end, self.stride, self.scale, self.on_error)
 
     def _wanted(self) -> "Outputs":
         """Return what to write; refuse what cannot be written."""
