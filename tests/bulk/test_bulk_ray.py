@@ -189,7 +189,7 @@ def test_ray_alone_is_a_cluster_on_this_machine(
         found.append(given)
         raise InputError("enough")
 
-    monkeypatch.setattr("dicl_flow.cli.bulk_ray.parse_cluster", parse)
+    monkeypatch.setattr("dicl_flow.cli.bulk.parse_cluster", parse)
     assert run("bulk", manifest, "-o", tmp_path / "out", *words)[0] == 2
     assert run("bulk", *words[:1], manifest, "-o", tmp_path / "out")[0] == 2
     assert [given[0] for given in found] == [expected, "local"]

@@ -68,7 +68,7 @@ OVER_INPUT = {
     "warp --mask": ("flow", "warp {a} {flow} -o {folder}/x.png --mask {output}"),
     "show": ("flow", "show {flow} -o {output}"),
     "interpolate": ("a", "interpolate {a} {b} -o {output}"),
-    "convert": ("weights", "convert {weights} {output} --half"),
+    "convert": ("weights", "convert {weights} -o {output} --half"),
     "calibrate": ("weights", "calibrate -w {weights} -d rendered=procedural -o {output}"),
     "render --stats": ("photo", "render {photos} -o {folder}/out --stats {output}"),
 }

@@ -13,8 +13,8 @@ import typer
 
 import dicl_flow
 from dicl_flow.cli import app
-from dicl_flow.cli.flags import as_flags
-from dicl_flow.cli.options import parse_size
+from dicl_flow.cli.messages import as_flags
+from dicl_flow.cli.printing import parse_size
 from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.result import FlowResult
@@ -138,12 +138,6 @@ def test_sizes_have_one_order():
     assert sum("WIDTHxHEIGHT" in text for text in texts.values()) > 5
     size = parse_size("--size", "1024x436")
     assert (size, size.in_words, str(size)) == ((436, 1024), "1024 wide, 436 high", "1024x436")
-
-
-def test_a_former_spelling_is_still_read(run, tmp_path):
-    words = ("train", "chairs-0", "--data", f"chairs={tmp_path}", "--resume")
-    for option in (("--out", tmp_path), (f"--out={tmp_path}",)):
-        assert f"no run to resume in {tmp_path}" in run(*words, *option)[2]
 
 
 # --- words that are too many or in the wrong place ---------------------------------------------

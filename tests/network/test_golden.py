@@ -31,7 +31,7 @@ def test_converted_weights_give_the_authors_ten_flows(
     checkpoint, tmp_path, golden_images, golden_outputs
 ):
     converted = tmp_path / "golden.safetensors"
-    main_exit_code(["convert", str(checkpoint), str(converted), "--quiet"])
+    main_exit_code(["convert", str(checkpoint), "-o", str(converted), "--quiet"])
     model = load_model(read_weights(converted)).double()
     with torch.no_grad():
         flows = model(*golden_images)

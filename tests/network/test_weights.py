@@ -67,7 +67,7 @@ def test_a_loaded_network_is_a_copy():
 
 def test_half_precision_files_load_as_float32(tmp_path, small_weights, run):
     path = tmp_path / "half.safetensors"
-    assert run("convert", small_weights, path, "--half", "--quiet")[0] == 0
+    assert run("convert", small_weights, "-o", path, "--half", "--quiet")[0] == 0
     halved, whole = read_weights(path), read_weights(small_weights)
     assert (halved.config, halved.about) == (whole.config, whole.about)
     kinds = {"running_var": torch.float32, "conv.weight": torch.float16}

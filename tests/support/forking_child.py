@@ -19,7 +19,7 @@ import small_training  # noqa: F401
 import torch._dynamo  # which the first optimizer imports  # noqa: F401
 
 import dicl_flow.bulk.local
-import dicl_flow.cli.watching
+import dicl_flow.cli.video
 import dicl_flow.training.trainer
 import dicl_flow.video  # noqa: F401
 from campaigns.forked import run_forked, workplace

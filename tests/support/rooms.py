@@ -30,7 +30,7 @@ ROOMS = {
         "evaluation estimation pictures models files config lazy errors _version",
     ),
     "cli": room(
-        "one file per command: parses and prints",
+        "a class per command: parses and prints",
         "web bulk lab video evaluation training export estimation render weights models data "
         "pictures files config errors _version",
     ),

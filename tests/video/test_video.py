@@ -11,6 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import av
 import cv2
@@ -25,7 +26,7 @@ from conftest import SMALL
 from video_child import PIECE
 
 import dicl_flow
-from dicl_flow.cli.watching import Watch
+from dicl_flow.cli.video import Video, VideoProgress
 from dicl_flow.errors import InputError
 from dicl_flow.models import build
 from dicl_flow.pictures.visualize import flow_to_rgb
@@ -530,7 +531,24 @@ def test_without_pyav_the_extra_is_named(video, tmp_path, monkeypatch):
     assert video(frames, "-o", tmp_path / "flows")[0] == 0  # images do without
 
 
-EACH_FLOW, NEVER = "dicl_flow.cli.watching:Watch.__call__", 0
+class VideoWithMore(Video):
+    """The command with an option that nobody has thought of yet."""
+
+    sharpness: float = 1.0
+
+
+def test_an_option_is_recorded_unless_it_may_change(tmp_path):
+    given = {**dict.fromkeys(VideoWithMore.option_types()), "sharpness": 2.0}
+    source = SimpleNamespace(stamp="clip")
+    estimator = SimpleNamespace(device="cpu", backend="plain", precision="fp32")
+    record = VideoWithMore(**given).record(source, estimator, [tmp_path / "a.npy"])
+    assert record["sharpness"] == 2.0
+    of_files = {"inputs", "stats"}  # recorded as input and output
+    may_change = {"on_error", "restart", "max_size", "memory_limit", "quiet", "as_json"}
+    assert given.keys() - record.keys() == of_files | may_change
+
+
+EACH_FLOW, NEVER = "dicl_flow.cli.video:VideoProgress.__call__", 0
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -644,7 +662,7 @@ def test_only_frames_that_were_chosen_matter(tmp_path):
 @pytest.mark.usefixtures("one_thread")
 def test_two_runs_do_not_write_to_one_output(video, usual, clip, tmp_path, pairs, monkeypatch):
     """While the first run works, another of the same output is refused and harms nothing."""
-    output, others, real = tmp_path / "v.npy", [], Watch.__call__
+    output, others, real = tmp_path / "v.npy", [], VideoProgress.__call__
 
     def watch(self, flow):
         if not others:
@@ -652,7 +670,7 @@ def test_two_runs_do_not_write_to_one_output(video, usual, clip, tmp_path, pairs
             others.append(run_forked_child(CHILD, "SIGKILL", NEVER, EACH_FLOW, *command))
         return real(self, flow)
 
-    monkeypatch.setattr(Watch, "__call__", watch)
+    monkeypatch.setattr(VideoProgress, "__call__", watch)
     assert video(clip, "-o", output)[0] == 0
     assert others[0].returncode == 2
     message = f"error: another run is writing to {output}.parts; wait until it ends"

@@ -8,8 +8,8 @@ import pytest
 from clips import KnownMotion, know_motion, write_images, write_video
 
 from dicl_flow.cli import main
-from dicl_flow.cli.options import report
-from dicl_flow.cli.watching import Watch, watched
+from dicl_flow.cli.printing import report
+from dicl_flow.cli.video import VideoProgress, show_progress
 from dicl_flow.training import journal
 from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, open_source, run
 from dicl_flow.video.sources import LOGGING
@@ -42,7 +42,7 @@ def test_programs_are_told_of_each_flow(tmp_path):
 
 
 def test_a_run_that_had_nothing_left_to_estimate_tells_no_size(capsys):
-    summary = Watch(5, 5, tell=print, show=print).summary(missing=0)
+    summary = VideoProgress(5, 5, print, print).summary(missing=0)
     assert summary["size"] is None
     report(summary, quiet=False, as_json=False)
     assert "size" not in capsys.readouterr().out
@@ -55,8 +55,8 @@ def test_a_source_that_does_not_say_its_length_has_no_total(tmp_path):
 
 
 def test_the_line_says_how_far_and_how_long():
-    assert Watch(0, None, print, print).line() == "0 flows, 0 frames/s"
-    watch = Watch(20, 899, print, lambda watch: None)
+    assert VideoProgress(0, None, print, print).line() == "0 flows, 0 frames/s"
+    watch = VideoProgress(20, 899, print, lambda watch: None)
     assert watch.line() == "20 of 899 flows, 2%"
     watch.progress(120, 899)
     assert watch.line().startswith("120 of 899 flows, 13%, ")
@@ -66,19 +66,19 @@ def test_the_line_says_how_far_and_how_long():
 @pytest.fixture
 def spoken(monkeypatch):
     """A semaphore that is released by each line, which come at once."""
-    lines, real = Semaphore(0), Watch.line
+    lines, real = Semaphore(0), VideoProgress.line
 
     def line(watch):
         lines.release()
         return real(watch)
 
-    monkeypatch.setattr(Watch, "line", line)
+    monkeypatch.setattr(VideoProgress, "line", line)
     monkeypatch.setattr(journal, "EVERY", 0.001)
     return lines
 
 
 def test_without_a_terminal_lines_come_even_while_a_frame_lasts(spoken, capsys):
-    with watched(3, 8, quiet=False) as watch:
+    with show_progress(3, 8, quiet=False) as watch:
         watch.progress(4, 8)
         while spoken.acquire(blocking=False):
             pass  # lines of before
@@ -91,7 +91,7 @@ def test_without_a_terminal_lines_come_even_while_a_frame_lasts(spoken, capsys):
 @pytest.mark.usefixtures("spoken")
 def test_a_quiet_run_has_nobody_to_speak():
     before = active_count()
-    with watched(0, 8, quiet=True):
+    with show_progress(0, 8, quiet=True):
         assert active_count() == before
 
 

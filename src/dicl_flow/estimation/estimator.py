@@ -13,7 +13,7 @@ from ..config import NORMAL, Calibration, Quality, find_quality
 from ..errors import InputError
 from ..files import Array
 from ..models import FlowNetwork
-from ..weights import load_model, read_weights, resolve
+from ..weights import Weights, load_model, read_weights, resolve
 from .answers import Answers
 from .engines import choose_compute, make_engine
 from .feeding import size_of
@@ -159,7 +159,7 @@ class FlowEstimator:
 
 
 def load(
-    weights: str | Path | None = None,
+    weights: str | Path | Weights | None = None,
     device: str = "auto",
     precision: str = "auto",
     backend: str = "auto",
@@ -168,7 +168,7 @@ def load(
     *,
     full_size: bool = False,
 ) -> FlowEstimator:
-    """Return an estimator for a weights file or a packaged name; default: the packaged weights.
+    """Return an estimator for a weights file, a packaged name or `Weights`; default: the packaged.
 
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
     `precision` is "auto" (with the fast backend bf16 on CPUs with AMX, fp16 on ARM CPUs that have
@@ -181,16 +181,22 @@ def load(
     """
     start = perf_counter()
     quality = find_quality(quality)
-    path = resolve(weights)
-    try:
-        found = read_weights(path)
-        model = load_model(found)
-    except InputError as error:
-        message = str(error)
-        raise InputError(message if str(path) in message else f"{path}: {message}") from None
+    found, model = _open(weights)
     read = perf_counter()
     calibration = found.calibration_for(quality)
     how = (device, precision, backend, memory_limit, calibration, quality)
     estimator = FlowEstimator(model, *how, full_size=full_size)
     estimator.load_seconds = {"weights": read - start, "prepare": perf_counter() - read}
     return estimator
+
+
+def _open(weights: str | Path | Weights | None) -> tuple[Weights, FlowNetwork]:
+    if isinstance(weights, Weights):
+        return weights, load_model(weights)
+    path = resolve(weights)
+    try:
+        found = read_weights(path)
+        return found, load_model(found)
+    except InputError as error:
+        message = str(error)
+        raise InputError(message if str(path) in message else f"{path}: {message}") from None
