@@ -25,6 +25,7 @@ from video_child import PIECE
 import dicl_flow
 from dicl_flow.cli.watching import Watch
 from dicl_flow.errors import InputError
+from dicl_flow.files import FolderLock
 from dicl_flow.models import build
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video import (
@@ -41,7 +42,6 @@ from dicl_flow.video import (
     open_source,
 )
 from dicl_flow.video import run as run_video
-from dicl_flow.video.lock import FolderLock
 from dicl_flow.video.sources import Shot
 from dicl_flow.video.threads import begun_early
 from dicl_flow.weights import Weights, encode_weights

@@ -9,7 +9,7 @@ from platform import node
 from tempfile import mkdtemp
 from typing import Any
 
-from ..video.lock import FolderLock
+from ..files import FolderLock
 from .segments import marker_name
 from .storage import LocalFolder, Storage, write_json
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import InputError
-from ..video.clips import (
+from ..video.sources import (
     clips_among,
     clips_below,
     clips_by_folder,

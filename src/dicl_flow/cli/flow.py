@@ -72,8 +72,7 @@ def flow(
     """
     from ..errors import InputError
     from ..files import encode_flow, read_flow, write_files
-    from ..pictures.drawings import DRAWINGS
-    from ..pictures.visualize import flow_statistics
+    from ..pictures.visualize import DRAWINGS, flow_statistics
     from ..weights import resolve
 
     given = (image, overlay, arrows, confidence, occlusion)
@@ -183,7 +182,7 @@ def _contents(
 ) -> dict[Path, bytes]:
     """Return the bytes of every file that was asked for."""
     from ..files import encode_flow, encode_image
-    from ..pictures.drawings import draw_estimate
+    from ..pictures.visualize import draw_estimate
 
     found = (image1, result.flow, result.confidence, result.occlusion, maximum)
     contents = {

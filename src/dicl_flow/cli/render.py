@@ -82,7 +82,7 @@ def render(
     statistics, sheet = write_pairs(renderer, output, numbers)
     pictures = {output / "sheet.png": encode_image("sheet.png", sheet)}
     if stats is not None:
-        from ..pictures.motion import draw_motion
+        from ..pictures.figures import draw_motion
 
         pictures[stats] = draw_motion(statistics.vectors())
     write_files(pictures)

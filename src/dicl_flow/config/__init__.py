@@ -1,16 +1,23 @@
 """Settings as data: frozen, checked when created, read strictly from TOML or JSON."""
 
-from .augment import AugmentConfig
-from .calibration import CUES, Calibration
-from .hosts import HOST_RECORDS, HOSTS, PAPER_LEVELS, HostRecord
-from .level import LevelConfig
-from .loss import LossConfig
-from .model import MATCHERS, PADDINGS, ModelConfig
+from .hosts import HOST_RECORDS, HOSTS, PAPER_LEVELS, HostRecord, LevelConfig, LossConfig
+from .model import (
+    BEST,
+    CUES,
+    MATCHERS,
+    NORMAL,
+    PADDINGS,
+    QUALITIES,
+    Calibration,
+    ModelConfig,
+    Quality,
+    find_quality,
+)
 from .places import PLACES, Crowd, Place, WorldConfig, find_place
-from .quality import BEST, NORMAL, QUALITIES, Quality, find_quality
 from .render import RenderConfig
 from .strict import differences, read_toml_table, structure, to_toml
 from .training import (
+    AugmentConfig,
     DataConfig,
     OptimizerConfig,
     ScheduleConfig,

@@ -3,19 +3,23 @@
 from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
-from .augment import augment
-from .chairs import chairs_pairs
-from .dataset import FlowDataset
-from .hd1k import hd1k_pairs
-from .kitti import kitti_pairs, kitti_test_pairs
-from .middlebury import middlebury_pairs, stereo_pairs
+from .augmentation import FlowDataset, augment
+from .datasets import (
+    chairs_pairs,
+    demo_pairs,
+    hd1k_pairs,
+    kitti_pairs,
+    kitti_test_pairs,
+    middlebury_pairs,
+    sintel_pairs,
+    sintel_test_pairs,
+    stereo_pairs,
+    things_pairs,
+)
 from .own import own_pairs
-from .packaged import demo_pairs
 from .registry import DATA_SETS, DataSet, data_set, list_pairs, parse_data_argument
 from .sample import FlowBatch, FlowPair, FlowSample, collate, read_frames, read_sample
-from .sintel import sintel_pairs, sintel_test_pairs
 from .survey import Survey
-from .things import things_pairs
 from .video_frames import video_frames
 
 if TYPE_CHECKING:

@@ -6,14 +6,17 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import InputError, unknown_name
-from .chairs import chairs_pairs
-from .hd1k import hd1k_pairs
-from .kitti import kitti_pairs
-from .middlebury import middlebury_pairs, stereo_pairs
+from .datasets import (
+    chairs_pairs,
+    hd1k_pairs,
+    kitti_pairs,
+    middlebury_pairs,
+    sintel_pairs,
+    stereo_pairs,
+    things_pairs,
+)
 from .own import own_pairs
 from .sample import FlowPair
-from .sintel import sintel_pairs
-from .things import things_pairs
 from .video_frames import is_video
 
 

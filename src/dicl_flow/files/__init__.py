@@ -1,14 +1,14 @@
 """Reads and writes flow files, disparity and images; files are replaced atomically."""
 
 from .arrays import Array, decode_npy, encode_arrays, encode_npy
-from .atomic import check_folder, check_writable, naming, replacing, write_files
-from .disparity import read_disparity
+from .atomic import check_folder, check_writable, naming, replacing, temporaries, write_files
 from .flow_files import (
     FLOW_SUFFIXES,
     check_flow_name,
     decode_flow,
     encode_flow,
     flow_suffix,
+    read_disparity,
     read_flow,
     write_flow,
 )
@@ -21,14 +21,11 @@ from .images import (
     to_integers,
     to_uint8,
 )
-from .locking import has_name, lock
-from .reading import check_file, read_bytes, read_stream
-from .sizes import max_size, set_max_size
-from .temporary import temporaries
+from .locking import FolderLock
+from .reading import check_file, max_size, read_bytes, read_stream, set_max_size
 
 __all__ = [
-    "has_name",
-    "lock",
+    "FolderLock",
     "Array",
     "FLOW_SUFFIXES",
     "check_file",

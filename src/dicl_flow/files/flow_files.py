@@ -24,8 +24,7 @@ from .exr import (
     openexr,
 )
 from .images import decode_pixels
-from .reading import read_bytes
-from .sizes import check_size, most_bytes
+from .reading import check_size, most_bytes, read_bytes
 
 FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
 _FLO_UNKNOWN = 1e10  # Middlebury: components beyond 1e9 are unknown
@@ -210,3 +209,21 @@ _FORMATS: dict[str, FlowFormat] = {
     ".exr": FlowFormat(decode_vectors, encode_vectors),  # after those that end in it
 }
 FLOW_SUFFIXES = tuple(_FORMATS)
+
+
+_DECODERS = {".npy": decode_npy, ".pfm": decode_pfm}
+
+
+def read_disparity(path: str | Path) -> Array:
+    """Read a .pfm or .npy disparity map: (H, W) float32 in pixels, NaN where unknown."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _DECODERS:
+        raise InputError(f"{path}: {unknown_name('disparity file extension', suffix, _DECODERS)}")
+    try:
+        disparity = _DECODERS[suffix](read_bytes(path, most_bytes()))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if disparity.ndim != 2 or not disparity.size:
+        raise InputError(f"{path}: a disparity map has the shape (height, width)")
+    disparity = disparity.astype(np.float32)
+    return np.where(np.isfinite(disparity), disparity, np.float32(np.nan))

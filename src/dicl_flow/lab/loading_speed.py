@@ -7,8 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from ..config import AugmentConfig
-from ..data.augment import augment_color, augment_erase, augment_geometry
-from ..data.dataset import FlowDataset
+from ..data.augmentation import FlowDataset, augment_color, augment_erase, augment_geometry
 from ..data.loader import batch_keys, stream_batches
 from ..data.sample import FlowPair, FlowSample, collate
 

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 
 from ..errors import InputError
-from ..files import Array
+from ..files import Array, to_uint8
 
 # The Middlebury wheel: six corner colours, and the number of steps from each to the next.
 _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255))
@@ -153,3 +153,25 @@ def _draw_arrow(canvas: Array, x: int, y: int, vector: Array, color: Array) -> N
     end = (round((x + float(dx)) * (1 << bits)), round((y + float(dy)) * (1 << bits)))
     rgb = tuple(int(channel) for channel in color)
     cv2.arrowedLine(canvas, start, end, rgb, 1, cv2.LINE_AA, bits, tipLength=0.3)
+
+
+DRAWINGS = ("image", "overlay", "arrows", "confidence", "occlusion")
+
+
+def draw_estimate(
+    kind: str,
+    image1: Array,
+    flow: Array,
+    confidence: Array,
+    occlusion: Array | None = None,
+    maximum: float | None = None,
+) -> Array:
+    """Draw one of `DRAWINGS`, (H, W) or (H, W, 3) uint8; `maximum` px get full colour."""
+    draw = {
+        "image": lambda: flow_to_rgb(flow, maximum),
+        "overlay": lambda: overlay(to_uint8(image1), flow, maximum),
+        "arrows": lambda: draw_arrows(to_uint8(image1), flow, maximum=maximum),
+        "confidence": lambda: confidence_to_grey(confidence),
+        "occlusion": lambda: confidence_to_grey(np.asarray(occlusion)),
+    }
+    return draw[kind]()

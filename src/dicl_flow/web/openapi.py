@@ -10,8 +10,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ..video import CUTS, PANELS
-from .formats import EXTRAS, FORMATS
-from .job_routes import FORMATS as VIDEO_FORMATS
+from .jobs import VIDEO_FORMATS
+from .requests import EXTRAS, FORMATS
 
 Json = dict[str, Any]
 

@@ -183,6 +183,12 @@ class FlowService:
             pair.future.set_result(result)
 
 
+def service_of(request: Request) -> FlowService:
+    """Return the service of the application that a request is for."""
+    service: FlowService = request.app.state.service
+    return service
+
+
 def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:
     try:
         result = function()

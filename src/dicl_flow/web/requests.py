@@ -1,22 +1,36 @@
-"""Reads uploads: limited in bytes while they arrive, in pixels before they are decoded."""
+"""What a request uploads, and in which format it wants the flow.
+
+Uploads are limited in bytes while they arrive, in pixels before they are decoded.
+"""
 
 import asyncio
 import re
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from ..files import Array, check_unit_range, decode_image, max_size
-from ..files.image_sizes import image_size
-from .limits import BYTES_PER_PIXEL, Hold
-from .pacing import SLOWEST
+from ..errors import unknown_name
+from ..estimation.estimator import FlowResult
+from ..files import (
+    Array,
+    check_unit_range,
+    decode_image,
+    encode_arrays,
+    encode_flow,
+    encode_image,
+    max_size,
+)
+from ..files.images import image_size
+from .limits import BYTES_PER_PIXEL, SLOWEST, Hold
+from .service import service_of
 
+_FRAMES = ("image1", "image2")
 _MOST_PARTS = 16
-
 _IMAGES = rb"\x89PNG|\xff\xd8\xff|RIFF....WEBP|II[*+]\0|MM\0[*+]|BM|P[1-6]\s"
 """The first bytes of images that are taken; for other formats OpenCV writes temporary files."""
 _CONTAINERS = {
@@ -32,15 +46,22 @@ Write = Callable[[bytes], Any]
 """Takes the next bytes of a part."""
 
 
-async def read_images(
-    request: Request, names: Collection[str], *, most: int, timeout: float, hold: Hold
-) -> dict[str, bytes]:
-    """Return the bytes of the files with these field names, all of which must be there."""
-    found = {name: bytearray() for name in names}
+async def read_frames(request: Request, hold: Hold) -> list[Array]:
+    """Return the images in the fields image1 and image2, (H, W, 3) RGB each."""
+    service = service_of(request)
+    files = await _read_images(request, service.limits.max_upload, hold)
+    for name, data in files.items():
+        hold(_check_frame(data, name))
+    return [await service.aside(_decode_frame, files[name], name) for name in _FRAMES]
+
+
+async def _read_images(request: Request, most: int, hold: Hold) -> dict[str, bytes]:
+    """Return the bytes of the files of both fields, which must be there."""
+    found = {name: bytearray() for name in _FRAMES}
 
     def write_to(name: str) -> Write:
         if name not in found:
-            raise HTTPException(400, f"unknown field {name!r}; expected: {', '.join(names)}")
+            raise HTTPException(400, f"unknown field {name!r}; expected: {', '.join(_FRAMES)}")
         part = found[name]
 
         def write(data: bytes) -> None:
@@ -49,21 +70,19 @@ async def read_images(
 
         return write
 
-    await read_form(request, write_to, most=most, timeout=timeout)
+    await read_form(request, write_to, most)
     for name, data in found.items():
         if not data:
             raise HTTPException(400, f"{name} is missing or empty; send it as a file in a form")
     return {name: bytes(data) for name, data in found.items()}
 
 
-async def read_form(
-    request: Request, write_to: Callable[[str], Write], *, most: int, timeout: float
-) -> None:
+async def read_form(request: Request, write_to: Callable[[str], Write], most: int) -> None:
     """Pass each part of a form to what `write_to` returns for its field name.
 
     A body of more than `most` bytes is refused, as is one that arrives too slowly.
     """
-    form = _Form(_boundary(request), write_to)
+    form, timeout = _Form(_boundary(request), write_to), service_of(request).limits.timeout
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
         raise _too_large(most)
@@ -82,7 +101,7 @@ async def read_form(
     form.finish()
 
 
-def decode_frame(data: bytes, name: str) -> Array:
+def _decode_frame(data: bytes, name: str) -> Array:
     """Return an uploaded image, (H, W, 3) RGB; only its header is read if it is too large."""
     image = decode_image(data, name)
     if image.dtype.kind == "f":
@@ -90,7 +109,7 @@ def decode_frame(data: bytes, name: str) -> Array:
     return image
 
 
-def check_frame(data: bytes, name: str) -> int:
+def _check_frame(data: bytes, name: str) -> int:
     """Refuse what is no image or has too many pixels; return its bytes when it is decoded."""
     size = image_size(data) if re.match(_IMAGES, data, re.DOTALL) else None
     if size is None:
@@ -103,11 +122,13 @@ def check_frame(data: bytes, name: str) -> int:
     return width * height * BYTES_PER_PIXEL
 
 
-def video_container(head: bytes) -> str:
+def video_container(path: Path) -> str:
     """Return FFmpeg's name of a video's container; refuse anything else.
 
     If FFmpeg chose, it would also open playlists, which name other files of the server.
     """
+    with path.open("rb") as file:
+        head = file.read(32)
     for signature, container in _CONTAINERS.items():
         if re.match(signature, head, re.DOTALL):
             return container
@@ -187,3 +208,120 @@ def _damaged() -> HTTPException:
 
 def _too_large(most: int) -> HTTPException:
     return HTTPException(413, f"the upload is too large; at most {most} bytes are taken")
+
+
+EXTRAS = ("backward", "occlusion", "confidence")
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class Format(NamedTuple):
+    """A file format of an answer."""
+
+    media_type: str
+    file_name: str
+    meaning: str
+    encode: Callable[[FlowResult, "Wanted"], bytes]
+
+
+class Wanted(NamedTuple):
+    """What a request asks for."""
+
+    format: str
+    backward: bool
+    occlusion: bool
+    confidence: bool
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether the backward flow must be estimated."""
+        return self.backward or self.occlusion
+
+    def answer(self, result: FlowResult) -> bytes:
+        """Return the body of the answer."""
+        return FORMATS[self.format].encode(result, self)
+
+
+def _npz(result: FlowResult, wanted: Wanted) -> bytes:
+    arrays: dict[str, Array] = {"flow": result.flow}
+    if wanted.confidence:
+        arrays["confidence"] = result.confidence
+    if wanted.backward and result.backward is not None:
+        arrays["backward"] = result.backward.flow
+    if wanted.occlusion and result.occlusion is not None:
+        arrays["occlusion"] = result.occlusion
+    return encode_arrays(arrays)
+
+
+FORMATS = {  # of two that an Accept allows, the first
+    "flo": Format(
+        "application/x-flo",
+        "flow.flo",
+        "Middlebury file",
+        lambda result, wanted: encode_flow("flow.flo", result.flow),
+    ),
+    "npz": Format("application/x-npz", "flow.npz", "arrays of NumPy, with what was added", _npz),
+    "wheel": Format(
+        "image/png",
+        "flow.png",
+        "picture in the colours of the wheel",
+        lambda result, wanted: encode_image("flow.png", result.to_rgb()),
+    ),
+    "kitti": Format(
+        "image/x-kitti-flow",
+        "flow.png",
+        "16-bit PNG of KITTI",
+        lambda result, wanted: encode_flow("flow.png", result.flow),
+    ),
+}
+
+
+def read_wanted(request: Request) -> Wanted:
+    """Read what a request asks for; refuse what cannot be given."""
+    extras = {name: _flag(request.query_params, name) for name in EXTRAS}
+    given = _given_format(request)
+    chosen = given or ("npz" if any(extras.values()) else "flo")
+    if chosen != "npz" and any(extras.values()):
+        names = " and ".join(name for name in EXTRAS if extras[name])
+        raise HTTPException(400, f"only format=npz has room for {names}; {chosen} has the flow")
+    return Wanted(chosen, **extras)
+
+
+def _given_format(request: Request) -> str | None:
+    name = request.query_params.get("format")
+    if name is not None:
+        if name not in FORMATS:
+            raise unknown_name("format", name, FORMATS)
+        return name
+    return _accepted(request.headers.get("accept", "*/*"))
+
+
+def _accepted(accept: str) -> str | None:
+    """The format whose media type is preferred; None if any will do."""
+    ranges = [part.strip().split(";") for part in accept.lower().split(",")[:32]]
+    wanted = sorted(((_weight(parameters), kind.strip()) for kind, *parameters in ranges))
+    for weight, kind in reversed(wanted):
+        if weight > 0 and kind in ("*/*", "application/*", "application/octet-stream"):
+            return None
+        for name, known in FORMATS.items():
+            if weight > 0 and kind in (known.media_type, known.media_type.split("/")[0] + "/*"):
+                return name
+    types = ", ".join(found.media_type for found in FORMATS.values())
+    raise HTTPException(406, f"none of the accepted media types can be given; known: {types}")
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.strip().partition("=")
+        if name == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _flag(query: Mapping[str, str], name: str) -> bool:
+    value = query.get(name, "no").lower()
+    if value not in _BOOLEANS:
+        raise HTTPException(400, f"{name} is true or false, got {value!r}")
+    return _BOOLEANS[value]
