@@ -25,7 +25,7 @@ from video_child import PIECE
 import dicl_flow
 from dicl_flow.cli.watching import Watch
 from dicl_flow.errors import InputError
-from dicl_flow.files import FolderLock
+from dicl_flow.files import FolderLock, locking
 from dicl_flow.models import build
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video import (
@@ -38,7 +38,6 @@ from dicl_flow.video import (
     State,
     ahead,
     flow_colors,
-    lock,
     open_source,
 )
 from dicl_flow.video import run as run_video
@@ -699,13 +698,13 @@ def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):
     """Between opening and locking, the run before may end and remove its folder."""
     first, second, third = (FolderLock(tmp_path / "parts") for _ in range(3))
     assert first.acquire()
-    real = lock.lock
+    real = locking.lock
 
     def late(file):
         first.remove()
         return real(file)
 
-    monkeypatch.setattr(lock, "lock", late)
+    monkeypatch.setattr(locking, "lock", late)
     assert second.acquire()
     assert not third.acquire()
     second.release()

@@ -1,4 +1,7 @@
 """Settings as data: frozen, checked when created, read strictly from TOML or JSON."""
+# What is imported here is for other packages.
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from .hosts import HOST_RECORDS, HOSTS, PAPER_LEVELS, HostRecord, LevelConfig, LossConfig
 from .model import (
@@ -24,38 +27,3 @@ from .training import (
     SecondPassConfig,
     TrainConfig,
 )
-
-__all__ = [
-    "BEST",
-    "CUES",
-    "HOST_RECORDS",
-    "HOSTS",
-    "MATCHERS",
-    "NORMAL",
-    "PADDINGS",
-    "PAPER_LEVELS",
-    "PLACES",
-    "QUALITIES",
-    "AugmentConfig",
-    "Calibration",
-    "Crowd",
-    "DataConfig",
-    "HostRecord",
-    "LevelConfig",
-    "LossConfig",
-    "ModelConfig",
-    "OptimizerConfig",
-    "Place",
-    "Quality",
-    "RenderConfig",
-    "ScheduleConfig",
-    "SecondPassConfig",
-    "TrainConfig",
-    "WorldConfig",
-    "differences",
-    "find_place",
-    "find_quality",
-    "read_toml_table",
-    "structure",
-    "to_toml",
-]

@@ -1,4 +1,4 @@
-"""The hosts: one record each, with all the defaults that depend on the host."""
+"""Levels and losses, and the hosts: one record each, with all that depends on the host."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -112,6 +112,12 @@ class HostRecord:
     """Whether its levels return matching scores, which `LossConfig.matching` trains."""
     finest_stride: int = 2
     """The finest stride at which it has features."""
+    free_width: bool = False
+    """Whether `ModelConfig.feature_channels` can be chosen."""
+    deeper_map: bool = False
+    """Whether its feature net has a map of twice the stride of the coarsest level."""
+    begins_from_flow: bool = False
+    """Whether it can start from a given flow: a level needs nothing else of the coarser one."""
 
     def rate_with(self, matcher: str | None) -> float:
         """Return the default learning rate with a matcher; None: the host's own."""
@@ -137,6 +143,9 @@ HOST_RECORDS: Mapping[str, HostRecord] = {
         learning_rate=1e-3,  # the paper, section 4
         projection=True,
         has_scores=True,
+        free_width=True,
+        deeper_map=True,
+        begins_from_flow=True,
     ),
     "pwcnet": HostRecord(
         (*(LevelConfig(s, 4) for s in (64, 32, 16, 8)), LevelConfig(4, 4, _WIDE_CONTEXT)),

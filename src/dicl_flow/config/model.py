@@ -1,4 +1,4 @@
-"""The settings of a network."""
+"""The settings of a network, the qualities of its estimates, and their calibration."""
 
 import dataclasses
 import json
@@ -76,7 +76,8 @@ class ModelConfig:
         finest = self._record.finest_stride
         if self.projection and not self._record.projection:
             raise InputError(f"host {self.host!r} has no projection; drop projection")
-        if self.host != "dicl" and self.feature_channels != ModelConfig.feature_channels:
+        own_width = self.feature_channels == ModelConfig.feature_channels
+        if not (own_width or self._record.free_width):
             raise InputError(f"host {self.host!r} has fixed widths; drop feature_channels")
         if any(stride < finest for stride in self.strides):
             raise InputError(
@@ -104,15 +105,15 @@ class ModelConfig:
     def deepest_stride(self) -> int:
         """Stride of the coarsest map anywhere in the network; image sides are multiples of it.
 
-        Strided matchers and the host "dicl" have a map of twice the stride of the coarsest level.
+        Strided matchers, like some hosts, have a map of twice the stride of the coarsest level.
         """
-        deeper = self.host == "dicl" or self.matcher in STRIDED_MATCHERS
+        deeper = self._record.deeper_map or self.matcher in STRIDED_MATCHERS
         return self.levels[0].stride * (2 if deeper else 1)
 
     @property
     def begins_from_flow(self) -> bool:
-        """Whether it can start from a given flow: a level needs nothing else of the coarser one."""
-        return self.host == "dicl"
+        """Whether it can start from a given flow."""
+        return self._record.begins_from_flow
 
     @property
     def pad_multiple(self) -> int:
@@ -180,11 +181,6 @@ class Quality:
                 f"level has stride {config.strides[-1]}; use quality {NORMAL!r}"
             )
 
-    @property
-    def largest_scale(self) -> float:
-        """The scale of the pass that needs the most memory."""
-        return max(self.scales)
-
 
 BEST = Quality("best", (1.0, 2.0), start=16)
 QUALITIES = {quality.name: quality for quality in (Quality("fast", (0.7,)), Quality(NORMAL), BEST)}
@@ -198,17 +194,6 @@ def find_quality(quality: "str | Quality") -> Quality:
     if quality not in QUALITIES:
         raise unknown_name("quality", quality, QUALITIES)
     return QUALITIES[quality]
-
-
-CUES = (
-    "entropy",
-    "refinement",
-    "disagreement",
-    "length",
-    "edge",
-    "difference",
-    "outside",
-)
 
 
 @dataclass(frozen=True)
@@ -256,3 +241,8 @@ class Calibration:
     def from_json(cls, text: str) -> "Calibration":
         """Read what `to_json` wrote; unknown keys and wrong types are refused."""
         return structure(cls, read_json(text, "the calibration"))
+
+
+_OTHERS = ("bias", "threshold", "scenes")
+CUES = tuple(field.name for field in dataclasses.fields(Calibration) if field.name not in _OTHERS)
+"""What a confidence is computed from, in this order."""

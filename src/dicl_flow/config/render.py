@@ -5,6 +5,7 @@ from math import prod, sqrt
 
 from ..errors import InputError
 from .places import WorldConfig
+from .strict import check_ranges
 
 EFFECTS = (
     "motion_blur",
@@ -137,11 +138,7 @@ class RenderConfig:
     """Strength: how coarsely 8x8 blocks are quantised; at 1 about as JPEG of quality 20."""
 
     def __post_init__(self) -> None:
-        for key, (low, high) in _RANGES.items():
-            values = getattr(self, key)
-            for value in values if isinstance(values, tuple) else (values,):
-                if not low <= value <= high:
-                    raise InputError(f"{key} must be in [{low:g}, {high:g}], got {value:g}")
+        check_ranges(self, _RANGES)
         for key in ("motion_reference", "objects_reference"):
             reference = getattr(self, key)
             if reference and (len(reference) != 2 or min(reference) < 1):

@@ -82,6 +82,15 @@ def structure(expected: Any, value: Any, where: str = "") -> Any:
     return value
 
 
+def check_ranges(config: Any, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse a value outside its range, (lowest, highest); of a tuple, each entry is checked."""
+    for key, (low, high) in ranges.items():
+        values = getattr(config, key)
+        for value in values if isinstance(values, tuple) else (values,):
+            if not low <= value <= high:
+                raise InputError(f"{key} must be in [{low:g}, {high:g}], got {value:g}")
+
+
 def _structure_dataclass(expected: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise InputError(f"{where or 'config'} must be a table, got {value!r}")

@@ -1,4 +1,4 @@
-"""The settings of a training stage: data, loss, optimizer, schedule."""
+"""The settings of a training stage: data, augmentation, loss, optimizer, schedule."""
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -7,6 +7,7 @@ from ..errors import InputError, unknown_name
 from .hosts import FROM_HOST, HOST_RECORDS, LossConfig
 from .model import BEST, ModelConfig
 from .render import RenderConfig
+from .strict import check_ranges
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,7 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         if min(self.crop) < 1:
             raise InputError(f"crop must be (height, width) of at least 1, got {self.crop}")
-        for key, (low, high) in _AUGMENT_RANGES.items():
-            value = getattr(self, key)
-            if not low <= value <= high:
-                raise InputError(f"{key} must be in [{low:g}, {high:g}], got {value:g}")
+        check_ranges(self, _AUGMENT_RANGES)
         if self.min_scale > self.max_scale:
             raise InputError(
                 f"min_scale must not be above max_scale, got {self.min_scale} and {self.max_scale}"
@@ -313,7 +311,8 @@ class TrainConfig:
         if any(side % multiple for side in size):
             why = f" (model.multiple is {self.model.multiple})" if multiple > deepest else ""
             raise InputError(f"{key} must be multiples of {multiple}{why}, got {size}")
-        alone = self.model.host == "dicl" and self.batch // self.optimizer.accumulate <= 1
+        deeper = HOST_RECORDS[self.model.host].deeper_map
+        alone = deeper and self.batch // self.optimizer.accumulate <= 1
         if alone and size == (deepest, deepest) and not self.optimizer.freeze_norm:
             raise InputError(
                 f"one pair of {deepest}x{deepest} is a single pixel of the coarsest map, and batch "

@@ -1,4 +1,7 @@
 """Reads and writes flow files, disparity and images; files are replaced atomically."""
+# What is imported here is for other packages.
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from .arrays import Array, decode_npy, encode_arrays, encode_npy
 from .atomic import check_folder, check_writable, naming, replacing, temporaries, write_files
@@ -23,37 +26,3 @@ from .images import (
 )
 from .locking import FolderLock
 from .reading import check_file, max_size, read_bytes, read_stream, set_max_size
-
-__all__ = [
-    "FolderLock",
-    "Array",
-    "FLOW_SUFFIXES",
-    "check_file",
-    "check_flow_name",
-    "check_folder",
-    "check_image_name",
-    "check_unit_range",
-    "check_writable",
-    "decode_flow",
-    "decode_image",
-    "decode_npy",
-    "encode_arrays",
-    "encode_flow",
-    "encode_image",
-    "encode_npy",
-    "flow_suffix",
-    "max_size",
-    "naming",
-    "read_bytes",
-    "read_disparity",
-    "read_flow",
-    "read_image",
-    "read_stream",
-    "replacing",
-    "set_max_size",
-    "temporaries",
-    "to_integers",
-    "to_uint8",
-    "write_files",
-    "write_flow",
-]

@@ -15,14 +15,7 @@ import numpy as np
 from ..errors import InputError, unknown_name
 from .arrays import Array, decode_npy, decode_npz, encode_npy, encode_npz
 from .atomic import write_files
-from .exr import (
-    decode_st_map,
-    decode_vectors,
-    encode_half,
-    encode_st_map,
-    encode_vectors,
-    openexr,
-)
+from .exr import decode_st_map, decode_vectors, encode_half, encode_st_map, encode_vectors, openexr
 from .images import decode_pixels
 from .reading import check_size, most_bytes, read_bytes
 

@@ -1,4 +1,4 @@
-"""Locks on open files, which end with the process that holds them."""
+"""Locks on files and folders, which end with the process that holds them."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Reads files and pipes, with a limit on their size."""
+"""Reads files and pipes; sizes in bytes and pixels are limited before memory is allocated."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""The only gateway to matplotlib, an optional dependency: an empty figure, and its bytes."""
+"""The only gateway to matplotlib, an optional dependency; and the figure of motion."""
 
 from collections.abc import Mapping
 from io import BytesIO

@@ -1,4 +1,7 @@
 """Renders training scenes on the device, with exact flow: layers of photographs, solid worlds."""
+# What is imported here is for other packages.
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from typing import TYPE_CHECKING
 
@@ -24,16 +27,3 @@ else:
             "augment_batch": "variation",
         },
     )
-
-__all__ = [
-    "Clip",
-    "MotionStatistics",
-    "RenderedBatch",
-    "Renderer",
-    "TextureAtlas",
-    "augment_batch",
-    "held_out_renderer",
-    "is_held_out",
-    "list_photos",
-    "load_textures",
-]

@@ -22,10 +22,7 @@ _DARKEST = 1e-4  # before a power
 
 
 def recolor(
-    image: Tensor,
-    matrix: Tensor,
-    offset: Tensor,
-    exposure: tuple[Tensor, Tensor] | None = None,
+    image: Tensor, matrix: Tensor, offset: Tensor, exposure: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
     """Apply a matrix (B, 3, 3) and an offset (B,) to the colours of frames (B, 3, H, W).
 

@@ -1,4 +1,4 @@
-"""The random draws of the renderer: one generator, a few distributions, no synchronisation."""
+"""The random draws of the renderer, without synchronisation, and smooth random fields."""
 
 import math
 from collections.abc import Sequence

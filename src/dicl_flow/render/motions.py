@@ -1,4 +1,8 @@
-"""The motion of camera and layers: smooth functions from positions in frame 1 to displacements."""
+"""The motion of camera and layers: smooth functions from positions in frame 1 to displacements.
+
+In scenes with depth, layers are planes in space, and the camera moves between them. The inverse
+depth of a plane is linear in the picture, so the flow of its points has a closed form.
+"""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Renders batches of pairs with exact flow on the device: layers, and solid scenes in turn."""
+"""Renders batches of pairs with exact flow on the device: layers alternating with solid scenes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -113,9 +113,8 @@ class Renderer:
         numbers = Textures(atlas.num_photos, len(atlas), self.config.procedural_share)
         worlds = draw_worlds(self.config, self.size, numbers, batch, self.seed, step)
         fog = draw_fog(self.config, self.dice, batch)
-        seen = see_pairs(worlds, atlas.mips, self.shapes, fog, self.size)
-        frames = Frames(seen.color, seen.flow, seen.depth, seen.layer)
-        return self._photograph(frames, seen.find_occluded, seen.distance)
+        frames, distance, occluded = see_pairs(worlds, atlas.mips, self.shapes, fog, self.size)
+        return self._photograph(frames, occluded, distance)
 
     def _photograph(
         self, frames: Frames, occluded: Callable[[], Tensor], distance: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Encode pictures as videos: in segments while pictures arrive, joined at the end."""
+"""Encode pictures as videos: in segments while they arrive, joined at the end; by any encoder."""
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

@@ -61,7 +61,7 @@ class Pairs:
         return do(_match, sequence, before, after)
 
     def in_turn(self, begun: Iterable[Item]) -> Iterator[Item]:
-        """Yield what was begun, in order, each when as many later ones are begun as may run.
+        """Yield what was begun, in order, keeping the workers full.
 
         None stands for nothing: it comes at once, after all before it. If `begun` fails, what it
         gave before comes first.

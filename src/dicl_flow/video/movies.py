@@ -1,4 +1,4 @@
-"""Videos that are written while flows arrive, in closed segments that survive a kill."""
+"""Videos that are written while flows arrive, in closed segments encoded side by side."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from ..pictures.visualize import CALMEST
 from .encoding import CODINGS, Coding, Encoder, Segment, check_rate, even, join
 from .flows import FrameFlow
 from .panels import draw
-from .writers import Prepared, Writer
+from .writers import FolderWriter, Prepared, Writer
 
 _WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
 
@@ -283,73 +283,62 @@ def numbered_frames(
         yield (number + 1) * factor, flow.following.image
 
 
-class SlowMotion(Movie):
-    """A video with `factor` frames for each frame of the clip except the last."""
+class _SlowPictures(Writer):
+    """`factor` pictures for each frame of a clip except the last."""
 
-    piece = 8
+    factor: int
+    _next = 0  # flow
 
-    def __init__(
-        self,
-        output: Path,
-        parts: Path,
-        rate: Fraction,
-        factor: int,
-        coding: Coding | None = None,
-        encoder: Callable[[Path, Fraction, Coding], Encoder] = Segment,
-    ) -> None:
-        super().__init__(output, parts, rate, coding, encoder)
-        self.factor = factor
+    def add(self, picture: Array, number: int) -> None:
+        """Write a picture."""
+        raise NotImplementedError
 
     def prepare(self, flow: FrameFlow) -> Array:
         """(factor - 1, H, W, 3): the frames between the two."""
         return np.stack(list(frames_between(flow, self.factor)))
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
-        """Encode the frames of a pair."""
+        """Add the frames of a pair; count the cuts, for the report."""
         for number, picture in numbered_frames(flow, prepared, self._next, self.factor):
             self.add(picture, number)
-        _count_cut(self, flow)
+        cuts = self.memory.get("cuts", 0)
+        self.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
         self._next += 1
+
+
+class SlowMotion(Movie, _SlowPictures):
+    """A video in slow motion."""
+
+    piece = 8
+
+    def __init__(
+        self, output: Path, parts: Path, rate: Fraction, factor: int, coding: Coding | None = None
+    ) -> None:
+        super().__init__(output, parts, rate, coding)
+        self.factor = factor
 
     def _first_picture(self, flow: int) -> int:
         return flow * self.factor + 1 if flow else 0
 
 
-class SlowMotionFrames(Writer):
+class SlowMotionFrames(FolderWriter, _SlowPictures):
     """The same as a folder of images, frame_000000.png and so on; 16 bits are kept."""
 
     def __init__(self, folder: Path, factor: int) -> None:
-        super().__init__()
-        self.folder, self.factor, self._next = folder, factor, 0
-        self._has_folder = False
+        super().__init__(folder, ".frame_*.png.*")
+        self.factor = factor
 
     def resume(self, done: int) -> None:
-        """Remove partly written files of a killed run."""
-        self._next, self._has_folder = done, done > 0
-        for path in self.folder.glob(".frame_*.png.*"):
-            path.unlink(missing_ok=True)
-
-    def prepare(self, flow: FrameFlow) -> Array:
-        """(factor - 1, H, W, 3): the frames between the two."""
-        return np.stack(list(frames_between(flow, self.factor)))
+        """Prepare for flow number `done`."""
+        super().resume(done)
+        self._next = done
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the frames of a pair."""
-        if not self._has_folder:  # only once: one that is lost takes frames with it
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._has_folder = True
-        for number, picture in numbered_frames(flow, prepared, self._next, self.factor):
-            path = self.folder / f"frame_{number:06d}.png"
-            write_files({path: encode_image(path, picture)})
-        _count_cut(self, flow)
-        self._next += 1
+        self.make_folder()
+        super().write(flow, prepared)
 
-    def finish(self) -> Path:
-        """Return the folder; everything has been written."""
-        return self.folder
-
-
-def _count_cut(writer: Writer, flow: FrameFlow) -> None:
-    """Count the cuts, for the report."""
-    cuts = writer.memory.get("cuts", 0)
-    writer.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
+    def add(self, picture: Array, number: int) -> None:
+        """Write a picture."""
+        path = self.folder / f"frame_{number:06d}.png"
+        write_files({path: encode_image(path, picture)})

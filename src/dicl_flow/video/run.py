@@ -1,4 +1,4 @@
-"""Process a video from the first frame to the last, or from where the last run stopped."""
+"""Process a video, from the first frame or from where the last run stopped, into its outputs."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Sources of frames: a video, a folder or pattern of images, a camera."""
+"""Sources of frames: a video, a folder or pattern of images, a camera; clips in a folder tree."""
 
 import os
 from collections import defaultdict

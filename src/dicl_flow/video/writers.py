@@ -1,4 +1,4 @@
-"""Writers of flows: one class for each kind of output."""
+"""Writers of flows: files, an array that grows, a table of statistics."""
 
 import csv
 import os
@@ -49,7 +49,7 @@ class Writer:
         raise NotImplementedError
 
     def commit(self) -> "Future[None] | None":
-        """Make what was written survive a kill; what takes longer tells when that is so."""
+        """Make what was written survive a kill; returns a future if this takes time."""
         return None
 
     def stop(self) -> None:
@@ -60,7 +60,32 @@ class Writer:
         raise NotImplementedError
 
 
-class FlowFiles(Writer):
+class FolderWriter(Writer):
+    """A folder of files, each written whole or not at all; `parts` are patterns of their parts."""
+
+    def __init__(self, folder: Path, *parts: str) -> None:
+        super().__init__()
+        self.folder, self._parts, self._has_folder = folder, parts, False
+
+    def resume(self, done: int) -> None:
+        """Remove partly written files of a killed run."""
+        self._has_folder = done > 0
+        for pattern in self._parts:
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    def make_folder(self) -> None:
+        """Create the folder, but only once: one that is lost takes files with it."""
+        if not self._has_folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._has_folder = True
+
+    def finish(self) -> Path:
+        """Return the folder; everything has been written."""
+        return self.folder
+
+
+class FlowFiles(FolderWriter):
     """A folder with a file for each flow, named after its first frame.
 
     Optionally with the backward flow, NAME_backward, and the occlusion, NAME_occlusion.png.
@@ -69,29 +94,14 @@ class FlowFiles(Writer):
     def __init__(
         self, folder: Path, suffix: str, *, backward: bool = False, occlusion: bool = False
     ) -> None:
-        super().__init__()
-        self.folder, self.suffix = folder, suffix
-        self.backward, self.occlusion = backward, occlusion
-        self._has_folder = False
-
-    def resume(self, done: int) -> None:
-        """Remove partly written files of a killed run."""
-        self._has_folder = done > 0
-        for ending in (self.suffix, f"{_OCCLUSION}.png"):
-            for path in self.folder.glob(f".*{ending}.*"):
-                path.unlink(missing_ok=True)
+        super().__init__(folder, f".*{suffix}.*", f".*{_OCCLUSION}.png.*")
+        self.suffix, self.backward, self.occlusion = suffix, backward, occlusion
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the files of a flow; none if a frame is broken."""
-        if not self._has_folder:  # only once: one that is lost takes flows with it
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._has_folder = True
+        self.make_folder()
         if prepared is not None:
             write_files(self._contents(flow.frame.name, flow.result))
-
-    def finish(self) -> Path:
-        """Return the folder; everything has been written."""
-        return self.folder
 
     def _contents(self, name: str, result: FlowResult) -> dict[Path, bytes]:
         taken = [_BACKWARD] * self.backward + [_OCCLUSION] * self.occlusion

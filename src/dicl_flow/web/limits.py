@@ -1,4 +1,4 @@
-"""What a server accepts at most, and what is held in memory at a time."""
+"""What a server accepts at most, what it holds in memory, and how fast clients must be."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -103,12 +103,7 @@ class PacedResponse(Response):
     """
 
     def __init__(
-        self,
-        body: bytes,
-        media_type: str,
-        headers: dict[str, str],
-        timeout: float,
-        kept: ExitStack,
+        self, body: bytes, media_type: str, headers: dict[str, str], timeout: float, kept: ExitStack
     ) -> None:
         super().__init__(body, media_type=media_type, headers=headers)
         self._seconds, self._kept = timeout + len(body) / SLOWEST, kept

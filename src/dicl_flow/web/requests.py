@@ -210,7 +210,12 @@ def _too_large(most: int) -> HTTPException:
     return HTTPException(413, f"the upload is too large; at most {most} bytes are taken")
 
 
-EXTRAS = ("backward", "occlusion", "confidence")
+EXTRAS = {
+    "backward": "add the flow from image2 to image1",
+    "occlusion": "add the pixels of image1 that are hidden in image2",
+    "confidence": "add the confidence of each pixel",
+}
+"""What a request may ask for in addition to the flow, and the meaning of that."""
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 

@@ -189,20 +189,6 @@ def off_paper(skin: Tensor, bend: Tensor, place: Tensor) -> Tensor:
     return found
 
 
-def points_seen(layout: Layout, sight: Sight, size: tuple[int, int]) -> Tensor:
-    """(N, 3, H, W) what is seen, in the coordinates of its body."""
-    frames = []
-    for number in range(len(sight.body)):
-        time, b = divmod(number, layout.batch)
-        body, distance = sight.body[number].long(), sight.distance[number]
-        rows = layout.pose[time, b, :, :12].T.contiguous()
-        pose = rows.index_select(1, body.flatten()).view(12, *size)
-        length = torch.where(body == 0, 1.0, distance)
-        along = turn_each(pose[:9], rays(layout.scene[time, b], size))
-        frames.append(torch.where(body == 0, 0.0, pose[9:12]) + length * along)
-    return torch.stack(frames)
-
-
 def turn_each(matrix: Tensor, vectors: Tensor) -> Tensor:
     """(9, ...) and (3, ...) -> (3, ...): a matrix for each vector."""
     x, y, z = vectors
@@ -233,20 +219,6 @@ def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.where(moved[2] > NEAR, place, 1e5)
 
 
-def flow_between(
-    layout: Layout, sight: Sight, q: Tensor, size: tuple[int, int], start: int, end: int
-) -> Tensor:
-    """(B, 2, H, W) displacements in px from one of the times of the layout to another."""
-    y, x = (torch.arange(side, device=q.device, dtype=q.dtype) for side in size)
-    here = torch.stack([x.expand(size), y[:, None].expand(size)])
-    flows = []
-    for world in range(layout.batch):
-        frame = start * layout.batch + world
-        moved = move(layout, world, sight.body[frame], q[frame], start, end)
-        flows.append(project(moved, layout.scene[end, world, 12], size) - here)
-    return torch.stack(flows)
-
-
 def hidden(
     layout: Layout, world: int, time: int, body: Tensor, moved: Tensor, shapes: Tensor
 ) -> Tensor:
@@ -266,50 +238,24 @@ def hidden(
     return result
 
 
-def occluded(
-    layout: Layout,
-    sight: Sight,
-    q: Tensor,
-    shapes: Tensor,
-    size: tuple[int, int],
-    start: int,
-    end: int,
-) -> Tensor:
-    """(B, H, W) bool: seen at time `start`, hidden or outside the frame at `end`."""
-    found = []
-    for world in range(layout.batch):
-        frame = start * layout.batch + world
-        body = sight.body[frame]
-        moved = move(layout, world, body, q[frame], start, end)
-        outside = is_outside(project(moved, layout.scene[end, world, 12], size), size)
-        found.append(outside | hidden(layout, world, end, body, moved, shapes))
-    return torch.stack(found)
-
-
 def is_outside(place: Tensor, size: tuple[int, int]) -> Tensor:
     """(2, ...) in px -> (...) bool."""
     x, y = place
     return (x < -0.5) | (x > size[1] - 0.5) | (y < -0.5) | (y > size[0] - 0.5)
 
 
-def normals(layout: Layout, sight: Sight, q: Tensor, size: tuple[int, int]) -> Tensor:
-    """(N, 3, H, W) unit vectors in the axes of the camera, towards it; of the sky, towards it."""
-    frames = []
-    for number in range(len(q)):
-        time, b = divmod(number, layout.batch)
-        body = sight.body[number].long()
-        pose = layout.pose[time, b][body].movedim(-1, 0)
-        form = layout.skin[b, :, 0][body]
-        local = local_normal(form, q[number])
-        rows = pose[:9].unflatten(0, (3, 3))
-        normal = (rows * local[:, None]).sum(0)  # by the transposed inverse
-        normal = normal / length(normal).clamp_min(1e-12)
-        away = (normal * rays(layout.scene[time, b], size)).sum(0) > 0
-        frames.append(torch.where(away, -normal, normal))
-    return torch.stack(frames)
+def normals(matrix: Tensor, form: Tensor, q: Tensor, along: Tensor) -> Tensor:
+    """(3, ...) unit vectors in the axes of the camera, against rays `along`; also of the sky.
+
+    `matrix` (9, ...) turns to the axes of the body that each point `q` lies on.
+    """
+    local = _local_normal(form, q)
+    normal = (matrix.unflatten(0, (3, 3)) * local[:, None]).sum(0)  # by the transposed inverse
+    normal = normal / length(normal).clamp_min(1e-12)
+    return torch.where((normal * along).sum(0) > 0, -normal, normal)
 
 
-def local_normal(form: Tensor, q: Tensor) -> Tensor:
+def _local_normal(form: Tensor, q: Tensor) -> Tensor:
     """(...) and (3, ...) -> (3, ...), of any length and to either side."""
     x, y, z = q
     axis = face_of(form, q)

@@ -1,7 +1,6 @@
 """Solid scenes as frames: pairs for training, and views of worlds at any times."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import torch
@@ -9,27 +8,11 @@ from torch import Tensor
 
 from ...config import RenderConfig
 from .. import kernels
+from ..compositing import Frames
 from . import casting
 from .draws import Draws
 from .shading import MipAtlas, shade
 from .world import Layout, Textures, World, draw_world, lay_out
-
-
-@dataclass(frozen=True)
-class SolidPairs:
-    """Both frames of B scenes, stacked, frame 1 first: N = 2B."""
-
-    color: Tensor
-    """(N, 3, H, W) about [0, 1]."""
-    flow: Tensor
-    """(N, 2, H, W): in frame 1 the true flow, in frame 2 the motion of what is seen there."""
-    depth: Tensor
-    """(N, 1, H, W) in [0, 1], for fog and focus."""
-    layer: Tensor
-    """(N, H, W) uint8: the thing that is seen; 0 is sky, ground or room."""
-    distance: Tensor
-    """(N, H, W) along the axis of the camera, in metres."""
-    find_occluded: Callable[[], Tensor]
 
 
 def draw_worlds(
@@ -48,24 +31,26 @@ def draw_worlds(
 
 
 def see_pairs(
-    worlds: Sequence[World],
-    textures: MipAtlas,
-    shapes: Tensor,
-    fog: Tensor,
-    size: tuple[int, int],
-) -> SolidPairs:
-    """Render worlds at the times 0 and 1; `fog` (B, 4): its share before the sky, its colour."""
+    worlds: Sequence[World], textures: MipAtlas, shapes: Tensor, fog: Tensor, size: tuple[int, int]
+) -> tuple[Frames, Tensor, Callable[[], Tensor]]:
+    """Render worlds at the times 0 and 1; `fog` (B, 4): its share before the sky, its colour.
+
+    The layer of the frames is the thing that is seen; 0 is sky, ground or room. With them come the
+    distance (N, H, W) along the axis of the camera, in metres, and a function that finds what is
+    occluded.
+    """
     layout = lay_out(worlds, (0.0, 1.0), size).to(fog.device)
     if kernels.usable(fog.device):
         from .pairs import PairCaster  # imports Triton
 
         caster = PairCaster(layout, textures, shapes, size)
         color, depth = caster.shade(fog)
-        return SolidPairs(color, caster.flow, depth, caster.layer, caster.distance, caster.occluded)
+        frames = Frames(color, caster.flow, depth, caster.layer)
+        return frames, caster.distance, caster.occluded
     view = View(layout, shapes, size)
     color, depth = shade(layout, view.sight, textures, shapes, fog, size)
     flow = torch.cat([view.flow(0, 1), -view.flow(1, 0)])
-    return SolidPairs(color, flow, depth, view.layer, view.sight.distance, view.occluded)
+    return Frames(color, flow, depth, view.layer), view.sight.distance, view.occluded
 
 
 class View:
@@ -78,7 +63,16 @@ class View:
     @cached_property
     def points(self) -> Tensor:
         """(N, 3, H, W) what is seen, in the coordinates of its body."""
-        return casting.points_seen(self.layout, self.sight, self.size)
+        frames = []
+        for number, body in enumerate(self.sight.body):
+            time, world = divmod(number, self.layout.batch)
+            rows = self.layout.pose[time, world, :, :12].T.contiguous()
+            pose = rows.index_select(1, body.long().flatten()).view(12, *self.size)
+            length = torch.where(body == 0, 1.0, self.sight.distance[number])
+            directions = casting.rays(self.layout.scene[time, world], self.size)
+            along = casting.turn_each(pose[:9], directions)
+            frames.append(torch.where(body == 0, 0.0, pose[9:12]) + length * along)
+        return torch.stack(frames)
 
     @cached_property
     def layer(self) -> Tensor:
@@ -89,14 +83,36 @@ class View:
 
     def flow(self, start: int, end: int) -> Tensor:
         """(B, 2, H, W) from one time to another, by their numbers."""
-        return casting.flow_between(self.layout, self.sight, self.points, self.size, start, end)
+        q = self.points
+        y, x = (torch.arange(side, device=q.device, dtype=q.dtype) for side in self.size)
+        here = torch.stack([x.expand(self.size), y[:, None].expand(self.size)])
+        return torch.stack([place - here for *_, place in self._moved(start, end)])
 
     def occluded(self, start: int = 0, end: int = 1) -> Tensor:
         """(B, H, W) bool: seen at one time, hidden or outside the frame at the other."""
-        return casting.occluded(
-            self.layout, self.sight, self.points, self.shapes, self.size, start, end
-        )
+        found = []
+        for world, body, moved, place in self._moved(start, end):
+            hidden = casting.hidden(self.layout, world, end, body, moved, self.shapes)
+            found.append(casting.is_outside(place, self.size) | hidden)
+        return torch.stack(found)
+
+    def _moved(self, start: int, end: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Yield each world, the bodies seen at `start`, where their points are at `end`, in px."""
+        for world in range(self.layout.batch):
+            frame = start * self.layout.batch + world
+            body = self.sight.body[frame]
+            moved = casting.move(self.layout, world, body, self.points[frame], start, end)
+            focal = self.layout.scene[end, world, 12]
+            yield world, body, moved, casting.project(moved, focal, self.size)
 
     def normals(self) -> Tensor:
-        """(N, 3, H, W) unit vectors in the axes of the camera, towards it."""
-        return casting.normals(self.layout, self.sight, self.points, self.size)
+        """(N, 3, H, W) unit vectors in the axes of the camera, towards it; also of the sky."""
+        frames = []
+        for number, q in enumerate(self.points):
+            time, world = divmod(number, self.layout.batch)
+            body = self.sight.body[number].long()
+            matrix = self.layout.pose[time, world, :, :9][body].movedim(-1, 0)
+            form = self.layout.skin[world, :, 0][body]
+            directions = casting.rays(self.layout.scene[time, world], self.size)
+            frames.append(casting.normals(matrix, form, q, directions))
+        return torch.stack(frames)

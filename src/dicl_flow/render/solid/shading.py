@@ -18,7 +18,7 @@ from .casting import (
     face_of,
     hit,
     length,
-    local_normal,
+    normals,
     paper,
     rays,
     turn,
@@ -91,13 +91,7 @@ class _Eye:
     """One frame."""
 
     def __init__(
-        self,
-        layout: Layout,
-        time: int,
-        world: int,
-        textures: MipAtlas,
-        shapes: Tensor,
-        fog: Tensor,
+        self, layout: Layout, time: int, world: int, textures: MipAtlas, shapes: Tensor, fog: Tensor
     ) -> None:
         self.pose, self.skin = layout.pose[time, world], layout.skin[world]
         self.pose_rows, self.skin_rows = self.pose[:, :12].T.contiguous(), self.skin.T.contiguous()
@@ -124,7 +118,7 @@ class _Eye:
             near_y = torch.cat([pixels.y[edge] + to_y for _, to_y in OFFSETS])
             looks = self._look_at(near_x, near_y, size)
             color[:, edge] = looks.unflatten(1, (len(OFFSETS), -1)).mean(1)
-        depth = self._haze(distance)[None]
+        depth = 1 - (-distance[None] / self.scene[15]).exp()
         color = color.view(3, *size)
         color = torch.lerp(color, self.fog[1:, None, None], depth * self.fog[0])
         return self._behind_pane(color, x, y), depth
@@ -158,12 +152,9 @@ class _Eye:
         reach = torch.where(is_sky, 1.0, distance)
         q = torch.where(is_sky, 0.0, pose[9:12]) + reach * turn_each(pose[:9], along)
         face = face_of(form, q, skin[19])
-        normal = local_normal(form, q)
-        normal = (pose[:9].unflatten(0, (3, 3)) * normal[:, None]).sum(0)
-        normal = normal / length(normal).clamp_min(1e-12)
         view = along / length(along)
-        facing = (normal * view).sum(0)
-        normal, facing = torch.where(facing > 0, -normal, normal), facing.abs()
+        normal = normals(pose[:9], form, q, view)
+        facing = (normal * view).sum(0).abs()
         light, shine = self._light(distance * along, distance, normal, view, is_sky, pixels)
         color = self._texture(q, body, face, skin, reach, facing) * skin[8:11] * light
         reflected = view - 2 * (normal * view).sum(0) * normal
@@ -213,13 +204,7 @@ class _Eye:
         return torch.where(is_sky, 1.0, light), shine
 
     def _texture(
-        self,
-        q: Tensor,
-        body: Tensor,
-        face: Tensor,
-        skin: Tensor,
-        reach: Tensor,
-        facing: Tensor,
+        self, q: Tensor, body: Tensor, face: Tensor, skin: Tensor, reach: Tensor, facing: Tensor
     ) -> Tensor:
         """(3, M) colours of the textures."""
         form = skin[0]
@@ -249,9 +234,6 @@ class _Eye:
         number = self.scene[20].expand_as(u)
         level = torch.full_like(u, SOFT)
         return sample_mips(self.textures, number, (1 + u) * width / 2, (1 + v) * height / 2, level)
-
-    def _haze(self, distance: Tensor) -> Tensor:
-        return 1 - (-distance / self.scene[15]).exp()
 
     def _behind_pane(self, color: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Add the reflection in a pane before the camera: it stays where it is."""
