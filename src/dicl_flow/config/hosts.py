@@ -28,7 +28,7 @@ class LevelConfig:
             raise InputError(f"level radius must be 1 to {MOST_RADIUS}, got {self.radius}")
         if not all(1 <= number <= MOST_CHANNELS for layer in self.context for number in layer):
             raise InputError(
-                f"context layers are (width, dilation) pairs of 1 to {MOST_CHANNELS}, got "
+                f"context layers must be (width, dilation) pairs of 1 to {MOST_CHANNELS}, got "
                 f"{self.context}"
             )
 

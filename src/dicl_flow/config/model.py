@@ -38,7 +38,7 @@ class ModelConfig:
     max_pixels: int = 0
     """With "resize": larger frames are scaled down to about this number of pixels; 0: never."""
     multiple: int = 1
-    """The sides of frames are multiples of this, too, even if the network needs less: networks that
+    """The sides of frames are also multiples of this, even if the network needs less: networks that
     are compared then see the same frames, or the sizes they were trained with."""
     levels: tuple[LevelConfig, ...] = FROM_HOST
     """Coarsest first; each has half the stride of the one before."""
@@ -63,7 +63,7 @@ class ModelConfig:
             raise InputError("levels is empty; a network needs at least one level")
         if any(coarse != 2 * fine for coarse, fine in pairwise(self.strides)):
             raise InputError(
-                f"levels go from coarse to fine, each with half the stride of the one before; "
+                f"levels must go from coarse to fine, each with half the stride of the one before; "
                 f"got {self.strides}"
             )
 
@@ -75,10 +75,10 @@ class ModelConfig:
         """Refuse what the host cannot do."""
         finest = self._record.finest_stride
         if self.projection and not self._record.projection:
-            raise InputError(f"host {self.host!r} has no projection; drop projection")
+            raise InputError(f"host {self.host!r} has no projection; remove projection")
         own_width = self.feature_channels == ModelConfig.feature_channels
         if not (own_width or self._record.free_width):
-            raise InputError(f"host {self.host!r} has fixed widths; drop feature_channels")
+            raise InputError(f"host {self.host!r} has fixed widths; remove feature_channels")
         if any(stride < finest for stride in self.strides):
             raise InputError(
                 f"host {self.host!r} has no features at stride {self.strides[-1]}; its finest "
@@ -161,7 +161,7 @@ class Quality:
     def __post_init__(self) -> None:
         if not self.scales or any(not 0.1 <= scale <= 8 for scale in self.scales):
             raise InputError(
-                f"a quality has a scale from 0.1 to 8 for each pass, got {self.scales}"
+                f"a quality must have a scale from 0.1 to 8 for each pass, got {self.scales}"
             )
         if self.start not in STRIDES:
             raise InputError(f"the stride to start at must be one of {STRIDES}, got {self.start}")

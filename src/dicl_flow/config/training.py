@@ -82,17 +82,8 @@ class AugmentConfig:
         return cls(crop, color=0.0, eraser=0.0, spatial=0.0, horizontal_flip=0.0, vertical_flip=0.0)
 
 
-_PROBABILITIES = (
-    "color",
-    "asymmetric_color",
-    "eraser",
-    "spatial",
-    "stretch_probability",
-    "horizontal_flip",
-    "vertical_flip",
-)
-_AUGMENT_RANGES = {
-    **dict.fromkeys((*_PROBABILITIES, "brightness", "contrast", "saturation", "noise"), (0, 1)),
+_AUGMENT_RANGES = {  # of what is not in [0, 1]
+    **dict.fromkeys(("crop", "eraser_count", "eraser_size")),
     "hue": (0, 0.5),
     **dict.fromkeys(("min_scale", "max_scale"), (-4, 4)),
     **dict.fromkeys(("stretch", "motion_scale"), (0, 2)),

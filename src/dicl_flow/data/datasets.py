@@ -241,7 +241,7 @@ def kitti_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list[FlowPa
     """List the training pairs of KITTI 2012 (194) or 2015 (200); the truth is sparse.
 
     `truth` is "occ", all pixels measured by the laser, or "noc", those visible in both frames.
-    With "occ", flow_noc (if present) tells which pixels are occluded. ::
+    With "occ", flow_noc (if present) shows which pixels are occluded. ::
 
         data_scene_flow/                  <- root, 2015
             training/
@@ -449,7 +449,7 @@ def parse_data_argument(text: str, *, also: str = "") -> tuple[str, Path]:
     """Split NAME=PATH, as given to `--data`; the name is a data set, or the one in `also`."""
     name, equals, path = text.partition("=")
     if not (name and equals and path):
-        raise InputError(f"a data set is NAME=PATH, such as kitti15=data/KITTI, got {text!r}")
+        raise InputError(f"a data set must be NAME=PATH, such as kitti15=data/KITTI, got {text!r}")
     if name != also:
         data_set(name)
     return name, Path(path).expanduser()  # shells do not expand ~ after =

@@ -71,7 +71,7 @@ def flow_suffix(path: str | Path) -> str:
 def check_flow_name(path: str | Path) -> None:
     """Refuse, before any work is done, an extension that `encode_flow` does not support here."""
     if not (suffix := flow_suffix(path)):
-        raise InputError(f"{path}: flow files end in {', '.join(_FORMATS)}")
+        raise InputError(f"{path}: flow files must end in {', '.join(_FORMATS)}")
     if suffix.endswith(".exr"):
         openexr()
 
@@ -217,6 +217,6 @@ def read_disparity(path: str | Path) -> Array:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     if disparity.ndim != 2 or not disparity.size:
-        raise InputError(f"{path}: a disparity map has the shape (height, width)")
+        raise InputError(f"{path}: a disparity map must have the shape (height, width)")
     disparity = disparity.astype(np.float32)
     return np.where(np.isfinite(disparity), disparity, np.float32(np.nan))

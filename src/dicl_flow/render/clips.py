@@ -35,7 +35,7 @@ class Clip:
         """Draw a world of a `kind` of place; `size` is (height, width)."""
         find_place(kind)
         if not 1 <= num_frames <= _LONGEST:
-            raise InputError(f"a clip has 1 to {_LONGEST} frames, got {num_frames}")
+            raise InputError(f"a clip must have 1 to {_LONGEST} frames, got {num_frames}")
         self.config, self.size, self.textures = config, size, textures
         self.num_frames, self.seed = num_frames, seed
         numbers = Textures(textures.num_photos, len(textures), config.procedural_share)

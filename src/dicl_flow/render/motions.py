@@ -98,10 +98,8 @@ def _draw_grounds(
     angle = torch.where(torch.arange(layers, device=dice.device) == 1, down, side)
     angle = angle + _ROLL * dice.normal(batch, layers)
     facing = torch.stack([angle.cos(), angle.sin()], -1)
-    away = dice.uniform(
-        batch, layers, 1, low=-0.3, high=0.3
-    )  # distance of the horizon from the centre
-    return ground, facing, facing * away * half
+    horizon = dice.uniform(batch, layers, 1, low=-0.3, high=0.3)  # its distance from the centre
+    return ground, facing, facing * horizon * half
 
 
 def _draw_travel(config: RenderConfig, dice: Dice, pace: Tensor) -> Tensor:

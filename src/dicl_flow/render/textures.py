@@ -134,9 +134,7 @@ class TextureAtlas:
         levels = min(_MIP_LEVELS, min(height, width).bit_length() - 1)
         parts = []
         for level in range(levels):
-            shrunk = [
-                F.avg_pool2d(self.images[0, :, number], 1 << level) for number in range(len(self))
-            ]  # (3, h, w) each
+            shrunk = [F.avg_pool2d(image, 1 << level) for image in self.images[0].unbind(1)]
             stack = torch.stack(shrunk).permute(0, 2, 3, 1)  # (P, h, w, 3)
             parts.append((stack * 255).round_().clamp_(0, 255).to(torch.uint8).flatten())
         return MipAtlas(torch.cat(parts), self.size, len(self), levels)

@@ -202,7 +202,9 @@ def find_coding(output: Path, encoder: str | None = None) -> Coding:
 def _option(pair: str) -> tuple[str, str]:
     key, sign, value = pair.partition("=")
     if not (key and sign):
-        raise InputError(f"`encoder` is NAME or NAME:KEY=VALUE:…, and {pair!r} is no KEY=VALUE")
+        raise InputError(
+            f"`encoder` must be NAME or NAME:KEY=VALUE:…, and {pair!r} is no KEY=VALUE"
+        )
     return key, value
 
 

@@ -68,7 +68,7 @@ class SideBySide:
         self._tasks[-1].pictures.put((picture, number))
 
     def end(self) -> "Future[None]":
-        """End the segment; the result tells when its file is complete."""
+        """End the segment; the result is there when its file is complete."""
         self._tasks[-1].pictures.put(None)
         return self._tasks[-1].ended
 
@@ -192,7 +192,7 @@ class Movie(Writer):
         expected = self.memory["width"], self.memory["height"]
         if (width, height) != expected:
             raise InputError(
-                f"all pictures of a video have one size; this is {width}x{height} after "
+                f"all pictures of a video must have one size; this is {width}x{height} after "
                 f"{expected[0]:.0f}x{expected[1]:.0f}; write a folder"
             )
 

@@ -36,7 +36,7 @@ def output_kind(output: Path) -> str:
     if suffix == ".npy":
         return "array"
     raise InputError(
-        f"{output}: a video ends in {', '.join(CODINGS)}, an array in .npy, a folder has no ending"
+        f"{output}: a video must end in {', '.join(CODINGS)}, an array in .npy, a folder in nothing"
     )
 
 
@@ -64,7 +64,7 @@ class Outputs:
         if len(set(self.kinds.values())) < len(self.paths):
             raise InputError("give one output of a kind: one video, one array, one folder")
         if self.stats is not None and self.stats.suffix.lower() != ".csv":
-            raise InputError(f"{self.stats}: the statistics are written as .csv")
+            raise InputError(f"{self.stats}: the statistics must be a .csv file")
         _ = self.panels, self.coding  # refuse unknown pictures and encoders
         if self.max is not None and not self.max > 0:
             raise InputError(f"`max` must be positive, got {self.max:g}")

@@ -74,7 +74,7 @@ def open_source(text: str, *, keep_depth: bool = False) -> Source:
 def images(frames: list[Path], place: Path, *, keep_depth: bool = False) -> Source:
     """Frames that are image files."""
     if not frames:
-        raise InputError(f"no images in {place}; frames end in {', '.join(IMAGE_SUFFIXES)}")
+        raise InputError(f"no images in {place}; frames must end in {', '.join(IMAGE_SUFFIXES)}")
     scenes = kitti_scenes(frames)
     in_depth = to_integers if keep_depth else to_uint8
 
@@ -119,7 +119,7 @@ def capture(device: int | str, *, live: bool) -> Source:
 def _camera(text: str) -> Source:
     number = text.removeprefix(CAMERA)
     if not number.isdecimal():
-        raise InputError(f"a camera is camera:0, camera:1 and so on, got {text!r}")
+        raise InputError(f"a camera must be camera:0, camera:1 and so on, got {text!r}")
     return capture(int(number), live=True)
 
 
@@ -242,7 +242,7 @@ def clips_among(folder: str, names: Iterable[str], frames: str) -> Iterator[str]
 
 
 def count_frames(clip: str) -> int | None:
-    """How many frames a clip has, as far as its files tell without decoding."""
+    """How many frames a clip has, as far as its files state it without decoding."""
     path = Path(clip)
     if path.is_dir() or has_magic(clip):
         files = path.iterdir() if path.is_dir() else map(Path, glob(clip))  # noqa: PTH207

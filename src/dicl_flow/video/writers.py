@@ -178,7 +178,8 @@ class FlowStack(Writer):
         if prepared is not None and self.memory and prepared.shape != self._shape:
             size, first = ("{1}x{0}".format(*shape[-3:]) for shape in (prepared.shape, self._shape))
             raise InputError(
-                f"all flows of an array have one size; this is {size} after {first}; write a folder"
+                f"all flows of an array must have one size; this is {size} after {first}; "
+                "write a folder"
             )
 
     def commit(self) -> None:
