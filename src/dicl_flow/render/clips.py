@@ -11,7 +11,6 @@ from .dice import Dice
 from .shapes import shape_bank
 from .solid import casting
 from .solid.draws import Draws
-from .solid.scenes import View
 from .solid.shading import shade
 from .solid.world import Textures, draw_world, lay_out
 from .textures import TextureAtlas
@@ -43,15 +42,14 @@ class Clip:
         times = [float(time) for time in range(num_frames)]
         layout = lay_out([world], times, size).to(device)
         shapes = shape_bank(torch.device(device), 0, config.num_shapes, config.shape_side)
-        self.view = View(layout, shapes, size)
+        self.view = casting.View(layout, shapes, size)
 
     @torch.no_grad()
     def frames(self) -> Tensor:
         """(T, 3, H, W) in [0, 1], with the effects of a camera."""
         view, dice = self.view, Dice(self.view.shapes.device, self.seed)
         fog = draw_fog(self.config, dice, 1)
-        mips, shapes = self.textures.mips, view.shapes
-        color, depth = shade(view.layout, view.sight, mips, shapes, fog, self.size)
+        color, depth = shade(view, self.textures.mips, fog)
         flows = [self.flow(time, time + 1) for time in range(self.num_frames - 1)]
         flow = torch.stack([*flows, flows[-1]]) if flows else torch.zeros_like(color[:, :2])
         frames = Frames(color, flow, depth, view.layer)
