@@ -343,7 +343,7 @@ def test_broken_inputs_are_rows(tmp_path, known):
         "cut.mp4 cannot be decoded as a video",
         "no video, folder or camera no.mp4",
         "no images in folder",
-        "`stride` is 1 or more",
+        "`stride` must be at least 1",
         *["ok"] * 4,
     ]
     for row, status in zip(rows, expected, strict=True):

@@ -482,7 +482,7 @@ def empty(path):
         (None, ["--on-error", "shout"], "unknown --on-error 'shout'"),
         (None, ["--show", "wheel"], "--show is for a video"),
         (None, ["--format", "avi"], "unknown --format 'avi'"),
-        (None, ["--stats", "s.txt"], "written as .csv"),
+        (None, ["--stats", "s.txt"], "must be a .csv file"),
         (None, ["-o", "more"], "one output of a kind"),
         (lambda p: write_images(p / "flows", FRAMES), [], "flows is the input as well"),
         (lambda p: write_images(p / "flows", FRAMES) / "*.png", [], "flows is the input as well"),
