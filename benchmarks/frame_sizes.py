@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dicl_flow.data import collate, list_pairs, read_sample
-from dicl_flow.data.registry import parse_data_argument
+from dicl_flow.data.datasets import parse_data_argument
 from dicl_flow.estimation.inputs import normalize
 from dicl_flow.lab.volumes import weights_name
 from dicl_flow.models import FlowNetwork

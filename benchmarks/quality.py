@@ -23,7 +23,7 @@ import torch
 
 from dicl_flow.config import PADDINGS, ModelConfig, Quality
 from dicl_flow.data import FlowSample, list_pairs, read_sample
-from dicl_flow.data.registry import parse_data_argument
+from dicl_flow.data.datasets import parse_data_argument
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.evaluation import Score, pool, score_flow

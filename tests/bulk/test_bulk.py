@@ -40,8 +40,8 @@ from dicl_flow.bulk.worker import Worker
 from dicl_flow.bulk.writing import PartsFolder, Writer
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
-from dicl_flow.files import read_flow, read_image
-from dicl_flow.video import Moment, Selection, lock, open_source
+from dicl_flow.files import locking, read_flow, read_image
+from dicl_flow.video import Moment, Selection, open_source
 from dicl_flow.video.sources import video_from
 
 PAIRS = [("f0.png", "f1.png"), ("f1.png", "f2.png"), ("f2.png", "f3.png"), ("f3.png", "f0.png")]
@@ -343,7 +343,7 @@ def test_broken_inputs_are_rows(tmp_path, known):
         "cut.mp4 cannot be decoded as a video",
         "no video, folder or camera no.mp4",
         "no images in folder",
-        "`stride` is 1 or more",
+        "`stride` must be at least 1",
         *["ok"] * 4,
     ]
     for row, status in zip(rows, expected, strict=True):
@@ -382,7 +382,7 @@ def test_what_another_run_computes_is_waited_for(tmp_path, pairs, known, monkeyp
 
 
 def test_without_locks_two_processes_keep_their_parts_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "lock", lambda file: None)
+    monkeypatch.setattr(locking, "lock", lambda file: None)
     storage = open_storage(str(tmp_path))
     monkeypatch.setattr(writing, "node", lambda: "one")
     mine = PartsFolder(storage, "000000-a")

@@ -149,7 +149,7 @@ def test_a_sheet_of_a_data_set_does_not_replace_its_frames(run, files):
     [
         ("flow {a} {b} -o {folder}/x.flo --image {folder}/x.abc", "unknown image extension"),
         ("flow {a} {b} --image {folder}/x", "unknown image extension"),
-        ("flow {a} {b} -o {folder}/x.jpeg", "flow files end in .flo"),
+        ("flow {a} {b} -o {folder}/x.jpeg", "flow files must end in .flo"),
         ("flow {a} {b} -o {folder}/no/x.flo", "there is no folder"),
         ("flow {a} {b} -o {folder}/x.png --image {folder}/photos/../x.png", "the same name"),
         ("flow {a} {b} --image {folder}/one.png --arrows {folder}/two.png", "the same name"),

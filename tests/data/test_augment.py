@@ -7,8 +7,8 @@ import pytest
 
 from dicl_flow import warp
 from dicl_flow.config import AugmentConfig
-from dicl_flow.data import FlowSample, augment, augment_geometry
-from dicl_flow.data.augment_geometry import Placement, draw_placement, place
+from dicl_flow.data import FlowSample, augment, augmentation
+from dicl_flow.data.augmentation import Placement, draw_placement, place
 
 HEIGHT, WIDTH = 150, 190
 CROP = (96, 128)
@@ -68,7 +68,7 @@ def test_the_moved_flow_leads_from_frame_1_to_frame_2(sample, name, seed, monkey
     result = augment(sample, GEOMETRY[name], np.random.default_rng(seed), sparse=False)
     assert result.image1.shape == (*GEOMETRY[name].crop, 3)
     assert warp_error(result, result.flow) < 1.2
-    monkeypatch.setattr(augment_geometry, "move_vectors", lambda vectors, placement: vectors)
+    monkeypatch.setattr(augmentation, "move_vectors", lambda vectors, placement: vectors)
     unmoved = augment(sample, GEOMETRY[name], np.random.default_rng(seed), sparse=False)
     np.testing.assert_array_equal(unmoved.image2, result.image2)
     assert warp_error(result, unmoved.flow) > 5
@@ -186,7 +186,7 @@ def test_sparse_truth_leads_from_frame_1_to_frame_2(sample, name, monkeypatch):
     )
     result = augment(points, GEOMETRY[name], np.random.default_rng(0), sparse=True)
     assert warp_error(result, result.flow) < 1.5
-    monkeypatch.setattr(augment_geometry, "move_vectors", lambda vectors, placement: vectors)
+    monkeypatch.setattr(augmentation, "move_vectors", lambda vectors, placement: vectors)
     unmoved = augment(points, GEOMETRY[name], np.random.default_rng(0), sparse=True)
     assert warp_error(result, unmoved.flow) > 5
 

@@ -8,7 +8,7 @@ import pytest
 
 from dicl_flow.config import AugmentConfig, structure
 from dicl_flow.data import FlowSample, augment
-from dicl_flow.data.augment_color import (
+from dicl_flow.data.augmentation import (
     add_noise,
     change_brightness,
     change_contrast,

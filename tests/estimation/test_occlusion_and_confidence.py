@@ -286,7 +286,7 @@ def test_flow_writes_both_ways_and_the_occlusion(run, frames, small_weights, tmp
     assert json.loads(out)["occluded"] == pytest.approx(result.occlusion.mean())
     code, _, err = run("flow", *frames, "--backward", tmp_path / "x.jpg", "-w", small_weights)
     assert code == 2
-    assert "flow files end in" in err
+    assert "flow files must end in" in err
 
 
 @pytest.mark.parametrize("suffix", [".flo", ".png", ".pfm", ".npz", ".npy"])

@@ -420,7 +420,7 @@ def test_dis_says_what_it_cannot_do(monkeypatch):
 
 
 BAD_EVALUATIONS = {
-    "is NAME=PATH": ["-d", "kitti15", "--baseline", "dis"],
+    "must be NAME=PATH": ["-d", "kitti15", "--baseline", "dis"],
     "did you mean 'kitti15'": ["-d", "kiti15={kitti}", "--baseline", "dis"],
     "{tmp}/nowhere": ["-d", "kitti15={tmp}/nowhere", "--baseline", "dis"],
     "kitti15 twice": ["-d", "kitti15={kitti}", "-d", "kitti15={kitti}", "--baseline", "dis"],

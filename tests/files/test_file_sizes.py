@@ -25,7 +25,7 @@ from dicl_flow.files import (
     set_max_size,
     write_flow,
 )
-from dicl_flow.files.image_sizes import image_size
+from dicl_flow.files.images import image_size
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 FORMATS = (

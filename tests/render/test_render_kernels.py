@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 from dicl_flow.config import RenderConfig
 from dicl_flow.config.render import EFFECTS
 from dicl_flow.render import Renderer, camera, kernels, load_textures
-from dicl_flow.render.colors import recolor
+from dicl_flow.render.camera import recolor
 from dicl_flow.render.kernels import compose, effects
 
 pytestmark = pytest.mark.heavy

@@ -10,10 +10,8 @@ from dicl_flow.config.render import EFFECTS
 from dicl_flow.errors import InputError
 from dicl_flow.ops.warp import warp_with_mask
 from dicl_flow.render import Renderer, load_textures
-from dicl_flow.render.dice import Dice
-from dicl_flow.render.motions import draw_camera, draw_pace
-from dicl_flow.render.noise import smooth_noise
-from dicl_flow.render.space import draw_space
+from dicl_flow.render.dice import Dice, smooth_noise
+from dicl_flow.render.motions import draw_camera, draw_pace, draw_space
 from dicl_flow.render.textures import TextureAtlas
 
 pytestmark = pytest.mark.heavy

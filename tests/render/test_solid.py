@@ -18,8 +18,9 @@ from dicl_flow.ops.warp import sampling_grid
 from dicl_flow.render import Clip, Renderer, load_textures
 from dicl_flow.render.shapes import shape_bank
 from dicl_flow.render.solid import casting
+from dicl_flow.render.solid.casting import View
 from dicl_flow.render.solid.draws import Draws
-from dicl_flow.render.solid.scenes import View, draw_worlds
+from dicl_flow.render.solid.scenes import draw_worlds
 from dicl_flow.render.solid.shading import shade
 from dicl_flow.render.solid.things import BOX, CUTOUT, CYLINDER, GROUND, MAKERS, SKY, Body, Joint
 from dicl_flow.render.solid.world import Layout, Textures, World, draw_world, lay_out
@@ -173,7 +174,7 @@ def test_frame_2_warped_by_the_truth_is_frame_1(kind, textures, shapes):
     world = evenly_lit(world_of(kind, 4, config, size))
     layout = lay_out([world], (0.0, 1.0), size)
     view = View(layout, shapes, size)
-    color, _ = shade(layout, view.sight, textures.mips, shapes, NO_FOG, size)
+    color, _ = shade(view, textures.mips, NO_FOG)
     flow, occluded = view.flow(0, 1), view.occluded()
     warped = F.grid_sample(color[1:], sampling_grid(flow), align_corners=True)
     error = (warped - color[:1]).abs().amax(1)
@@ -259,7 +260,7 @@ def test_shadows_lie_away_from_the_sun(textures, shapes):
     world.light = (*sun, 0.3, 1.0, 50.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     layout = lay_out([world], (0.0,), SIZE)
     view = View(layout, shapes, SIZE)
-    color, _ = shade(layout, view.sight, textures.mips, shapes, NO_FOG, SIZE)
+    color, _ = shade(view, textures.mips, NO_FOG)
     point = view.points[0]  # of the ground: in the world
     on_ground = view.sight.body[0] == 1
     rise = (2.0 - point[1]) / -sun[1]  # up to the middle of the box
@@ -282,7 +283,7 @@ def test_an_edge_is_smooth(textures, shapes):
     world.bodies = black
     layout = lay_out([world], (0.0,), SIZE)
     view = View(layout, shapes, SIZE)
-    color = shade(layout, view.sight, textures.mips, shapes, NO_FOG, SIZE)[0][0].mean(0)
+    color = shade(view, textures.mips, NO_FOG)[0][0].mean(0)
     sky = color[0].min()
     mixed = (color > 0.1 * sky) & (color < 0.7 * sky)
     assert mixed.sum() > 20

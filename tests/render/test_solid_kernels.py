@@ -15,8 +15,8 @@ from dicl_flow.config.render import EFFECTS
 from dicl_flow.render import load_textures
 from dicl_flow.render.shapes import shape_bank
 from dicl_flow.render.solid import pairs
+from dicl_flow.render.solid.casting import View
 from dicl_flow.render.solid.draws import Draws
-from dicl_flow.render.solid.scenes import View
 from dicl_flow.render.solid.shading import shade
 from dicl_flow.render.solid.world import Textures, _Builder, lay_out
 
@@ -59,7 +59,7 @@ def test_kernels_equal_the_plain_path(name, seed):
     caster = pairs.PairCaster(layout, textures, shapes, SIZE)
     color, depth = caster.shade(fog)
     view = View(layout, shapes, SIZE)
-    plain_color, plain_depth = shade(layout, view.sight, textures, shapes, fog, SIZE)
+    plain_color, plain_depth = shade(view, textures, fog)
     flow = torch.cat([view.flow(0, 1), -view.flow(1, 0)])
     # a ray that touches an edge may be rounded to either side
     alike = caster.surface // 4 == view.sight.body

@@ -8,7 +8,7 @@ import pytest
 from clips import KnownMotion, know_motion, read_rows, write_images, write_video
 
 import dicl_flow
-from dicl_flow.data.kitti import kitti_scenes
+from dicl_flow.data.datasets import kitti_scenes
 from dicl_flow.errors import InputError
 from dicl_flow.video import (
     Checkpoint,

@@ -11,9 +11,9 @@ import pytest
 from clips import read_video
 
 from dicl_flow.errors import InputError
-from dicl_flow.video import Movie, encoders, find_coding, side_by_side
+from dicl_flow.video import Movie, encoding, find_coding, movies
 from dicl_flow.video.encoding import CODINGS, Segment
-from dicl_flow.video.side_by_side import SideBySide
+from dicl_flow.video.movies import SideBySide
 
 PICTURE = np.zeros((4, 6, 3), np.uint8)
 
@@ -70,7 +70,7 @@ def test_segments_are_encoded_at_once_and_named_when_complete(tmp_path, permissi
 @pytest.mark.parametrize("limit", ["segments", "bytes"])
 def test_no_more_than_the_limit_waits(tmp_path, permission, monkeypatch, limit):
     if limit == "bytes":
-        monkeypatch.setattr(side_by_side, "_WAITING", 3 * PICTURE.nbytes)
+        monkeypatch.setattr(movies, "_WAITING", 3 * PICTURE.nbytes)
     at_once = 2 if limit == "segments" else 99
     segments = SideBySide(tmp_path / "x", lambda path: Recorder(path, permission), at_once)
     filling = Thread(target=fill, args=(segments, tmp_path, 5), daemon=True)
@@ -151,7 +151,7 @@ def test_encoders_that_cannot_be_used(tmp_path, name, encoder, message):
 def test_an_encoder_by_name_and_few_at_once_on_a_card(tmp_path, monkeypatch):
     coding = find_coding(tmp_path / "a.mp4", "libx264:crf=40:preset=ultrafast")
     assert coding == ("libx264", "yuv420p", {"crf": "40", "preset": "ultrafast"}, None)
-    monkeypatch.setattr(encoders, "_is_hardware", lambda codec: True)
+    monkeypatch.setattr(encoding, "_is_hardware", lambda codec: True)
     assert find_coding(tmp_path / "a.mp4", "libx264").at_once == 2
 
 

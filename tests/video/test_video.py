@@ -28,6 +28,7 @@ from video_child import PIECE
 import dicl_flow
 from dicl_flow.cli.video import Video, VideoProgress
 from dicl_flow.errors import InputError
+from dicl_flow.files import FolderLock, locking
 from dicl_flow.models import build
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video import (
@@ -40,11 +41,9 @@ from dicl_flow.video import (
     State,
     ahead,
     flow_colors,
-    lock,
     open_source,
 )
 from dicl_flow.video import run as run_video
-from dicl_flow.video.lock import FolderLock
 from dicl_flow.video.sources import Shot
 from dicl_flow.video.threads import begun_early
 from dicl_flow.weights import Weights, encode_weights
@@ -464,11 +463,11 @@ def empty(path):
         (lambda p: empty(p / "empty"), [], "no images in"),
         (lambda p: Path(__file__), [], "cannot be decoded as a video"),
         (lambda p: "camera:99", [], "cannot open camera 99"),
-        (lambda p: "camera:front", [], "a camera is camera:0"),
+        (lambda p: "camera:front", [], "a camera must be camera:0"),
         (lambda p: write_video(p / "one.mkv", FRAMES[:1]), [], "at least two frames"),
         (lambda p: write_images(p / "f", FRAMES), ["--start", "1s"], "images have no time"),
-        (None, ["--start", "soon"], "--start is a frame number"),
-        (None, ["--end", "-3"], "--end is a frame number"),
+        (None, ["--start", "soon"], "--start must be a frame number"),
+        (None, ["--end", "-3"], "--end must be a frame number"),
         (
             None,
             ["--start", "100"],
@@ -480,17 +479,17 @@ def empty(path):
         (None, ["--cuts", "blnk"], "did you mean 'blank'"),
         (None, ["-o", "x.gif", "--fps", "60"], "a GIF shows at most 50 frames per second"),
         (None, ["b.png", "c.png"], "got 3 inputs, one is taken; quote the pattern: '"),
-        (None, ["--stride", "0"], "--stride is 1 or more"),
-        (None, ["--scale", "0"], "--scale is above 0"),
+        (None, ["--stride", "0"], "--stride must be at least 1"),
+        (None, ["--scale", "0"], "--scale must be above 0"),
         (None, ["--max", "0"], "--max must be positive"),
         (None, ["--on-error", "shout"], "unknown --on-error 'shout'"),
         (None, ["--show", "wheel"], "--show is for a video"),
         (None, ["--format", "avi"], "unknown --format 'avi'"),
-        (None, ["--stats", "s.txt"], "written as .csv"),
+        (None, ["--stats", "s.txt"], "must be a .csv file"),
         (None, ["-o", "more"], "one output of a kind"),
         (lambda p: write_images(p / "flows", FRAMES), [], "flows is the input as well"),
         (lambda p: write_images(p / "flows", FRAMES) / "*.png", [], "flows is the input as well"),
-        (None, ["-o", "x.avi"], "a video ends in .mp4, .mov, .mkv, .webm, .gif"),
+        (None, ["-o", "x.avi"], "a video must end in .mp4, .mov, .mkv, .webm, .gif"),
         (None, ["-o", "x.mp4", "--show", "whel"], "did you mean 'wheel'"),
         (None, ["-o", "x.mp4", "--show", "wheel,wheel"], "twice"),
         (None, ["-o", "x.mp4", "--format", "flo", "-o", "no/x.npy"], "there is no folder"),
@@ -719,13 +718,13 @@ def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):
     """Between opening and locking, the run before may end and remove its folder."""
     first, second, third = (FolderLock(tmp_path / "parts") for _ in range(3))
     assert first.acquire()
-    real = lock.lock
+    real = locking.lock
 
     def late(file):
         first.remove()
         return real(file)
 
-    monkeypatch.setattr(lock, "lock", late)
+    monkeypatch.setattr(locking, "lock", late)
     assert second.acquire()
     assert not third.acquire()
     second.release()

@@ -284,7 +284,7 @@ def test_slow_senders_are_cut_off(estimator):
 @pytest.mark.heavy
 def test_slow_readers_are_cut_off(monkeypatch):
     """Their answers take no more memory than is allowed."""
-    monkeypatch.setattr("dicl_flow.web.pacing.SLOWEST", 2**40)
+    monkeypatch.setattr("dicl_flow.web.limits.SLOWEST", 2**40)
     images = {name: cv2.imencode(".png", np.zeros((999, 999, 3), np.uint8))[1] for name in FRAMES}
     with serving(StandIn(), Limits(timeout=3.0, queue=1)) as server:
         with socket.create_connection((server.host, server.port)) as line:
