@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from dicl_flow.accelerated.training.matching import accelerate
+from dicl_flow.accelerated.training import accelerate
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig, OptimizerConfig
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.training import pyramid_loss

@@ -10,8 +10,8 @@ from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
-from dicl_flow.accelerated.inference import processor
-from dicl_flow.accelerated.inference.processor import Processor
+from dicl_flow.accelerated import processor
+from dicl_flow.accelerated.processor import Processor
 from dicl_flow.config import CUES, Calibration, ModelConfig, Quality
 from dicl_flow.errors import InputError, SlowWarning
 from dicl_flow.estimation.choices import explain_frame

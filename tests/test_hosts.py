@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from conftest import HAS_BF16, SMALL
 
-from dicl_flow.accelerated.inference import AcceleratedDiclFlow
-from dicl_flow.accelerated.training.matching import accelerate
+from dicl_flow.accelerated import AcceleratedDiclFlow
 from dicl_flow.config import (
     HOST_RECORDS,
     HOSTS,
@@ -512,6 +511,8 @@ def test_fused_filters_keep_volumes_channels_last(channels, space):
     plain = torch.nn.Sequential(
         VolumeFilter(channels, 4, space=space), SeparableConv(4, norm=False)
     )
+    from dicl_flow.accelerated.training import accelerate
+
     fused = accelerate(copy.deepcopy(plain))
     orders = []
     for module in fused.modules():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_training import CPU, QUICK, RandomSource
 
-from dicl_flow.accelerated.inference import settings
+from dicl_flow.accelerated import settings
 from dicl_flow.config import OptimizerConfig
 from dicl_flow.errors import InputError
 from dicl_flow.training import Processes, RunFolder, Trainer, read_recipe, recipe_names, train

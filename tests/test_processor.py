@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from dicl_flow.accelerated.inference import processor
-from dicl_flow.accelerated.inference.processor import Processor
+from dicl_flow.accelerated import processor
+from dicl_flow.accelerated.processor import Processor
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.engines import choose_compute
 from dicl_flow.lab.speed_setup import describe_machine

@@ -17,7 +17,7 @@ from fake_trees import make_chairs, make_own_pairs
 from small_training import CONFIG, CPU, KILLED, RandomSource, small_changes
 from torch.utils.data import DataLoader
 
-from dicl_flow.accelerated.inference import settings
+from dicl_flow.accelerated import settings
 from dicl_flow.data import loader
 from dicl_flow.errors import SlowWarning, hide_library_warnings
 from dicl_flow.models import build

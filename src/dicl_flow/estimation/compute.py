@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..accelerated.inference import available_bytes
-from ..accelerated.inference import usable_cores as usable_cores
-from ..accelerated.inference.processor import instructions as instructions
+from ..accelerated import available_bytes
+from ..accelerated import usable_cores as usable_cores
+from ..accelerated.processor import instructions as instructions
 from ..errors import InputError, unknown_name
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -9,10 +9,9 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor
 
-from ..accelerated.inference import (
+from ..accelerated import (
     AcceleratedDiclFlow,
     Graphs,
-    KernelDiclFlow,
     exact_float32,
     in_callers_thread,
     limit_threads,
@@ -161,6 +160,8 @@ class CudaEngine(Engine):
     """The accelerated network made of Triton kernels; computations are recorded as CUDA graphs."""
 
     def __init__(self, model: FlowNetwork, compute: Compute) -> None:
+        from ..accelerated.cuda import KernelDiclFlow  # imports Triton
+
         how = (compute.dtype, compute.memory_limit, compute.device)
         # refuses other hosts
         super().__init__(KernelDiclFlow(cast(DiclFlow, model).eval(), *how), compute)
@@ -172,7 +173,7 @@ class CudaEngine(Engine):
 
     def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
         """See `Engine`."""
-        from ..accelerated.kernels.network_input import normalized
+        from ..accelerated.stem.cuda import normalized
 
         size = size_of(images[0])
         if feeding.keeps_pixels:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..accelerated.inference import SideStream
+from ..accelerated import SideStream
 from ..config import Calibration
 from ..ops.warp import INSIDE
 from .confidence import NOISE, find_confidence, finest_stride
@@ -44,8 +44,7 @@ class KernelFinish(Finish):
 
     def __call__(self, found: Found) -> Tensor:
         """See `Finish`."""
-        from ..accelerated.kernels.answer import answer
-        from ..accelerated.kernels.extremes import extremes
+        from ..accelerated.estimate import answer, extremes
 
         levels, image1, image2 = found.view
         finest, size = levels[-1], size_of(found.images()[0])
@@ -70,7 +69,7 @@ class KernelFinish(Finish):
         return pack(found.feeding.unfit_flow(flow, found.size), *fitted)
 
     def _evidence(self, found: Found) -> Tensor | None:
-        from ..accelerated.kernels.evidence import evidence
+        from ..accelerated.estimate import evidence
 
         if self._weights is None:
             return None

@@ -6,7 +6,7 @@ from math import isqrt, prod
 import torch
 from torch import Tensor
 
-from ..accelerated.inference import check_limit, fixed_bytes
+from ..accelerated import check_limit, fixed_bytes
 from .engines import Engine
 from .feeding import Size, size_of
 from .plan import Plan

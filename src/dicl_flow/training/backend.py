@@ -31,6 +31,6 @@ def _obstacle(processes: Processes) -> str:
 
 def accelerated(model: FlowNetwork) -> FlowNetwork:
     """Return the same network with accelerated parts."""
-    from ..accelerated.training.matching import accelerate
+    from ..accelerated.training import accelerate
 
     return accelerate(model)

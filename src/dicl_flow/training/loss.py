@@ -73,7 +73,7 @@ def pyramid_loss(
     started from a flow, `start`, the reach is relative to that flow. `accelerated` uses a kernel.
     """
     if accelerated:
-        from ..accelerated.kernels.flow_errors import error_sum as add_errors
+        from ..accelerated.losses import error_sum as add_errors
     else:
         add_errors = _error_sum
     count = (valid.sum() if num_valid is None else num_valid).clamp(min=1)

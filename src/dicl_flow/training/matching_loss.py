@@ -54,7 +54,7 @@ def _plain_sum(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, 
 
 
 def _accelerated_sum(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    from ..accelerated.kernels.score_entropy import entropy_sum
+    from ..accelerated.losses import entropy_sum
 
     assert level.scores is not None
     rest, count = _targets(level, truth, valid)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..accelerated.inference import has_tf32, training_arithmetic, warn_if_emulated
+from ..accelerated import has_tf32, training_arithmetic, warn_if_emulated
 from ..config import TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
