@@ -90,8 +90,8 @@ def test_both_ways_in_tiles(small_weights, monkeypatch):
     pixel = network_bytes(torch.float32, torch.device("cpu"), fast=True)
     tiled = dicl_flow.load(small_weights, "cpu", "fp32", memory_limit=64 * 256 * pixel)
     calls = []
-    compute = tiled.answers._both_ways
-    monkeypatch.setattr(tiled.answers, "_both_ways", lambda *x: calls.append(1) or compute(*x))
+    compute = tiled.pipeline._both_ways
+    monkeypatch.setattr(tiled.pipeline, "_both_ways", lambda *x: calls.append(1) or compute(*x))
     result = tiled(*formula.pair(64, 400), backward=True)
     assert result.backward.flow.shape == (64, 400, 2)
     assert len(calls) == 3

@@ -14,8 +14,7 @@ from dicl_flow.accelerated import processor
 from dicl_flow.accelerated.processor import Processor
 from dicl_flow.config import CUES, Calibration, ModelConfig, Quality
 from dicl_flow.errors import InputError, SlowWarning
-from dicl_flow.estimation.choices import explain_frame
-from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.ops import size_in_multiples
 

@@ -21,7 +21,7 @@ from dicl_flow.accelerated.recording import BYTES_KEPT, MOST_KEPT, surplus
 from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.estimation.tiling import in_tiles, smallest_tile, tile_size
+from dicl_flow.estimation.pipeline import in_tiles, smallest_tile, tile_size
 from dicl_flow.files import read_image
 from dicl_flow.matching import build_matcher
 from dicl_flow.models import build
@@ -254,13 +254,13 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
     limit = 64 * 256 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
     sizes = []
-    whole = estimator.answers._one_way
+    whole = estimator.pipeline._one_way
 
     def spy(image1, image2):
         sizes.append(tuple(image1.shape[-2:]))
         return whole(image1, image2)
 
-    monkeypatch.setattr(estimator.answers, "_one_way", spy)
+    monkeypatch.setattr(estimator.pipeline, "_one_way", spy)
     flow, confidence = estimator.estimate(*torch.rand(2, 1, 3, 64, 400))
     assert flow.shape == (1, 2, 64, 400)
     assert confidence.shape == (1, 1, 64, 400)

@@ -27,15 +27,14 @@ from dicl_flow.accelerated.score_layers.cuda import Tail  # noqa: E402
 from dicl_flow.accelerated.stem.cuda import image_layer, normalized  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402
 from dicl_flow.estimation.feeding import Feeding  # noqa: E402
-from dicl_flow.estimation.finishing import Finish, KernelFinish  # noqa: E402
-from dicl_flow.estimation.found import Found, View  # noqa: E402
-from dicl_flow.estimation.inputs import normalize  # noqa: E402
+from dicl_flow.estimation.pipeline import Finish, KernelFinish, PassResult, View  # noqa: E402
 from dicl_flow.matching import MatchingNet  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.nn import ConvBlock  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     displacement_probability,
     expected_displacement,
+    normalize,
     normalized_entropy,
     resize,
     upsample_flow,
@@ -206,7 +205,7 @@ def test_kernel_finish_equals_the_plain_one(feeding, calibrated, sharpness, monk
     images[1, 1] = images[0, 1]  # still
     images[0, 2] = 0.3  # blank
     view = View(levels, *(feeding.fit(normalize(image)) for image in images))
-    found = Found(view, feeding, size, upsample_flow)
+    found = PassResult(view, feeding, size, upsample_flow)
     calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9) if calibrated else None
     expected = Finish(calibration, sharpness=sharpness)(found)
     result = KernelFinish(calibration, torch.device(DEVICE), sharpness=sharpness)(found)

@@ -8,7 +8,7 @@ import torch
 
 from dicl_flow.accelerated import Graphs, exact_float32, recording
 from dicl_flow.config import ModelConfig
-from dicl_flow.estimation.engines import CudaEngine, Engine, PlainEngine, choose_compute
+from dicl_flow.estimation.compute import CudaEngine, Engine, PlainEngine, choose_compute
 
 
 def test_float32_is_exact_at_the_first_call():

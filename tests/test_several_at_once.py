@@ -15,7 +15,7 @@ from dicl_flow.accelerated import processor, winograd
 from dicl_flow.accelerated.processor import Processor
 from dicl_flow.bulk.job import Job
 from dicl_flow.errors import InputError
-from dicl_flow.estimation.engines import CpuEngine
+from dicl_flow.estimation.compute import CpuEngine
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 from dicl_flow.video import estimate_flows

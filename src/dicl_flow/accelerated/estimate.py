@@ -219,7 +219,7 @@ def evidence(
 
 @triton.jit
 def _information(extremes, number, blank_below, parts: tl.constexpr):
-    """Whether a pair is blank, and whether it is blank or still; see `estimation.gate`."""
+    """Whether a pair is blank, and whether it is blank or still; see `estimation.pipeline`."""
     contrast1, contrast2, apart = 0.0, 0.0, 0.0
     for channel in tl.static_range(3):
         source = extremes + (number * 3 + channel) * 5 * parts + tl.arange(0, parts)

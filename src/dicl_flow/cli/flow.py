@@ -99,8 +99,7 @@ def flow(
         import torch  # noqa: F401 - apart from what imports it: most of the time is spent here
 
         parts.end("torch")
-        from ..estimation.choices import computed
-        from ..estimation.estimator import load
+        from ..estimation.estimator import computed, load
 
         parts.end("import")
         estimator = load(weights, quality=quality, full_size=full_size, **how)
@@ -154,7 +153,7 @@ def _stream_ending(output: Path | None, file_format: str | None, *, as_json: boo
 
 def _explain(estimator: "FlowEstimator", image1: "Array") -> None:
     """Print to stderr, so that --json stays one object."""
-    from ..estimation.choices import explain_frame
+    from ..estimation.estimator import explain_frame
 
     height, width = image1.shape[:2]
     frame = explain_frame(estimator, (height, width))

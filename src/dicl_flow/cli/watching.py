@@ -138,7 +138,7 @@ def run_watched(
 
     `writers` makes the writers, given a folder for unfinished parts.
     """
-    from ..estimation.choices import computed
+    from ..estimation.estimator import computed
     from ..training.stopping import StopSignal
     from ..video import run
 

@@ -46,11 +46,6 @@ class Quality:
                 f"level has stride {config.strides[-1]}; use quality {NORMAL!r}"
             )
 
-    @property
-    def largest_scale(self) -> float:
-        """The scale of the pass that needs the most memory."""
-        return max(self.scales)
-
 
 BEST = Quality("best", (1.0, 2.0), start=16)
 QUALITIES = {quality.name: quality for quality in (Quality("fast", (0.7,)), Quality(NORMAL), BEST)}

@@ -143,6 +143,6 @@ class FlowTensors:
         )
 
 
-def from_answer(answer: Tensor) -> FlowResult:
+def unpack_result(packed: Tensor) -> FlowResult:
     """Packed estimates of one direction or both -> the result of a batch."""
-    return FlowTensors.of(*unpack(answer)).to_result()
+    return FlowTensors.of(*unpack(packed)).to_result()

@@ -10,8 +10,7 @@ import torch
 
 from ..config import Calibration, ModelConfig, Quality
 from ..errors import InputError
-from ..estimation.compute import gpu_name, instructions
-from ..estimation.engines import choose_compute
+from ..estimation.compute import choose_compute, gpu_name, instructions
 from ..models import FlowNetwork, build
 from ..weights import load_model, read_weights, resolve
 from . import speed_compiled

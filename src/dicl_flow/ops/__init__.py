@@ -1,11 +1,14 @@
 """Pure tensor functions, without parameters."""
 
 from .pad import (
+    Size,
     crop,
+    normalize,
     pad_to_multiple,
     resize_flow_pixels,
     resize_pixels,
     size_in_multiples,
+    size_of,
     upsample_pixels,
 )
 from .readout import (
@@ -20,17 +23,20 @@ from .warp import sample_clamped, warp, warp_strictly_inside, warp_with_mask
 from .windows import displacement_windows
 
 __all__ = [
+    "Size",
     "at_least_float32",
     "crop",
     "displacement_probability",
     "displacement_windows",
     "expected_displacement",
+    "normalize",
     "normalized_entropy",
     "pad_to_multiple",
     "resize",
     "resize_flow_pixels",
     "resize_pixels",
     "size_in_multiples",
+    "size_of",
     "resize_by_matrices",
     "sample_clamped",
     "truncate_scores",

@@ -6,8 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Size = tuple[int, int]  # (height, width)
 WHITE = 1.0  # in normalised units, see docs/conventions.md
 _TOLERANCE = 1.25  # times `max_pixels` that a frame may have after rounding
+
+
+def size_of(tensor: Tensor) -> Size:
+    """(height, width) of (B, C, H, W)."""
+    return tensor.shape[-2], tensor.shape[-1]
+
+
+def normalize(images: Tensor) -> Tensor:
+    """[0, 1] -> [-1, 1], what networks are trained on."""
+    return ((images - 0.5) / 0.5).clamp(-1, 1)
 
 
 def pad_to_multiple(images: Tensor, multiple: int, padding: str = "replicate") -> Tensor:
@@ -16,7 +27,7 @@ def pad_to_multiple(images: Tensor, multiple: int, padding: str = "replicate") -
     `padding` is "replicate" (repeat the border) or "white" (as the authors' KITTI weights
     expect).
     """
-    size = (images.shape[-2], images.shape[-1])
+    size = size_of(images)
     height, width = size_in_multiples(size, multiple)
     right, bottom = width - size[1], height - size[0]
     if padding == "white":
@@ -24,12 +35,12 @@ def pad_to_multiple(images: Tensor, multiple: int, padding: str = "replicate") -
     return F.pad(images, (0, right, 0, bottom), mode="replicate")
 
 
-def crop(images: Tensor, size: tuple[int, int]) -> Tensor:
+def crop(images: Tensor, size: Size) -> Tensor:
     """Undo `pad_to_multiple`: keep the top left (height, width)."""
     return images[..., : size[0], : size[1]]
 
 
-def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0) -> tuple[int, int]:
+def size_in_multiples(size: Size, multiple: int, max_pixels: int = 0) -> Size:
     """The next larger multiples of (height, width), or near ones with about `max_pixels`.
 
     At most a quarter more than `max_pixels`, unless both sides are a single multiple.
@@ -47,7 +58,7 @@ def size_in_multiples(size: tuple[int, int], multiple: int, max_pixels: int = 0)
     return counts[0] * multiple, counts[1] * multiple
 
 
-def resize_pixels(images: Tensor, size: tuple[int, int], mode: str = "bilinear") -> Tensor:
+def resize_pixels(images: Tensor, size: Size, mode: str = "bilinear") -> Tensor:
     """Resize images: pixels are areas, and reducing averages.
 
     `mode` is "bilinear" or "bicubic", which is sharper and can exceed the range of values.
@@ -55,12 +66,12 @@ def resize_pixels(images: Tensor, size: tuple[int, int], mode: str = "bilinear")
     return F.interpolate(images, size=size, mode=mode, align_corners=False, antialias=True)
 
 
-def upsample_pixels(tensor: Tensor, size: tuple[int, int]) -> Tensor:
+def upsample_pixels(tensor: Tensor, size: Size) -> Tensor:
     """Enlarge (B, C, H, W) where pixels are areas: corners are not aligned."""
     return F.interpolate(tensor, size=size, mode="bilinear", align_corners=False)
 
 
-def resize_flow_pixels(flow: Tensor, size: tuple[int, int]) -> Tensor:
+def resize_flow_pixels(flow: Tensor, size: Size) -> Tensor:
     """Resize a flow where pixels are areas, and scale its vectors."""
     x, y = upsample_pixels(flow, size).unbind(1)
     return torch.stack([x * (size[1] / flow.shape[-1]), y * (size[0] / flow.shape[-2])], 1)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..accelerated import cudnn_flags
+from ..accelerated.settings import cudnn_flags
 from ..data import FlowBatch
 from .averaging import WeightAverage
 

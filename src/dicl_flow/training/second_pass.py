@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ..config import BEST, TrainConfig
-from ..estimation.feeding import Size, size_of
 from ..models import FlowNetwork, InitialFlow
-from ..ops import resize_flow_pixels, resize_pixels, size_in_multiples
+from ..ops import Size, resize_flow_pixels, resize_pixels, size_in_multiples, size_of
 
 _SCALE = BEST.scales[1] / BEST.scales[0]  # frames of the second pass relative to those of the first
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..accelerated import has_tf32, training_arithmetic, warn_if_emulated
+from ..accelerated.settings import has_tf32, training_arithmetic, warn_if_emulated
 from ..config import TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
-from ..estimation.inputs import normalize
 from ..models import LevelFlow, build
+from ..ops import normalize
 from ..weights import Weights
 from .averaging import WeightAverage
 from .backend import accelerated, choose_backend
