@@ -39,7 +39,7 @@ from dicl_flow.models import LevelFlow, build
 from dicl_flow.nn import ConvBlock
 from dicl_flow.ops import displacement_probability, expected_displacement, normalized_entropy
 from dicl_flow.training import pyramid_loss
-from dicl_flow.training.matching_loss import matching_loss
+from dicl_flow.training.loss import matching_loss
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("exact_convolutions")]
 

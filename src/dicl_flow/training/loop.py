@@ -4,18 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
-from time import perf_counter
+from time import monotonic, perf_counter
 
 from ..config import TrainConfig
 from ..errors import InputError
 from ..weights import encode_weights
 from .batch_sources import BatchSource
 from .distributed import Processes
-from .gauges import LevelWatch
+from .gauges import LevelWatch, training_sheet
 from .journal import Journal
 from .run_folder import RunFolder
-from .sheet import training_sheet
-from .stopping import Clock, StopSignal
+from .stopping import StopSignal
 from .trainer import Trainer
 from .validation import NOT_VALIDATED, Validated, Validation, mean_error
 
@@ -40,6 +39,26 @@ class Limits:
     minutes: float | None = None
     epe: float | None = None
     """Stop when the training EPE of a step falls below this."""
+
+
+class Clock:
+    """The progress of a run: by steps, or by time if there is a time limit.
+
+    With a time limit the schedule is scaled to fit: progress goes from its value at the start to 1
+    in that time.
+    """
+
+    def __init__(self, steps: int, minutes: float | None, progress: float) -> None:
+        self.steps, self.minutes = steps, minutes
+        self.start, self.first = monotonic(), progress
+
+    def progress(self, step: int) -> float:
+        """From 0 to 1; 1 is the end."""
+        by_steps = step / self.steps
+        if self.minutes is None:
+            return by_steps
+        elapsed = (monotonic() - self.start) / (60 * self.minutes)
+        return max(by_steps, min(1.0, self.first + (1 - self.first) * elapsed))
 
 
 def train(
