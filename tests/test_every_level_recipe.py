@@ -70,7 +70,9 @@ def test_sizes_of_about_one_number_of_pixels_and_every_one_in_the_log():
 
 
 def test_pairs_are_counted_over_all_runs(tmp_path):
-    first = Trainer(CONFIG, CPU, weights_at(tmp_path / "start.safetensors", {"pairs_total": "1000"}))
+    first = Trainer(
+        CONFIG, CPU, weights_at(tmp_path / "start.safetensors", {"pairs_total": "1000"})
+    )
     first.train_step(batches(), 0.0)
     assert (first.pairs, first.pairs_total) == (2, 1002)
     path = weights_at(tmp_path / "first.safetensors", first.weights().about)

@@ -32,7 +32,7 @@ from dicl_flow.models import LevelFlow, build, count_parameters, has_matching_ne
 from dicl_flow.models.pwcnet import Carried, DenseDecoder
 from dicl_flow.models.vcn import Hypotheses, read_hypotheses, weigh
 from dicl_flow.nn import SeparableConv
-from dicl_flow.nn.psp import PyramidPooling
+from dicl_flow.nn.pyramid import PyramidPooling
 from dicl_flow.nn.volume import VolumeBlock, VolumeFilter, resize_volume
 from dicl_flow.ops import warp_strictly_inside
 from dicl_flow.training import Processes, Trainer, read_recipe, recipe_names

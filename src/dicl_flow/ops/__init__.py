@@ -1,16 +1,5 @@
 """Pure tensor functions, without parameters."""
 
-from .pad import (
-    Size,
-    crop,
-    normalize,
-    pad_to_multiple,
-    resize_flow_pixels,
-    resize_pixels,
-    size_in_multiples,
-    size_of,
-    upsample_pixels,
-)
 from .readout import (
     at_least_float32,
     displacement_probability,
@@ -18,9 +7,27 @@ from .readout import (
     normalized_entropy,
     truncate_scores,
 )
-from .resize import resize, resize_by_matrices, upsample_flow
-from .warp import sample_clamped, warp, warp_strictly_inside, warp_with_mask
-from .windows import displacement_windows
+from .resize import (
+    Size,
+    crop,
+    normalize,
+    pad_to_multiple,
+    resize,
+    resize_by_matrices,
+    resize_flow_pixels,
+    resize_pixels,
+    size_in_multiples,
+    size_of,
+    upsample_flow,
+    upsample_pixels,
+)
+from .warp import (
+    displacement_windows,
+    sample_clamped,
+    warp,
+    warp_strictly_inside,
+    warp_with_mask,
+)
 
 __all__ = [
     "Size",
