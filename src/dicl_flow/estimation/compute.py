@@ -1,11 +1,11 @@
 """Where and how to compute: device, backend, precision, memory, and the engine that follows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from ..accelerated import usable_cores as usable_cores
 from ..accelerated.processor import instructions as instructions
 from ..config import PAPER_LEVELS, ModelConfig
 from ..errors import InputError, unknown_name
-from ..models import DiclFlow, FlowNetwork, InitialFlow, LevelFlow, has_matching_net
+from ..models import DiclFlow, FlowNetwork, has_matching_net
 from ..ops import normalize, size_of
 from .feeding import Feeding
 
@@ -35,6 +35,7 @@ AS_ASKED = "as asked"
 _MOST_PAIRS = 8  # on 16 cores, 16 pairs at a time were 6 % faster than four
 
 Computation: TypeAlias = Callable[..., Tensor]
+Result = TypeVar("Result")
 
 
 class Choice(NamedTuple):
@@ -93,35 +94,10 @@ class Engine(ABC):
         """Frames (B, 3, H, W) in [0, 1] as the network takes them."""
         return [feeding.fit(normalize(image)) for image in images]
 
-    def features(self, image: Tensor) -> list[Tensor]:
-        """The feature pyramid of an image, coarsest first."""
+    def run(self, computation: Callable[..., Result], *inputs: Any) -> Result:
+        """Run a computation of the network, in the arithmetic of this engine."""
         with self._arithmetic():
-            return list(self.network.features(image))
-
-    def match(
-        self,
-        pyramid1: Sequence[Tensor],
-        pyramid2: Sequence[Tensor],
-        image1: Tensor,
-        *initial: InitialFlow,
-    ) -> list[LevelFlow]:
-        """The flow of each level from two feature pyramids."""
-        with self._arithmetic():
-            return self.network.flow_from_features(pyramid1, pyramid2, image1, *initial)
-
-    def match_images(
-        self, image1: Tensor, image2: Tensor, *initial: InitialFlow
-    ) -> list[LevelFlow]:
-        """The flow of each level from two images."""
-        with self._arithmetic():
-            return self.network(image1, image2, *initial)
-
-    def match_both_ways(
-        self, image1: Tensor, image2: Tensor, *initial: InitialFlow
-    ) -> tuple[list[LevelFlow], list[LevelFlow]]:
-        """The same from image 1 to image 2, and from image 2 to image 1."""
-        with self._arithmetic():
-            return self.network.both_ways(image1, image2, *initial)
+            return computation(*inputs)
 
     def record(self, computation: Computation) -> Computation:
         """The same computation, prepared for each shape that repeats where that is faster."""
@@ -275,11 +251,7 @@ def choose_compute(
 
 
 def _find_engine(backend: str, device: torch.device) -> type[Engine]:
-    engines: dict[str, type[Engine]] = {
-        "plain": PlainEngine,
-        "fast": _ACCELERATED.get(device.type, CpuEngine),
-    }
-    return engines[backend]
+    return PlainEngine if backend == "plain" else _ACCELERATED.get(device.type, CpuEngine)
 
 
 def _best_backend(config: ModelConfig, device: torch.device) -> Choice:

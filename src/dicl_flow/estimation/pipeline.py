@@ -1,10 +1,10 @@
 """The way of a pair: from two batches of tensors to the packed estimate, stage by stage.
 
+- `Passes`: in each pass the frames are resized and matched, and the flow is resized back
 - `Plan`: which passes frames of a size get
-- `Passes`: in each pass the frames are resized, matched, and the flow is resized back
-- `Finish`: flow, confidence and sharpness of the last pass are packed at the size of the frames
-- `clear_uninformative`: pairs in which nothing moves, or nothing can be matched
-- `Tiles`: frames that are too large for the memory are cut, and the estimates are blended
+- `Finish`: flow, confidence and sharpness of the last pass, packed at the size of the frames
+- `clear_uninformative`: pairs in which nothing can be matched, or nothing moves
+- `Tiles`: frames that are too large for the memory are cut, and their estimates are blended
 - `Pipeline`: all of this, recorded where that is faster
 """
 
@@ -75,14 +75,16 @@ class Passes:
     """
 
     def __init__(self, engine: Engine, feedings: Sequence[Feeding], start: int) -> None:
-        self.engine, self.feedings, self.start = engine, feedings, start
+        self.engine, self.network = engine, engine.network
+        self.feedings, self.start = feedings, start
 
     def one_way(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> PassResult:
         """From frame 1 to frame 2; `initial` is a flow (B, 2, H, W) to start from."""
 
         def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
             fitted1, fitted2 = self._fit(number, image1, image2)
-            return [View(self.engine.match_images(fitted1, fitted2, *begin), fitted1, fitted2)]
+            levels = self.engine.run(self.network, fitted1, fitted2, *begin)
+            return [View(levels, fitted1, fitted2)]
 
         (result,) = self._run(run_pass, size_of(image1), initial)
         return result
@@ -92,7 +94,8 @@ class Passes:
 
         def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
             fitted1, fitted2 = self._fit(number, image1, image2)
-            forward, backward = self.engine.match_both_ways(fitted1, fitted2, *begin)
+            both_ways = self.network.both_ways
+            forward, backward = self.engine.run(both_ways, fitted1, fitted2, *begin)
             return [View(forward, fitted1, fitted2), View(backward, fitted2, fitted1)]
 
         return self._run(run_pass, size_of(image1))
@@ -102,7 +105,7 @@ class Passes:
         parts: list[Tensor] = []
         for number in range(len(self.feedings)):
             fitted = self._fit(number, image)[0].contiguous()
-            parts += [fitted, *self.engine.features(fitted)]
+            parts += [fitted, *self.engine.run(self._features, fitted)]
         return parts
 
     def match(self, first: list[Tensor], second: list[Tensor], size: Size) -> PassResult:
@@ -112,11 +115,15 @@ class Passes:
         def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
             mine = slice(number * count, (number + 1) * count)
             (fitted1, *pyramid1), (fitted2, *pyramid2) = first[mine], second[mine]
-            levels = self.engine.match(pyramid1, pyramid2, fitted1, *begin)
+            match = self.network.flow_from_features
+            levels = self.engine.run(match, pyramid1, pyramid2, fitted1, *begin)
             return [View(levels, fitted1, fitted2)]
 
         (result,) = self._run(run_pass, size)
         return result
+
+    def _features(self, fitted: Tensor) -> list[Tensor]:
+        return list(self.network.features(fitted))
 
     def _fit(self, number: int, *images: Tensor) -> list[Tensor]:
         return self.engine.fit(self.feedings[number], *images)
@@ -125,7 +132,7 @@ class Passes:
         self, run_pass: RunPass, size: Size, initial: Sequence[Tensor] = ()
     ) -> list[PassResult]:
         """Run each pass; with an initial flow, only the last one is left to do."""
-        results, upsample = list[PassResult](), self.engine.network.upsample
+        results, upsample = list[PassResult](), self.network.upsample
         for number in range(len(self.feedings) - 1 if initial else 0, len(self.feedings)):
             feeding = self.feedings[number]
             fitted = (feeding.fit_flow(flow) for flow in initial)

@@ -50,6 +50,11 @@ from .validation import NOT_VALIDATED, Validated
 
 # settings of a model that say how images are fed to it
 _FEEDING = ("padding", "max_pixels", "multiple")
+# what a checkpoint keeps as it is
+_KEPT = (
+    *("feeding", "step", "pairs", "pairs_before", "started_from"),
+    *("progress", "skipped", "skipped_in_a_row"),
+)
 _SCALE = BEST.scales[1] / BEST.scales[0]  # frames of the second pass relative to those of the first
 
 
@@ -215,14 +220,7 @@ class Trainer:
         """Return all that is needed to resume the run."""
         return {
             "config": to_toml(self.config),
-            "feeding": self.feeding,
-            "step": self.step,
-            "pairs": self.pairs,
-            "pairs_before": self.pairs_before,
-            "started_from": self.started_from,
-            "progress": self.progress,
-            "skipped": self.skipped,
-            "skipped_in_a_row": self.skipped_in_a_row,
+            **{name: getattr(self, name) for name in _KEPT},
             "validated": asdict(self.validated),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -232,13 +230,8 @@ class Trainer:
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Restore the state of `checkpoint`."""
-        self.step, self.pairs = checkpoint["step"], checkpoint["pairs"]
-        self.pairs_before = checkpoint["pairs_before"]
-        self.started_from = checkpoint["started_from"]
-        self.progress = checkpoint["progress"]
-        self.feeding = checkpoint["feeding"]
-        self.skipped = checkpoint["skipped"]
-        self.skipped_in_a_row = checkpoint["skipped_in_a_row"]
+        for name in _KEPT:
+            setattr(self, name, checkpoint[name])
         self.validated = Validated(**checkpoint["validated"])
         self.model.load_state_dict(checkpoint["model"], strict=True)
         self.optimizer.load_state_dict(checkpoint["optimizer"])
