@@ -1,9 +1,10 @@
 """The optimizer: its learning rate, the average of the weights, and a step of all together."""
 
 import copy
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from math import cos, pi
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from ..config import OptimizerConfig, TrainConfig
 from ..data import FlowBatch
 
 _WARM_UP = 3  # runs before recording: cuDNN selects algorithms, Triton compiles, memory is reserved
+Saved: TypeAlias = Sequence[tuple[Tensor, Tensor]]
+"""Statistics of batch norm, and their values before the step."""
 
 
 def build_optimizer(
@@ -99,53 +102,45 @@ def _numbers(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *statistics]
 
 
+@dataclass
 class OptimizerStep:
     """Gradients, clipping, optimizer and average; a step that is not finite changes nothing."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        average: WeightAverage | None,
-        clip: float,
-    ) -> None:
-        self._model, self._optimizer, self._average = model, optimizer, average
-        self._clip = clip or float("inf")
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: WeightAverage | None
+    clip: float
+    """The largest norm of the gradients; 0: any."""
 
     def __call__(self, backward: Callable[[], Tensor], rate: float, follow: float) -> Tensor:
         """Take a step; return (loss, EPE, gradient norm). `follow` is the rate of the average.
 
         `backward` leaves gradients in the parameters and returns (loss, EPE).
         """
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self._optimizer.zero_grad(set_to_none=True)
-        return self._take(backward, list(self._model.buffers()), follow)
+        self.optimizer.zero_grad(set_to_none=True)
+        return self._take(backward, self.model.buffers(), follow)
 
     def _take(
-        self, backward: Callable[[], Tensor], statistics: list[Tensor], follow: Tensor | float
+        self, backward: Callable[[], Tensor], statistics: Iterable[Tensor], follow: Tensor | float
     ) -> Tensor:
-        before = [buffer.clone() for buffer in statistics]
+        saved = [(buffer, buffer.clone()) for buffer in statistics]
         totals = backward()
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip or float("inf"))
         result = torch.cat([totals, norm[None]])
-        self._update(result.isfinite().all(), statistics, before, follow)
+        self._update(result.isfinite().all(), saved, follow)
         return result
 
-    def _update(
-        self,
-        finite: Tensor,
-        statistics: list[Tensor],
-        before: list[Tensor],
-        follow: Tensor | float,
-    ) -> None:
+    def _update(self, finite: Tensor, saved: Saved, follow: Tensor | float) -> None:
         """Update parameters and average, or restore the statistics of batch norm."""
-        if not finite:
-            torch._foreach_copy_(statistics, before)
-            return
-        self._optimizer.step()
-        if self._average is not None:
-            self._average.follow(self._model, follow)
+        if finite:
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.follow(self.model, follow)
+        else:
+            for buffer, value in saved:
+                buffer.copy_(value)
 
 
 class _Recording(NamedTuple):
@@ -167,15 +162,8 @@ class RecordedStep(OptimizerStep):
     until another one is replayed.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        average: WeightAverage | None,
-        clip: float,
-    ) -> None:
-        super().__init__(model, optimizer, average, clip)
-        device = next(model.parameters()).device
+    def __post_init__(self) -> None:
+        device = next(self.model.parameters()).device
         self._rate, self._follow = torch.zeros((), device=device), torch.zeros((), device=device)
         self._recordings: dict[Hashable, _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle()
@@ -205,44 +193,38 @@ class RecordedStep(OptimizerStep):
     def _record(self, batch: FlowBatch, backward: Callable[[FlowBatch], Tensor]) -> _Recording:
         batch = FlowBatch(*(tensor.clone() for tensor in vars(batch).values()))
         self._prepare_optimizer()
-        before = [buffer.clone() for buffer in self._model.buffers()]
+        before = [buffer.clone() for buffer in self.model.buffers()]
         stream, graph = self._stream, torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream), cudnn_flags(benchmark=True):
             for _ in range(_WARM_UP):
-                self._model.zero_grad(set_to_none=True)
+                self.model.zero_grad(set_to_none=True)
                 backward(batch)
-            for buffer, value in zip(self._model.buffers(), before, strict=True):
+            for buffer, value in zip(self.model.buffers(), before, strict=True):
                 buffer.copy_(value)  # undo the warm-up
             # so that replays overwrite gradients instead of adding to them
-            self._model.zero_grad(set_to_none=True)
+            self.model.zero_grad(set_to_none=True)
             with torch.cuda.graph(graph, self._pool, stream):
-                floats = [b for b in self._model.buffers() if b.is_floating_point()]
+                floats = [b for b in self.model.buffers() if b.is_floating_point()]
                 result = self._take(lambda: backward(batch), floats, self._follow)
         torch.cuda.current_stream().wait_stream(stream)
         return _Recording(batch, graph, result)
 
-    def _update(
-        self,
-        finite: Tensor,
-        statistics: list[Tensor],
-        before: list[Tensor],
-        follow: Tensor | float,
-    ) -> None:
-        self._optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
-        self._optimizer.step()
-        for buffer, value in zip(statistics, before, strict=True):
+    def _update(self, finite: Tensor, saved: Saved, follow: Tensor | float) -> None:
+        self.optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        for buffer, value in saved:
             torch.where(finite, buffer, value, out=buffer)
-        if self._average is not None:  # the parameters are finite in any case
-            self._average.follow(self._model, torch.where(finite, follow, 0))
+        if self.average is not None:  # the parameters are finite in any case
+            self.average.follow(self.model, torch.where(finite, follow, 0))
 
     def _prepare_optimizer(self) -> None:
         """Create the optimizer state without a step, and put the learning rate on the device."""
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = self._rate
-        if not self._optimizer.state:
-            for parameter in self._model.parameters():
+        if not self.optimizer.state:
+            for parameter in self.model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
-            self._optimizer.step()  # with learning rate 0
-            for state in self._optimizer.state.values():
+            self.optimizer.step()  # with learning rate 0
+            for state in self.optimizer.state.values():
                 state["step"].zero_()
