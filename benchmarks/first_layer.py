@@ -26,15 +26,15 @@ Work = Callable[[], object]
 
 def convolved_pairs(features1: Tensor, features2: Tensor, weight: Tensor, radius: int) -> Tensor:
     """Write all pairs, then convolve them."""
-    from dicl_flow.accelerated.kernels.pair_windows import pair_windows
+    from dicl_flow.accelerated.first_layer.pairs import pair_windows
 
     return torch.nn.functional.conv2d(pair_windows(features1, features2, radius), weight, padding=1)
 
 
 def with_norm(device: str) -> dict[str, Layer]:
     """The factored layer with batch norm and ReLU: in two functions, and in one."""
-    from dicl_flow.accelerated.kernels.norm_relu import norm_relu
-    from dicl_flow.accelerated.kernels.pair_layer import pair_layer, pair_norm_relu
+    from dicl_flow.accelerated.batch_norm import norm_relu
+    from dicl_flow.accelerated.first_layer.training import pair_layer, pair_norm_relu
 
     bn = torch.nn.BatchNorm2d(CHANNELS, device=device)
     norm = (bn.weight, bn.bias, *bn.buffers(), 0.1, bn.eps)
@@ -118,7 +118,7 @@ def main() -> None:
     else:
         name = torch.cuda.get_device_name()
         print(f"{name}, torch {torch.__version__}, batch {batch}, {arguments.size}")
-    from dicl_flow.accelerated.kernels.pair_layer import pair_layer
+    from dicl_flow.accelerated.first_layer.training import pair_layer
 
     layers: dict[str, Layer] = {"pairs": convolved_pairs, "factored": pair_layer}
     layers |= with_norm(device)

@@ -59,7 +59,7 @@ class UintEstimator(nn.Module):
         super().__init__()
         self.network = estimator.model
         # in one piece: a file cannot ask for memory
-        self.estimate = estimator.answers.estimate_whole
+        self.estimate = estimator.pipeline.estimate_whole
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
         """Two (B, 3, H, W) uint8 images -> flow (B, 2, H, W), confidence (B, 1, H, W)."""

@@ -10,19 +10,18 @@ from golden import formula
 from networks import randomize_norms_and_biases
 
 import dicl_flow
-from dicl_flow.accelerated.inference import (
+from dicl_flow.accelerated import (
     AcceleratedDiclFlow,
-    KernelDiclFlow,
     memory,
     processor,
 )
-from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
-from dicl_flow.accelerated.inference.folded_layers import folded_block
-from dicl_flow.accelerated.inference.recordings import BYTES_KEPT, MOST_KEPT, surplus
+from dicl_flow.accelerated.cpu import FactoredMatcher
+from dicl_flow.accelerated.folded import folded_block
+from dicl_flow.accelerated.recording import BYTES_KEPT, MOST_KEPT, surplus
 from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.estimation.tiling import in_tiles, smallest_tile, tile_size
+from dicl_flow.estimation.pipeline import in_tiles, smallest_tile, tile_size
 from dicl_flow.files import read_image
 from dicl_flow.matching import build_matcher
 from dicl_flow.models import build
@@ -170,12 +169,18 @@ def test_features_can_be_kept_for_the_next_pair(small_model):
     torch.testing.assert_close(kept.refined, expected.refined, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", [AcceleratedDiclFlow, KernelDiclFlow])
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_what_is_folded_stays_as_it_was(kind, dtype):
     model = randomize_norms_and_biases(build(SMALL))  # a bias of 0 would stay 0
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    kind(model, dtype)
+    if kind == "cpu":
+        AcceleratedDiclFlow(model, dtype)
+    else:
+        pytest.importorskip("triton")
+        from dicl_flow.accelerated.cuda import KernelDiclFlow
+
+        KernelDiclFlow(model, dtype)
     torch.testing.assert_close(model.state_dict(), before, atol=0, rtol=0)
 
 
@@ -249,13 +254,13 @@ def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
     limit = 64 * 256 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
     sizes = []
-    whole = estimator.answers._one_way
+    whole = estimator.pipeline._one_way
 
     def spy(image1, image2):
         sizes.append(tuple(image1.shape[-2:]))
         return whole(image1, image2)
 
-    monkeypatch.setattr(estimator.answers, "_one_way", spy)
+    monkeypatch.setattr(estimator.pipeline, "_one_way", spy)
     flow, confidence = estimator.estimate(*torch.rand(2, 1, 3, 64, 400))
     assert flow.shape == (1, 2, 64, 400)
     assert confidence.shape == (1, 1, 64, 400)

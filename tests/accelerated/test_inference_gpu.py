@@ -10,7 +10,7 @@ import torch
 from golden import formula
 
 import dicl_flow
-from dicl_flow.accelerated.inference import Graphs
+from dicl_flow.accelerated import Graphs
 from dicl_flow.config import Calibration
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.weights import import_legacy, load_model
@@ -75,14 +75,14 @@ def test_shapes_come_and_go(model):
         assert flow.shape == (batch, 2, height, width)
         reference = first.setdefault((batch, height, width), flow)
         torch.testing.assert_close(flow, reference, atol=2e-2, rtol=0)
-    assert isinstance(estimator.answers._one_way, Graphs)
-    assert len(estimator.answers._one_way._recordings) == len(first)
+    assert isinstance(estimator.pipeline._one_way, Graphs)
+    assert len(estimator.pipeline._one_way._recordings) == len(first)
 
 
 def test_a_single_pair_is_not_recorded(model):
     estimator = FlowEstimator(model, "cuda", "fp16", "fast")
     images = torch.rand(2, 1, 3, 128, 128)
-    graphs, found = estimator.answers._one_way, []
+    graphs, found = estimator.pipeline._one_way, []
     for number in (0, 1, 1):
         found.append(estimator.estimate(*images)[0])
         assert len(graphs._recordings) == number

@@ -12,35 +12,29 @@ triton = pytest.importorskip("triton")
 from conftest import SMALL  # noqa: E402
 from networks import randomize_norms_and_biases  # noqa: E402
 
-from dicl_flow.accelerated.inference.kernel_level import (  # noqa: E402
+from dicl_flow.accelerated import estimate  # noqa: E402
+from dicl_flow.accelerated.context.cuda import (  # noqa: E402
     KernelContext,
-    KernelLevel,
-    Tail,
+    context_input,
+    refine,
 )
-from dicl_flow.accelerated.inference.kernel_network import join  # noqa: E402
-from dicl_flow.accelerated.kernels import (  # noqa: E402
-    answer,
-    extremes,
-    first_layer,
-)
-from dicl_flow.accelerated.kernels.context_input import context_input  # noqa: E402
-from dicl_flow.accelerated.kernels.image_layer import image_layer  # noqa: E402
-from dicl_flow.accelerated.kernels.merge_input import merge_input  # noqa: E402
-from dicl_flow.accelerated.kernels.network_input import normalized  # noqa: E402
-from dicl_flow.accelerated.kernels.readout import readout  # noqa: E402
-from dicl_flow.accelerated.kernels.refine import refine  # noqa: E402
-from dicl_flow.accelerated.kernels.warp import warp as kernel_warp  # noqa: E402
+from dicl_flow.accelerated.cuda import KernelLevel, join  # noqa: E402
+from dicl_flow.accelerated.first_layer import cuda as first_layer  # noqa: E402
+from dicl_flow.accelerated.merge.cuda import merge_input  # noqa: E402
+from dicl_flow.accelerated.readout.cuda import readout  # noqa: E402
+from dicl_flow.accelerated.sampling import warp as kernel_warp  # noqa: E402
+from dicl_flow.accelerated.score_layers.cuda import Tail  # noqa: E402
+from dicl_flow.accelerated.stem.cuda import image_layer, normalized  # noqa: E402
 from dicl_flow.config import Calibration  # noqa: E402
 from dicl_flow.estimation.feeding import Feeding  # noqa: E402
-from dicl_flow.estimation.finishing import Finish, KernelFinish  # noqa: E402
-from dicl_flow.estimation.found import Found, View  # noqa: E402
-from dicl_flow.estimation.inputs import normalize  # noqa: E402
+from dicl_flow.estimation.pipeline import Finish, KernelFinish, PassResult, View  # noqa: E402
 from dicl_flow.matching import MatchingNet  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.nn import ConvBlock  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     displacement_probability,
     expected_displacement,
+    normalize,
     normalized_entropy,
     resize,
     upsample_flow,
@@ -197,8 +191,7 @@ def test_context_input_is_the_parts_side_by_side():
 )
 def test_kernel_finish_equals_the_plain_one(feeding, calibrated, sharpness, monkeypatch):
     if DEVICE == "cpu":  # few programs
-        monkeypatch.setattr(extremes, "PARTS", 2)
-        monkeypatch.setattr(answer, "PARTS", 2)
+        monkeypatch.setattr(estimate, "PARTS", 2)
     torch.manual_seed(0)
     levels = [
         LevelFlow(
@@ -212,7 +205,7 @@ def test_kernel_finish_equals_the_plain_one(feeding, calibrated, sharpness, monk
     images[1, 1] = images[0, 1]  # still
     images[0, 2] = 0.3  # blank
     view = View(levels, *(feeding.fit(normalize(image)) for image in images))
-    found = Found(view, feeding, size, upsample_flow)
+    found = PassResult(view, feeding, size, upsample_flow)
     calibration = Calibration(0.3, -1.0, 0.4, -0.5, 0.2, -0.3, -0.6, -0.9) if calibrated else None
     expected = Finish(calibration, sharpness=sharpness)(found)
     result = KernelFinish(calibration, torch.device(DEVICE), sharpness=sharpness)(found)

@@ -16,21 +16,21 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 
 import dicl_flow.accelerated.kernels
-from dicl_flow.accelerated.kernels import flow_errors, last_layer, pair_layer, stem_layer
-from dicl_flow.accelerated.kernels import norm_relu as norm_module
-from dicl_flow.accelerated.kernels import trained_readout as readout_module
-from dicl_flow.accelerated.kernels.layout import in_rows
-from dicl_flow.accelerated.kernels.merge_input import trainable_merge_input
-from dicl_flow.accelerated.kernels.norm_relu import norm_relu
-from dicl_flow.accelerated.kernels.pair_windows import pair_windows
-from dicl_flow.accelerated.kernels.trained_readout import trained_readout
-from dicl_flow.accelerated.training.convolutions import AcceleratedConvBlock, ImageConv2d
-from dicl_flow.accelerated.training.matching import (
-    AcceleratedPairwiseMatcher,
-    ScoreConv2d,
-    WideConv2d,
-    accelerate,
-)
+from dicl_flow.accelerated import batch_norm as norm_module
+from dicl_flow.accelerated import losses as flow_errors
+from dicl_flow.accelerated.batch_norm import AcceleratedConvBlock, norm_relu
+from dicl_flow.accelerated.first_layer import training as pair_layer
+from dicl_flow.accelerated.first_layer.pairs import pair_windows
+from dicl_flow.accelerated.first_layer.training import AcceleratedPairwiseMatcher
+from dicl_flow.accelerated.kernels import in_rows
+from dicl_flow.accelerated.merge.training import trainable_merge_input
+from dicl_flow.accelerated.readout import training as readout_module
+from dicl_flow.accelerated.readout.training import trained_readout
+from dicl_flow.accelerated.score_layers import training as last_layer
+from dicl_flow.accelerated.score_layers.training import ScoreConv2d, WideConv2d
+from dicl_flow.accelerated.stem import training as stem_layer
+from dicl_flow.accelerated.stem.training import ImageConv2d
+from dicl_flow.accelerated.training import accelerate
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
 from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
@@ -39,7 +39,7 @@ from dicl_flow.models import LevelFlow, build
 from dicl_flow.nn import ConvBlock
 from dicl_flow.ops import displacement_probability, expected_displacement, normalized_entropy
 from dicl_flow.training import pyramid_loss
-from dicl_flow.training.matching_loss import matching_loss
+from dicl_flow.training.loss import matching_loss
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("exact_convolutions")]
 

@@ -12,8 +12,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from dicl_flow.accelerated.kernels import pair_layer as module
-from dicl_flow.accelerated.kernels.pair_layer import pair_layer, pair_norm_relu
+from dicl_flow.accelerated.first_layer import training as module
+from dicl_flow.accelerated.first_layer.training import pair_layer, pair_norm_relu
 from dicl_flow.matching import PairwiseMatcher
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("exact_convolutions")]

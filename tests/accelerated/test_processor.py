@@ -8,17 +8,17 @@ import sys
 import pytest
 import torch
 
-from dicl_flow.accelerated.inference import processor
-from dicl_flow.accelerated.inference.processor import Processor
+from dicl_flow.accelerated import processor
+from dicl_flow.accelerated.processor import Processor
 from dicl_flow.config import ModelConfig
-from dicl_flow.estimation.engines import choose_compute
+from dicl_flow.estimation.compute import choose_compute
 from dicl_flow.lab.timing import describe_machine
 
 CHILD = """
 import torch
 from conftest import SMALL
 from dicl_flow.config import ModelConfig
-from dicl_flow.estimation.engines import choose_compute
+from dicl_flow.estimation.compute import choose_compute
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 

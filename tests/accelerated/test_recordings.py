@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dicl_flow.accelerated.inference import Graphs, exact_float32, recordings
+from dicl_flow.accelerated import Graphs, exact_float32, recording
 from dicl_flow.config import ModelConfig
-from dicl_flow.estimation.engines import CudaEngine, Engine, PlainEngine, choose_compute
+from dicl_flow.estimation.compute import CudaEngine, Engine, PlainEngine, choose_compute
 
 
 def test_float32_is_exact_at_the_first_call():
@@ -31,12 +31,12 @@ class Pretended(Graphs):
     def _record(self, inputs):
         self.log.append("recorded")
         graph = SimpleNamespace(replay=lambda: self.log.append("replayed"))
-        return recordings._Recording(graph, tuple(x.clone() for x in inputs), inputs[0])
+        return recording._Recording(graph, tuple(x.clone() for x in inputs), inputs[0])
 
 
 def test_graphs_are_recorded_for_the_shapes_that_come_again(monkeypatch):
     pytest.importorskip("triton")
-    monkeypatch.setattr(recordings, "MOST_KEPT", 1)
+    monkeypatch.setattr(recording, "MOST_KEPT", 1)
     log = []
     graphs, small, large = Pretended(log), torch.zeros(2), torch.zeros(3)
 
@@ -74,7 +74,7 @@ def test_the_path_of_a_single_pair_has_a_reason(monkeypatch, engine, device, pre
 
 def test_kernels_are_compiled_instead_of_launched():
     pytest.importorskip("triton")
-    from dicl_flow.accelerated.kernels.launching import Kernel, compiling
+    from dicl_flow.accelerated.kernels import Kernel, compiling
 
     class Compiled:
         def warmup(self, *arguments, grid, **constants):

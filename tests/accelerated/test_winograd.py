@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from conftest import SMALL
 from networks import randomize_norms_and_biases
 
-from dicl_flow.accelerated.inference import AcceleratedDiclFlow, memory, processor, winograd
-from dicl_flow.accelerated.inference.factored_matching import FactoredMatcher
-from dicl_flow.accelerated.inference.folded_layers import folded_block
-from dicl_flow.accelerated.inference.processor import Processor
-from dicl_flow.accelerated.inference.winograd import convolve, dtype_of_most, has_winograd
+from dicl_flow.accelerated import AcceleratedDiclFlow, memory, processor, winograd
+from dicl_flow.accelerated.cpu import FactoredMatcher
+from dicl_flow.accelerated.folded import folded_block
+from dicl_flow.accelerated.processor import Processor
+from dicl_flow.accelerated.winograd import convolve, dtype_of_most, has_winograd
 from dicl_flow.matching import build_matcher
 from dicl_flow.models import build
 from dicl_flow.nn import ConvBlock

@@ -10,7 +10,7 @@ from children import run_child
 from fake_trees import EXACT
 from networks import Evil
 
-from dicl_flow.accelerated.inference import settings
+from dicl_flow.accelerated import settings
 from dicl_flow.files import read_flow, write_flow
 
 

@@ -8,9 +8,8 @@ import torch
 from conftest import SMALL
 
 from dicl_flow.config import CUES, Calibration, ModelConfig
-from dicl_flow.estimation.choices import explain_frame
-from dicl_flow.estimation.engines import choose_compute
-from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.compute import choose_compute
+from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 

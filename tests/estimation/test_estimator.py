@@ -12,12 +12,11 @@ from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
-from dicl_flow.accelerated.inference import processor
-from dicl_flow.accelerated.inference.processor import Processor
+from dicl_flow.accelerated import processor
+from dicl_flow.accelerated.processor import Processor
 from dicl_flow.config import CUES, Calibration, ModelConfig, Quality
 from dicl_flow.errors import InputError, SlowWarning
-from dicl_flow.estimation.choices import explain_frame
-from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.ops import size_in_multiples
 

@@ -11,7 +11,7 @@ from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
-from dicl_flow.accelerated.inference import network_bytes
+from dicl_flow.accelerated import network_bytes
 from dicl_flow.config import CUES, Calibration, RenderConfig
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.confidence import find_confidence, find_cues
@@ -95,8 +95,8 @@ def test_both_ways_in_tiles(small_weights, monkeypatch):
     pixel = network_bytes(torch.float32, torch.device("cpu"), fast=True)
     tiled = dicl_flow.load(small_weights, "cpu", "fp32", memory_limit=64 * 256 * pixel)
     calls = []
-    compute = tiled.answers._both_ways
-    monkeypatch.setattr(tiled.answers, "_both_ways", lambda *x: calls.append(1) or compute(*x))
+    compute = tiled.pipeline._both_ways
+    monkeypatch.setattr(tiled.pipeline, "_both_ways", lambda *x: calls.append(1) or compute(*x))
     result = tiled(*formula.pair(64, 400), backward=True)
     assert result.backward.flow.shape == (64, 400, 2)
     assert len(calls) == 3

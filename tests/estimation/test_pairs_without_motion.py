@@ -10,7 +10,7 @@ from conftest import SMALL
 
 from dicl_flow import FlowSequence
 from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.estimation.gate import gate
+from dicl_flow.estimation.pipeline import clear_uninformative
 from dicl_flow.models import build
 
 (FRAME, MOVED), _ = fake_trees.moving_frames(2, (40, 56))
@@ -57,5 +57,5 @@ def test_other_pairs_pass_bit_by_bit():
     image[:, 2, 3, 4] = 2 * 2 / 255
     other = image.clone()
     other[:, 0, 0, 0] += 1e-3
-    assert torch.equal(gate(answer, image, other), answer)
-    assert not torch.equal(gate(answer, image, image), answer)
+    assert torch.equal(clear_uninformative(answer, image, other), answer)
+    assert not torch.equal(clear_uninformative(answer, image, image), answer)

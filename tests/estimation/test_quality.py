@@ -14,15 +14,14 @@ from conftest import SMALL
 from networks import randomize_norms_and_biases
 
 import dicl_flow
-from dicl_flow.accelerated.inference import AcceleratedDiclFlow
+from dicl_flow.accelerated import AcceleratedDiclFlow
 from dicl_flow.config import CUES, QUALITIES, Calibration, LevelConfig, ModelConfig, Quality
 from dicl_flow.errors import InputError
-from dicl_flow.estimation.choices import explain_frame
 from dicl_flow.estimation.confidence import find_cues
-from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
 from dicl_flow.estimation.feeding import Feeding
 from dicl_flow.estimation.inputs import flow_batch
-from dicl_flow.estimation.tiling import in_tiles
+from dicl_flow.estimation.pipeline import in_tiles
 from dicl_flow.files import read_flow, write_flow
 from dicl_flow.lab import speed as cases
 from dicl_flow.lab.timing import count_work

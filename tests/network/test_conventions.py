@@ -16,9 +16,9 @@ from dicl_flow.config import CUES, Calibration, ModelConfig
 from dicl_flow.estimation.confidence import find_confidence, find_cues
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.feeding import Feeding
-from dicl_flow.estimation.gate import gate
-from dicl_flow.estimation.inputs import image_batch, normalize
+from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.estimation.occlusion import find_occlusion
+from dicl_flow.estimation.pipeline import clear_uninformative
 from dicl_flow.files import exr
 from dicl_flow.files.flow_files import decode_flow, encode_flow
 from dicl_flow.matching import DisplacementProjection, Matcher, PairwiseMatcher, build_matcher
@@ -29,6 +29,7 @@ from dicl_flow.ops import (
     displacement_probability,
     displacement_windows,
     expected_displacement,
+    normalize,
     normalized_entropy,
     pad_to_multiple,
     resize,
@@ -143,15 +144,15 @@ def test_a_frame_of_one_colour_to_within_a_grey_level_has_flow_0_and_confidence_
     image = torch.zeros(3, 3, 2, 2)
     image[0, 1, 0, 0], image[1, 1, 0, 0] = 2 / 255, 4 / 255  # one grey level and two
     image[2] = texture[2]
-    gated = gate(answer, image, texture)
+    gated = clear_uninformative(answer, image, texture)
     assert gated[0].eq(0).all()
     assert gated[1].eq(1).all()
-    assert torch.equal(gate(answer, texture, image), gated)
+    assert torch.equal(clear_uninformative(answer, texture, image), gated)
 
 
 def test_a_pair_of_identical_frames_has_flow_0_and_keeps_its_confidence():
     texture = torch.rand(1, 3, 2, 2)
-    gated = gate(torch.ones(1, 3, 2, 2), texture, texture)
+    gated = clear_uninformative(torch.ones(1, 3, 2, 2), texture, texture)
     assert gated[0, :, 0, 0].tolist() == [0, 0, 1]
 
 

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from conftest import HAS_BF16, SMALL
 
-from dicl_flow.accelerated.inference import AcceleratedDiclFlow
-from dicl_flow.accelerated.training.matching import accelerate
+from dicl_flow.accelerated import AcceleratedDiclFlow
 from dicl_flow.config import (
     HOST_RECORDS,
     HOSTS,
@@ -33,7 +32,7 @@ from dicl_flow.models import LevelFlow, build, count_parameters, has_matching_ne
 from dicl_flow.models.pwcnet import Carried, DenseDecoder
 from dicl_flow.models.vcn import Hypotheses, read_hypotheses, weigh
 from dicl_flow.nn import SeparableConv
-from dicl_flow.nn.psp import PyramidPooling
+from dicl_flow.nn.pyramid import PyramidPooling
 from dicl_flow.nn.volume import VolumeBlock, VolumeFilter, resize_volume
 from dicl_flow.ops import warp_strictly_inside
 from dicl_flow.training import Processes, Trainer, read_recipe, recipe_names
@@ -512,6 +511,8 @@ def test_fused_filters_keep_volumes_channels_last(channels, space):
     plain = torch.nn.Sequential(
         VolumeFilter(channels, 4, space=space), SeparableConv(4, norm=False)
     )
+    from dicl_flow.accelerated.training import accelerate
+
     fused = accelerate(copy.deepcopy(plain))
     orders = []
     for module in fused.modules():

@@ -10,7 +10,8 @@ import sys
 import torch
 
 from dicl_flow.cli import main
-from dicl_flow.training import Trainer, pace
+from dicl_flow.training import Trainer
+from dicl_flow.training import chain_run as pace
 
 
 def main_child(stage: str, step: str, *arguments: str) -> None:

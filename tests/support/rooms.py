@@ -70,7 +70,7 @@ ROOMS = {
         "ops data files config lazy errors",
     ),
     "accelerated": room(
-        "the same computation, faster: Triton kernels, inference, training",
+        "the same computation, faster: one folder per layer, for CPUs, CUDA and training",
         "models matching nn ops errors",
     ),
     "weights": room(

@@ -70,7 +70,9 @@ def test_sizes_of_about_one_number_of_pixels_and_every_one_in_the_log():
 
 
 def test_pairs_are_counted_over_all_runs(tmp_path):
-    first = Trainer(CONFIG, CPU, weights_at(tmp_path / "start.safetensors", {"pairs": "1000"}))
+    first = Trainer(
+        CONFIG, CPU, weights_at(tmp_path / "start.safetensors", {"pairs_total": "1000"})
+    )
     first.train_step(batches(), 0.0)
     assert (first.pairs, first.pairs_total) == (2, 1002)
     path = weights_at(tmp_path / "first.safetensors", first.weights().about)
@@ -85,5 +87,5 @@ def test_pairs_are_counted_over_all_runs(tmp_path):
 
 def test_weights_that_know_nothing_of_pairs_count_none(tmp_path):
     assert pairs_behind(weights_at(tmp_path / "a.safetensors", {})) == 0
-    assert pairs_behind(weights_at(tmp_path / "b.safetensors", {"pairs": "many"})) == 0
+    assert pairs_behind(weights_at(tmp_path / "b.safetensors", {"pairs_total": "many"})) == 0
     assert pairs_behind(resolve("rendered")) > 500_000

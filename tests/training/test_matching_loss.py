@@ -21,7 +21,7 @@ from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.training import Trainer, read_recipe, recipe_names
-from dicl_flow.training.matching_loss import matching_loss, matching_weight, score_entropy
+from dicl_flow.training.loss import matching_loss, matching_weight, score_entropy
 
 CONFIG = replace(
     small_training.CONFIG,

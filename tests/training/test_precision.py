@@ -7,11 +7,12 @@ import pytest
 import torch
 from small_training import CPU, QUICK, RandomSource
 
-from dicl_flow.accelerated.inference import settings
+from dicl_flow.accelerated import settings
 from dicl_flow.config import OptimizerConfig
 from dicl_flow.errors import InputError
 from dicl_flow.training import Processes, RunFolder, Trainer, read_recipe, recipe_names, train
 from dicl_flow.training.chain import TARGETS
+from dicl_flow.training.optimizer import RecordedStep
 from dicl_flow.weights import read_weights
 
 PRECISIONS = ("fp32", "tf32")  # bf16 is slow on most CPUs
@@ -57,12 +58,16 @@ def test_so_is_a_recorded_step(before, precision):
     """cuDNN selects its algorithms while a CUDA graph is recorded, inside the step."""
     trainer, seen = Trainer(quick(precision), CPU), []
 
-    def record(key, batch, rate, follow):
-        with settings.cudnn_flags(benchmark=True):  # as RecordedStep does
-            seen.append(flags())
-        return torch.ones(3)
+    class Recorded(RecordedStep):
+        def __init__(self):
+            pass
 
-    trainer.recorded = record
+        def replay(self, *_):
+            with settings.cudnn_flags(benchmark=True):  # as it does
+                seen.append(flags())
+            return torch.ones(3)
+
+    trainer._optimizer_step = Recorded()
     trainer.train_step(RandomSource().batches(2, 0, CPU), 0.0)
     assert seen == [(precision != "fp32", True, "highest")]
     assert flags() == before

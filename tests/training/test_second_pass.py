@@ -24,8 +24,8 @@ from dicl_flow.errors import InputError
 from dicl_flow.models import InitialFlow, build
 from dicl_flow.ops import upsample_flow
 from dicl_flow.training import Processes, RunFolder, Trainer, read_recipe, train
-from dicl_flow.training.matching_loss import matching_loss
-from dicl_flow.training.second_pass import is_second_pass
+from dicl_flow.training.loss import matching_loss
+from dicl_flow.training.trainer import is_second_pass
 from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy

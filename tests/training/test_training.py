@@ -45,8 +45,7 @@ from dicl_flow.training import (
     stopping,
     train,
 )
-from dicl_flow.training.averaging import WeightAverage
-from dicl_flow.training.optimizer import build_optimizer, learning_rate
+from dicl_flow.training.optimizer import WeightAverage, build_optimizer, learning_rate
 from dicl_flow.training.run_folder import load_checkpoint
 from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import Weights, encode_weights, in_parts, read_weights

@@ -19,9 +19,9 @@ from dicl_flow.training import (
     RunFolder,
     Trainer,
     Validation,
-    backend,
     read_recipe,
     train,
+    trainer,
 )
 from dicl_flow.training.run_folder import load_checkpoint
 from dicl_flow.training.start import find_start
@@ -137,14 +137,14 @@ def test_validation_needs_data():
 
 @pytest.mark.parametrize("triton", [True, False])
 def test_auto_is_fused_on_one_gpu_only(monkeypatch, triton):
-    monkeypatch.setattr(backend, "find_spec", lambda name: object() if triton else None)
+    monkeypatch.setattr(trainer, "find_spec", lambda name: object() if triton else None)
     gpu, config = Processes(torch.device("cuda")), read_recipe("rendered", [])
-    assert backend.choose_backend(config, gpu) == ("fused" if triton else "plain")
-    assert backend.choose_backend(config, replace(gpu, world_size=2)) == "plain"
-    assert backend.choose_backend(config, CPU) == "plain"
+    assert trainer.choose_backend(config, gpu) == ("fused" if triton else "plain")
+    assert trainer.choose_backend(config, replace(gpu, world_size=2)) == "plain"
+    assert trainer.choose_backend(config, CPU) == "plain"
     in_parts = read_recipe("chairs-0", ["optimizer.accumulate=2"])
-    assert backend.choose_backend(in_parts, gpu) == "plain"
-    assert backend.choose_backend(replace(config, backend="plain"), gpu) == "plain"
+    assert trainer.choose_backend(in_parts, gpu) == "plain"
+    assert trainer.choose_backend(replace(config, backend="plain"), gpu) == "plain"
 
 
 def test_the_log_names_the_backend(validated):

@@ -11,11 +11,11 @@ from bulk_runs import make_job, run_bulk, write_frames, write_pairs
 from conftest import SMALL
 
 from dicl_flow import FlowSequence
-from dicl_flow.accelerated.inference import processor, winograd
-from dicl_flow.accelerated.inference.processor import Processor
+from dicl_flow.accelerated import processor, winograd
+from dicl_flow.accelerated.processor import Processor
 from dicl_flow.bulk.job import Job
 from dicl_flow.errors import InputError
-from dicl_flow.estimation.engines import CpuEngine
+from dicl_flow.estimation.compute import CpuEngine
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 from dicl_flow.video import estimate_flows

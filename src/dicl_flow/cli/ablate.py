@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..lab.ablation_report import Report
     from ..lab.variants import Variant
     from ..training import Processes
-    from ..training.pace import Pace
+    from ..training.chain_run import Pace
 
 PROTOCOLS = ("rendered", "paper")
 

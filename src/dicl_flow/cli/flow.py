@@ -125,7 +125,7 @@ class Flow(options.ComputeSettings):
             import torch  # noqa: F401 - apart from what imports it: most of the time is spent here
 
             parts.end("torch")
-            from ..estimation import choices  # noqa: F401 - it imports all that `load` needs
+            from ..estimation import estimator  # noqa: F401 - it imports all that `load` needs
 
             parts.end("import")
             estimator = self.load()
@@ -211,7 +211,7 @@ class Flow(options.ComputeSettings):
         return contents
 
     def _summary(self, estimator: "FlowEstimator", result: "FlowResult") -> dict[str, Any]:
-        from ..estimation.choices import computed
+        from ..estimation.estimator import computed
         from ..pictures.visualize import flow_statistics
 
         height, width = result.flow.shape[:2]

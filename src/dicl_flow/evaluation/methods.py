@@ -175,7 +175,7 @@ def _callable(method: "FlowEstimator | Method", computed: dict[str, str]) -> Met
 
 def _noting(estimator: "FlowEstimator", computed: dict[str, str]) -> Method:
     """Estimate, and note for each size of frames how that is done."""
-    from ..estimation.choices import explain_frame
+    from ..estimation.estimator import explain_frame
 
     def method(image1: Array, image2: Array) -> tuple[Array, Array]:
         result = estimator(image1, image2)

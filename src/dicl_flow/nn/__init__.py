@@ -1,9 +1,15 @@
 """The parts that hosts are built from."""
 
-from .blocks import SLOPE, ConvBlock, LeakyBlock, apply_in_float32, dilated_net, initialize
-from .context import ContextNet
-from .psp import PspPyramid
-from .pyramid import FeaturePyramid, Merge
+from .blocks import (
+    SLOPE,
+    ContextNet,
+    ConvBlock,
+    LeakyBlock,
+    apply_in_float32,
+    dilated_net,
+    initialize,
+)
+from .pyramid import FeaturePyramid, Merge, PspPyramid
 from .volume import SeparableConv, VolumeFilter
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Convolution blocks, and how their weights start."""
+"""Convolution blocks, how their weights start, and the context net made of them."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -7,9 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..ops import at_least_float32
+from ..ops import at_least_float32, resize, size_of
 
 SLOPE = 0.1  # of LeakyReLU, in PWC-Net and VCN
+_FLOW, _ENTROPY, _IMAGE = 2, 1, 3  # input channels of a context net in addition to the features
 
 
 class ConvBlock(nn.Module):
@@ -91,3 +92,28 @@ def initialize(model: nn.Module, fan: Literal["fan_in", "fan_out"] = "fan_out") 
             nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+class ContextNet(nn.Module):
+    """Corrects a matched flow from its surroundings, with dilated convolutions."""
+
+    def __init__(
+        self, feature_channels: int, layers: tuple[tuple[int, int], ...], scale: float
+    ) -> None:
+        super().__init__()
+        width = _FLOW + _ENTROPY + feature_channels + _IMAGE
+        blocks: list[nn.Module] = []
+        for next_width, dilation in layers:
+            blocks.append(ConvBlock(width, next_width, dilation=dilation))
+            width = next_width
+        self.layers = nn.Sequential(*blocks, nn.Conv2d(width, 2, 3, padding=1))
+        self.scale = scale
+
+    def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
+        """Return the correction (B, 2, H, W) to add to `flow`, in its precision.
+
+        Flow and entropy are inputs without gradients.
+        """
+        parts = [flow.detach(), entropy.detach(), features, resize(image, size_of(features))]
+        x = torch.cat([part.to(features.dtype) for part in parts], 1)
+        return self.layers(x).to(flow.dtype) * self.scale

@@ -1,13 +1,5 @@
 """Pure tensor functions, without parameters."""
 
-from .pad import (
-    crop,
-    pad_to_multiple,
-    resize_flow_pixels,
-    resize_pixels,
-    size_in_multiples,
-    upsample_pixels,
-)
 from .readout import (
     at_least_float32,
     displacement_probability,
@@ -15,22 +7,43 @@ from .readout import (
     normalized_entropy,
     truncate_scores,
 )
-from .resize import resize, resize_by_matrices, upsample_flow
-from .warp import sample_clamped, warp, warp_strictly_inside, warp_with_mask
-from .windows import displacement_windows
+from .resize import (
+    Size,
+    crop,
+    normalize,
+    pad_to_multiple,
+    resize,
+    resize_by_matrices,
+    resize_flow_pixels,
+    resize_pixels,
+    size_in_multiples,
+    size_of,
+    upsample_flow,
+    upsample_pixels,
+)
+from .warp import (
+    displacement_windows,
+    sample_clamped,
+    warp,
+    warp_strictly_inside,
+    warp_with_mask,
+)
 
 __all__ = [
+    "Size",
     "at_least_float32",
     "crop",
     "displacement_probability",
     "displacement_windows",
     "expected_displacement",
+    "normalize",
     "normalized_entropy",
     "pad_to_multiple",
     "resize",
     "resize_flow_pixels",
     "resize_pixels",
     "size_in_multiples",
+    "size_of",
     "resize_by_matrices",
     "sample_clamped",
     "truncate_scores",

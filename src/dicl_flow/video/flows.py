@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from ..estimation.result import FlowResult, from_answer
+from ..estimation.result import FlowResult, unpack_result
 from ..estimation.sequence import FlowSequence
 from ..files import Array
 from .cuts import is_cut
@@ -124,7 +124,7 @@ class FrameFlow:
     @cached_property
     def result(self) -> FlowResult:
         """The same as arrays, copied from the device when a writer asks for it."""
-        whole = from_answer(self._shown)[0]
+        whole = unpack_result(self._shown)[0]
         return whole if self.min_confidence is None else whole.masked(self.min_confidence)
 
     @cached_property

@@ -1,0 +1,330 @@
+"""From the maps of the finest level to the packed estimate, on CUDA."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .kernels import kernel, tl, triton
+from .sampling import bilinear, sampling_step
+
+PARTS = 64  # programs for each channel of a pair
+_BLOCK, _WARPS_OF_BLOCK = 2048, 8
+_RUN, _ROWS, _WARPS = 1024, 128, 4  # pixels of a program that packs, and of one that adds up cues
+
+
+@kernel(do_not_specialize=["height", "width", "row_stride", "plane"])
+def _extremes(
+    image1,
+    image2,
+    result,
+    height,
+    width,
+    row_stride,
+    plane,
+    parts: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Every `parts`-th block of one channel of a pair."""
+    part, channel = tl.program_id(0), tl.program_id(1)
+    start = channel.to(tl.int64) * plane
+    high1 = tl.full((block,), float("-inf"), tl.float32)
+    low1 = tl.full((block,), float("inf"), tl.float32)
+    high2, low2, apart = high1, low1, tl.zeros((block,), tl.float32)
+    for first in range(part * block, height * width, parts * block):
+        place = first + tl.arange(0, block)
+        # beyond the end the last pixel counts again, which changes nothing
+        place = tl.minimum(place, height * width - 1)
+        source = start + place // width * row_stride + place % width
+        one, two = tl.load(image1 + source), tl.load(image2 + source)
+        high1, low1 = tl.maximum(high1, one), tl.minimum(low1, one)
+        high2, low2 = tl.maximum(high2, two), tl.minimum(low2, two)
+        apart = tl.maximum(apart, tl.abs(one - two))
+    target = result + channel * 5 * parts + part
+    tl.store(target, tl.max(high1, 0))
+    tl.store(target + parts, tl.min(low1, 0))
+    tl.store(target + 2 * parts, tl.max(high2, 0))
+    tl.store(target + 3 * parts, tl.min(low2, 0))
+    tl.store(target + 4 * parts, tl.max(apart, 0))
+
+
+def extremes(image1: Tensor, image2: Tensor, size: tuple[int, int]) -> Tensor:
+    """Two (B, C, H, W) -> (B, C, 5, parts), of which the extremes over the parts are wanted.
+
+    The five are highest and lowest of image 1, the same of image 2, and the largest difference;
+    of the top left `size` (height, width) only.
+    """
+    batch, channels, height, width = image1.shape
+    result = image1.new_empty((batch, channels, 5, PARTS))
+    with torch.cuda.device_of(result):
+        _extremes[(PARTS, batch * channels)](
+            image1.contiguous(),
+            image2.contiguous(),
+            result,
+            *size,
+            width,
+            height * width,
+            parts=PARTS,
+            block=_BLOCK,
+            num_warps=_WARPS_OF_BLOCK,
+        )
+    return result
+
+
+@triton.jit
+def _log_length(x, y, stride):
+    return tl.log(1.0 + stride * tl.sqrt(x * x + y * y))
+
+
+@kernel(
+    do_not_specialize=[
+        *("height", "width", "num_rows", "coarse_height", "coarse_width"),
+        *("full_height", "full_width", "coarse_row_step", "coarse_column_step"),
+        *("row_step", "column_step"),
+    ]
+)
+def _evidence(
+    entropy,
+    refined,
+    matched,
+    coarser,
+    image1,
+    image2,
+    weights,
+    result,
+    height,
+    width,
+    num_rows,
+    coarse_height,
+    coarse_width,
+    coarse_row_step,
+    coarse_column_step,
+    full_height,
+    full_width,
+    row_step,
+    column_step,
+    stride: tl.constexpr,
+    noise: tl.constexpr,
+    inside_weight: tl.constexpr,
+    rows: tl.constexpr,
+):
+    """A run of pixels; `weights` are the bias and one weight for each cue."""
+    pixel = tl.program_id(0) * rows + tl.arange(0, rows)
+    there = pixel < num_rows
+    size = height * width
+    number, place = pixel // size, pixel % size
+    row, column = place // width, place % width
+    x_at = number * 2 * size + place
+    y_at = x_at + size
+    x, y = tl.load(refined + x_at, there, 0.0), tl.load(refined + y_at, there, 0.0)
+    total = tl.load(weights) + tl.load(weights + 1) * tl.load(entropy + pixel, there, 0.0)
+    moved_x = x - tl.load(matched + x_at, there, 0.0)
+    moved_y = y - tl.load(matched + y_at, there, 0.0)
+    total += tl.load(weights + 2) * _log_length(moved_x, moved_y, stride)
+    coarse_row, coarse_column = row * coarse_row_step, column * coarse_column_step
+    source = coarser + number * 2 * coarse_height * coarse_width
+    at_x = bilinear(source, coarse_row, coarse_column, coarse_height, coarse_width, there)
+    source += coarse_height * coarse_width
+    at_y = bilinear(source, coarse_row, coarse_column, coarse_height, coarse_width, there)
+    apart_x, apart_y = x - at_x * width / coarse_width, y - at_y * height / coarse_height
+    total += tl.load(weights + 3) * _log_length(apart_x, apart_y, stride)
+    total += tl.load(weights + 4) * _log_length(x, y, stride)
+
+    low_x, high_x, low_y, high_y = x, x, y, y
+    for neighbour in tl.static_range(9):
+        near_row, near_column = row + neighbour // 3 - 1, column + neighbour % 3 - 1
+        near = (near_row >= 0) & (near_row < height) & (near_column >= 0) & (near_column < width)
+        near &= there
+        step = (neighbour // 3 - 1) * width + neighbour % 3 - 1
+        near_x = tl.where(near, tl.load(refined + x_at + step, near, 0.0), x)
+        near_y = tl.where(near, tl.load(refined + y_at + step, near, 0.0), y)
+        low_x, high_x = tl.minimum(low_x, near_x), tl.maximum(high_x, near_x)
+        low_y, high_y = tl.minimum(low_y, near_y), tl.maximum(high_y, near_y)
+    total += tl.load(weights + 5) * _log_length(high_x - low_x, high_y - low_y, stride)
+
+    goes_x, goes_y = column + x, row + y
+    left, top = tl.floor(goes_x), tl.floor(goes_y)
+    inside, difference = tl.zeros((rows,), tl.float32), tl.zeros((rows,), tl.float32)
+    for channel in tl.static_range(3):
+        start = (number.to(tl.int64) * 3 + channel) * full_height * full_width
+        here = bilinear(
+            image1 + start, row * row_step, column * column_step, full_height, full_width, there
+        )
+        for corner in tl.static_range(4):
+            corner_x, corner_y = left + corner % 2, top + corner // 2
+            weight = (1.0 - tl.abs(goes_x - corner_x)) * (1.0 - tl.abs(goes_y - corner_y))
+            seen = (corner_x >= 0) & (corner_x < width) & (corner_y >= 0) & (corner_y < height)
+            seen &= there
+            at_row, at_column = tl.where(seen, corner_y, 0.0), tl.where(seen, corner_x, 0.0)
+            here -= weight * bilinear(
+                image2 + start,
+                at_row * row_step,
+                at_column * column_step,
+                full_height,
+                full_width,
+                seen,
+            )
+            if channel == 0:
+                inside += tl.where(seen, weight, 0.0)
+        difference += tl.abs(here)
+    seen = inside >= inside_weight
+    total += tl.load(weights + 6) * tl.log(difference / 3 + noise)
+    total += tl.load(weights + 7) * tl.where(seen, 0.0, 1.0)
+    tl.store(result + pixel, total, there)
+
+
+def evidence(
+    entropy: Tensor,
+    flows: Sequence[Tensor],
+    images: Sequence[Tensor],
+    weights: Tensor,
+    stride: float,
+    noise: float,
+    inside_weight: float,
+) -> Tensor:
+    """(B, 1, H, W): the bias plus the cues of `estimation.confidence`, weighted by `weights` (8,).
+
+    `flows` are refined, matched and that of the coarser level at its size, (B, 2, h, w); `images`
+    two (B, 3, H, W); all float32.
+    """
+    height, width = entropy.shape[-2:]
+    coarse_height, coarse_width = flows[2].shape[-2:]
+    full_height, full_width = images[0].shape[-2:]
+    result = torch.empty_like(entropy, memory_format=torch.contiguous_format)
+    tensors = [tensor.contiguous() for tensor in (entropy, *flows, *images)]
+    with torch.cuda.device_of(result):
+        _evidence[(triton.cdiv(result.numel(), _ROWS),)](
+            *tensors,
+            weights,
+            result,
+            height,
+            width,
+            result.numel(),
+            coarse_height,
+            coarse_width,
+            sampling_step(coarse_height, height),
+            sampling_step(coarse_width, width),
+            full_height,
+            full_width,
+            sampling_step(full_height, height),
+            sampling_step(full_width, width),
+            stride=stride,
+            noise=noise,
+            inside_weight=inside_weight,
+            rows=_ROWS,
+            num_warps=_WARPS,
+        )
+    return result
+
+
+@triton.jit
+def _information(extremes, number, blank_below, parts: tl.constexpr):
+    """Whether a pair is blank, and whether it is blank or still; see `estimation.pipeline`."""
+    contrast1, contrast2, apart = 0.0, 0.0, 0.0
+    for channel in tl.static_range(3):
+        source = extremes + (number * 3 + channel) * 5 * parts + tl.arange(0, parts)
+        extent1 = tl.max(tl.load(source), 0) - tl.min(tl.load(source + parts), 0)
+        extent2 = tl.max(tl.load(source + 2 * parts), 0) - tl.min(tl.load(source + 3 * parts), 0)
+        contrast1, contrast2 = tl.maximum(contrast1, extent1), tl.maximum(contrast2, extent2)
+        apart = tl.maximum(apart, tl.max(tl.load(source + 4 * parts), 0))
+    blank = tl.minimum(contrast1, contrast2) < blank_below
+    return blank, blank | (apart == 0.0)
+
+
+@kernel(
+    do_not_specialize=[
+        *("height", "width", "small_height", "small_width"),
+        *("row_step", "column_step", "scale_x", "scale_y"),
+    ]
+)
+def _answer(
+    flow,
+    entropy,
+    evidence,
+    extremes,
+    result,
+    height,
+    width,
+    small_height,
+    small_width,
+    row_step,
+    column_step,
+    scale_x,
+    scale_y,
+    blank_below: tl.constexpr,
+    calibrated: tl.constexpr,
+    channels: tl.constexpr,
+    parts: tl.constexpr,
+    rows: tl.constexpr,
+):
+    """A run of pixels of one image."""
+    number = tl.program_id(1).to(tl.int64)
+    blank, still = _information(extremes, number, blank_below, parts)
+    size, small_size = height * width, small_height * small_width
+    place = tl.program_id(0) * rows + tl.arange(0, rows)
+    there = place < size
+    row, column = place // width * row_step, place % width * column_step
+    target = result + number * channels * size + place
+    source = flow + number * 2 * small_size
+    x = scale_x * bilinear(source, row, column, small_height, small_width, there)
+    source += small_size
+    y = scale_y * bilinear(source, row, column, small_height, small_width, there)
+    tl.store(target, tl.where(still, 0.0, x), there)
+    tl.store(target + size, tl.where(still, 0.0, y), there)
+    if calibrated:
+        source = evidence + number * small_size
+        found = bilinear(source, row, column, small_height, small_width, there)
+        found = 1.0 / (1.0 + tl.exp(-found))
+        tl.store(target + 2 * size, tl.where(blank, 0.0, found), there)
+    if channels == 4 or not calibrated:
+        source = entropy + number * small_size
+        sharp = 1.0 - bilinear(source, row, column, small_height, small_width, there)
+        sharp = tl.minimum(tl.maximum(sharp, 0.0), 1.0)
+        sharp = tl.where(blank, 0.0, sharp)
+        if not calibrated:
+            tl.store(target + 2 * size, sharp, there)
+        if channels == 4:
+            tl.store(target + 3 * size, sharp, there)
+
+
+def answer(
+    flow: Tensor,
+    entropy: Tensor,
+    evidence: Tensor | None,
+    extremes: Tensor,
+    blank_below: float,
+    seen: tuple[int, int],
+    size: tuple[int, int],
+    *,
+    sharpness: bool,
+) -> Tensor:
+    """(B, 3 or 4, height, width): `size`, the top left part of what was `seen`, gated.
+
+    `flow` (B, 2, h, w), `entropy` and `evidence` (B, 1, h, w) are of the finest level; without
+    evidence the confidence is the sharpness. `extremes` are those of both images.
+    """
+    height, width = flow.shape[-2:]
+    channels = 4 if sharpness else 3
+    result = flow.new_empty((len(flow), channels, *size))
+    with torch.cuda.device_of(result):
+        _answer[(triton.cdiv(size[0] * size[1], _RUN), len(flow))](
+            flow.contiguous(),
+            entropy.contiguous(),
+            entropy if evidence is None else evidence,
+            extremes,
+            result,
+            *size,
+            height,
+            width,
+            sampling_step(height, seen[0]),
+            sampling_step(width, seen[1]),
+            seen[1] / width,
+            seen[0] / height,
+            blank_below=blank_below,
+            calibrated=evidence is not None,
+            channels=channels,
+            parts=PARTS,
+            rows=_RUN,
+            num_warps=_WARPS,
+        )
+    return result

@@ -1,0 +1,72 @@
+"""Two maps concatenated, the first after a ReLU, in one pass."""
+
+import torch
+from torch import Tensor, nn
+
+from ...nn import Merge
+from ..folded import FoldedConv
+from ..kernels import check, kernel, tl, triton
+
+_TILE = 2048  # numbers of either map that a program copies
+
+
+@kernel(do_not_specialize=["num_rows"])
+def _merge_input(
+    first,
+    second,
+    result,
+    num_rows,
+    channels: tl.constexpr,
+    columns: tl.constexpr,
+    rows: tl.constexpr,
+):
+    """A run of pixels."""
+    pixel = (tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows))[:, None]
+    column = tl.arange(0, columns)[None, :]
+    there = (pixel < num_rows) & (column < channels)
+    source, target = pixel * channels + column, result + pixel * (2 * channels) + column
+    value, other = tl.load(first + source, there, 0.0), tl.load(second + source, there, 0.0)
+    value = tl.where(value.to(tl.float32) < 0, 0.0, value)  # lets NaN through
+    tl.store(target, value.to(result.dtype.element_ty), there)
+    tl.store(target + channels, other, there)
+
+
+def merge_input(first: Tensor, second: Tensor) -> Tensor:
+    """cat([relu(first), second]): two (B, C, H, W) -> (B, 2C, H, W), channels last."""
+    check(first)
+    check(second)
+    batch, channels, height, width = first.shape
+    result = torch.empty(
+        (batch, 2 * channels, height, width),
+        dtype=first.dtype,
+        device=first.device,
+        memory_format=torch.channels_last,
+    )
+    grid, shape = tiles(first)
+    with torch.cuda.device_of(result):
+        _merge_input[grid](first, second, result, batch * height * width, **shape)
+    return result
+
+
+def tiles(first: Tensor) -> tuple[tuple[int], dict[str, int]]:
+    """How many runs of pixels there are, and their shape."""
+    channels = first.shape[1]
+    columns = triton.next_power_of_2(channels)
+    rows = max(_TILE // columns, 1)
+    shape = {"channels": channels, "columns": columns, "rows": rows}
+    return (triton.cdiv(first.numel() // channels, rows),), shape
+
+
+class KernelMerge(Merge):
+    """A `Merge` whose ReLU and concatenation are one kernel."""
+
+    def __init__(self, merge: Merge) -> None:
+        """Take the layers of `merge`, which are folded already."""
+        nn.Module.__init__(self)
+        self.resample, self.fuse = merge.resample, merge.fuse
+        assert isinstance(self.resample, FoldedConv)
+        self.resample.relu = not self.resample.up  # cuDNN has it for free on the way down
+
+    def forward(self, neighbour: Tensor, skip: Tensor) -> Tensor:
+        """(B, in, h, w), (B, C, H, W) -> (B, C, H, W)."""
+        return self.fuse(merge_input(self.resample(neighbour), skip))
