@@ -190,8 +190,7 @@ class Layers(options.Settings):
 
         from ..estimation.compute import choose_device
         from ..evaluation import grid_markdown
-        from ..lab.layers import WHY, draw_layers, layer_grids, measure_layers
-        from ..lab.layers import VolumeShape
+        from ..lab.layers import WHY, VolumeShape, draw_layers, layer_grids, measure_layers
 
         if self.channels % 2:
             raise InputError(

@@ -94,7 +94,7 @@ class Bench(options.Settings):
 
         from .._version import __version__
         from ..files import write_files
-        from ..lab.speed import describe_machine
+        from ..lab.timing import describe_machine
 
         report = {
             "command": shlex.join(["dicl-flow", *sys.argv[1:]]),
@@ -136,11 +136,18 @@ class Bench(options.Settings):
     ) -> tuple[dict[str, Any], dict[Path, bytes]]:
         """Print the speed of each case; return the numbers, and the plot if it was asked for."""
         from ..config import find_quality
-        from ..lab.speed import Case, measure
-        from ..lab.speed import find_peers
-        from ..lab.speed import encode_plot
-        from ..lab.speed import choose_ways, open_network, random_network
-        from ..lab.speed import LEGEND, PEERS_LEGEND, as_record
+        from ..lab.speed import (
+            LEGEND,
+            PEERS_LEGEND,
+            Case,
+            as_record,
+            choose_ways,
+            encode_plot,
+            find_peers,
+            measure,
+            open_network,
+            random_network,
+        )
 
         batches = self.batches or ([1] if self.quick else [1, 8])
         quality = find_quality(self.quality)
@@ -176,15 +183,14 @@ class Bench(options.Settings):
         self, device: "torch.device", sizes: list[Size], repeats: int
     ) -> tuple[dict[str, Any], dict[Path, bytes]]:
         """Print the seconds of the first result at each size; return the numbers."""
-        from ..lab.speed import Case
-        from ..lab.speed import COLUMNS, LEGEND, measure_first
+        from ..lab.speed import FIRST_COLUMNS, FIRST_LEGEND, Case, measure_first
 
         command = [sys.executable, "-m", "dicl_flow", "flow", "--json", "--device", str(device)]
         command += ["--quality", self.quality]
         command += ["--weights", self.weights] if self.weights else []
         rows = []
         if self._shown:
-            heads = ("size", "cache", *(column.replace("_", " ") for column in COLUMNS))
+            heads = ("size", "cache", *(column.replace("_", " ") for column in FIRST_COLUMNS))
             typer.echo("  ".join(f"{head:>8}" for head in heads))
         for size in sizes:
             case = Case(size.width, size.height)
@@ -194,7 +200,7 @@ class Bench(options.Settings):
                 if self._shown:
                     typer.echo("  ".join(f"{cell:>8}" for cell in cells))
         if self._shown:
-            typer.echo(f"\n{LEGEND}")
+            typer.echo(f"\n{FIRST_LEGEND}")
         return {"quality": self.quality, "first": rows}, {}
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ..bulk import job
     from ..bulk.cluster import Cluster
     from ..bulk.manifest import Manifest
-    from ..bulk.run import Engine, Watch
+    from ..bulk.run import Engine
     from ..bulk.segments import Plan
-    from ..bulk.writing import Outcome
+    from ..bulk.writing import Outcome, Watch
 
 
 class BulkGroup(Group):

@@ -217,7 +217,7 @@ class Render(options.Settings):
         statistics, sheet = write_pairs(renderer, self.output, numbers)
         pictures = {self.output / "sheet.png": encode_image("sheet.png", sheet)}
         if self.stats is not None:
-            from ..pictures.motion import draw_motion
+            from ..pictures.figures import draw_motion
 
             pictures[self.stats] = draw_motion(statistics.vectors())
         write_files(pictures)

@@ -125,7 +125,7 @@ class Flow(options.ComputeSettings):
             import torch  # noqa: F401 - apart from what imports it: most of the time is spent here
 
             parts.end("torch")
-            from ..estimation import estimator  # noqa: F401 - it imports all that `load` needs
+            import dicl_flow.estimation.estimator  # noqa: F401 - it imports all that `load` needs
 
             parts.end("import")
             estimator = self.load()
@@ -163,7 +163,7 @@ class Flow(options.ComputeSettings):
 
     def _pictures(self) -> dict[str, Path | None]:
         """Return the file of each kind of picture."""
-        from ..pictures.drawings import DRAWINGS
+        from ..pictures.visualize import DRAWINGS
 
         files = (self.image, self.overlay, self.arrows, self.confidence, self.occlusion)
         return dict(zip(DRAWINGS, files, strict=True))
@@ -200,7 +200,7 @@ class Flow(options.ComputeSettings):
     def _contents(self, result: "FlowResult", image1: "Array") -> dict[Path, bytes]:
         """Return the bytes of every file that was asked for."""
         from ..files import encode_flow, encode_image
-        from ..pictures.drawings import draw_estimate
+        from ..pictures.visualize import draw_estimate
 
         found = (image1, result.flow, result.confidence, result.occlusion, self.maximum)
         flows = {self._flow_file: result, self.backward: result.backward}
@@ -229,7 +229,7 @@ class Flow(options.ComputeSettings):
 
 def _explain(estimator: "FlowEstimator", image1: "Array") -> None:
     """Print to stderr, so that --json stays one object."""
-    from ..estimation.choices import explain_frame
+    from ..estimation.estimator import explain_frame
 
     height, width = image1.shape[:2]
     frame = explain_frame(estimator, (height, width))

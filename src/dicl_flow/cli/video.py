@@ -78,7 +78,7 @@ class ClipSettings(options.ComputeSettings):
 
         `writers` makes the writers, given a folder for unfinished parts.
         """
-        from ..estimation.choices import computed
+        from ..estimation.estimator import computed
         from ..training.stopping import StopSignal
         from ..video import Checkpoint, run
 

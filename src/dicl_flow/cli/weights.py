@@ -38,7 +38,7 @@ def _installation() -> dict[str, Any]:
 
     from .._version import __version__
     from ..config import ModelConfig
-    from ..estimation.engines import choose_compute
+    from ..estimation.compute import choose_compute
     from ..weights import packaged_names
 
     choices = choose_compute(ModelConfig()).choices()

@@ -14,8 +14,7 @@ import numpy as np
 
 from ..config import AugmentConfig
 from ..data import FlowPair, FlowSample, Survey, collate
-from ..data.augment import augment_color, augment_erase, augment_geometry
-from ..data.dataset import FlowDataset
+from ..data.augmentation import FlowDataset, augment_color, augment_erase, augment_geometry
 from ..errors import InputError
 from ..files import Array, encode_flow, encode_image, to_uint8, write_files
 from ..pictures.sheets import contact_sheet, thumbnail

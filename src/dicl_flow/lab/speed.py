@@ -28,8 +28,7 @@ from torch import Tensor
 
 from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
 from ..errors import InputError
-from ..estimation.compute import PRECISIONS
-from ..estimation.engines import choose_compute
+from ..estimation.compute import PRECISIONS, choose_compute
 from ..estimation.estimator import FlowEstimator
 from ..evaluation.methods import dis
 from ..files import Array, encode_image, write_files
