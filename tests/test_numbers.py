@@ -194,7 +194,6 @@ def host_rows():
     both = [*(("hosts", name) for name in HOSTS), *dicl]
     paper = [published("hosts", name, "chairs_epe") for name in HOSTS]
     return [
-        [runs(*variant)[0]["parameters"] / 1e6 for variant in both],
         *(
             [scores(*variant, metric=metric)[seed] for variant in both]
             for metric in ("epe", "over_1px")
