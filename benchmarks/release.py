@@ -110,7 +110,7 @@ STEPS: dict[str, Step] = {
     ),
     "figures": Step(
         ("dicl-flow ablate figures --data rendered=PHOTOS/train -o . --device {device}",),
-        {f"docs/ablations/figures.{kind}": f"figures.{kind}" for kind in ("json", "md", "svg")}
+        {f"docs/ablations/figures.{kind}": f"figures.{kind}" for kind in ("json", "svg")}
         | {f"docs/ablations/figures/{n}.safetensors": f"{n}.safetensors" for n in FIGURES},
         pages=("docs/ablations/README.md#figures-2-and-4",),
         gpu=True,
