@@ -191,6 +191,12 @@ def test_groups_reach_the_scheduler(request):
         assert request.node.nodeid.endswith("@together")
 
 
+def test_every_test_file_says_what_it_proves():
+    tests = Path(__file__).parent
+    files = [*tests.rglob("test_*.py"), *tests.glob("support/*.py")]
+    assert [path.name for path in files if not path.read_text().startswith('"""')] == []
+
+
 def test_no_test_forks_and_none_imports_another():
     for path in Path(__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show: the same flow, scenes and training as on the CPU."""
+"""On a CUDA device: the authors' flow, the CPU's flow, and accelerated training as the plain."""
 
 from dataclasses import replace
 from itertools import chain, cycle, repeat

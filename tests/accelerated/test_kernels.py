@@ -1,4 +1,4 @@
-"""Accelerated modules compared with plain ones: on a CUDA device, or in Triton's interpreter."""
+"""Kernels of training equal plain modules, on a GPU or in Triton's interpreter."""
 
 import copy
 import importlib

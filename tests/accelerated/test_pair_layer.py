@@ -1,4 +1,4 @@
-"""The first layer in training, factored, compared with the convolution of all pairs."""
+"""The factored first layer in training equals the convolution of all pairs."""
 
 import copy
 import os

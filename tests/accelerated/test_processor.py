@@ -1,4 +1,4 @@
-"""What the CPU can do decides how to compute, not its name."""
+"""What the CPU can do, not its name, decides the precision."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What is done when a shape comes again, and not for a single pair."""
+"""Only shapes that come again are recorded as graphs, and float32 is exact at once."""
 
 from collections import OrderedDict
 from types import SimpleNamespace

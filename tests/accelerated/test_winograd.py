@@ -1,4 +1,4 @@
-"""Winograd's convolutions give what a convolution gives, whatever the processor of this machine."""
+"""Winograd's convolutions equal torch's, on any processor."""
 
 import pytest
 import torch

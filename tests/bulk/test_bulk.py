@@ -1,3 +1,5 @@
+"""Bulk runs: each row gives its outputs, errors are rows, and only what is missing is computed."""
+
 import json
 import tarfile
 from concurrent.futures import ThreadPoolExecutor

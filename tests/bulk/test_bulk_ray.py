@@ -1,4 +1,4 @@
-"""Bulk runs on Ray: the same segments, computed by a pool of actors."""
+"""Bulk runs on Ray write the same segments as local ones."""
 
 import csv
 import json

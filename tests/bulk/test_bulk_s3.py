@@ -1,4 +1,4 @@
-"""Bulk runs that read from S3 and write to it."""
+"""Bulk runs read from S3 and write to it as to a folder."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""A slice of `campaigns.numbers` and `campaigns.soak`."""
+"""A slice of the campaigns `numbers` and `soak`: small frames, and growth that is found."""
 
 import json
 

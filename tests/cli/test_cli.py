@@ -1,4 +1,4 @@
-"""The command line as a user meets it."""
+"""`flow`, `show` and `info` write every output; bad input is one sentence and exit code 2."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Images from the standard input, flow to the standard output, pipes: each is read once."""
+"""Standard input, standard output and pipes work as files, and each is read once."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""What the command line and the library say: options here, parameters there, no riddles."""
+"""Messages name options on the command line and parameters in Python."""
 
 import ast
 import json

@@ -1,3 +1,5 @@
+"""Augmented frames and their flow still match, for dense and sparse truth."""
+
 from dataclasses import replace
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Colour changes, noise and the eraser do what their settings say."""
+
 from dataclasses import replace
 
 import cv2

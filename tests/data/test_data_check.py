@@ -1,3 +1,5 @@
+"""`dicl-flow data check` counts, draws and names what is broken."""
+
 import json
 import re
 

@@ -1,3 +1,5 @@
+"""Every data set lists its pairs with the right truth, splits and masks."""
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Batches depend on seed and step alone, not on workers, ranks or restarts."""
+
 import json
 import os
 from dataclasses import fields, replace

@@ -1,3 +1,5 @@
+"""Folders, manifests and videos of users become pairs, with or without truth."""
+
 import sys
 
 import av

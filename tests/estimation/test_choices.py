@@ -1,3 +1,5 @@
+"""The reasons given for device, precision and frame size are the true ones."""
+
 import json
 from dataclasses import replace
 

@@ -1,3 +1,5 @@
+"""The estimator gives the same flow for every kind of input, at any size."""
+
 import pickle
 import warnings
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Warping and frames in between, on motion that is known."""
+"""Warping and in-between frames are right for known motion."""
 
 import json
 

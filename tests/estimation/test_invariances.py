@@ -1,4 +1,4 @@
-"""What must hold for any frames: symmetries, still pairs, batches, finite numbers."""
+"""For any frames: symmetries hold, still pairs do not move, a batch equals its pairs."""
 
 import json
 

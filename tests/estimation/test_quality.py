@@ -1,4 +1,4 @@
-"""Flows to begin from, and estimates in one pass or two."""
+"""A given start flow is used, and each quality takes its passes and sizes."""
 
 import json
 from dataclasses import replace

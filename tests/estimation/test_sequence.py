@@ -1,3 +1,5 @@
+"""A sequence gives the flow of its pairs and computes the features of each frame once."""
+
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Predict, score, print, draw, submit."""
+"""Evaluation scores known flows exactly, and tables, sheets and submissions show it."""
 
 import io
 import json

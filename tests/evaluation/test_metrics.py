@@ -1,4 +1,4 @@
-"""Metrics against their definitions, computed the plain way."""
+"""Metrics equal their definitions, computed the plain way."""
 
 import numpy as np
 import pytest

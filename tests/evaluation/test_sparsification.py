@@ -1,4 +1,4 @@
-"""Curves and AUSE, against orders whose value is known."""
+"""Sparsification curves and AUSE are right for orders whose value is known."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The yardstick: which pairs belong to which set, and how sets, pairs and pixels are weighted."""
+"""The yardstick sorts pairs into their sets and weights sets, pairs and pixels as it says."""
 
 import json
 import sys

@@ -1,3 +1,5 @@
+"""Files are written completely or not at all, whatever interrupts the writing."""
+
 import os
 import stat
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Images of all kinds are read as the same RGB; others are refused with the reason."""
+
 import cv2
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the analyses read off a network, checked against direct computations."""
+"""Analyses of a network equal direct computations."""
 
 import json
 from dataclasses import replace

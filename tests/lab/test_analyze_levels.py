@@ -1,4 +1,4 @@
-"""What each level contributes, against direct computations."""
+"""What each level contributes equals a direct computation."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The speed measurement as a user meets it."""
+"""`dicl-flow bench` measures what it says and explains what it cannot measure."""
 
 import json
 import sys

@@ -1,3 +1,5 @@
+"""Configs survive JSON and TOML, are frozen, and name the key of a wrong value."""
+
 import pytest
 
 from dicl_flow.config import LevelConfig, ModelConfig, read_toml_table, structure

@@ -1,4 +1,4 @@
-"""PWC-Net and VCN: each takes any matcher; their pieces against straight-line computations."""
+"""PWC-Net and VCN take any matcher, and their parts equal straight-line computations."""
 
 import copy
 import json

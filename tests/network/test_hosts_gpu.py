@@ -1,4 +1,4 @@
-"""What only a CUDA device can show of the hosts."""
+"""PWC-Net and VCN on a CUDA device: the CPU's flow, recorded steps, and they learn."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,4 +1,4 @@
-"""The doors of the hubs: torch.hub, and a folder as Hugging Face has them."""
+"""Networks loaded from torch.hub or a Hugging Face folder are those that were saved."""
 
 import json
 from dataclasses import replace

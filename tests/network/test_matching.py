@@ -1,3 +1,5 @@
+"""Every matcher keeps the contract of scores, learns, and finds a known shift."""
+
 import pytest
 import torch
 from torch import nn

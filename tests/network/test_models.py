@@ -1,3 +1,5 @@
+"""Every variant of the network runs and trains, in every precision and batch size."""
+
 import itertools
 
 import pytest

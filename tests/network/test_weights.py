@@ -1,3 +1,5 @@
+"""Weights load exactly as saved; damaged, foreign and unsafe files are refused."""
+
 import pickle
 import zipfile
 

@@ -1,3 +1,5 @@
+"""Colours, arrows and overlays of flow are the published ones."""
+
 import numpy as np
 import pytest
 import torch

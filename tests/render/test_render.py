@@ -1,3 +1,5 @@
+"""Rendered frames and their flow match, are reproducible, and have the asked effects."""
+
 import json
 import sys
 import tomllib

@@ -1,4 +1,4 @@
-"""The kernels of rendering compared with the plain path, in Triton's interpreter without a GPU."""
+"""Rendering kernels equal the plain path, on a GPU or in Triton's interpreter."""
 
 import os
 from dataclasses import replace

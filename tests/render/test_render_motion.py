@@ -1,4 +1,4 @@
-"""Motion that grows with the frame."""
+"""Rendered motion grows with the frame."""
 
 from dataclasses import replace
 

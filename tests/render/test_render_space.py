@@ -1,4 +1,4 @@
-"""Scenes with depth, scenes in which nothing moves, and how many objects there are."""
+"""Scenes with depth, still scenes and the number of objects are as asked."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Rendered pairs varied as real ones are."""
+"""Flips, the eraser and colour changes of rendered pairs keep frames and flow consistent."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Kernels of solid scenes against the plain path; without a GPU in Triton's interpreter."""
+"""Kernels of solid scenes equal the plain path, on a GPU or in Triton's interpreter."""
 
 import os
 from dataclasses import replace

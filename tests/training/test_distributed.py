@@ -1,4 +1,4 @@
-"""Two processes on the CPU (gloo) are one process with the double batch."""
+"""Two processes on the CPU (gloo) equal one process with twice the batch."""
 
 import json
 import socket

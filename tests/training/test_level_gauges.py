@@ -1,4 +1,4 @@
-"""What a run tells of each level, and that a dead one is named."""
+"""A run records what each level learns, and names a dead one."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Cross-entropy of the scores, in addition to the end-point error."""
+"""The cross-entropy of the scores equals its definition and trains the matching."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Steps that train the second pass, and starts from weights without the finest level."""
+"""Steps that train the second pass learn from it alone and resume as they were."""
 
 import copy
 from dataclasses import replace

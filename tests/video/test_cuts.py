@@ -1,4 +1,4 @@
-"""Where scenes change, what becomes of the flow there, and pairs that are scenes of their own."""
+"""Scene cuts are found, and no flow crosses them."""
 
 import re
 

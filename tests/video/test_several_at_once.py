@@ -1,4 +1,4 @@
-"""Pairs of a video that are estimated at the same time."""
+"""Pairs of a video estimated at the same time give the flows of one after the other."""
 
 from csv import DictReader
 from itertools import pairwise

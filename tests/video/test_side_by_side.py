@@ -1,4 +1,4 @@
-"""Segments of a video, encoded by several threads."""
+"""Segments encoded by several threads make the same video."""
 
 from fractions import Fraction
 from threading import Event, Thread, active_count

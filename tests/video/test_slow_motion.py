@@ -1,4 +1,4 @@
-"""Whole clips made slower, on motion that is known."""
+"""Slow motion of known motion puts each in-between frame in its place."""
 
 import json
 from fractions import Fraction

@@ -1,3 +1,5 @@
+"""A video becomes the flow of its pairs, and a run that is killed is resumed."""
+
 import json
 import os
 import re

@@ -1,4 +1,4 @@
-"""Videos on a CUDA device. Run there: python -m pytest tests/video/test_video_gpu.py."""
+"""A sequence on a CUDA device gives the flow of its pairs, whatever is copied meanwhile."""
 
 import csv
 from itertools import pairwise

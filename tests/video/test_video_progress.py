@@ -1,4 +1,4 @@
-"""How far a video has come: for people, for log files and for programs."""
+"""The progress of a video is right for people, for log files and for programs."""
 
 import warnings
 from threading import Semaphore, active_count

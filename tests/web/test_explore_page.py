@@ -1,4 +1,4 @@
-"""The explorer's page in a real browser: what a visitor does, and what the page shows."""
+"""The explorer's page works in a real browser."""
 
 import re
 import shutil

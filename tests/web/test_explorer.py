@@ -1,4 +1,4 @@
-"""What the explorer's page is told: flows, beliefs, clips and uploads, and the page itself."""
+"""The explorer's routes return flows, scores, clips and uploads as its page needs them."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The server: flow over HTTP, its formats, its errors, batches, a full queue, the end."""
+"""The server gives flow over HTTP in every format, and an error for everything else."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Who may ask a server, and what every answer has."""
+"""Other names, sites and missing tokens are refused, and every response has its headers."""
 
 import re
 

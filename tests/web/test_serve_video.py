@@ -1,4 +1,4 @@
-"""Videos of the server: upload, progress, result, limits, and no file that stays."""
+"""Videos on the server: upload, progress, result and limits; no file stays."""
 
 import tempfile
 import time

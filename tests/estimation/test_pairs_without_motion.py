@@ -1,4 +1,4 @@
-"""Pairs that tell nothing of motion."""
+"""Equal frames and frames of one colour have no flow."""
 
 from dataclasses import replace
 

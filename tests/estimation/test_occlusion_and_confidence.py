@@ -1,4 +1,4 @@
-"""What people need beside the flow: both directions, occlusion, confidence."""
+"""Backward flow, occlusion and confidence follow their definitions and the truth."""
 
 import json
 from dataclasses import replace

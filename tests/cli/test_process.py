@@ -1,4 +1,4 @@
-"""How a command starts and ends: what Python need not collect."""
+"""A command starts and ends quickly: no garbage collection, CUDA loaded early, a quick exit."""
 
 import ctypes
 import gc
@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 from children import run_child
 
 from dicl_flow.cli import starting, waking
@@ -99,15 +100,29 @@ def test_cudnn_follows_a_context_that_was_made(monkeypatch, codes, convolved):
 
 
 def test_a_machine_without_a_driver_is_no_error(monkeypatch):
+    asked: list[str] = []
+    convolved: list[str] = []
+
     def missing(name):
+        asked.append(name)
         raise OSError(name)
 
+    monkeypatch.setattr(waking, "_convolve", convolved.append)
     monkeypatch.setattr(ctypes, "CDLL", missing)
     waking._wake(0)
+    assert asked == ["libcuda.so.1"]
+    assert convolved == []
 
 
-def test_the_first_convolution_runs():
+def test_the_first_convolution_runs(monkeypatch):
+    outputs = []
+    conv2d = torch.nn.functional.conv2d
+    monkeypatch.setattr(
+        torch.nn.functional, "conv2d", lambda *inputs: outputs.append(conv2d(*inputs))
+    )
     waking._convolve("cpu")
+    (output,) = outputs
+    assert (output.shape, output.dtype) == ((1, 8, 6, 6), torch.float16)
 
 
 STARTS = """

@@ -1,4 +1,4 @@
-"""The fast path gives the plain path's answer."""
+"""The accelerated network gives the flow of the plain one on the CPU."""
 
 import threading
 

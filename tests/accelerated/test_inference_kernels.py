@@ -1,4 +1,4 @@
-"""The kernels of the fast path, in Triton's interpreter where there is no GPU."""
+"""Kernels of inference equal plain torch, on a GPU or in Triton's interpreter."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The accelerated path on a CUDA device gives the plain one's flow."""
+"""The accelerated network gives the flow of the plain one on a CUDA device."""
 
 import pickle
 import threading
