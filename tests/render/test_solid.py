@@ -16,11 +16,11 @@ from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
 from dicl_flow.ops.warp import sampling_grid
 from dicl_flow.render import Clip, Renderer, load_textures
+from dicl_flow.render.renderer import draw_worlds
 from dicl_flow.render.shapes import shape_bank
 from dicl_flow.render.solid import casting
 from dicl_flow.render.solid.casting import View
 from dicl_flow.render.solid.draws import Draws
-from dicl_flow.render.solid.scenes import draw_worlds
 from dicl_flow.render.solid.shading import shade
 from dicl_flow.render.solid.things import BOX, CUTOUT, CYLINDER, GROUND, MAKERS, SKY, Body, Joint
 from dicl_flow.render.solid.world import Layout, Textures, World, draw_world, lay_out

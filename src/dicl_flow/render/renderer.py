@@ -14,13 +14,16 @@ from ..config import RenderConfig
 from ..data import FlowBatch, FlowSample
 from ..errors import InputError
 from ..files import Array, to_uint8
+from . import kernels
 from .camera import draw_fog, photograph
 from .compositing import Frames, compose, find_occluded
 from .dice import Dice
 from .scene import draw_scene
 from .shapes import shape_bank
-from .solid.scenes import draw_worlds, see_pairs
-from .solid.world import Textures
+from .solid.casting import View
+from .solid.draws import Draws
+from .solid.shading import shade
+from .solid.world import Textures, World, draw_world, lay_out
 from .textures import TextureAtlas, load_textures
 
 _SMALLEST_SIDE = 16
@@ -109,12 +112,23 @@ class Renderer:
             return self._photograph(frames, occluded)
 
     def _render_solid(self, batch: int, step: int) -> RenderedBatch:
-        atlas = self.textures
+        """Worlds at the times 0 and 1; layer 0 is sky, ground or room, others are things."""
+        atlas, fog = self.textures, draw_fog(self.config, self.dice, batch)
         numbers = Textures(atlas.num_photos, len(atlas), self.config.procedural_share)
         worlds = draw_worlds(self.config, self.size, numbers, batch, self.seed, step)
-        fog = draw_fog(self.config, self.dice, batch)
-        frames, distance, occluded = see_pairs(worlds, atlas.mips, self.shapes, fog, self.size)
-        return self._photograph(frames, occluded, distance)
+        layout = lay_out(worlds, (0.0, 1.0), self.size).to(fog.device)
+        if kernels.usable(fog.device):
+            from .solid.pairs import PairCaster  # imports Triton
+
+            caster = PairCaster(layout, atlas.mips, self.shapes, self.size)
+            color, depth = caster.shade(fog)
+            frames = Frames(color, caster.flow, depth, caster.layer)
+            return self._photograph(frames, caster.occluded, caster.distance)
+        view = View(layout, self.shapes, self.size)
+        color, depth = shade(view, atlas.mips, fog)
+        flow = torch.cat([view.flow(0, 1), -view.flow(1, 0)])
+        frames = Frames(color, flow, depth, view.layer)
+        return self._photograph(frames, view.occluded, view.sight.distance)
 
     def _photograph(
         self, frames: Frames, occluded: Callable[[], Tensor], distance: Tensor | None = None
@@ -125,6 +139,21 @@ class Renderer:
         if self.config.visible_only:
             valid &= ~occluded()
         return RenderedBatch(image1, image2, flow, valid, frames.layer, occluded, distance)
+
+
+def draw_worlds(
+    config: RenderConfig,
+    size: tuple[int, int],
+    textures: Textures,
+    batch: int,
+    seed: int,
+    step: int,
+) -> list[World]:
+    """Draw the worlds of a step: each depends on the seed, the step and its own number only."""
+    return [
+        draw_world(config, Draws(f"{seed} {step} {number}"), size, textures)
+        for number in range(batch)
+    ]
 
 
 _SEED = 1000  # no packaged weights were trained with it
