@@ -32,6 +32,7 @@ from dicl_flow.matching import MatchingNet  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.nn import ConvBlock  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
+    INSIDE,
     displacement_probability,
     expected_displacement,
     normalize,
@@ -40,7 +41,6 @@ from dicl_flow.ops import (  # noqa: E402
     upsample_flow,
     warp,
 )
-from dicl_flow.ops.warp import INSIDE  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 

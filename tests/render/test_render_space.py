@@ -8,7 +8,7 @@ import torch
 from dicl_flow.config import RenderConfig
 from dicl_flow.config.render import EFFECTS
 from dicl_flow.errors import InputError
-from dicl_flow.ops.warp import warp_with_mask
+from dicl_flow.ops import warp_with_mask
 from dicl_flow.render import Renderer, load_textures
 from dicl_flow.render.dice import Dice, smooth_noise
 from dicl_flow.render.motions import draw_camera, draw_pace, draw_space

@@ -14,7 +14,7 @@ from dicl_flow.config import PLACES, Place, RenderConfig, WorldConfig
 from dicl_flow.config.render import EFFECTS
 from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
-from dicl_flow.ops.warp import sampling_grid
+from dicl_flow.ops import sampling_grid
 from dicl_flow.render import Clip, Renderer, load_textures
 from dicl_flow.render.renderer import draw_worlds
 from dicl_flow.render.shapes import shape_bank

@@ -12,8 +12,7 @@ from ..models import InitialFlow, LevelFlow
 from ..models.dicl import DiclLevel
 from ..models.network import Pair
 from ..nn import ConvBlock, FeaturePyramid, Merge
-from ..ops import resize
-from ..ops.warp import INSIDE
+from ..ops import INSIDE, resize
 from .context.cuda import KernelContext
 from .cpu import AcceleratedDiclFlow
 from .first_layer import FactoredLayer

@@ -19,8 +19,7 @@ from torch import Tensor
 from ..accelerated import SideStream, check_limit, fixed_bytes
 from ..config import BEST, Calibration, Quality
 from ..models import InitialFlow, LevelFlow
-from ..ops import Size, resize, size_of
-from ..ops.warp import INSIDE
+from ..ops import INSIDE, Size, resize, size_of
 from .compute import CudaEngine, Engine
 from .confidence import NOISE, find_confidence, find_cues, finest_stride
 from .feeding import Feeding

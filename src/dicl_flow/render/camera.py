@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import RenderConfig
-from ..ops.warp import sample_clamped, sampling_grid
+from ..ops import sample_clamped, sampling_grid
 from . import kernels
 from .compositing import Frames
 from .dice import Dice

@@ -1,7 +1,8 @@
 """Matchers: ways to compare a pixel of frame 1 with its candidates in frame 2.
 
-The contract, the metrics, the learned ones with the paper's matching net, and the projection of
-their scores; `build_matcher` knows all by name.
+All follow one contract: `matcher(features1, features2)` gives scores
+(B, K, U, V, H, W), higher is better, K = `matcher.out_channels`; U is horizontal and V
+vertical, both from -`radius` to `radius`. Hosts rely on nothing else.
 """
 
 from abc import ABC, abstractmethod
@@ -14,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import unknown_name
-from ..nn import ConvBlock
-from ..ops import displacement_windows
+from .errors import unknown_name
+from .nn import ConvBlock
+from .ops import displacement_windows
 
 
 class Matcher(nn.Module, ABC):
