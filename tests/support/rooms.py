@@ -101,13 +101,6 @@ WITHOUT_PYTHON = {
     "demo": "the frames of `dicl-flow demo`",
 }
 
-KNOWN_CIRCLES = {
-    frozenset({"bulk/folders.py", "bulk/manifest.py"}),
-    frozenset({"bulk/storage.py", "bulk/stores.py"}),
-    frozenset({"cli/__init__.py", "cli/data.py"}),
-    frozenset({"cli/options.py", "cli/watching.py"}),
-}
-"""Files that still import each other. This list only shrinks."""
 
 _BLOCK = re.compile(r"(?<=<!-- rooms -->\n```\n).*?(?=```\n)", re.DOTALL)
 
