@@ -44,15 +44,15 @@ class KernelFinish(Finish):
 
     def __call__(self, found: Found) -> Tensor:
         """See `Finish`."""
-        from ..accelerated.estimate import answer, extremes
+        from ..accelerated.estimate import image_ranges, pack_estimate
 
         levels, image1, image2 = found.view
         finest, size = levels[-1], size_of(found.images()[0])
         with self._side.fork(image1.device):
-            extent = extremes(image1, image2, size)
+            extent = image_ranges(image1, image2, size)
         evidence = self._evidence(found)
         self._side.join(image1.device)
-        packed = answer(
+        packed = pack_estimate(
             finest.refined,
             finest.entropy,
             evidence,
@@ -69,7 +69,7 @@ class KernelFinish(Finish):
         return pack(found.feeding.unfit_flow(flow, found.size), *fitted)
 
     def _evidence(self, found: Found) -> Tensor | None:
-        from ..accelerated.estimate import evidence
+        from ..accelerated.estimate import weigh_cues
 
         if self._weights is None:
             return None
@@ -77,4 +77,4 @@ class KernelFinish(Finish):
         finest, coarser = levels[-1], levels[-2] if len(levels) > 1 else levels[-1]
         flows = (finest.refined, finest.matched, coarser.refined)
         stride = finest_stride(levels, images[0], found.feeding.scale)
-        return evidence(finest.entropy, flows, images, self._weights, stride, NOISE, INSIDE)
+        return weigh_cues(finest.entropy, flows, images, self._weights, stride, NOISE, INSIDE)
