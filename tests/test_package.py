@@ -134,6 +134,13 @@ def test_devices_are_spoken_of_only_at_the_edges(room):
         assert not {n.value for n in constants} & {"cuda", "mps", "cpu"}, file
 
 
+def test_training_uses_the_estimator_and_no_accelerated_inference():
+    text = "".join(path.read_text() for path in (SOURCE / "training").glob("*.py"))
+    assert set(re.findall(r"from \.\.estimation\S* import (.*)", text)) == {"FlowEstimator"}
+    modules = set(re.findall(r"from \.\.accelerated\.?(\S*) import", text))
+    assert modules == {"settings", "losses", "training"}
+
+
 def test_public_names_exist():
     for name in dicl_flow.__all__:
         assert getattr(dicl_flow, name) is not None

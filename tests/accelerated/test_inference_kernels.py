@@ -25,7 +25,7 @@ from dicl_flow.accelerated.readout.cuda import readout  # noqa: E402
 from dicl_flow.accelerated.sampling import warp as kernel_warp  # noqa: E402
 from dicl_flow.accelerated.score_layers.cuda import Tail  # noqa: E402
 from dicl_flow.accelerated.stem.cuda import image_layer, normalized  # noqa: E402
-from dicl_flow.config import Calibration  # noqa: E402
+from dicl_flow.config import CUES, Calibration  # noqa: E402
 from dicl_flow.estimation.feeding import Feeding  # noqa: E402
 from dicl_flow.estimation.pipeline import Finish, KernelFinish, PassResult, View  # noqa: E402
 from dicl_flow.matching import MatchingNet  # noqa: E402
@@ -211,6 +211,11 @@ def test_kernel_finish_equals_the_plain_one(feeding, calibrated, sharpness, monk
     result = KernelFinish(calibration, torch.device(DEVICE), sharpness=sharpness)(found)
     assert [bool(one.any()) for one in expected[:, :2]] == [True, False, False, True]
     torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_kernel_takes_the_weights_of_cues_in_their_order():
+    places = [getattr(estimate, f"_{cue.upper()}").value for cue in CUES]
+    assert places == list(range(1, 1 + len(CUES)))
 
 
 @pytest.mark.parametrize("padding", ["replicate", "white"])

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import InputError
 from ..nn import ConvBlock
-from .kernels import check, in_rows, tl, triton
+from .kernels import check, in_rows, tile_shape, tl, triton
 
 _PROGRAMS = 512  # about four for each multiprocessor of a large GPU
 _TILE = 4096  # elements: 16 for each thread, two 16-byte accesses in half precision
@@ -278,10 +278,8 @@ class _Tiles:
     def __init__(self, x: Tensor) -> None:
         self.channels = x.shape[1]
         self.num_rows = x.numel() // self.channels
-        columns = triton.next_power_of_2(self.channels)
-        rows = max(_TILE // columns, 1)
-        self.programs = min(triton.cdiv(self.num_rows, rows), _PROGRAMS)
-        self.shape = {"rows": rows, "columns": columns, "num_warps": _WARPS}
+        self.shape = {**tile_shape(self.channels, _TILE), "num_warps": _WARPS}
+        self.programs = min(triton.cdiv(self.num_rows, self.shape["rows"]), _PROGRAMS)
 
     def empty(self, *shape: int, like: Tensor) -> Tensor:
         """Float32 values for each channel: (*shape, C)."""

@@ -13,7 +13,7 @@ from ..models.dicl import DiclLevel
 from ..nn import ConvBlock, FeaturePyramid
 from .context.cpu import FoldedContext
 from .first_layer import FactoredLayer
-from .first_layer.cpu import Edges
+from .first_layer.cpu import PartialWindows
 from .folded import (
     FoldedConv,
     fold,
@@ -66,14 +66,14 @@ class FactoredMatcher(Matcher):
         features1, features2 = map(self.first.prepare, (features1, features2))
         minus_first = self.down.prepare(self.first.first_term(features1))
         second = self.down.prepare(self.first.second_term(features2))
-        edges = Edges(self.first, features1, features2, minus_first)
+        partial = PartialWindows(self.first, features1, features2, minus_first)
         batch, _, height, width = features1.shape
         step = min(displacements_at_once(minus_first, self.memory_limit), side * side)
         less = _repeated(self.down.prepare(self.down_of_minus_first(minus_first)), step)
         scores = self.score.bias.new_empty(side * side, batch, height, width)
         for start in range(0, side * side, step):
             chunk = range(start, min(start + step, side * side))
-            hidden = self._first_layer(minus_first, second, edges, chunk)
+            hidden = self._first_layer(minus_first, second, partial, chunk)
             hidden = self.down(hidden, less[: len(hidden)])
             scores[chunk.start : chunk.stop] = self.score(self.inner(hidden)).unflatten(
                 0, (len(chunk), batch)
@@ -81,7 +81,7 @@ class FactoredMatcher(Matcher):
         return scores.unflatten(0, (side, side)).permute(2, 0, 1, 3, 4).unsqueeze(1)
 
     def _first_layer(
-        self, minus_first: Tensor, second: Tensor, edges: Edges, chunk: range
+        self, minus_first: Tensor, second: Tensor, partial: PartialWindows, chunk: range
     ) -> Tensor:
         """Return the first layer minus A: (displacements · B, channels, H, W)."""
         side = 2 * self.radius + 1
@@ -96,7 +96,7 @@ class FactoredMatcher(Matcher):
             u, v = divmod(displacement, side)
             moved = second[..., v : v + height, u : u + width]
             torch.maximum(moved, minus_first, out=target)
-        edges.correct(result, chunk)
+        partial.correct(result, chunk)
         return result
 
 
@@ -163,7 +163,7 @@ class AcceleratedDiclFlow(DiclFlow):
 def _level_dtype(dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:
     """Coarse levels cost little, and their rounding is multiplied by their stride.
 
-    That of bfloat16 is too much at some, and where sums are float16, too, at more of them.
+    That of bfloat16 is too much at some, and where sums are float16 as well, at more of them.
     """
     if most != dtype:
         return most if stride >= _COARSE_IF_SUMMED else dtype

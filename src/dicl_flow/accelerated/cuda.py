@@ -16,7 +16,7 @@ from ..ops import INSIDE, resize
 from .context.cuda import KernelContext
 from .cpu import AcceleratedDiclFlow
 from .first_layer import FactoredLayer
-from .first_layer.cuda import add_parts, correct, new_layer, see
+from .first_layer.cuda import add_terms, correct, find_visible_taps, new_layer
 from .folded import folded_block, is_reduced
 from .memory import displacements_at_once
 from .merge.cuda import KernelMerge
@@ -29,12 +29,12 @@ from .stem.cuda import KernelImageConv
 
 class _FirstImage(NamedTuple):
     features: Tensor
-    part: Tensor
+    term: Tensor
     """Their term of the matching net's first layer."""
     image: Tensor
     """At the size of the level."""
     done: torch.cuda.Event | None
-    """When `part` and `image` are computed, on CUDA."""
+    """When `term` and `image` are computed, on CUDA."""
 
 
 class KernelLevel(DiclLevel):
@@ -75,8 +75,8 @@ class KernelLevel(DiclLevel):
         layout = self.first.prepare(features1)
         start = _now(layout)
         small = resize(image1, (features1.shape[-2], features1.shape[-1]))
-        part = self.first.first_term(layout)
-        self._prepared = (features1, _FirstImage(layout, part, small, _now(part)))
+        term = self.first.first_term(layout)
+        self._prepared = (features1, _FirstImage(layout, term, small, _now(term)))
         return start
 
     def forward(
@@ -101,21 +101,21 @@ class KernelLevel(DiclLevel):
     def _patches(self, first: _FirstImage, features2: Tensor, visible: Tensor) -> Tensor:
         """(U·V·B, H/2 + 1, 4, W/2 + 1, 4): the scores as `readout` takes them."""
         count = (2 * self.radius + 1) ** 2
-        features, parts = (first.features, features2), None
-        seen, numbers = see(visible, self.radius)
-        steps = -(-count // displacements_at_once(first.part, self.memory_limit))
+        features, terms = (first.features, features2), None
+        seen, counters = find_visible_taps(visible, self.radius)
+        steps = -(-count // displacements_at_once(first.term, self.memory_limit))
         bounds = [-(-count * step // steps) for step in range(steps + 1)]  # the largest first
         batch, _, height, width = first.features.shape
         patches = self.tail.room(count * batch, height, width)
         for step, (start, stop) in enumerate(pairwise(bounds)):
             chunk = range(start, stop)
-            x = new_layer(first.part, chunk)
+            x = new_layer(first.term, chunk)
             with self._side.fork(x.device):  # it needs no terms
-                correct(x, features, seen, numbers[step], self.first.taps, self.first.bias, chunk)
-            parts = parts or (first.part, self.first.second_term(features2))
+                correct(x, features, seen, counters[step], self.first.taps, self.first.bias, chunk)
+            terms = terms or (first.term, self.first.second_term(features2))
             if first.done is not None:
                 torch.cuda.current_stream().wait_event(first.done)
-            add_parts(x, parts, seen, self.first.bias, chunk)
+            add_terms(x, terms, seen, self.first.bias, chunk)
             self._side.join(x.device)
             for layer in self.inner:  # one by one: a layer's input is free when it is done
                 x = layer(x)

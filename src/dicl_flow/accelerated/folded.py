@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from ..nn import ConvBlock
-from . import processor
+from . import private, processor
 from .settings import has_bf16
 from .winograd import convolve, is_worth_winograd
 
@@ -53,7 +53,7 @@ class FoldedConv(nn.Module):
             return self._onednn(x, less)
         if x.is_cuda and self.relu and not self.up and x.dtype != torch.float64:
             where = (self.stride, self.padding, self.dilation)
-            return torch.cudnn_convolution_relu(x, self.weight, self.bias, *where, 1)
+            return private.cudnn_convolve_relu(x, self.weight, self.bias, where)
         bias = self.bias if self.has_bias else None
         if self.up:
             y = F.conv_transpose2d(x, self.weight, bias, self.stride, self.padding)
@@ -78,23 +78,13 @@ class FoldedConv(nn.Module):
         return cells_to_pixels(y) if self.up else y
 
     def _onednn(self, x: Tensor, less: Tensor | None) -> Tensor:
-        after = "relu" if self.relu else "none"
         x, padding = self._pad(x)
-        packed = self._pack(x, padding)
-        where, steps = (packed, self.bias, padding), (self.stride, self.dilation, 1)
-        operations = torch.ops.mkldnn
-        if self.up:
-            return operations._convolution_transpose_pointwise(
-                x, *where, [0, 0], *steps, after, [], ""
-            )
-        if less is None:
-            return operations._convolution_pointwise(x, *where, *steps, after, [], "")
-        if less.shape[2:] == (1, 1):  # "could not create a memory" in torch 2.11
-            y = operations._convolution_pointwise(x, *where, *steps, "none", [], "").sub_(less)
+        where = (self.stride, padding, self.dilation)
+        known = (self._pack(x, padding), self.bias, where)
+        if less is not None and less.shape[2:] == (1, 1):  # "could not create a memory" in 2.11
+            y = private.onednn_convolve(x, *known, None, up=False, relu=False).sub_(less)
             return y.relu_() if self.relu else y
-        return operations._convolution_pointwise.binary(  # "add" would copy the tensor first
-            x, less, *where, *steps, "sub", None, after, [], ""
-        )
+        return private.onednn_convolve(x, *known, less, up=self.up, relu=self.relu)
 
     def _pad(self, x: Tensor) -> tuple[Tensor, list[int]]:
         """Write zeros around `x` where the padding is wider than half a window.
@@ -112,16 +102,8 @@ class FoldedConv(nn.Module):
         known = self._packed  # another thread may replace it, for images of another size
         if known is not None and known[0] == x.shape[1:]:
             return known[1]
-        where, steps = ([0, 0], self.stride), (self.dilation, 1, list(x.shape))
-        operations = torch.ops.mkldnn
-        if self.up:
-            packed = operations._reorder_convolution_transpose_weight(
-                self.weight, padding, *where, *steps
-            )
-        else:
-            packed = operations._reorder_convolution_weight(
-                self.weight, padding, self.stride, *steps
-            )
+        where = (self.stride, padding, self.dilation)
+        packed = private.onednn_order(self.weight, where, list(x.shape), up=self.up)
         self._packed = (x.shape[1:], packed)
         return packed
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .private import compile_in, is_interpreted, make_launcher
 
 try:
     import triton
@@ -21,7 +22,19 @@ except ImportError as error:
         "Linux; install one of those, or use the plain backend"
     ) from error
 
-__all__ = ["Kernel", "check", "compiling", "in_rows", "kernel", "tl", "triton"]
+__all__ = [
+    "Kernel",
+    "autocast_dtype",
+    "check",
+    "compiling",
+    "in_rows",
+    "kernel",
+    "new_map",
+    "product_side",
+    "tile_shape",
+    "tl",
+    "triton",
+]
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _compiling = ContextVar("compiling", default=False)
@@ -29,7 +42,7 @@ _compiling = ContextVar("compiling", default=False)
 
 def check(tensor: Tensor) -> None:
     """Refuse a (B, C, H, W) tensor that the kernels cannot read."""
-    if not (tensor.is_cuda or triton.knobs.runtime.interpret):
+    if not (tensor.is_cuda or is_interpreted()):
         raise InputError(
             f"the kernels run on CUDA devices, got a tensor on {tensor.device}; "
             f"use the plain backend there"
@@ -58,6 +71,29 @@ def in_rows(gradient: Tensor) -> tuple[Tensor, int]:
     return gradient.contiguous(memory_format=torch.channels_last), channels
 
 
+def new_map(shape: tuple[int, int, int, int], like: Tensor) -> Tensor:
+    """Memory for a (B, C, H, W) map, channels last, with the precision and device of `like`."""
+    order = torch.channels_last
+    return torch.empty(shape, dtype=like.dtype, device=like.device, memory_format=order)
+
+
+def autocast_dtype(tensor: Tensor) -> torch.dtype:
+    """The precision of autocast, or else that of `tensor`."""
+    kind = tensor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
+
+
+def tile_shape(channels: int, elements: int) -> dict[str, int]:
+    """Of a tile of rows, each with all channels of a pixel: Triton's sides are powers of two."""
+    columns = triton.next_power_of_2(channels)
+    return {"rows": max(elements // columns, 1), "columns": columns}
+
+
+def product_side(count: int) -> int:
+    """The side of a tile that is multiplied and has `count` used rows or columns: at least 16."""
+    return max(triton.next_power_of_2(count), 16)
+
+
 class Kernel:
     """A kernel that is launched as Triton's are: `kernel[grid](...)`."""
 
@@ -84,7 +120,7 @@ def compiling() -> Iterator[None]:
     """
     token = _compiling.set(True)
     try:
-        with _Pool() as pool, triton.AsyncCompileMode(pool):
+        with _Pool() as pool, compile_in(pool):
             yield
     finally:
         _compiling.reset(token)
@@ -94,13 +130,13 @@ class _Pool(ThreadPoolExecutor):
     """Threads that compile kernels, and what launches them."""
 
     def submit(self, compile_kernel: Callable[[], Any]) -> Future[Any]:  # type: ignore[override]
-        """Compile a kernel; then have a C compiler make its launcher, which takes 0.2 s."""
+        """Compile a kernel, then make its launcher."""
         number = torch.cuda.current_device()  # another thread starts with the first device
 
         def ready() -> Any:
             compiled = compile_kernel()
             with torch.cuda.device(number):
-                _ = compiled.run  # a property, which makes it
+                make_launcher(compiled)
             return compiled
 
         return super().submit(ready)

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .kernels import tl, triton
+from .readout.cuda import displacements, exponentials
 
 _SCORES = 4096  # of a program
 _TILE, _FEWEST = 512, 16  # pixels of a program at a time, and of each of its patches
 _CELLS = 512  # of a program, backward
-_WARPS = 4
 
 
 @triton.jit
@@ -34,8 +34,7 @@ def _hat(distance):
 @triton.jit
 def _targets(rest, count, pixel, there, index, size, side: tl.constexpr):
     """The sum over four points of weight times target, and of the weights."""
-    u = (index // side - side // 2).to(tl.float32)[None, :]
-    v = (index % side - side // 2).to(tl.float32)[None, :]
+    u, v = displacements(index, side)
     image, place = pixel // size, pixel % size
     target = tl.zeros((pixel.shape[0], index.shape[0]), tl.float32)
     total = tl.zeros(pixel.shape, tl.float32)
@@ -68,8 +67,7 @@ def _entropy(
     mask = there[:, None] & known
     place = pixel[:, None] + index[None, :] * pixels
     value = tl.load(scores + place, mask, 0.0).to(tl.float32)
-    value -= tl.max(tl.where(known, value, float("-inf")), 1)[:, None]
-    power = tl.where(known, tl.exp(value), 0.0)
+    value, power = exponentials(value, known)
     target, total = _targets(rest, count, pixel, there, index, size, side)
     if gradient is None:
         # targets add up to the weights: what was subtracted from the scores cancels
@@ -88,7 +86,7 @@ class _EntropySum(torch.autograd.Function):
         rows = max(_SCORES // hypotheses, 1)
         pixels, size = scores.shape[1], rest.shape[-2] * rest.shape[-1]
         ctx.grid, ctx.known = (triton.cdiv(pixels, rows),), (pixels, size)
-        ctx.shape = {"side": side, "hypotheses": hypotheses, "rows": rows, "num_warps": _WARPS}
+        ctx.shape = {"side": side, "hypotheses": hypotheses, "rows": rows}
         sums = scores.new_empty(ctx.grid, dtype=torch.float32)
         with torch.cuda.device_of(scores):
             _entropy[ctx.grid](scores, rest, count, sums, None, None, *ctx.known, **ctx.shape)
@@ -263,22 +261,24 @@ class _ErrorSum(torch.autograd.Function):
         pixels = min(max(pixels, _FEWEST), _TILE)
         grid = (triton.cdiv(columns, _TILE // pixels), rows, batch)
         sums, parts = truth.new_empty(grid), truth.new_empty((batch, 8, rows, columns))
-        size = (height, width, down, across)
         with torch.cuda.device_of(flow):
             _errors[grid](
                 flow,
                 *maps,
                 sums,
                 parts,
-                *size,
-                weight,
-                reach,
-                *scale,
+                height=height,
+                width=width,
+                cells_down=down,
+                cells_across=across,
+                weight=weight,
+                reach=reach,
+                scale_x=scale[0],
+                scale_y=scale[1],
                 started=rest is not truth,
                 **power,
                 patches=_TILE // pixels,
                 pixels=pixels,
-                num_warps=_WARPS,
             )
         ctx.save_for_backward(parts)
         ctx.shape, ctx.scale = flow.shape, [weight * side for side in scale]
@@ -292,7 +292,7 @@ class _ErrorSum(torch.autograd.Function):
         size = (result.numel(), *ctx.shape[-2:])
         with torch.cuda.device_of(parts):
             _gradients[(triton.cdiv(size[0], _CELLS),)](
-                parts, gradient, result, *size, *ctx.scale, cells=_CELLS, num_warps=_WARPS
+                parts, gradient, result, *size, *ctx.scale, cells=_CELLS
             )
         return result, None, None, None, None
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from . import private
+
 _ASKED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -16,7 +18,7 @@ class Processor(NamedTuple):
     """What decides how to compute."""
 
     onednn: bool = False
-    """torch has oneDNN."""
+    """torch has oneDNN, and the functions that `private` names."""
     amx: bool = False
     """oneDNN has matrix units for bfloat16."""
     bf16: bool = False
@@ -24,7 +26,7 @@ class Processor(NamedTuple):
     fp16: bool = False
     """The same in float16."""
     acl: bool = False
-    """oneDNN calls the Arm Compute Library, and torch has NNPACK, too."""
+    """oneDNN calls the Arm Compute Library, and torch has NNPACK."""
 
 
 @cache
@@ -34,11 +36,11 @@ def ask() -> Processor:
     if not onednn.is_available():
         return Processor()
     return Processor(
-        onednn=True,
-        amx=torch.cpu._is_amx_tile_supported() and _may_use_amx(),
-        bf16=torch.ops.mkldnn._is_mkldnn_bf16_supported(),
-        fp16=torch.ops.mkldnn._is_mkldnn_fp16_supported(),
-        acl=onednn.is_acl_available() and torch._nnpack_available(),
+        onednn=private.has_onednn_convolutions(),
+        amx=private.has_amx() and _may_use_amx(),
+        bf16=private.has_bf16(),
+        fp16=private.has_fp16(),
+        acl=onednn.is_acl_available() and private.has_nnpack(),
     )
 
 

@@ -64,11 +64,11 @@ class Graphs:
             stream = torch.cuda.current_stream(device)
             if stream != self._last:  # that of another thread
                 stream.wait_event(self._done)
-            self._last, output = stream, self._answer(inputs)
+            self._last, output = stream, self._run(inputs)
             self._done.record(stream)
             return output
 
-    def _answer(self, inputs: tuple[Tensor, ...]) -> Tensor:
+    def _run(self, inputs: tuple[Tensor, ...]) -> Tensor:
         shapes = tuple(tensor.shape for tensor in inputs)
         if shapes in self._seen:
             return self._replay(shapes, inputs)
@@ -87,8 +87,8 @@ class Graphs:
 
     def _replay(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> Tensor:
         recording = self._find(shapes, inputs)
-        for mine, given in zip(recording.inputs, inputs, strict=True):
-            mine.copy_(given)
+        for own, new in zip(recording.inputs, inputs, strict=True):
+            own.copy_(new)
         recording.graph.replay()
         return recording.output.clone()
 
@@ -104,19 +104,19 @@ class Graphs:
 
     def _record(self, inputs: tuple[Tensor, ...]) -> _Recording:
         torch.cuda.empty_cache()  # what the first call used belongs to another stream
-        mine = tuple(tensor.clone() for tensor in inputs)
+        own = tuple(tensor.clone() for tensor in inputs)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
-                self._compute(*mine)
+                self._compute(*own)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # otherwise the memory of the eager runs would be kept too
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            output = self._compute(*mine)
-        return _Recording(graph, mine, output)
+            output = self._compute(*own)
+        return _Recording(graph, own, output)
 
 
 class SideStream:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .kernels import check, kernel, tl, triton
 
-_ROWS, _WARPS = 64, 4
+_ROWS = 64
 
 
 @triton.jit
@@ -19,6 +19,15 @@ def bilinear(source, row, column, height, width, there):
     corner += down
     below = (1 - far) * tl.load(corner, there, 0.0) + far * tl.load(corner + right, there, 0.0)
     return (1 - low) * above + low * below
+
+
+@triton.jit
+def corner_of(number: tl.constexpr, x, y, height, width):
+    """One of the four pixels around x, y: its place, its bilinear weight, and if it is inside."""
+    corner_x, corner_y = tl.floor(x) + number % 2, tl.floor(y) + number // 2
+    weight = (1.0 - tl.abs(x - corner_x)) * (1.0 - tl.abs(y - corner_y))
+    inside = (corner_x >= 0) & (corner_x < width) & (corner_y >= 0) & (corner_y < height)
+    return corner_x, corner_y, weight, inside
 
 
 def sampling_step(old: int, new: int) -> float:
@@ -68,14 +77,11 @@ def _warp(
     tl.store(enlarged + image * 2 * size + place, flow_x, in_tile)
     tl.store(enlarged + (image * 2 + 1) * size + place, flow_y, in_tile)
     x, y = place % width + flow_x, place // width + flow_y
-    left, top = tl.floor(x), tl.floor(y)
     column = tl.arange(0, columns)[None, :]
     value = tl.zeros((rows, columns), tl.float32)
     inside = tl.zeros((rows,), tl.float32)
     for corner in tl.static_range(4):
-        corner_x, corner_y = left + corner % 2, top + corner // 2
-        weight = (1.0 - tl.abs(x - corner_x)) * (1.0 - tl.abs(y - corner_y))
-        there = (corner_x >= 0) & (corner_x < width) & (corner_y >= 0) & (corner_y < height)
+        corner_x, corner_y, weight, there = corner_of(corner, x, y, height, width)
         there &= in_tile
         inside += tl.where(there, weight, 0.0)
         source = image * size + tl.where(there, corner_y * width + corner_x, 0.0).to(tl.int32)
@@ -109,19 +115,18 @@ def warp(
             result,
             visible,
             enlarged,
-            height,
-            width,
-            num_rows,
-            flow_height,
-            flow_width,
-            sampling_step(flow_height, height),
-            sampling_step(flow_width, width),
+            height=height,
+            width=width,
+            num_rows=num_rows,
+            flow_height=flow_height,
+            flow_width=flow_width,
+            row_step=sampling_step(flow_height, height),
+            column_step=sampling_step(flow_width, width),
             moves=flow is not None,
             scale=1.0 if flow_width == width else 2.0,
             inside_weight=inside_weight,
             channels=channels,
             columns=triton.next_power_of_2(channels),
             rows=_ROWS,
-            num_warps=_WARPS,
         )
     return result, visible, enlarged

@@ -58,9 +58,9 @@ def accelerate(model: _Model) -> _Model:
 
 def _class_of(layer: nn.Conv2d) -> type[nn.Conv2d]:
     """The class that computes the same as this layer, but faster, or its own."""
-    found = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups)
+    geometry = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups)
     narrow = max(layer.in_channels, layer.out_channels) <= _MOST_CHANNELS
-    usual = narrow and found == ((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    usual = narrow and geometry == ((3, 3), (1, 1), (1, 1), (1, 1), 1)
     if layer.out_channels < FEWEST_CHANNELS:
         gives_scores = usual and layer.out_channels == 1 and layer.bias is not None
         return ScoreConv2d if gives_scores else WideConv2d

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import processor
+from . import private, processor
 
 _CPU = torch.device("cpu")
 _LEAST_PIXELS, _LEAST_CHANNELS = 512, 32  # below, oneDNN is as fast
@@ -46,14 +46,14 @@ def is_worth_winograd(x: Tensor) -> bool:
 def convolve(x: Tensor, weight: Tensor, bias: Tensor, dilation: int, *, relu: bool) -> Tensor:
     """(B, in, H, W) -> (B, out, H, W), padded by the dilation; weight and result are in planes."""
     height, width = x.shape[2:]
-    found = []
+    images = []
     for image in x.split(1):
         if dilation == 1:
-            found.append(_convolve_strips(image, weight, bias))
+            images.append(_convolve_strips(image, weight, bias))
         else:
-            apart = _convolve_strips(_phases(image, dilation), weight, bias)
-            found.append(_together(apart, dilation)[..., :height, :width])
-    result = _joined(found, 0)
+            phases = _convolve_strips(_split_phases(image, dilation), weight, bias)
+            images.append(_join_phases(phases, dilation)[..., :height, :width])
+    result = _joined(images, 0)
     return result.relu_() if relu else result
 
 
@@ -61,7 +61,7 @@ def _convolve_strips(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(1, in, H, W) -> (1, out, H, W), some rows at a time."""
     height, width = image.shape[2:]
     of_a_row = -(-width // _TILE) * _NUMBERS * sum(weight.shape[:2]) * image.element_size()
-    step = _TILE * max(1, _AT_ONCE // of_a_row) - 2  # the rows around it are computed, too
+    step = _TILE * max(1, _AT_ONCE // of_a_row) - 2  # the rows around it are computed again
     strips = []
     for top in range(0, height, step):
         bottom = min(top + step, height)
@@ -69,8 +69,8 @@ def _convolve_strips(image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         strip = _planes(image[..., first:last, :])
         if not _threads_of_nnpack:
             _threads_of_nnpack.append(torch.get_num_threads())
-        found = torch._nnpack_spatial_convolution(strip, weight, bias, 1, 1)
-        strips.append(found[..., top - first : bottom - first, :])
+        rows = private.nnpack_convolve(strip, weight, bias)
+        strips.append(rows[..., top - first : bottom - first, :])
     return _joined(strips, 2)
 
 
@@ -86,7 +86,7 @@ def _planes(image: Tensor) -> Tensor:
     return pixels.t().contiguous().view(image.shape)
 
 
-def _phases(image: Tensor, dilation: int) -> Tensor:
+def _split_phases(image: Tensor, dilation: int) -> Tensor:
     """Put pixels that see each other side by side, and a zero between those that do not.
 
     (1, C, H, W) -> (1, C, d·(H/d + 1), d·(W/d + 1)), sides rounded up.
@@ -94,11 +94,11 @@ def _phases(image: Tensor, dilation: int) -> Tensor:
     height, width = image.shape[2:]
     even = F.pad(image, (0, -width % dilation, 0, -height % dilation))
     parts = even.unflatten(3, (-1, dilation)).unflatten(2, (-1, dilation))
-    apart = F.pad(parts.permute(0, 1, 3, 2, 5, 4), (0, 1, 0, 0, 0, 1))
-    return apart.flatten(4, 5).flatten(2, 3)
+    phases = F.pad(parts.permute(0, 1, 3, 2, 5, 4), (0, 1, 0, 0, 0, 1))
+    return phases.flatten(4, 5).flatten(2, 3)
 
 
-def _together(apart: Tensor, dilation: int) -> Tensor:
-    """Undo `_phases`."""
-    parts = apart.unflatten(3, (dilation, -1)).unflatten(2, (dilation, -1))
+def _join_phases(phases: Tensor, dilation: int) -> Tensor:
+    """Undo `_split_phases`."""
+    parts = phases.unflatten(3, (dilation, -1)).unflatten(2, (dilation, -1))
     return parts[..., :-1, :, :-1].permute(0, 1, 3, 2, 5, 4).flatten(4, 5).flatten(2, 3)

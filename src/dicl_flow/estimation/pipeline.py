@@ -222,15 +222,15 @@ class KernelFinish(Finish):
 
     def __call__(self, result: PassResult) -> Tensor:
         """See `Finish`."""
-        from ..accelerated.estimate import answer, extremes
+        from ..accelerated.estimate import image_ranges, pack_estimate
 
         levels, image1, image2 = result.view
         finest, size = levels[-1], size_of(result.images()[0])
         with self._side.fork(image1.device):
-            extent = extremes(image1, image2, size)
+            extent = image_ranges(image1, image2, size)
         evidence = self._evidence(result)
         self._side.join(image1.device)
-        packed = answer(
+        packed = pack_estimate(
             finest.refined,
             finest.entropy,
             evidence,
@@ -247,7 +247,7 @@ class KernelFinish(Finish):
         return pack(result.feeding.unfit_flow(flow, result.size), *fitted)
 
     def _evidence(self, result: PassResult) -> Tensor | None:
-        from ..accelerated.estimate import evidence
+        from ..accelerated.estimate import weigh_cues
 
         if self._weights is None:
             return None
@@ -255,7 +255,7 @@ class KernelFinish(Finish):
         finest, coarser = levels[-1], levels[-2] if len(levels) > 1 else levels[-1]
         flows = (finest.refined, finest.matched, coarser.refined)
         stride = finest_stride(levels, images[0], result.feeding.scale)
-        return evidence(finest.entropy, flows, images, self._weights, stride, NOISE, INSIDE)
+        return weigh_cues(finest.entropy, flows, images, self._weights, stride, NOISE, INSIDE)
 
 
 class Tiles:

@@ -5,10 +5,10 @@ from torch import Tensor, nn
 
 from ...nn import ContextNet
 from ..folded import FoldedConv, is_reduced
-from ..kernels import check, kernel, tl, triton
+from ..kernels import check, kernel, new_map, tl, triton
 from .cpu import FoldedContext
 
-_ROWS, _ROWS_OF_SUM, _WARPS = 64, 256, 4  # pixels of a program
+_ROWS, _ROWS_OF_SUM = 64, 256  # pixels of a program
 
 
 @kernel(do_not_specialize=["size", "num_rows"])
@@ -50,12 +50,7 @@ def context_input(flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor
     """(B, 2|1|C|3, H, W) -> (B, 2 + 1 + C + 3 + 2, H, W) as `features`, channels last."""
     check(features)
     batch, depth, height, width = features.shape
-    result = torch.empty(
-        (batch, depth + 8, height, width),
-        dtype=features.dtype,
-        device=features.device,
-        memory_format=torch.channels_last,
-    )
+    result = new_map((batch, depth + 8, height, width), features)
     num_rows = batch * height * width
     with torch.cuda.device_of(result):
         _context_input[(triton.cdiv(num_rows, _ROWS),)](
@@ -69,7 +64,6 @@ def context_input(flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor
             depth=depth,
             columns=triton.next_power_of_2(depth + 8),
             rows=_ROWS,
-            num_warps=_WARPS,
         )
     return result
 
@@ -100,7 +94,6 @@ def refine(flow: Tensor, correction: Tensor, bias: Tensor) -> Tensor:
             height * width,
             num_rows,
             rows=_ROWS_OF_SUM,
-            num_warps=_WARPS,
         )
     return result
 

@@ -17,8 +17,8 @@ _AT_ONCE = 16 * _ROUND
 Size = tuple[int, int, int]  # (B, H, W)
 
 
-class Places(NamedTuple):
-    """Pairs of a displacement and a pixel p, in order."""
+class WindowTerms(NamedTuple):
+    """Partial windows, each a pair of a displacement and a pixel p, in order; and their terms."""
 
     positions: Tensor
     """Where they are in (U, V, B, H, W)."""
@@ -48,7 +48,7 @@ class Grid(NamedTuple):
     inside2: Tensor
     """Of the same shapes: which of them lie in the image."""
 
-    def share(self, seen: Tensor, pixels: Tensor, wanted: Tensor, visible: Tensor) -> Places:
+    def share(self, seen: Tensor, pixels: Tensor, wanted: Tensor, visible: Tensor) -> WindowTerms:
         """(U·V, N) pairs of q and p, some of them `wanted`; what is visible in the windows of q."""
         steps = torch.arange(len(seen), device=seen.device)[:, None]
         positions = (steps * len(self.windows1) + pixels)[wanted]
@@ -56,10 +56,10 @@ class Grid(NamedTuple):
         of_first, taps1, first = _terms(self.windows1, pixels, _code(visible)[seen])
         _, taps2, second = _terms(self.windows2, seen, _code(self.inside1)[pixels])
         bounds = [0, *wanted.sum(1).cumsum(0).tolist()]
-        return Places(positions, first, second, bounds, of_first, taps1, taps2)
+        return WindowTerms(positions, first, second, bounds, of_first, taps1, taps2)
 
 
-class Edges:
+class PartialWindows:
     """Writes exact values where the sum of both terms is wrong."""
 
     def __init__(
@@ -75,23 +75,23 @@ class Edges:
         grid, border = find_border(size, radius, window, features1.device)
         visible = windows(F.pad((features2 != 0).any(1), [radius + margin] * 4), window)
         kinds = (border, find_holes(visible, size, radius, grid))
-        self._kinds = [(places, *self._exact(places)) for places in kinds]
+        self._kinds = [(terms, *self._exact(terms)) for terms in kinds]
 
     def correct(self, result: Tensor, chunk: range) -> None:
         """Overwrite the first layer minus A, (U·V·B, channels, H, W), of some displacements."""
         rows, start = _rows(result), chunk.start * len(self._minus_first)
-        for places, first, second in self._kinds:
-            found = slice(places.bounds[chunk.start], places.bounds[chunk.stop])
-            minus_first, rest = F.embedding(places.first[found], first).chunk(2, 1)
-            values = torch.maximum(F.embedding(places.second[found], second), minus_first)
-            rows[places.positions[found] - start] = values.add_(rest).to(rows.dtype)
+        for terms, first, second in self._kinds:
+            part = slice(terms.bounds[chunk.start], terms.bounds[chunk.stop])
+            minus_first, rest = F.embedding(terms.first[part], first).chunk(2, 1)
+            values = torch.maximum(F.embedding(terms.second[part], second), minus_first)
+            rows[terms.positions[part] - start] = values.add_(rest).to(rows.dtype)
 
-    def _exact(self, places: Places) -> tuple[Tensor, Tensor]:
+    def _exact(self, terms: WindowTerms) -> tuple[Tensor, Tensor]:
         """Return the negated first terms, with what to add to subtract A, and the second terms."""
         taps1, taps2 = self._taps
-        minus_first = self._product(places.taps1, taps1).add_(self._bias).neg_()
-        rest = F.embedding(places.pixels, self._minus_first) - minus_first
-        return torch.cat([minus_first, rest], 1), self._product(places.taps2, taps2)
+        minus_first = self._product(terms.taps1, taps1).add_(self._bias).neg_()
+        rest = F.embedding(terms.pixels, self._minus_first) - minus_first
+        return torch.cat([minus_first, rest], 1), self._product(terms.taps2, taps2)
 
     def _product(self, numbers: Tensor, taps: Tensor) -> Tensor:
         """Numbers of features (N, window²) -> (N, channels)."""
@@ -114,8 +114,10 @@ def windows(maps: Tensor, window: int) -> Tensor:
 
 @lru_cache(maxsize=20)  # five levels of the last four sizes, as with CUDA graphs
 @torch.inference_mode(mode=False)
-def find_border(size: Size, radius: int, window: int, device: torch.device) -> tuple[Grid, Places]:
-    """Return the grid and the places at the border of either image; a video needs them once."""
+def find_border(
+    size: Size, radius: int, window: int, device: torch.device
+) -> tuple[Grid, WindowTerms]:
+    """The grid and the partial windows at the border of either image: a video needs them once."""
     batch, height, width = size
     tall, wide = height + 2 * radius, width + 2 * radius
     more, margins = window - 1, (window // 2, radius + window // 2)
@@ -131,8 +133,8 @@ def find_border(size: Size, radius: int, window: int, device: torch.device) -> t
     return grid, grid.share(seen, pixels, wanted, inside2)
 
 
-def find_holes(visible: Tensor, size: Size, radius: int, grid: Grid) -> Places:
-    """Return the places where `visible`, (B·(H+2r)·(W+2r), taps), lacks something of the image."""
+def find_holes(visible: Tensor, size: Size, radius: int, grid: Grid) -> WindowTerms:
+    """Partial windows where `visible`, (B·(H+2r)·(W+2r), taps), lacks something of the image."""
     _, height, width = size
     tall, wide, side = height + 2 * radius, width + 2 * radius, 2 * radius + 1
     seen = (visible != grid.inside2).any(1).nonzero().squeeze(1)

@@ -7,9 +7,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...errors import InputError
-from ..kernels import check, in_rows, tl, triton
+from ..kernels import check, in_rows, new_map, tile_shape, tl, triton
 
-_WARPS = 4
 _STAGES = tl.constexpr(3)  # displacements that are loaded at a time
 _TILE = 2048  # elements: 16 for each thread, two 16-byte accesses in half precision
 
@@ -110,9 +109,8 @@ def _collect(
 
 def _tiles(channels: int, num_pixels: int) -> tuple[int, dict[str, int]]:
     """The number of tiles of an image, and their shape."""
-    columns = triton.next_power_of_2(channels)
-    rows = max(_TILE // columns, 1)
-    return triton.cdiv(num_pixels, rows), {"rows": rows, "columns": columns, "num_warps": _WARPS}
+    shape = tile_shape(channels, _TILE)
+    return triton.cdiv(num_pixels, shape["rows"]), shape
 
 
 class _PairWindows(torch.autograd.Function):
@@ -122,12 +120,7 @@ class _PairWindows(torch.autograd.Function):
         num_items = batch * (2 * radius + 1) ** 2
         num_tiles, shape = _tiles(channels, height * width)
         visible = features1.new_empty((batch, height, width), dtype=torch.int8)
-        pairs = torch.empty(
-            (num_items, 2 * channels, height, width),
-            dtype=features1.dtype,
-            device=features1.device,
-            memory_format=torch.channels_last,
-        )
+        pairs = new_map((num_items, 2 * channels, height, width), features1)
         size = (channels, height, width, num_tiles)
         with torch.cuda.device_of(features1):
             _build[(num_items * num_tiles,)](
@@ -145,10 +138,7 @@ class _PairWindows(torch.autograd.Function):
         channels = gradient.shape[1] // 2
         gradient, stride = in_rows(gradient)
         num_tiles, shape = _tiles(channels, height * width)
-        gradients = [
-            gradient.new_empty((batch, height, width, channels)).permute(0, 3, 1, 2)
-            for _ in range(2)
-        ]
+        gradients = [new_map((batch, channels, height, width), gradient) for _ in range(2)]
         size = (channels, height, width, num_tiles, stride)
         with torch.cuda.device_of(gradient):
             _collect[(batch * num_tiles,)](

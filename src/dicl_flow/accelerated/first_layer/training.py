@@ -19,49 +19,47 @@ from torch.autograd.function import once_differentiable
 
 from ...matching import MatchingNet, PairwiseMatcher
 from ..batch_norm import AcceleratedConvBlock, merge_moments
-from ..kernels import in_rows, triton
-from .cuda import add_parts, correct, see
+from ..kernels import autocast_dtype, in_rows, new_map, triton
+from .cuda import ALL, add_terms, correct, find_visible_taps
 from .pairs import pair_windows
-from .tiles import ALL, gradient_sums, moments, normalize, sum_displacements
+from .tiles import gradient_sums, moments, normalize, sum_displacements
 
 _TALL, _WIDE = 4, 8  # pixels of a tile: a compact one seldom meets a border
-_COLUMNS, _WARPS = 32, 4  # channels of a program: 16 bytes for each thread
+_COLUMNS = 32  # channels of a program: 16 bytes for each thread
 _FEW = 16  # channels of a program with nine sums: more do not fit into registers
 _GROUPS = 176  # of programs that share the tiles: for 96 channels, four on each of 132 processors
 _LAST = torch.channels_last
 
 
-def _parts(features: tuple[Tensor, Tensor], weight: Tensor, radius: int) -> Tensor:
+def _term_maps(features: tuple[Tensor, Tensor], weight: Tensor, radius: int) -> Tensor:
     """(2B, channels, H+2r, W+2r): what frame 2 adds to the layer, and behind it frame 1."""
     weights = weight.to(features[0].dtype).chunk(2, 1)
     terms = [F.conv2d(features[i], weights[i], padding=1 + radius) for i in (1, 0)]
     return torch.cat(terms).contiguous(memory_format=_LAST)
 
 
-def _see(visible: Tensor, radius: int) -> tuple[Tensor, Tensor, Tensor]:
+def _find_taps(visible: Tensor, radius: int) -> tuple[Tensor, Tensor, Tensor]:
     """Visible taps of frame 2, and behind them those of frame 1 that are in the image.
 
-    Also where a pixel of either is restless: for some displacement it, or its match, lacks a tap;
-    and a counter for `correct`.
+    Also where a pixel of either, or its match for some displacement, lacks a tap; and a counter
+    for `correct`.
     """
-    seen, numbers = see(torch.cat([visible, torch.ones_like(visible)]), radius)
+    seen, counters = find_visible_taps(torch.cat([visible, torch.ones_like(visible)]), radius)
     _, height, width = visible.shape
-    lacking = (seen != ALL.value).float()
-    own = lacking.roll(len(visible), 0)[:, radius : radius + height, radius : radius + width]
-    return seen, torch.maximum(F.max_pool2d(lacking, 2 * radius + 1, 1), own), numbers[0]
+    missing = (seen != ALL.value).float()
+    own = missing.roll(len(visible), 0)[:, radius : radius + height, radius : radius + width]
+    return seen, torch.maximum(F.max_pool2d(missing, 2 * radius + 1, 1), own), counters[0]
 
 
 def _corrected(
-    features: tuple[Tensor, Tensor], seen: Tensor, number: Tensor, weight: Tensor, radius: int
+    features: tuple[Tensor, Tensor], seen: Tensor, counter: Tensor, weight: Tensor, radius: int
 ) -> Tensor:
-    """Memory for the layer, in which only the places are written that are not the sum of parts."""
+    """Memory for the layer, in which only partial windows are written."""
     batch, _, height, width = features[0].shape
     every = range((2 * radius + 1) ** 2)
-    size = (len(every) * batch, len(weight), height, width)
-    dtype, device = features[0].dtype, features[0].device
-    result = torch.empty(size, dtype=dtype, device=device, memory_format=_LAST)
+    result = new_map((len(every) * batch, len(weight), height, width), features[0])
     taps = weight.to(result.dtype).permute(2, 3, 1, 0).flatten(0, 2).contiguous()
-    correct(result, features, seen, number, taps, None, every)
+    correct(result, features, seen, counter, taps, None, every)
     return result
 
 
@@ -71,10 +69,11 @@ def _tiles(size: tuple[int, int, int], ring: int) -> int:
     return batch * triton.cdiv(height + 2 * ring, _TALL) * triton.cdiv(width + 2 * ring, _WIDE)
 
 
-def _shape(radius: int, channels: int, columns: int) -> dict[str, int]:
-    """How the kernels divide a layer."""
-    tile = {"tall": _TALL, "wide": _WIDE, "columns": columns, "num_warps": _WARPS}
-    return {"radius": radius, "channels": channels, **tile}
+def _shape(size: tuple[int, int, int], radius: int, channels: int, columns: int) -> dict[str, int]:
+    """The shape of a layer, and how the kernels divide it."""
+    batch, height, width = size
+    layer = {"batch": batch, "height": height, "width": width, "radius": radius}
+    return {**layer, "channels": channels, "tall": _TALL, "wide": _WIDE, "columns": columns}
 
 
 def _sums(
@@ -88,11 +87,12 @@ def _sums(
     _, channels, height, width = gradient.shape
     size = (len(layer[1]) // 2, height, width)
     sums = gradient.new_empty((2, math.prod(size), 9 * channels))
-    known = (*layer, gradient, sums, *norm, *size, stride)
+    maps = (*layer, gradient, sums, *norm)
     with torch.cuda.device_of(gradient):
-        for calm, columns in ((True, _COLUMNS), (False, _FEW)):
+        for whole, columns in ((True, _COLUMNS), (False, _FEW)):
             programs = 2 * _tiles(size, 1) * triton.cdiv(channels, columns)
-            sum_displacements[(programs,)](*known, **_shape(radius, channels, columns), calm=calm)
+            shape = _shape(size, radius, channels, columns)
+            sum_displacements[(programs,)](*maps, stride=stride, whole=whole, **shape)
     return sums
 
 
@@ -119,22 +119,22 @@ class _PairLayer(torch.autograd.Function):
         ctx: Any, features1: Tensor, features2: Tensor, visible: Tensor, weight: Tensor, radius: int
     ) -> Tensor:
         features = (features1, features2)
-        seen, restless, number = _see(visible, radius)
+        seen, lacking, counter = _find_taps(visible, radius)
         batch, _, height, width = features1.shape
-        second, first = _parts(features, weight, radius).split(batch)
+        second, first = _term_maps(features, weight, radius).split(batch)
         first = first[..., radius : radius + height, radius : radius + width]
-        result = _corrected(features, seen, number, weight, radius)
-        parts = (first.contiguous(memory_format=_LAST), second)
-        add_parts(result, parts, seen, None, range((2 * radius + 1) ** 2))
-        ctx.save_for_backward(*features, weight, seen, restless)
+        result = _corrected(features, seen, counter, weight, radius)
+        terms = (first.contiguous(memory_format=_LAST), second)
+        add_terms(result, terms, seen, None, range((2 * radius + 1) ** 2))
+        ctx.save_for_backward(*features, weight, seen, lacking)
         ctx.radius = radius
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        features1, features2, weight, seen, restless = ctx.saved_tensors
-        sums = _sums(gradient, (None, seen, None, restless), (None,) * 4, ctx.radius)
+        features1, features2, weight, seen, lacking = ctx.saved_tensors
+        sums = _sums(gradient, (None, seen, None, lacking), (None,) * 4, ctx.radius)
         of_first, of_second, of_weight = _gradients(sums, (features1, features2), weight)
         return of_first, of_second, None, of_weight, None
 
@@ -155,20 +155,20 @@ class _PairNormRelu(torch.autograd.Function):
         eps: float,
     ) -> Tensor:
         features = (features1, features2)
-        seen, restless, number = _see(visible, radius)
-        corrected = _corrected(features, seen, number, weight, radius)
-        layer = (_parts(features, weight, radius), seen, corrected, restless)
+        seen, lacking, counter = _find_taps(visible, radius)
+        corrected = _corrected(features, seen, counter, weight, radius)
+        layer = (_term_maps(features, weight, radius), seen, corrected, lacking)
         result = torch.empty_like(corrected)
         size = (len(visible), *result.shape[2:])
         channels, tiles = len(weight), _tiles(size, 0)
         groups, blocks = min(tiles, _GROUPS), triton.cdiv(channels, _COLUMNS)
-        shape = _shape(radius, channels, _COLUMNS)
+        shape = _shape(size, radius, channels, _COLUMNS)
         partial = result.new_empty(3, groups, channels, dtype=torch.float32)
         with torch.cuda.device_of(result):
-            moments[(groups * blocks,)](*layer, partial, *size, **shape)
+            moments[(groups * blocks,)](*layer, partial, **shape)
             statistics = merge_moments(partial, running, momentum, eps)
             norm = (statistics, factor, bias)
-            normalize[(tiles * blocks,)](*layer, result, *norm, *size, **shape)
+            normalize[(tiles * blocks,)](*layer, result, *norm, **shape)
         ctx.save_for_backward(*features, weight, *layer, *norm)
         ctx.radius = radius
         return result
@@ -188,9 +188,8 @@ class _PairNormRelu(torch.autograd.Function):
                 gradient,
                 partial,
                 *norm,
-                *size,
-                stride,
-                **_shape(ctx.radius, channels, _COLUMNS),
+                stride=stride,
+                **_shape(size, ctx.radius, channels, _COLUMNS),
             )
         of_norm = partial.sum(1)
         of_norm[1] *= norm[0][1]
@@ -202,8 +201,7 @@ class _PairNormRelu(torch.autograd.Function):
 
 def _prepared(features1: Tensor, features2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Both maps in the precision of autocast, and where the second is visible."""
-    kind = features1.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else features1.dtype
+    dtype = autocast_dtype(features1)
     visible = (features2 != 0).any(1).to(torch.int8)
     return features1.to(dtype), features2.to(dtype), visible
 
@@ -231,7 +229,7 @@ def pair_norm_relu(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """`norm_relu` of `pair_layer`, which is neither written nor, where it is two parts, rounded."""
+    """`norm_relu` of `pair_layer`, which is neither written nor, where it is two terms, rounded."""
     norm = (norm_weight, norm_bias, (running_mean, running_variance, num_batches_tracked))
     prepared = _prepared(features1, features2)
     return _PairNormRelu.apply(*prepared, weight, radius, *norm, momentum, eps)
@@ -248,12 +246,12 @@ class AcceleratedPairwiseMatcher(PairwiseMatcher):
         assert isinstance(first, AcceleratedConvBlock)
         weight = first.conv.weight
         assert isinstance(weight, Tensor)
-        given1, given2 = _channels_last(features1, features2)
+        map1, map2 = _channels_last(features1, features2)
         norm = first.norm_of_batch()
         if norm is None:
-            score = first.finish(pair_layer(given1, given2, weight, self.radius))
+            score = first.finish(pair_layer(map1, map2, weight, self.radius))
         else:
-            score = pair_norm_relu(given1, given2, weight, self.radius, *norm)
+            score = pair_norm_relu(map1, map2, weight, self.radius, *norm)
         for layer in list(self.net)[1:]:
             score = layer(score)
         batch, _, height, width = features1.shape

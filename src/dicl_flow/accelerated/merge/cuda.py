@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ...nn import Merge
 from ..folded import FoldedConv
-from ..kernels import check, kernel, tl, triton
+from ..kernels import check, kernel, new_map, tile_shape, tl, triton
 
 _TILE = 2048  # numbers of either map that a program copies
 
@@ -36,12 +36,7 @@ def merge_input(first: Tensor, second: Tensor) -> Tensor:
     check(first)
     check(second)
     batch, channels, height, width = first.shape
-    result = torch.empty(
-        (batch, 2 * channels, height, width),
-        dtype=first.dtype,
-        device=first.device,
-        memory_format=torch.channels_last,
-    )
+    result = new_map((batch, 2 * channels, height, width), first)
     grid, shape = tiles(first)
     with torch.cuda.device_of(result):
         _merge_input[grid](first, second, result, batch * height * width, **shape)
@@ -51,10 +46,8 @@ def merge_input(first: Tensor, second: Tensor) -> Tensor:
 def tiles(first: Tensor) -> tuple[tuple[int], dict[str, int]]:
     """How many runs of pixels there are, and their shape."""
     channels = first.shape[1]
-    columns = triton.next_power_of_2(channels)
-    rows = max(_TILE // columns, 1)
-    shape = {"channels": channels, "columns": columns, "rows": rows}
-    return (triton.cdiv(first.numel() // channels, rows),), shape
+    shape = {"channels": channels, **tile_shape(channels, _TILE)}
+    return (triton.cdiv(first.numel() // channels, shape["rows"]),), shape
 
 
 class KernelMerge(Merge):

@@ -27,9 +27,9 @@ def _relu_gradient(
     column = tl.arange(0, columns)[None, :]
     there = (pixel < num_rows) & (column < channels)
     value = tl.load(merged + pixel * (2 * channels) + column, there, 0.0)
-    given = tl.load(gradient + pixel * stride + column, there, 0.0)
-    given = tl.where(value.to(tl.float32) <= 0, 0.0, given).to(result.dtype.element_ty)
-    tl.store(result + pixel * channels + column, given, there)
+    incoming = tl.load(gradient + pixel * stride + column, there, 0.0)
+    passed = tl.where(value.to(tl.float32) <= 0, 0.0, incoming).to(result.dtype.element_ty)
+    tl.store(result + pixel * channels + column, passed, there)
 
 
 class _MergeInput(torch.autograd.Function):
@@ -54,7 +54,7 @@ class _MergeInput(torch.autograd.Function):
 
 
 def trainable_merge_input(first: Tensor, second: Tensor) -> Tensor:
-    """The same with a gradient; that of `second` is a slice of the one given."""
+    """The same with a gradient; that of `second` is a slice of that of the result."""
     return _MergeInput.apply(first, second)
 
 

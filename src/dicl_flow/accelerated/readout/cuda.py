@@ -5,9 +5,23 @@ from math import isqrt, log
 import torch
 from torch import Tensor
 
-from ..kernels import kernel, tl, triton
+from ..kernels import kernel, product_side, tl, triton
 
-_ROWS, _WARPS = 64, 4
+_ROWS = 64
+
+
+@triton.jit
+def displacements(index, side: tl.constexpr):
+    """(1, hypotheses) horizontal and vertical."""
+    u, v = index // side - side // 2, index % side - side // 2
+    return u.to(tl.float32)[None, :], v.to(tl.float32)[None, :]
+
+
+@triton.jit
+def exponentials(value, known):
+    """Scores minus the largest of each row, and their exponentials; those not `known` are zero."""
+    value -= tl.max(tl.where(known, value, float("-inf")), 1)[:, None]
+    return value, tl.where(known, tl.exp(value), 0.0)
 
 
 @kernel(do_not_specialize=["batch", "height", "width"])
@@ -53,14 +67,10 @@ def _readout(
         weight = tl.load(turned, (index < count)[:, None] & known, 0.0)
         # three products of ten bits each: float32 except for its last bits, twice as fast
         value = tl.dot(value, weight, input_precision="tf32x3")
-    value = tl.where(known, value, float("-inf"))
-    value -= tl.max(value, 1)[:, None]
-    power = tl.exp(value)
-    total = tl.sum(power, 1)
-    probability = power / total[:, None]
+    value, power = exponentials(value, known)
+    probability = power / tl.sum(power, 1)[:, None]
     plogp = probability * tl.log(tl.where(probability > 0, probability, 1.0))
-    u = (index // num_shifts - radius).to(tl.float32)[None, :]
-    v = (index % num_shifts - radius).to(tl.float32)[None, :]
+    u, v = displacements(index, num_shifts)
     flow_x, flow_y = tl.sum(probability * u, 1), tl.sum(probability * v, 1)
     target = image * 2 * size + place
     flow_x += tl.load(coarse + target, in_tile, 0.0)
@@ -99,10 +109,9 @@ def readout(
             height,
             width,
             radius=(isqrt(count) - 1) // 2,
-            hypotheses=max(triton.next_power_of_2(count), 16),
+            hypotheses=product_side(count),
             projects=projection is not None,
             scale=1 / log(count),
             rows=_ROWS,
-            num_warps=_WARPS,
         )
     return matched, entropy

@@ -14,27 +14,20 @@ from torch.autograd.function import once_differentiable
 
 from ...matching import DisplacementProjection
 from ...models.dicl import DiclLevel
-from ..kernels import tl, triton
+from ..kernels import product_side, tl, triton
+from .cuda import displacements, exponentials
 
 MOST_DISPLACEMENTS = 64  # more would not fit into registers and shared memory
-_ROWS, _WARPS = 64, 4  # pixels of a tile
+_ROWS = 64  # pixels of a tile
 _PROGRAMS = 264  # two for each multiprocessor of a large GPU
 
 
 @triton.jit
 def _softmax(value, known):
     """Probabilities of the displacements, and their logarithms."""
-    value -= tl.max(tl.where(known, value, float("-inf")), 1)[:, None]
-    power = tl.where(known, tl.exp(value), 0.0)
+    value, power = exponentials(value, known)
     total = tl.sum(power, 1)[:, None]
     return power / total, value - tl.log(total)
-
-
-@triton.jit
-def _displacements(index, side: tl.constexpr):
-    """(1, hypotheses) horizontal and vertical."""
-    u, v = index // side - side // 2, index % side - side // 2
-    return u.to(tl.float32)[None, :], v.to(tl.float32)[None, :]
 
 
 @triton.jit(do_not_specialize=["size"])
@@ -64,7 +57,7 @@ def _forward(
         value = tl.dot(value, factor, input_precision="ieee").to(scores.dtype.element_ty)
         tl.store(projected + place, value, mask)
     probability, logarithm = _softmax(value.to(tl.float32), known)
-    u, v = _displacements(index, side)
+    u, v = displacements(index, side)
     target = displacement + pixel + pixel // size * size
     tl.store(target, tl.sum(probability * u, 1), there)
     tl.store(target + size, tl.sum(probability * v, 1), there)
@@ -94,7 +87,7 @@ def _backward(
     known = (index < count)[None, :]
     square = index[:, None] * count + index[None, :]
     both = (index < count)[:, None] & known
-    u, v = _displacements(index, side)
+    u, v = displacements(index, side)
     total = tl.zeros((hypotheses, hypotheses), tl.float32)
     for tile in range(tl.program_id(0), tl.cdiv(pixels, rows), tl.num_programs(0)):
         pixel = tile * rows + tl.arange(0, rows)
@@ -162,9 +155,8 @@ class _Readout(torch.autograd.Function):
 
 
 def _shape(count: int) -> dict[str, Any]:
-    hypotheses = max(triton.next_power_of_2(count), 16)
-    constants = {"scale": 1 / log(count), "side": isqrt(count), "hypotheses": hypotheses}
-    return {**constants, "rows": _ROWS, "num_warps": _WARPS}
+    constants = {"scale": 1 / log(count), "side": isqrt(count), "rows": _ROWS}
+    return {**constants, "hypotheses": product_side(count)}
 
 
 def trained_readout(scores: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

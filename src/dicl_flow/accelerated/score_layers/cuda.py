@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ...matching import MatchingNet
 from ..folded import fold, is_reduced, up_to_corners
-from ..kernels import check, kernel, tl, triton
+from ..kernels import check, kernel, product_side, tl, triton
 
 
 @triton.jit
@@ -66,9 +66,9 @@ def _patches(
         in_rows = (i + down >= 0) & (i + down < height)
         inside = known & in_rows & (j + across >= 0) & (j + across < width)
         place = (source + down * width + across)[:, None] * depth + inner[None, :]
-        given = tl.load(x + place, inside[:, None] & (inner < depth)[None, :], 0.0)
+        coarse = tl.load(x + place, inside[:, None] & (inner < depth)[None, :], 0.0)
         weight = tl.load(up + (tap * columns + column[None, :]) * inner_columns + inner[:, None])
-        value = tl.dot(given, weight, value, input_precision="tf32x3")
+        value = tl.dot(coarse, weight, value, input_precision="tf32x3")
     shift = tl.load(bias + column)[None, :]
     adds = tl.load(last + column[:, None] * 16 + tl.arange(0, 16)[None, :])
     _finish(value, shift, adds, patches, run, items, height, width)
@@ -120,8 +120,8 @@ class Tail(nn.Module):
 
 
 def _missing(width: int) -> int:
-    """How many channels to add for tiles of Triton: powers of two, at least 16."""
-    return (1 << (max(width, 16) - 1).bit_length()) - width
+    """How many channels to add for products of tiles."""
+    return product_side(width) - width
 
 
 def last_to_patches(weight: Tensor) -> Tensor:

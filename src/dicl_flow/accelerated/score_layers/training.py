@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..kernels import check, tl, triton
+from ..kernels import check, product_side, tl, triton
 
 FEWEST_CHANNELS = 8  # of cuDNN's kernels for tensor cores
 _RUNS, _TALLEST = 64, 16  # of four scores; rows of a program
 _ENOUGH = 512  # programs, before they get more rows: about four for each multiprocessor
-_TILE, _WARPS = 128, 4  # pixels, backward
+_TILE = 128  # pixels, backward
 _PROGRAMS = 1024  # that add up gradients
 _TAPS = tl.constexpr(16)  # nine, and idle ones: what a product of tiles needs
 
@@ -73,12 +73,12 @@ def _forward(
         y = (first + step - 1)[:, None]
         inside = (y >= 0) & (y < height)
         source = x + line * channels
-        given = tl.load(source + inner_place, inside & real, 0.0)
-        after = tl.dot(given, middle, input_precision="ieee")
-        given = tl.load(source - channels + edge_place, inside & has_left, 0.0)
-        after = tl.dot(given, left, after, input_precision="ieee")
-        given = tl.load(source + 4 * channels + edge_place, inside & has_right, 0.0)
-        after = tl.dot(given, right, after, input_precision="ieee")
+        pixels = tl.load(source + inner_place, inside & real, 0.0)
+        after = tl.dot(pixels, middle, input_precision="ieee")
+        pixels = tl.load(source - channels + edge_place, inside & has_left, 0.0)
+        after = tl.dot(pixels, left, after, input_precision="ieee")
+        pixels = tl.load(source + 4 * channels + edge_place, inside & has_right, 0.0)
+        after = tl.dot(pixels, right, after, input_precision="ieee")
         total = tl.where(part < 8, waiting, after)  # no weights from 12
         value = tl.sum(tl.reshape(total, (runs, 4, 4)), 1) + shift
         target = score + line - width + score_place
@@ -114,13 +114,13 @@ def _backward(
         inside = (row >= 0) & (row < height) & (shift >= 0) & (shift < width)
         reached = inside & (place < pixels) & (tap < 9)[None, :]
         # of the nine scores that a pixel is part of
-        given = tl.load(gradient + place - dy * width - dx, reached, 0.0)
+        incoming = tl.load(gradient + place - dy * width - dx, reached, 0.0)
         mask = (place < pixels) & (column < channels)
         source = place.to(tl.int64) * channels + column
         value = tl.load(x + source, mask, 0.0)
-        result = tl.dot(given, factor, input_precision="ieee")
+        result = tl.dot(incoming, factor, input_precision="ieee")
         tl.store(x_gradient + source, result.to(x_gradient.dtype.element_ty), mask)
-        total = tl.dot(tl.trans(given), value, total, input_precision="ieee")
+        total = tl.dot(tl.trans(incoming), value, total, input_precision="ieee")
     target = partial + (program * _TAPS + tap[:, None]) * channels + column
     tl.store(target, total, column < channels)
 
@@ -163,8 +163,7 @@ def _size(x: Tensor) -> tuple[int, int, int]:
 
 
 def _shape(x: Tensor) -> dict[str, int]:
-    columns = max(triton.next_power_of_2(x.shape[1]), 16)
-    return {"channels": x.shape[1], "columns": columns, "num_warps": _WARPS}
+    return {"channels": x.shape[1], "columns": product_side(x.shape[1])}
 
 
 def last_layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from ...nn import ConvBlock
 from ..folded import fold
-from ..kernels import kernel, tl, triton
+from ..kernels import kernel, new_map, tl, triton
 from .cpu import ImageConv
 
 _RUN = 1024  # pixels of a program that normalises
-_BLOCK, _TAPS, _WARPS = 128, 32, 4  # pixels of a program; 27 taps, padded
+_BLOCK, _TAPS = 128, 32  # pixels of a program; 27 taps, padded
 
 
 @kernel(do_not_specialize=["planes", "height", "width", "new_height", "new_width"])
@@ -51,11 +51,11 @@ def normalized(images: Sequence[Tensor], size: tuple[int, int], *, white: bool) 
     """
     batch, channels, height, width = images[0].shape
     result = images[0].new_empty((len(images) * batch, channels, *size), dtype=torch.float32)
-    given = [image.float().contiguous() for image in images]
+    frames = [image.float().contiguous() for image in images]
     with torch.cuda.device_of(result):
         _normalized[(triton.cdiv(size[0] * size[1], _RUN), len(result) * channels)](
-            given[0],
-            given[-1],
+            frames[0],
+            frames[-1],
             result,
             batch * channels,
             height,
@@ -63,7 +63,6 @@ def normalized(images: Sequence[Tensor], size: tuple[int, int], *, white: bool) 
             *size,
             white=white,
             block=_RUN,
-            num_warps=_WARPS,
         )
     return result
 
@@ -114,12 +113,7 @@ def image_layer(image: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     """(B, 3, H, W) float32 -> (B, out, H, W), channels last; `taps` are (27, out)."""
     batch, _, height, width = image.shape
     channels = len(bias)
-    result = torch.empty(
-        (batch, channels, height, width),
-        dtype=taps.dtype,
-        device=image.device,
-        memory_format=torch.channels_last,
-    )
+    result = new_map((batch, channels, height, width), taps)
     with torch.cuda.device_of(result):
         _image_layer[(batch * height * triton.cdiv(width, _BLOCK),)](
             image.contiguous(),
@@ -132,7 +126,6 @@ def image_layer(image: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
             columns=triton.next_power_of_2(channels),
             num_taps=_TAPS,
             block=_BLOCK,
-            num_warps=_WARPS,
         )
     return result
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..kernels import check, in_rows, tl, triton
+from ..kernels import autocast_dtype, check, in_rows, new_map, product_side, tl, triton
 from .cuda import seen
 
-_BLOCK, _WARPS = 256, 4  # pixels of a tile, in one row
+_BLOCK = 256  # pixels of a tile, in one row
 _TAPS = tl.constexpr(32)  # 27, and idle ones
 _PROGRAMS = 396  # that add up gradients: three for each multiprocessor of a large GPU
 
@@ -61,9 +61,9 @@ def _weight_gradient(
     for tile in tl.range(program, rows * blocks, num_programs, num_stages=1):
         row, x = tile // blocks, tile % blocks * block + tl.arange(0, block)
         source = gradient + (row.to(tl.int64) * width + x)[:, None] * stride + column
-        given = tl.load(source, (x < width)[:, None] & (column < channels), 0.0)
-        value = seen(image, row, x[:, None], tap[None, :], height, width).to(given.dtype)
-        total = tl.dot(tl.trans(value), given, total, input_precision="ieee")
+        incoming = tl.load(source, (x < width)[:, None] & (column < channels), 0.0)
+        value = seen(image, row, x[:, None], tap[None, :], height, width).to(incoming.dtype)
+        total = tl.dot(tl.trans(value), incoming, total, input_precision="ieee")
     target = partial + (program * _TAPS + tap[:, None]) * channels + column
     tl.store(target, total, column < channels)
 
@@ -72,13 +72,12 @@ class _StemLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, image: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
         batch, _, height, width = image.shape
-        shape, order = (batch, len(weight), height, width), torch.channels_last
-        result = torch.empty(shape, dtype=dtype, device=image.device, memory_format=order)
-        check(result)
         taps = weight.to(dtype).permute(1, 2, 3, 0).contiguous()  # (27, out)
+        result = new_map((batch, len(weight), height, width), taps)
+        check(result)
         with torch.cuda.device_of(image):
             _forward[(batch * height * triton.cdiv(width, _BLOCK),)](
-                image, taps, result, height, width, block=_BLOCK, **_shape(len(weight))
+                image, taps, result, height, width, **_shape(len(weight))
             )
         ctx.save_for_backward(image)
         return result
@@ -92,16 +91,14 @@ class _StemLayer(torch.autograd.Function):
         programs = min(batch * height * triton.cdiv(width, _BLOCK), _PROGRAMS)
         partial = image.new_empty((programs, _TAPS.value, channels), dtype=torch.float32)
         size = (batch * height, height, width, stride)
-        shape = {"block": _BLOCK, **_shape(channels)}
         with torch.cuda.device_of(image):
-            _weight_gradient[(programs,)](image, gradient, partial, *size, **shape)
+            _weight_gradient[(programs,)](image, gradient, partial, *size, **_shape(channels))
         weight = partial.sum(0)[:27].unflatten(0, (3, 3, 3)).permute(3, 0, 1, 2)
         return None, weight, None
 
 
 def _shape(channels: int) -> dict[str, int]:
-    columns = max(triton.next_power_of_2(channels), 16)
-    return {"channels": channels, "columns": columns, "num_warps": _WARPS}
+    return {"block": _BLOCK, "channels": channels, "columns": product_side(channels)}
 
 
 def stem_layer(image: Tensor, weight: Tensor) -> Tensor:
@@ -109,9 +106,7 @@ def stem_layer(image: Tensor, weight: Tensor) -> Tensor:
 
     Its precision is that of autocast, or else of the image.
     """
-    kind = image.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else image.dtype
-    return _StemLayer.apply(image.contiguous(), weight, dtype)
+    return _StemLayer.apply(image.contiguous(), weight, autocast_dtype(image))
 
 
 class ImageConv2d(nn.Conv2d):
