@@ -39,10 +39,10 @@ from dicl_flow.training import (
     Processes,
     RunFolder,
     Trainer,
+    loop,
     open_source,
     read_recipe,
     recipe_names,
-    stopping,
     train,
 )
 from dicl_flow.training.optimizer import WeightAverage, build_optimizer, learning_rate
@@ -345,7 +345,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
 
 @pytest.mark.heavy
 def test_minutes_end_the_run_and_plan_the_schedule(tmp_path, monkeypatch):
-    monkeypatch.setattr(stopping, "monotonic", count().__next__)  # a second for each step
+    monkeypatch.setattr(loop, "monotonic", count().__next__)  # a second for each step
     config = replace(QUICK, steps=10**6, schedule=ScheduleConfig("cosine"), log_every=1)
     limits = Limits(minutes=5 / 60)
     outcome = train(config, RandomSource(), RunFolder(tmp_path), CPU, limits=limits, quiet=True)
