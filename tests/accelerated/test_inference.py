@@ -23,9 +23,9 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.pipeline import in_tiles, smallest_tile, tile_size
 from dicl_flow.files import read_image
-from dicl_flow.matching import build_matcher
 from dicl_flow.models import build
-from dicl_flow.nn import ConvBlock
+from dicl_flow.models.blocks import ConvBlock
+from dicl_flow.models.matching import build_matcher
 from dicl_flow.ops import warp
 from dicl_flow.weights import import_legacy, load_model
 

@@ -28,9 +28,9 @@ from dicl_flow.accelerated.stem.cuda import image_layer, normalized  # noqa: E40
 from dicl_flow.config import CUES, Calibration  # noqa: E402
 from dicl_flow.estimation.feeding import Feeding  # noqa: E402
 from dicl_flow.estimation.pipeline import Finish, KernelFinish, PassResult, View  # noqa: E402
-from dicl_flow.matching import MatchingNet  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
-from dicl_flow.nn import ConvBlock  # noqa: E402
+from dicl_flow.models.blocks import ConvBlock  # noqa: E402
+from dicl_flow.models.matching import MatchingNet  # noqa: E402
 from dicl_flow.ops import (  # noqa: E402
     INSIDE,
     displacement_probability,

@@ -34,9 +34,9 @@ from dicl_flow.accelerated.training import accelerate
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
 from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
-from dicl_flow.matching import PairwiseMatcher, build_matcher
 from dicl_flow.models import LevelFlow, build
-from dicl_flow.nn import ConvBlock
+from dicl_flow.models.blocks import ConvBlock
+from dicl_flow.models.matching import PairwiseMatcher, build_matcher
 from dicl_flow.ops import displacement_probability, expected_displacement, normalized_entropy
 from dicl_flow.training import pyramid_loss
 from dicl_flow.training.loss import matching_loss

@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from dicl_flow.accelerated.first_layer import training as module
 from dicl_flow.accelerated.first_layer.training import pair_layer, pair_norm_relu
-from dicl_flow.matching import PairwiseMatcher
+from dicl_flow.models.matching import PairwiseMatcher
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("exact_convolutions")]
 

@@ -10,7 +10,7 @@ from networks import randomize_norms_and_biases
 from dicl_flow.accelerated import private, processor, winograd
 from dicl_flow.accelerated.folded import folded_block
 from dicl_flow.accelerated.processor import Processor
-from dicl_flow.nn import ConvBlock
+from dicl_flow.models.blocks import ConvBlock
 
 
 @pytest.fixture

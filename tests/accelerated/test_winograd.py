@@ -11,9 +11,9 @@ from dicl_flow.accelerated.cpu import FactoredMatcher
 from dicl_flow.accelerated.folded import folded_block
 from dicl_flow.accelerated.processor import Processor
 from dicl_flow.accelerated.winograd import convolve, dtype_of_most, has_winograd
-from dicl_flow.matching import build_matcher
 from dicl_flow.models import build
-from dicl_flow.nn import ConvBlock
+from dicl_flow.models.blocks import ConvBlock
+from dicl_flow.models.matching import build_matcher
 
 needs_nnpack = pytest.mark.skipif(
     not torch._nnpack_available(), reason="torch has no NNPACK for this processor"

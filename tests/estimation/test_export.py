@@ -8,9 +8,9 @@ import pytest
 import torch
 from exports import GROUP, SIZE, make_weights
 
-from dicl_flow import export
 from dicl_flow.config import ModelConfig
-from dicl_flow.export import demo_frames
+from dicl_flow.estimation import export
+from dicl_flow.estimation.export import demo_frames
 from dicl_flow.ops import displacement_windows
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group(GROUP)]

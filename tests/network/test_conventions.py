@@ -21,10 +21,15 @@ from dicl_flow.estimation.occlusion import find_occlusion
 from dicl_flow.estimation.pipeline import clear_uninformative
 from dicl_flow.files import exr
 from dicl_flow.files.flow_files import decode_flow, encode_flow
-from dicl_flow.matching import DisplacementProjection, Matcher, PairwiseMatcher, build_matcher
 from dicl_flow.models import LevelFlow, build
+from dicl_flow.models.blocks import ContextNet
 from dicl_flow.models.dicl import DiclLevel
-from dicl_flow.nn import ContextNet
+from dicl_flow.models.matching import (
+    DisplacementProjection,
+    Matcher,
+    PairwiseMatcher,
+    build_matcher,
+)
 from dicl_flow.ops import (
     displacement_probability,
     displacement_windows,

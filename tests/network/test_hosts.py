@@ -27,13 +27,12 @@ from dicl_flow.config import (
 from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.matching import ChannelwiseMatcher, CorrelationMatcher
 from dicl_flow.models import LevelFlow, build, count_parameters, has_matching_net, pwcnet
+from dicl_flow.models.matching import ChannelwiseMatcher, CorrelationMatcher
 from dicl_flow.models.pwcnet import Carried, DenseDecoder
+from dicl_flow.models.pyramid import PyramidPooling
 from dicl_flow.models.vcn import Hypotheses, read_hypotheses, weigh
-from dicl_flow.nn import SeparableConv
-from dicl_flow.nn.pyramid import PyramidPooling
-from dicl_flow.nn.volume import VolumeBlock, VolumeFilter, resize_volume
+from dicl_flow.models.volume import SeparableConv, VolumeBlock, VolumeFilter, resize_volume
 from dicl_flow.ops import warp_strictly_inside
 from dicl_flow.training import Processes, Trainer, read_recipe, recipe_names
 from dicl_flow.training.loss import (

@@ -7,7 +7,7 @@ from torch import nn
 from dicl_flow.config import MATCHERS
 from dicl_flow.config.model import STRIDED_MATCHERS
 from dicl_flow.errors import InputError
-from dicl_flow.matching import _METRICS, PAIRWISE_NETS, build_matcher
+from dicl_flow.models.matching import _METRICS, PAIRWISE_NETS, build_matcher
 
 
 def test_config_knows_the_matchers_there_are():

@@ -31,7 +31,7 @@ ROOMS = {
     ),
     "cli": room(
         "a class per command: parses and prints",
-        "web bulk lab video evaluation training export estimation render weights models data "
+        "web bulk lab video evaluation training estimation render weights models data "
         "pictures files config errors _version",
     ),
     "web": room(
@@ -44,7 +44,7 @@ ROOMS = {
     ),
     "lab": room(
         "analyses of a network, ablations, speed of the machine",
-        "evaluation training estimation render weights models matching ops data pictures files "
+        "evaluation training estimation render weights models ops data pictures files "
         "config errors",
     ),
     "video": room(
@@ -60,10 +60,9 @@ ROOMS = {
         "estimation render accelerated weights models ops data pictures files config lazy errors",
     ),
     "hub": room("the Hugging Face hub", "estimation weights models files config errors"),
-    "export": room("the estimator as ONNX or torch.export", "estimation files errors _version"),
     "estimation": room(
-        "images to flow, confidence, occlusion; sequences, tiles, warping, interpolation",
-        "accelerated weights models ops pictures files config errors",
+        "images to flow, confidence, occlusion; sequences, warping, interpolation, export",
+        "_version accelerated weights models ops pictures files config errors",
     ),
     "render": room(
         "training scenes on the device: textures, shapes, motions, compositing, camera",
@@ -71,17 +70,16 @@ ROOMS = {
     ),
     "accelerated": room(
         "the same computation, faster: one folder per layer, for CPUs, CUDA and training",
-        "models matching nn ops errors",
+        "models ops errors",
     ),
     "weights": room(
         "safetensors that carry their config; import of the authors' checkpoints",
         "models files config errors",
     ),
-    "models": room("hosts around a matcher: dicl, pwcnet, vcn", "matching nn ops config errors"),
-    "matching": room(
-        "the Matcher contract; dot and cosine; the pairwise nets; the projection", "nn ops errors"
+    "models": room(
+        "the paper's network: pyramids, matchers, projection, context nets; the hosts around them",
+        "ops config errors",
     ),
-    "nn": room("blocks, feature pyramids, context nets, filters of 4-D volumes", "ops"),
     "ops": room("pure tensor functions: windows, readout, warp, resize, pad"),
     "data": room(
         "one listing function per data set, FlowPair to FlowSample to FlowBatch, augmentation",

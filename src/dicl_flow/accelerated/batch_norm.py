@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..errors import InputError
-from ..nn import ConvBlock
+from ..models.blocks import ConvBlock
 from .kernels import check, in_rows, tile_shape, tl, triton
 
 _PROGRAMS = 512  # about four for each multiprocessor of a large GPU

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..matching import Matcher, MatchingNet, PairwiseMatcher
 from ..models import DiclFlow, InitialFlow, LevelFlow, has_matching_net
+from ..models.blocks import ConvBlock
 from ..models.dicl import DiclLevel
-from ..nn import ConvBlock, FeaturePyramid
+from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
+from ..models.pyramid import FeaturePyramid
 from .context.cpu import FoldedContext
 from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..matching import DisplacementProjection, MatchingNet, PairwiseMatcher
 from ..models import InitialFlow, LevelFlow
+from ..models.blocks import ConvBlock
 from ..models.dicl import DiclLevel
+from ..models.matching import DisplacementProjection, MatchingNet, PairwiseMatcher
 from ..models.network import Pair
-from ..nn import ConvBlock, FeaturePyramid, Merge
+from ..models.pyramid import FeaturePyramid, Merge
 from ..ops import INSIDE, resize
 from .context.cuda import KernelContext
 from .cpu import AcceleratedDiclFlow

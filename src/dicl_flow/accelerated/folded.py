@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from ..nn import ConvBlock
+from ..models.blocks import ConvBlock
 from . import private, processor
 from .settings import has_bf16
 from .winograd import convolve, is_worth_winograd

@@ -5,9 +5,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..matching import PairwiseMatcher
+from ..models.blocks import ConvBlock
 from ..models.dicl import DiclLevel
-from ..nn import ConvBlock, Merge
+from ..models.matching import PairwiseMatcher
+from ..models.pyramid import Merge
 from .batch_norm import AcceleratedConvBlock
 from .first_layer.training import AcceleratedPairwiseMatcher
 from .merge.training import AcceleratedMerge

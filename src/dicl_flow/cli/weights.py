@@ -230,7 +230,7 @@ class Export(options.Settings):
         found = read_weights(resolve(self.weights))
 
         from ..estimation.estimator import load
-        from ..export import INPUT, OUTPUT, export
+        from ..estimation.export import INPUT, OUTPUT, export
 
         about = {"weights.sha256": found.sha256, **found.about}
         estimator = load(self.weights, "cpu", "fp32", "plain", quality=self.quality)

@@ -16,8 +16,8 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
 from ..evaluation import METRICS, Grid, Score, score_flow
 from ..files import Array
-from ..matching import DisplacementProjection
 from ..models.dicl import DiclLevel
+from ..models.matching import DisplacementProjection
 from ..ops import normalized_entropy
 from ..pictures.figures import draw_figure
 from .volumes import (

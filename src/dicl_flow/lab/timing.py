@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ..config import NORMAL, QUALITIES, ModelConfig, Quality
 from ..estimation.compute import gpu_name, instructions
 from ..estimation.feeding import Feeding
-from ..matching import MatchingNet, PairwiseMatcher
 from ..models import InitialFlow, build
+from ..models.matching import MatchingNet, PairwiseMatcher
 
 _WARM_UP = 2
 _PROBES = {"cuda": (8192, 256)}  # side of a matrix and MiB of a copy that keep a device busy

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...nn import ContextNet, ConvBlock
+from ...models.blocks import ContextNet, ConvBlock
 from ...ops import resize
 from ..folded import FoldedConv, fold, folded_block, folded_head, is_reduced, with_remainder
 

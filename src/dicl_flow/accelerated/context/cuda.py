@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...nn import ContextNet
+from ...models.blocks import ContextNet
 from ..folded import FoldedConv, is_reduced
 from ..kernels import check, kernel, new_map, tl, triton
 from .cpu import FoldedContext

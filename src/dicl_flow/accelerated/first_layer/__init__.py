@@ -21,7 +21,7 @@ the other frame hides, and the layer is computed by its definition.
 import torch
 from torch import Tensor, nn
 
-from ...nn import ConvBlock
+from ...models.blocks import ConvBlock
 from ..folded import FoldedConv, fold
 
 

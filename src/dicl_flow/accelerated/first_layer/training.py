@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...matching import MatchingNet, PairwiseMatcher
+from ...models.matching import MatchingNet, PairwiseMatcher
 from ..batch_norm import AcceleratedConvBlock, merge_moments
 from ..kernels import autocast_dtype, in_rows, new_map, triton
 from .cuda import ALL, add_terms, correct, find_visible_taps

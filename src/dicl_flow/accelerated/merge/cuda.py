@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...nn import Merge
+from ...models.pyramid import Merge
 from ..folded import FoldedConv
 from ..kernels import check, kernel, new_map, tile_shape, tl, triton
 

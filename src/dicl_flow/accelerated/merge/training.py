@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...nn import Merge
+from ...models.pyramid import Merge
 from ..kernels import in_rows, kernel, tl
 from .cuda import merge_input, tiles
 

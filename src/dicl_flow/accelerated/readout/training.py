@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ...matching import DisplacementProjection
 from ...models.dicl import DiclLevel
+from ...models.matching import DisplacementProjection
 from ..kernels import product_side, tl, triton
 from .cuda import displacements, exponentials
 

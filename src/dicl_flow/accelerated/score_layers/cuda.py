@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...matching import MatchingNet
+from ...models.matching import MatchingNet
 from ..folded import fold, is_reduced, up_to_corners
 from ..kernels import check, kernel, product_side, tl, triton
 

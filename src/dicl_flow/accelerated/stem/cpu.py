@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ...nn import ConvBlock
+from ...models.blocks import ConvBlock
 from ..folded import FoldedConv, fold, with_remainder
 
 

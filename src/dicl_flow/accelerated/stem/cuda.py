@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ...nn import ConvBlock
+from ...models.blocks import ConvBlock
 from ..folded import fold
 from ..kernels import kernel, new_map, tl, triton
 from .cpu import ImageConv

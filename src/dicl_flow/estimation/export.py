@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as tracing
 
-from ._version import __version__
-from .errors import InputError
-from .estimation.estimator import FlowEstimator
-from .files import read_image, to_uint8
+from .._version import __version__
+from ..errors import InputError
+from ..files import read_image, to_uint8
+from .estimator import FlowEstimator
 
 TOLERANCE = 0.01  # px, mean: how much a file may differ from the estimator
 OPSET = 18  # the first with resizing that averages

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .errors import unknown_name
-from .nn import ConvBlock
-from .ops import displacement_windows
+from ..errors import unknown_name
+from ..ops import displacement_windows
+from .blocks import ConvBlock
 
 
 class Matcher(nn.Module, ABC):
