@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from dicl_flow.accelerated.training import accelerate
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig, OptimizerConfig
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.training import pyramid_loss
@@ -247,6 +246,8 @@ def main() -> None:
         name = torch.cuda.get_device_name()
         print(f"{name}, torch {torch.__version__}, batch {batch}, {arguments.size}")
     plain = build(config).to(device).to(memory_format=LAST).train()
+    from dicl_flow.accelerated.training import accelerate  # imports Triton
+
     accelerated = accelerate(copy.deepcopy(plain))
     for title, model in (("plain", plain), ("accelerated", accelerated)):
         bench = Bench(model, batch, size, accelerated=model is accelerated)

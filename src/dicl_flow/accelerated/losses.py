@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .kernels import tl, triton
+from .kernels import kernel, tl, triton
 from .readout.cuda import displacements, exponentials
 
 _SCORES = 4096  # of a program
@@ -47,7 +47,7 @@ def _targets(rest, count, pixel, there, index, size, side: tl.constexpr):
     return target, total
 
 
-@triton.jit(do_not_specialize=["size"])
+@kernel("size")
 def _entropy(
     scores,
     rest,
@@ -88,8 +88,7 @@ class _EntropySum(torch.autograd.Function):
         ctx.grid, ctx.known = (triton.cdiv(pixels, rows),), (pixels, size)
         ctx.shape = {"side": side, "hypotheses": hypotheses, "rows": rows}
         sums = scores.new_empty(ctx.grid, dtype=torch.float32)
-        with torch.cuda.device_of(scores):
-            _entropy[ctx.grid](scores, rest, count, sums, None, None, *ctx.known, **ctx.shape)
+        _entropy[ctx.grid](scores, rest, count, sums, None, None, *ctx.known, **ctx.shape)
         ctx.save_for_backward(scores, rest, count)
         return sums.sum()
 
@@ -97,8 +96,7 @@ class _EntropySum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         maps, result = ctx.saved_tensors, torch.empty_like(ctx.saved_tensors[0])
-        with torch.cuda.device_of(result):
-            _entropy[ctx.grid](*maps, None, gradient, result, *ctx.known, **ctx.shape)
+        _entropy[ctx.grid](*maps, None, gradient, result, *ctx.known, **ctx.shape)
         return result, None, None
 
 
@@ -128,7 +126,7 @@ def _corners(source, known, right, down, scale):
     return top_left * scale, top_right * scale, left * scale, far * scale
 
 
-@triton.jit(do_not_specialize=["height", "width", "cells_down", "cells_across"])
+@kernel("height", "width", "cells_down", "cells_across")
 def _errors(
     flow,
     truth,
@@ -222,7 +220,7 @@ def _errors(
     tl.store(target + 7 * step, tl.sum(gy11, 1, keep_dims=True), known)
 
 
-@triton.jit(do_not_specialize=["total", "cells_down", "cells_across"])
+@kernel("total", "cells_down", "cells_across")
 def _gradients(
     parts, gradient, result, total, cells_down, cells_across, scale_x, scale_y, cells: tl.constexpr
 ):
@@ -261,25 +259,24 @@ class _ErrorSum(torch.autograd.Function):
         pixels = min(max(pixels, _FEWEST), _TILE)
         grid = (triton.cdiv(columns, _TILE // pixels), rows, batch)
         sums, parts = truth.new_empty(grid), truth.new_empty((batch, 8, rows, columns))
-        with torch.cuda.device_of(flow):
-            _errors[grid](
-                flow,
-                *maps,
-                sums,
-                parts,
-                height=height,
-                width=width,
-                cells_down=down,
-                cells_across=across,
-                weight=weight,
-                reach=reach,
-                scale_x=scale[0],
-                scale_y=scale[1],
-                started=rest is not truth,
-                **power,
-                patches=_TILE // pixels,
-                pixels=pixels,
-            )
+        _errors[grid](
+            flow,
+            *maps,
+            sums,
+            parts,
+            height=height,
+            width=width,
+            cells_down=down,
+            cells_across=across,
+            weight=weight,
+            reach=reach,
+            scale_x=scale[0],
+            scale_y=scale[1],
+            started=rest is not truth,
+            **power,
+            patches=_TILE // pixels,
+            pixels=pixels,
+        )
         ctx.save_for_backward(parts)
         ctx.shape, ctx.scale = flow.shape, [weight * side for side in scale]
         return sums.sum()
@@ -290,10 +287,9 @@ class _ErrorSum(torch.autograd.Function):
         (parts,) = ctx.saved_tensors
         result = parts.new_empty(ctx.shape)
         size = (result.numel(), *ctx.shape[-2:])
-        with torch.cuda.device_of(parts):
-            _gradients[(triton.cdiv(size[0], _CELLS),)](
-                parts, gradient, result, *size, *ctx.scale, cells=_CELLS
-            )
+        _gradients[(triton.cdiv(size[0], _CELLS),)](
+            parts, gradient, result, *size, *ctx.scale, cells=_CELLS
+        )
         return result, None, None, None, None
 
 

@@ -24,7 +24,7 @@ def exponentials(value, known):
     return value, tl.where(known, tl.exp(value), 0.0)
 
 
-@kernel(do_not_specialize=["batch", "height", "width"])
+@kernel("batch", "height", "width")
 def _readout(
     patches,
     bias,
@@ -81,11 +81,7 @@ def _readout(
 
 
 def readout(
-    patches: Tensor,
-    bias: Tensor,
-    projection: Tensor | None,
-    coarse_flow: Tensor | None,
-    batch: int,
+    patches: Tensor, bias: Tensor, projection: Tensor | None, coarse_flow: Tensor | None, batch: int
 ) -> tuple[Tensor, Tensor]:
     """Matched flow (B, 2, H, W) and entropy (B, 1, H, W), float32.
 
@@ -97,21 +93,20 @@ def readout(
     height, width, count = 2 * down - 2, 2 * across - 2, items // batch
     matched = patches.new_empty((batch, 2, height, width), dtype=torch.float32)
     entropy = patches.new_empty((batch, 1, height, width), dtype=torch.float32)
-    with torch.cuda.device_of(patches):
-        _readout[(triton.cdiv(batch * height * width, _ROWS),)](
-            patches,
-            bias,
-            patches if projection is None else projection,
-            torch.zeros_like(matched) if coarse_flow is None else coarse_flow.contiguous(),
-            matched,
-            entropy,
-            batch,
-            height,
-            width,
-            radius=(isqrt(count) - 1) // 2,
-            hypotheses=product_side(count),
-            projects=projection is not None,
-            scale=1 / log(count),
-            rows=_ROWS,
-        )
+    _readout[(triton.cdiv(batch * height * width, _ROWS),)](
+        patches,
+        bias,
+        patches if projection is None else projection,
+        torch.zeros_like(matched) if coarse_flow is None else coarse_flow.contiguous(),
+        matched,
+        entropy,
+        batch,
+        height,
+        width,
+        radius=(isqrt(count) - 1) // 2,
+        hypotheses=product_side(count),
+        projects=projection is not None,
+        scale=1 / log(count),
+        rows=_ROWS,
+    )
     return matched, entropy
