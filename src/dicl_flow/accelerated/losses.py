@@ -126,6 +126,20 @@ def _corners(source, known, right, down, scale):
     return top_left * scale, top_right * scale, left * scale, far * scale
 
 
+@triton.jit
+def _interpolate(share, corners):
+    """The value that four corners have a share of."""
+    top = share[0] * corners[0] + share[1] * corners[1]
+    return top + share[2] * corners[2] + share[3] * corners[3]
+
+
+@triton.jit
+def _distribute(total, share, value):
+    """What four corners have got so far, and their share of a value."""
+    left, right = total[0] + share[0] * value, total[1] + share[1] * value
+    return left, right, total[2] + share[2] * value, total[3] + share[3] * value
+
+
 @kernel("height", "width", "cells_down", "cells_across")
 def _errors(
     flow,
@@ -161,12 +175,11 @@ def _errors(
     cells, size = cells_down * cells_across, height * width
     right, down = tl.where(cells_across > 1, 1, 0), tl.where(cells_down > 1, cells_across, 0)
     source = flow + image * 2 * cells + row * cells_across + column
-    x00, x01, x10, x11 = _corners(source, known, right, down, scale_x)
-    y00, y01, y10, y11 = _corners(source + cells, known, right, down, scale_y)
+    corners_x = _corners(source, known, right, down, scale_x)
+    corners_y = _corners(source + cells, known, right, down, scale_y)
 
     total = tl.zeros((patches, pixels), tl.float32)
-    gx00, gx01, gx10, gx11 = total, total, total, total
-    gy00, gy01, gy10, gy11 = total, total, total, total
+    gradient_x, gradient_y = (total,) * 4, (total,) * 4
     for begin in range(0, tl.max(area), pixels):
         pixel = begin + tl.arange(0, pixels)[None, :]
         there = pixel < area
@@ -174,13 +187,12 @@ def _errors(
         # of integers, so that weights are exact
         low = (line * (cells_down - 1) - row * (height - 1)) / tl.maximum(height - 1, 1)
         far = (shift * (cells_across - 1) - column * (width - 1)) / tl.maximum(width - 1, 1)
-        w00, w01 = (1 - low) * (1 - far), (1 - low) * far
-        w10, w11 = low * (1 - far), low * far
+        share = ((1 - low) * (1 - far), (1 - low) * far, low * (1 - far), low * far)
 
         target = image * 2 * size + line * width + shift
         x, y = tl.load(truth + target, there, 0.0), tl.load(truth + target + size, there, 0.0)
-        error_x = w00 * x00 + w01 * x01 + w10 * x10 + w11 * x11 - x
-        error_y = w00 * y00 + w01 * y01 + w10 * y10 + w11 * y11 - y
+        error_x = _interpolate(share, corners_x) - x
+        error_y = _interpolate(share, corners_y) - y
         if started:
             x = tl.load(rest + target, there, 0.0)
             y = tl.load(rest + target + size, there, 0.0)
@@ -195,29 +207,17 @@ def _errors(
             slope *= exponent * power / (error + smooth)
             error = power
         total += counted * error
-        error_x *= slope
-        error_y *= slope
-        gx00 += w00 * error_x
-        gx01 += w01 * error_x
-        gx10 += w10 * error_x
-        gx11 += w11 * error_x
-        gy00 += w00 * error_y
-        gy01 += w01 * error_y
-        gy10 += w10 * error_y
-        gy11 += w11 * error_y
+        gradient_x = _distribute(gradient_x, share, error_x * slope)
+        gradient_y = _distribute(gradient_y, share, error_y * slope)
 
     program = (image * tl.num_programs(1) + row) * tl.num_programs(0) + tl.program_id(0)
     tl.store(sums + program, weight * tl.sum(total))
     target = parts + (image * 8 * rows + row) * columns + column
     step = rows * columns
-    tl.store(target, tl.sum(gx00, 1, keep_dims=True), known)
-    tl.store(target + step, tl.sum(gy00, 1, keep_dims=True), known)
-    tl.store(target + 2 * step, tl.sum(gx01, 1, keep_dims=True), known)
-    tl.store(target + 3 * step, tl.sum(gy01, 1, keep_dims=True), known)
-    tl.store(target + 4 * step, tl.sum(gx10, 1, keep_dims=True), known)
-    tl.store(target + 5 * step, tl.sum(gy10, 1, keep_dims=True), known)
-    tl.store(target + 6 * step, tl.sum(gx11, 1, keep_dims=True), known)
-    tl.store(target + 7 * step, tl.sum(gy11, 1, keep_dims=True), known)
+    for corner in tl.static_range(4):
+        tl.store(target, tl.sum(gradient_x[corner], 1, keep_dims=True), known)
+        tl.store(target + step, tl.sum(gradient_y[corner], 1, keep_dims=True), known)
+        target += 2 * step
 
 
 @kernel("total", "cells_down", "cells_across")
