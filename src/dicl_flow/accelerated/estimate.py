@@ -306,10 +306,11 @@ def pack_estimate(
     *,
     sharpness: bool,
 ) -> Tensor:
-    """(B, 3 or 4, height, width): `size`, the top left part of what was `seen`, gated.
+    """(B, 3 or 4, height, width): `size`, the top left part of what was `seen`.
 
     `flow` (B, 2, h, w), `entropy` and `cue_sum` (B, 1, h, w) are of the finest level; without
-    cue_sum the confidence is the sharpness. `ranges` are the `image_ranges` of both images.
+    `cue_sum`, the confidence is the sharpness. `ranges` are the `image_ranges` of both images: a
+    pair with a blank frame is zero, a pair of equal frames has no flow.
     """
     height, width = flow.shape[-2:]
     channels = 4 if sharpness else 3

@@ -18,6 +18,13 @@ def displacements(index, side: tl.constexpr):
 
 
 @triton.jit
+def expectation(probability, index, side: tl.constexpr):
+    """The mean displacement of each row, horizontal and vertical."""
+    u, v = displacements(index, side)
+    return tl.sum(probability * u, 1), tl.sum(probability * v, 1)
+
+
+@triton.jit
 def exponentials(value, known):
     """Scores minus the largest of each row, and their exponentials; those not `known` are zero."""
     value -= tl.max(tl.where(known, value, float("-inf")), 1)[:, None]
@@ -70,8 +77,7 @@ def _readout(
     value, power = exponentials(value, known)
     probability = power / tl.sum(power, 1)[:, None]
     plogp = probability * tl.log(tl.where(probability > 0, probability, 1.0))
-    u, v = displacements(index, num_shifts)
-    flow_x, flow_y = tl.sum(probability * u, 1), tl.sum(probability * v, 1)
+    flow_x, flow_y = expectation(probability, index, num_shifts)
     target = image * 2 * size + place
     flow_x += tl.load(coarse + target, in_tile, 0.0)
     flow_y += tl.load(coarse + target + size, in_tile, 0.0)

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from ...matching import DisplacementProjection
 from ...models.dicl import DiclLevel
 from ..kernels import kernel, product_side, tl, triton
-from .cuda import displacements, exponentials
+from .cuda import displacements, expectation, exponentials
 
 MOST_DISPLACEMENTS = 64  # more would not fit into registers and shared memory
 _ROWS = 64  # pixels of a tile
@@ -57,10 +57,10 @@ def _forward(
         value = tl.dot(value, factor, input_precision="ieee").to(scores.dtype.element_ty)
         tl.store(projected + place, value, mask)
     probability, logarithm = _softmax(value.to(tl.float32), known)
-    u, v = displacements(index, side)
+    x, y = expectation(probability, index, side)
     target = displacement + pixel + pixel // size * size
-    tl.store(target, tl.sum(probability * u, 1), there)
-    tl.store(target + size, tl.sum(probability * v, 1), there)
+    tl.store(target, x, there)
+    tl.store(target + size, y, there)
     tl.store(entropy + pixel, -scale * tl.sum(probability * logarithm, 1), there)
 
 
