@@ -160,6 +160,17 @@ def test_sizes_and_batches_may_change_call_by_call(small_model):
             torch.testing.assert_close(a, b, atol=1e-3, rtol=0)
 
 
+def test_another_layer_at_half_the_size_is_accelerated_as_it_is():
+    torch.manual_seed(0)
+    matcher = build_matcher("dicl", 6, 2)
+    matcher.net.insert(3, ConvBlock(128, 128))
+    matcher = randomize_norms_and_biases(matcher).double()
+    maps = torch.randn(2, 2, 6, 8, 10).double()
+    with torch.no_grad():
+        found = FactoredMatcher(matcher, torch.float64)(*maps)
+        torch.testing.assert_close(found, matcher(*maps), atol=1e-10, rtol=0)
+
+
 def test_features_can_be_kept_for_the_next_pair(small_model):
     fast = AcceleratedDiclFlow(small_model)
     image1, image2 = 2 * torch.rand(2, 1, 3, 32, 48) - 1

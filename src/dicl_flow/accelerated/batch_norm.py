@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import InputError
 from ..models.blocks import ConvBlock
-from .kernels import check, in_rows, tile_shape, tl, triton
+from .kernels import check, in_rows, kernel, tile_shape, tl, triton
 
 _PROGRAMS = 512  # about four for each multiprocessor of a large GPU
 _TILE = 4096  # elements: 16 for each thread, two 16-byte accesses in half precision
@@ -55,7 +55,7 @@ def put_sums(partial, plain, weighted, program, num_programs, column, channels):
     tl.store(place, tl.sum(weighted, 0)[None, :], column < channels)
 
 
-@triton.jit
+@kernel()
 def _moments(x, partial, num_rows, channels, rows: tl.constexpr, columns: tl.constexpr):
     """Size, mean and squared deviations of every `num_programs`-th tile: `partial` (3, P, C)."""
     program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
@@ -79,7 +79,7 @@ def _moments(x, partial, num_rows, channels, rows: tl.constexpr, columns: tl.con
     put_moments(partial, count, mean, squares, program, num_programs, column, channels)
 
 
-@triton.jit
+@kernel()
 def _merge_moments(
     partial,
     statistics,
@@ -150,17 +150,9 @@ def before_relu(value, gradient, mean, factor, shift):
     return centred, tl.where(dead, 0.0, gradient.to(tl.float32))
 
 
-@triton.jit
+@kernel()
 def _normalize(
-    x,
-    y,
-    statistics,
-    weight,
-    bias,
-    num_rows,
-    channels,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
+    x, y, statistics, weight, bias, num_rows, channels, rows: tl.constexpr, columns: tl.constexpr
 ):
     """The normalised input after the ReLU: `y`, like `x`."""
     row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
@@ -187,7 +179,7 @@ def _tile_gradient(
     return centred, passed, mask
 
 
-@triton.jit
+@kernel()
 def _gradient_sums(
     x,
     gradient,
@@ -217,15 +209,9 @@ def _gradient_sums(
     put_sums(partial, plain, weighted, program, num_programs, column, channels)
 
 
-@triton.jit
+@kernel()
 def _parameter_gradients(
-    partial,
-    sums,
-    statistics,
-    num_partials,
-    channels,
-    groups: tl.constexpr,
-    columns: tl.constexpr,
+    partial, sums, statistics, num_partials, channels, groups: tl.constexpr, columns: tl.constexpr
 ):
     """(2, P, C) -> `sums` (2, C): the gradients of bias and weight."""
     group = tl.arange(0, groups)[:, None]
@@ -238,7 +224,7 @@ def _parameter_gradients(
     tl.store(sums + tl.program_id(1) * channels + column, total, column < channels)
 
 
-@triton.jit
+@kernel()
 def _input_gradient(
     x,
     gradient,
@@ -313,10 +299,9 @@ class _NormRelu(torch.autograd.Function):
         tiles, y = _Tiles(x), torch.empty_like(x)
         size = (tiles.num_rows, tiles.channels)
         partial = tiles.empty(3, tiles.programs, like=x)
-        with torch.cuda.device_of(x):
-            _moments[(tiles.programs,)](x, partial, *size, **tiles.shape)
-            statistics = merge_moments(partial, running, momentum, eps)
-            _normalize[(tiles.programs,)](x, y, statistics, weight, bias, *size, **tiles.shape)
+        _moments[(tiles.programs,)](x, partial, *size, **tiles.shape)
+        statistics = merge_moments(partial, running, momentum, eps)
+        _normalize[(tiles.programs,)](x, y, statistics, weight, bias, *size, **tiles.shape)
         ctx.save_for_backward(x, statistics, weight, bias)
         return y
 
@@ -329,12 +314,11 @@ class _NormRelu(torch.autograd.Function):
         known = (statistics, weight, bias, tiles.num_rows, tiles.channels, stride)
         partial = tiles.empty(2, tiles.programs, like=x)
         sums = tiles.empty(2, like=x)  # the gradients of bias and weight
-        with torch.cuda.device_of(x):
-            _gradient_sums[(tiles.programs,)](x, gradient, partial, *known, **tiles.shape)
-            _parameter_gradients[(triton.cdiv(tiles.channels, _MERGED), 2)](
-                partial, sums, statistics, tiles.programs, tiles.channels, **_merging()
-            )
-            _input_gradient[(tiles.programs,)](x, gradient, result, sums, *known, **tiles.shape)
+        _gradient_sums[(tiles.programs,)](x, gradient, partial, *known, **tiles.shape)
+        _parameter_gradients[(triton.cdiv(tiles.channels, _MERGED), 2)](
+            partial, sums, statistics, tiles.programs, tiles.channels, **_merging()
+        )
+        _input_gradient[(tiles.programs,)](x, gradient, result, sums, *known, **tiles.shape)
         return result, sums[1], sums[0], None, None, None
 
 

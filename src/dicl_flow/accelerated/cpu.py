@@ -15,15 +15,7 @@ from ..models.pyramid import FeaturePyramid
 from .context.cpu import FoldedContext
 from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows
-from .folded import (
-    FoldedConv,
-    fold,
-    folded,
-    folded_block,
-    is_reduced,
-    up_to_cells,
-    up_to_corners,
-)
+from .folded import FoldedConv, fold, folded, folded_block, is_reduced, up_to_cells, up_to_corners
 from .memory import displacements_at_once
 from .score_layers.cpu import CellScoreConv, ScoreConv
 from .stem.cpu import ImageConv

@@ -17,7 +17,7 @@ _ENTROPY, _REFINEMENT, _DISAGREEMENT, _LENGTH, _EDGE, _DIFFERENCE, _OUTSIDE = ma
 _RUN, _ROWS = 1024, 128  # pixels of a program that packs, and of one that adds up cues
 
 
-@kernel(do_not_specialize=["height", "width", "row_stride", "plane"])
+@kernel("height", "width", "row_stride", "plane")
 def _ranges(
     image1,
     image2,
@@ -60,18 +60,17 @@ def image_ranges(image1: Tensor, image2: Tensor, size: tuple[int, int]) -> Tenso
     """
     batch, channels, height, width = image1.shape
     result = image1.new_empty((batch, channels, 5, PARTS))
-    with torch.cuda.device_of(result):
-        _ranges[(PARTS, batch * channels)](
-            image1.contiguous(),
-            image2.contiguous(),
-            result,
-            *size,
-            width,
-            height * width,
-            parts=PARTS,
-            block=_BLOCK,
-            num_warps=_WARPS,
-        )
+    _ranges[(PARTS, batch * channels)](
+        image1.contiguous(),
+        image2.contiguous(),
+        result,
+        *size,
+        width,
+        height * width,
+        parts=PARTS,
+        block=_BLOCK,
+        num_warps=_WARPS,
+    )
     return result
 
 
@@ -81,11 +80,17 @@ def _log_length(x, y, stride):
 
 
 @kernel(
-    do_not_specialize=[
-        *("height", "width", "num_rows", "coarse_height", "coarse_width"),
-        *("full_height", "full_width", "coarse_row_step", "coarse_column_step"),
-        *("row_step", "column_step"),
-    ]
+    "height",
+    "width",
+    "num_rows",
+    "coarse_height",
+    "coarse_width",
+    "full_height",
+    "full_width",
+    "coarse_row_step",
+    "coarse_column_step",
+    "row_step",
+    "column_step",
 )
 def _weigh_cues(
     entropy,
@@ -193,27 +198,26 @@ def weigh_cues(
     full_height, full_width = images[0].shape[-2:]
     result = torch.empty_like(entropy, memory_format=torch.contiguous_format)
     tensors = [tensor.contiguous() for tensor in (entropy, *flows, *images)]
-    with torch.cuda.device_of(result):
-        _weigh_cues[(triton.cdiv(result.numel(), _ROWS),)](
-            *tensors,
-            weights,
-            result,
-            height=height,
-            width=width,
-            num_rows=result.numel(),
-            coarse_height=coarse_height,
-            coarse_width=coarse_width,
-            coarse_row_step=sampling_step(coarse_height, height),
-            coarse_column_step=sampling_step(coarse_width, width),
-            full_height=full_height,
-            full_width=full_width,
-            row_step=sampling_step(full_height, height),
-            column_step=sampling_step(full_width, width),
-            stride=stride,
-            noise=noise,
-            inside_weight=inside_weight,
-            rows=_ROWS,
-        )
+    _weigh_cues[(triton.cdiv(result.numel(), _ROWS),)](
+        *tensors,
+        weights,
+        result,
+        height=height,
+        width=width,
+        num_rows=result.numel(),
+        coarse_height=coarse_height,
+        coarse_width=coarse_width,
+        coarse_row_step=sampling_step(coarse_height, height),
+        coarse_column_step=sampling_step(coarse_width, width),
+        full_height=full_height,
+        full_width=full_width,
+        row_step=sampling_step(full_height, height),
+        column_step=sampling_step(full_width, width),
+        stride=stride,
+        noise=noise,
+        inside_weight=inside_weight,
+        rows=_ROWS,
+    )
     return result
 
 
@@ -232,10 +236,14 @@ def _information(ranges, number, blank_below, parts: tl.constexpr):
 
 
 @kernel(
-    do_not_specialize=[
-        *("height", "width", "small_height", "small_width"),
-        *("row_step", "column_step", "scale_x", "scale_y"),
-    ]
+    "height",
+    "width",
+    "small_height",
+    "small_width",
+    "row_step",
+    "column_step",
+    "scale_x",
+    "scale_y",
 )
 def _pack(
     flow,
@@ -298,33 +306,33 @@ def pack_estimate(
     *,
     sharpness: bool,
 ) -> Tensor:
-    """(B, 3 or 4, height, width): `size`, the top left part of what was `seen`, gated.
+    """(B, 3 or 4, height, width): `size`, the top left part of what was `seen`.
 
     `flow` (B, 2, h, w), `entropy` and `cue_sum` (B, 1, h, w) are of the finest level; without
-    cue_sum the confidence is the sharpness. `ranges` are the `image_ranges` of both images.
+    `cue_sum`, the confidence is the sharpness. `ranges` are the `image_ranges` of both images: a
+    pair with a blank frame is zero, a pair of equal frames has no flow.
     """
     height, width = flow.shape[-2:]
     channels = 4 if sharpness else 3
     result = flow.new_empty((len(flow), channels, *size))
-    with torch.cuda.device_of(result):
-        _pack[(triton.cdiv(size[0] * size[1], _RUN), len(flow))](
-            flow.contiguous(),
-            entropy.contiguous(),
-            entropy if cue_sum is None else cue_sum,
-            ranges,
-            result,
-            height=size[0],
-            width=size[1],
-            small_height=height,
-            small_width=width,
-            row_step=sampling_step(height, seen[0]),
-            column_step=sampling_step(width, seen[1]),
-            scale_x=seen[1] / width,
-            scale_y=seen[0] / height,
-            blank_below=blank_below,
-            calibrated=cue_sum is not None,
-            channels=channels,
-            parts=PARTS,
-            rows=_RUN,
-        )
+    _pack[(triton.cdiv(size[0] * size[1], _RUN), len(flow))](
+        flow.contiguous(),
+        entropy.contiguous(),
+        entropy if cue_sum is None else cue_sum,
+        ranges,
+        result,
+        height=size[0],
+        width=size[1],
+        small_height=height,
+        small_width=width,
+        row_step=sampling_step(height, seen[0]),
+        column_step=sampling_step(width, seen[1]),
+        scale_x=seen[1] / width,
+        scale_y=seen[0] / height,
+        blank_below=blank_below,
+        calibrated=cue_sum is not None,
+        channels=channels,
+        parts=PARTS,
+        rows=_RUN,
+    )
     return result

@@ -95,21 +95,26 @@ def product_side(count: int) -> int:
 
 
 class Kernel:
-    """A kernel that is launched as Triton's are: `kernel[grid](...)`."""
+    """A kernel that is launched as Triton's are, `kernel[grid](...)`, where its tensors are."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
-        if _compiling.get():
-            return partial(self._compiled.warmup, grid=grid)
-        launch: Callable[..., object] = self._compiled[grid]
-        return launch
+        compiles = _compiling.get()
+        launch = partial(self._compiled.warmup, grid=grid) if compiles else self._compiled[grid]
+        return partial(_on_device, launch)
 
 
-def kernel(**options: Any) -> Callable[[Callable[..., None]], Kernel]:
-    """As `triton.jit`."""
-    return lambda function: Kernel(triton.jit(**options)(function))
+def _on_device(launch: Callable[..., object], *arguments: Any, **constants: Any) -> object:
+    """Launch where the tensors are: the current device may be another."""
+    with torch.cuda.device_of(next(each for each in arguments if isinstance(each, Tensor))):
+        return launch(*arguments, **constants)
+
+
+def kernel(*sizes: str) -> Callable[[Callable[..., None]], Kernel]:
+    """As `triton.jit`, but compiled once for all values of the parameters named here."""
+    return lambda function: Kernel(triton.jit(do_not_specialize=[*sizes])(function))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .kernels import tl, triton
+from .kernels import kernel, tl, triton
 from .readout.cuda import displacements, exponentials
 
 _SCORES = 4096  # of a program
@@ -47,7 +47,7 @@ def _targets(rest, count, pixel, there, index, size, side: tl.constexpr):
     return target, total
 
 
-@triton.jit(do_not_specialize=["size"])
+@kernel("size")
 def _entropy(
     scores,
     rest,
@@ -88,8 +88,7 @@ class _EntropySum(torch.autograd.Function):
         ctx.grid, ctx.known = (triton.cdiv(pixels, rows),), (pixels, size)
         ctx.shape = {"side": side, "hypotheses": hypotheses, "rows": rows}
         sums = scores.new_empty(ctx.grid, dtype=torch.float32)
-        with torch.cuda.device_of(scores):
-            _entropy[ctx.grid](scores, rest, count, sums, None, None, *ctx.known, **ctx.shape)
+        _entropy[ctx.grid](scores, rest, count, sums, None, None, *ctx.known, **ctx.shape)
         ctx.save_for_backward(scores, rest, count)
         return sums.sum()
 
@@ -97,8 +96,7 @@ class _EntropySum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         maps, result = ctx.saved_tensors, torch.empty_like(ctx.saved_tensors[0])
-        with torch.cuda.device_of(result):
-            _entropy[ctx.grid](*maps, None, gradient, result, *ctx.known, **ctx.shape)
+        _entropy[ctx.grid](*maps, None, gradient, result, *ctx.known, **ctx.shape)
         return result, None, None
 
 
@@ -128,7 +126,21 @@ def _corners(source, known, right, down, scale):
     return top_left * scale, top_right * scale, left * scale, far * scale
 
 
-@triton.jit(do_not_specialize=["height", "width", "cells_down", "cells_across"])
+@triton.jit
+def _interpolate(share, corners):
+    """The value that four corners have a share of."""
+    top = share[0] * corners[0] + share[1] * corners[1]
+    return top + share[2] * corners[2] + share[3] * corners[3]
+
+
+@triton.jit
+def _distribute(total, share, value):
+    """What four corners have got so far, and their share of a value."""
+    left, right = total[0] + share[0] * value, total[1] + share[1] * value
+    return left, right, total[2] + share[2] * value, total[3] + share[3] * value
+
+
+@kernel("height", "width", "cells_down", "cells_across")
 def _errors(
     flow,
     truth,
@@ -163,12 +175,11 @@ def _errors(
     cells, size = cells_down * cells_across, height * width
     right, down = tl.where(cells_across > 1, 1, 0), tl.where(cells_down > 1, cells_across, 0)
     source = flow + image * 2 * cells + row * cells_across + column
-    x00, x01, x10, x11 = _corners(source, known, right, down, scale_x)
-    y00, y01, y10, y11 = _corners(source + cells, known, right, down, scale_y)
+    corners_x = _corners(source, known, right, down, scale_x)
+    corners_y = _corners(source + cells, known, right, down, scale_y)
 
     total = tl.zeros((patches, pixels), tl.float32)
-    gx00, gx01, gx10, gx11 = total, total, total, total
-    gy00, gy01, gy10, gy11 = total, total, total, total
+    gradient_x, gradient_y = (total,) * 4, (total,) * 4
     for begin in range(0, tl.max(area), pixels):
         pixel = begin + tl.arange(0, pixels)[None, :]
         there = pixel < area
@@ -176,13 +187,12 @@ def _errors(
         # of integers, so that weights are exact
         low = (line * (cells_down - 1) - row * (height - 1)) / tl.maximum(height - 1, 1)
         far = (shift * (cells_across - 1) - column * (width - 1)) / tl.maximum(width - 1, 1)
-        w00, w01 = (1 - low) * (1 - far), (1 - low) * far
-        w10, w11 = low * (1 - far), low * far
+        share = ((1 - low) * (1 - far), (1 - low) * far, low * (1 - far), low * far)
 
         target = image * 2 * size + line * width + shift
         x, y = tl.load(truth + target, there, 0.0), tl.load(truth + target + size, there, 0.0)
-        error_x = w00 * x00 + w01 * x01 + w10 * x10 + w11 * x11 - x
-        error_y = w00 * y00 + w01 * y01 + w10 * y10 + w11 * y11 - y
+        error_x = _interpolate(share, corners_x) - x
+        error_y = _interpolate(share, corners_y) - y
         if started:
             x = tl.load(rest + target, there, 0.0)
             y = tl.load(rest + target + size, there, 0.0)
@@ -197,32 +207,20 @@ def _errors(
             slope *= exponent * power / (error + smooth)
             error = power
         total += counted * error
-        error_x *= slope
-        error_y *= slope
-        gx00 += w00 * error_x
-        gx01 += w01 * error_x
-        gx10 += w10 * error_x
-        gx11 += w11 * error_x
-        gy00 += w00 * error_y
-        gy01 += w01 * error_y
-        gy10 += w10 * error_y
-        gy11 += w11 * error_y
+        gradient_x = _distribute(gradient_x, share, error_x * slope)
+        gradient_y = _distribute(gradient_y, share, error_y * slope)
 
     program = (image * tl.num_programs(1) + row) * tl.num_programs(0) + tl.program_id(0)
     tl.store(sums + program, weight * tl.sum(total))
     target = parts + (image * 8 * rows + row) * columns + column
     step = rows * columns
-    tl.store(target, tl.sum(gx00, 1, keep_dims=True), known)
-    tl.store(target + step, tl.sum(gy00, 1, keep_dims=True), known)
-    tl.store(target + 2 * step, tl.sum(gx01, 1, keep_dims=True), known)
-    tl.store(target + 3 * step, tl.sum(gy01, 1, keep_dims=True), known)
-    tl.store(target + 4 * step, tl.sum(gx10, 1, keep_dims=True), known)
-    tl.store(target + 5 * step, tl.sum(gy10, 1, keep_dims=True), known)
-    tl.store(target + 6 * step, tl.sum(gx11, 1, keep_dims=True), known)
-    tl.store(target + 7 * step, tl.sum(gy11, 1, keep_dims=True), known)
+    for corner in tl.static_range(4):
+        tl.store(target, tl.sum(gradient_x[corner], 1, keep_dims=True), known)
+        tl.store(target + step, tl.sum(gradient_y[corner], 1, keep_dims=True), known)
+        target += 2 * step
 
 
-@triton.jit(do_not_specialize=["total", "cells_down", "cells_across"])
+@kernel("total", "cells_down", "cells_across")
 def _gradients(
     parts, gradient, result, total, cells_down, cells_across, scale_x, scale_y, cells: tl.constexpr
 ):
@@ -261,25 +259,24 @@ class _ErrorSum(torch.autograd.Function):
         pixels = min(max(pixels, _FEWEST), _TILE)
         grid = (triton.cdiv(columns, _TILE // pixels), rows, batch)
         sums, parts = truth.new_empty(grid), truth.new_empty((batch, 8, rows, columns))
-        with torch.cuda.device_of(flow):
-            _errors[grid](
-                flow,
-                *maps,
-                sums,
-                parts,
-                height=height,
-                width=width,
-                cells_down=down,
-                cells_across=across,
-                weight=weight,
-                reach=reach,
-                scale_x=scale[0],
-                scale_y=scale[1],
-                started=rest is not truth,
-                **power,
-                patches=_TILE // pixels,
-                pixels=pixels,
-            )
+        _errors[grid](
+            flow,
+            *maps,
+            sums,
+            parts,
+            height=height,
+            width=width,
+            cells_down=down,
+            cells_across=across,
+            weight=weight,
+            reach=reach,
+            scale_x=scale[0],
+            scale_y=scale[1],
+            started=rest is not truth,
+            **power,
+            patches=_TILE // pixels,
+            pixels=pixels,
+        )
         ctx.save_for_backward(parts)
         ctx.shape, ctx.scale = flow.shape, [weight * side for side in scale]
         return sums.sum()
@@ -290,10 +287,9 @@ class _ErrorSum(torch.autograd.Function):
         (parts,) = ctx.saved_tensors
         result = parts.new_empty(ctx.shape)
         size = (result.numel(), *ctx.shape[-2:])
-        with torch.cuda.device_of(parts):
-            _gradients[(triton.cdiv(size[0], _CELLS),)](
-                parts, gradient, result, *size, *ctx.scale, cells=_CELLS
-            )
+        _gradients[(triton.cdiv(size[0], _CELLS),)](
+            parts, gradient, result, *size, *ctx.scale, cells=_CELLS
+        )
         return result, None, None, None, None
 
 

@@ -1,7 +1,7 @@
 """Recordings of what a GPU computes (CUDA graphs), and a second stream for what can run at once."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -28,10 +28,19 @@ def surplus(sizes: Mapping[Key, int]) -> list[Key]:
     return []
 
 
-class _Recording(NamedTuple):
+class Recording(NamedTuple):
+    """A graph, and the tensors that it reads and writes."""
+
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
     output: Tensor
+
+    def replay(self, inputs: Iterable[Tensor]) -> Tensor:
+        """Compute the output of other values; the next replay overwrites it."""
+        for own, new in zip(self.inputs, inputs, strict=True):
+            own.copy_(new, non_blocking=True)
+        self.graph.replay()
+        return self.output
 
     def nbytes(self) -> int:
         """Memory that it does not share with other recordings."""
@@ -52,7 +61,7 @@ class Graphs:
 
     def __init__(self, compute: Callable[..., Tensor]) -> None:
         self._compute, self._seen = compute, set[Shapes]()
-        self._recordings: OrderedDict[Shapes, _Recording] = OrderedDict()
+        self._recordings: OrderedDict[Shapes, Recording] = OrderedDict()
         self._lock, self._done = Lock(), torch.cuda.Event()
         self._last: torch.cuda.Stream | None = None
         self._pool = torch.cuda.graph_pool_handle()
@@ -71,7 +80,7 @@ class Graphs:
     def _run(self, inputs: tuple[Tensor, ...]) -> Tensor:
         shapes = tuple(tensor.shape for tensor in inputs)
         if shapes in self._seen:
-            return self._replay(shapes, inputs)
+            return self._find(shapes, inputs).replay(inputs).clone()
         output = self._first(inputs)
         self._seen.add(shapes)
         return output
@@ -85,14 +94,7 @@ class Graphs:
                     self._compute(*inputs)
             return self._compute(*inputs)
 
-    def _replay(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> Tensor:
-        recording = self._find(shapes, inputs)
-        for own, new in zip(recording.inputs, inputs, strict=True):
-            own.copy_(new)
-        recording.graph.replay()
-        return recording.output.clone()
-
-    def _find(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> _Recording:
+    def _find(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> Recording:
         if shapes not in self._recordings:
             with _not_replaying:
                 self._recordings[shapes] = self._record(inputs)
@@ -102,7 +104,7 @@ class Graphs:
         self._recordings.move_to_end(shapes)
         return self._recordings[shapes]
 
-    def _record(self, inputs: tuple[Tensor, ...]) -> _Recording:
+    def _record(self, inputs: tuple[Tensor, ...]) -> Recording:
         torch.cuda.empty_cache()  # what the first call used belongs to another stream
         own = tuple(tensor.clone() for tensor in inputs)
         stream = torch.cuda.Stream()
@@ -116,7 +118,7 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             output = self._compute(*own)
-        return _Recording(graph, own, output)
+        return Recording(graph, own, output)
 
 
 class SideStream:

@@ -35,12 +35,7 @@ def sampling_step(old: int, new: int) -> float:
     return (old - 1) / (new - 1) if new > 1 else 0.0
 
 
-@kernel(
-    do_not_specialize=[
-        *("height", "width", "num_rows", "flow_height", "flow_width"),
-        *("row_step", "column_step"),
-    ]
-)
+@kernel("height", "width", "num_rows", "flow_height", "flow_width", "row_step", "column_step")
 def _warp(
     features,
     flow,
@@ -108,25 +103,24 @@ def warp(
     enlarged = visible.new_empty((batch, 2, height, width), dtype=torch.float32)
     flow_height, flow_width = (height, width) if flow is None else flow.shape[-2:]
     num_rows = batch * height * width
-    with torch.cuda.device_of(features):
-        _warp[(triton.cdiv(num_rows, _ROWS),)](
-            features,
-            enlarged if flow is None else flow.float().contiguous(),
-            result,
-            visible,
-            enlarged,
-            height=height,
-            width=width,
-            num_rows=num_rows,
-            flow_height=flow_height,
-            flow_width=flow_width,
-            row_step=sampling_step(flow_height, height),
-            column_step=sampling_step(flow_width, width),
-            moves=flow is not None,
-            scale=1.0 if flow_width == width else 2.0,
-            inside_weight=inside_weight,
-            channels=channels,
-            columns=triton.next_power_of_2(channels),
-            rows=_ROWS,
-        )
+    _warp[(triton.cdiv(num_rows, _ROWS),)](
+        features,
+        enlarged if flow is None else flow.float().contiguous(),
+        result,
+        visible,
+        enlarged,
+        height=height,
+        width=width,
+        num_rows=num_rows,
+        flow_height=flow_height,
+        flow_width=flow_width,
+        row_step=sampling_step(flow_height, height),
+        column_step=sampling_step(flow_width, width),
+        moves=flow is not None,
+        scale=1.0 if flow_width == width else 2.0,
+        inside_weight=inside_weight,
+        channels=channels,
+        columns=triton.next_power_of_2(channels),
+        rows=_ROWS,
+    )
     return result, visible, enlarged

@@ -11,7 +11,7 @@ from .cpu import FoldedContext
 _ROWS, _ROWS_OF_SUM = 64, 256  # pixels of a program
 
 
-@kernel(do_not_specialize=["size", "num_rows"])
+@kernel("size", "num_rows")
 def _context_input(
     flow,
     entropy,
@@ -52,23 +52,22 @@ def context_input(flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor
     batch, depth, height, width = features.shape
     result = new_map((batch, depth + 8, height, width), features)
     num_rows = batch * height * width
-    with torch.cuda.device_of(result):
-        _context_input[(triton.cdiv(num_rows, _ROWS),)](
-            flow.contiguous(),
-            entropy.contiguous(),
-            features,
-            image.contiguous(),
-            result,
-            height * width,
-            num_rows,
-            depth=depth,
-            columns=triton.next_power_of_2(depth + 8),
-            rows=_ROWS,
-        )
+    _context_input[(triton.cdiv(num_rows, _ROWS),)](
+        flow.contiguous(),
+        entropy.contiguous(),
+        features,
+        image.contiguous(),
+        result,
+        height * width,
+        num_rows,
+        depth=depth,
+        columns=triton.next_power_of_2(depth + 8),
+        rows=_ROWS,
+    )
     return result
 
 
-@kernel(do_not_specialize=["size", "num_rows"])
+@kernel("size", "num_rows")
 def _refine(flow, correction, bias, result, size, num_rows, rows: tl.constexpr):
     """A run of pixels; the correction is channels last, the flow is not."""
     pixel = tl.program_id(0) * rows + tl.arange(0, rows)
@@ -85,16 +84,9 @@ def refine(flow: Tensor, correction: Tensor, bias: Tensor) -> Tensor:
     check(correction)
     height, width = flow.shape[-2:]
     result, num_rows = torch.empty_like(flow), len(flow) * height * width
-    with torch.cuda.device_of(result):
-        _refine[(triton.cdiv(num_rows, _ROWS_OF_SUM),)](
-            flow,
-            correction,
-            bias,
-            result,
-            height * width,
-            num_rows,
-            rows=_ROWS_OF_SUM,
-        )
+    _refine[(triton.cdiv(num_rows, _ROWS_OF_SUM),)](
+        flow, correction, bias, result, height * width, num_rows, rows=_ROWS_OF_SUM
+    )
     return result
 
 

@@ -14,7 +14,7 @@ _DEEPEST = 64  # channels of the features that are multiplied at a time: more ne
 _PROGRAMS = 512  # that correct: what a large GPU can hold at once
 
 
-@kernel(do_not_specialize=["batch", "height", "width"])
+@kernel("batch", "height", "width")
 def _find_visible_taps(
     visible,
     seen,
@@ -50,7 +50,7 @@ def _is_partial(bits, y, x, height, width):
 
 
 # Compiled once for all sizes: `channels` suffices for the alignment of the loads.
-@kernel(do_not_specialize=["start", "stop", "batch", "height", "width"])
+@kernel("start", "stop", "batch", "height", "width")
 def _add_terms(
     term1,
     term2,
@@ -107,7 +107,7 @@ def _locate(place, start, batch, height, width, radius: tl.constexpr):
     return y, x, image, v, u, (image * tall + y + v + radius) * wide + x + u + radius
 
 
-@kernel(do_not_specialize=["start", "batch", "height", "width", "total"])
+@kernel("start", "batch", "height", "width", "total")
 def _list(
     seen,
     windows,
@@ -130,7 +130,7 @@ def _list(
     tl.store(windows + first + rank - 1, place, partial)
 
 
-@kernel(do_not_specialize=["start", "batch", "height", "width"])
+@kernel("start", "batch", "height", "width")
 def _correct(
     features1,
     features2,
@@ -196,18 +196,17 @@ def find_visible_taps(visible: Tensor, radius: int) -> tuple[Tensor, Tensor]:
     size = (batch, height + 2 * radius, width + 2 * radius)
     seen = visible.new_empty(size, dtype=torch.int16)
     counters = visible.new_empty(num_counters, dtype=torch.int32)
-    with torch.cuda.device_of(visible):
-        _find_visible_taps[(triton.cdiv(seen.numel(), _CELLS),)](
-            visible,
-            seen,
-            counters,
-            batch,
-            height,
-            width,
-            radius=radius,
-            num_counters=num_counters,
-            cells=_CELLS,
-        )
+    _find_visible_taps[(triton.cdiv(seen.numel(), _CELLS),)](
+        visible,
+        seen,
+        counters,
+        batch,
+        height,
+        width,
+        radius=radius,
+        num_counters=num_counters,
+        cells=_CELLS,
+    )
     return seen, counters.view(-1, _ALIGNED)
 
 
@@ -237,23 +236,22 @@ def add_terms(
     num_shifts, pixels = 2 * radius + 1, batch * height * width
     columns_of_shifts = (chunk.stop - 1) // num_shifts - chunk.start // num_shifts + 1
     across = columns_of_shifts if len(chunk) * pixels >= _MANY else 1
-    with torch.cuda.device_of(result):
-        _add_terms[(triton.cdiv(pixels, _RUN), num_shifts, columns_of_shifts // across)](
-            *terms,
-            seen,
-            bias,
-            result,
-            start=chunk.start,
-            stop=chunk.stop,
-            batch=batch,
-            height=height,
-            width=width,
-            radius=radius,
-            channels=channels,
-            columns=triton.next_power_of_2(channels),
-            rows=_RUN,
-            across=across,
-        )
+    _add_terms[(triton.cdiv(pixels, _RUN), num_shifts, columns_of_shifts // across)](
+        *terms,
+        seen,
+        bias,
+        result,
+        start=chunk.start,
+        stop=chunk.stop,
+        batch=batch,
+        height=height,
+        width=width,
+        radius=radius,
+        channels=channels,
+        columns=triton.next_power_of_2(channels),
+        rows=_RUN,
+        across=across,
+    )
 
 
 def correct(
@@ -278,23 +276,20 @@ def correct(
     windows = seen.new_empty(total, dtype=torch.int32)
     where = {"start": chunk.start, "batch": batch, "height": height, "width": width}
     where["radius"] = radius
-    with torch.cuda.device_of(result):
-        _list[(triton.cdiv(total, _CELLS),)](
-            seen, windows, counter, total=total, cells=_CELLS, **where
-        )
-        _correct[(min(triton.cdiv(total, rows), _PROGRAMS),)](
-            *features,
-            seen,
-            windows,
-            counter,
-            taps,
-            bias,
-            result,
-            **where,
-            channels=channels,
-            depth=depth,
-            columns=triton.next_power_of_2(channels),
-            depth_columns=min(product_side(depth), _DEEPEST),
-            rows=rows,
-            num_stages=3 if result.element_size() == 2 else 2,
-        )
+    _list[(triton.cdiv(total, _CELLS),)](seen, windows, counter, total=total, cells=_CELLS, **where)
+    _correct[(min(triton.cdiv(total, rows), _PROGRAMS),)](
+        *features,
+        seen,
+        windows,
+        counter,
+        taps,
+        bias,
+        result,
+        **where,
+        channels=channels,
+        depth=depth,
+        columns=triton.next_power_of_2(channels),
+        depth_columns=min(product_side(depth), _DEEPEST),
+        rows=rows,
+        num_stages=3 if result.element_size() == 2 else 2,
+    )

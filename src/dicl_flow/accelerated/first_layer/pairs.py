@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...errors import InputError
-from ..kernels import check, in_rows, new_map, tile_shape, tl, triton
+from ..kernels import check, in_rows, kernel, new_map, tile_shape, tl, triton
 
 _STAGES = tl.constexpr(3)  # displacements that are loaded at a time
 _TILE = 2048  # elements: 16 for each thread, two 16-byte accesses in half precision
@@ -20,7 +20,7 @@ def _shifted(pixel, u, v, height, width):
     return y * width + x, (x >= 0) & (x < width) & (y >= 0) & (y < height)
 
 
-@triton.jit
+@kernel()
 def _build(
     features1,
     features2,
@@ -63,7 +63,7 @@ def _build(
         tl.store(visible + maps + pixel, seen.to(tl.int8), in_tile)
 
 
-@triton.jit
+@kernel()
 def _collect(
     gradient,
     visible,
@@ -122,10 +122,9 @@ class _PairWindows(torch.autograd.Function):
         visible = features1.new_empty((batch, height, width), dtype=torch.int8)
         pairs = new_map((num_items, 2 * channels, height, width), features1)
         size = (channels, height, width, num_tiles)
-        with torch.cuda.device_of(features1):
-            _build[(num_items * num_tiles,)](
-                features1, features2, pairs, visible, *size, radius=radius, **shape
-            )
+        _build[(num_items * num_tiles,)](
+            features1, features2, pairs, visible, *size, radius=radius, **shape
+        )
         ctx.save_for_backward(visible)
         ctx.radius = radius
         return pairs
@@ -140,10 +139,9 @@ class _PairWindows(torch.autograd.Function):
         num_tiles, shape = _tiles(channels, height * width)
         gradients = [new_map((batch, channels, height, width), gradient) for _ in range(2)]
         size = (channels, height, width, num_tiles, stride)
-        with torch.cuda.device_of(gradient):
-            _collect[(batch * num_tiles,)](
-                gradient, visible, *gradients, *size, radius=ctx.radius, **shape
-            )
+        _collect[(batch * num_tiles,)](
+            gradient, visible, *gradients, *size, radius=ctx.radius, **shape
+        )
         return (*gradients, None)
 
 

@@ -101,12 +101,13 @@ def _frame1_tile(
     tall: tl.constexpr,
     wide: tl.constexpr,
 ):
-    """A tile of frame 1: its image, rows and columns, what it sees, and its terms."""
-    term_maps, seen, corrected = maps
+    """A tile of frame 1, its terms, and whether it is whole."""
+    term_maps, seen, corrected, lacking = maps
     batch, height, width = size
     image, y, x = _pixels(number, height, width, 0, tall, wide)
     tile = _new_tile(seen, 0, image, y, x, batch, height, width, radius)
-    return image, y, x, tile, _new_terms(term_maps, corrected, tile, column, channels)
+    terms = _new_terms(term_maps, corrected, tile, column, channels)
+    return tile, terms, _is_whole(lacking, image, y, x, height, width)
 
 
 @triton.jit
@@ -169,7 +170,7 @@ def _tile_moments(tile, terms, known, radius: tl.constexpr, channels: tl.constex
     return mean, squares
 
 
-@kernel(do_not_specialize=["batch", "height", "width"])
+@kernel("batch", "height", "width")
 def moments(
     term_maps,
     seen,
@@ -188,19 +189,19 @@ def moments(
     """Size, mean and squared deviations of every `groups`-th tile: `partial` (3, groups, C)."""
     group, groups, column = _group(channels, columns)
     known = column < channels
-    maps, size = (term_maps, seen, corrected), (batch, height, width)
+    maps, size = (term_maps, seen, corrected, lacking), (batch, height, width)
     mean = tl.zeros((tall * wide, columns), tl.float32)
     squares = tl.zeros((tall * wide, columns), tl.float32)
     count = tl.zeros((tall * wide, 1), tl.float32)
     for number in range(group, batch * tl.cdiv(height, tall) * tl.cdiv(width, wide), groups):
-        image, y, x, tile, terms = _frame1_tile(
-            maps, size, number, column, radius, channels, tall, wide
-        )
-        if _is_whole(lacking, image, y, x, height, width):
+        tile, terms, whole = _frame1_tile(maps, size, number, column, radius, channels, tall, wide)
+        if whole:
             joined, spread = _tile_moments(tile, terms, known, radius, channels, True)
         else:
             joined, spread = _tile_moments(tile, terms, known, radius, channels, False)
-        more = tl.where(_inside(y, x, height, width), (2 * radius + 1) * (2 * radius + 1), 0)
+        more = tl.where(
+            _inside(tile[2][1], tile[2][2], height, width), (2 * radius + 1) * (2 * radius + 1), 0
+        )
         more = more.to(tl.float32)[:, None]
         share = more / tl.maximum(count + more, 1.0)
         delta = joined - mean  # two groups become one (Chan et al.)
@@ -222,7 +223,7 @@ def _normalize(
         tl.store(target + layer_step * channels, value, mask)
 
 
-@kernel(do_not_specialize=["batch", "height", "width"])
+@kernel("batch", "height", "width")
 def normalize(
     term_maps,
     seen,
@@ -245,12 +246,10 @@ def normalize(
     number, _, column = _group(channels, columns)
     known = column < channels
     norm = parameters(statistics, weight, bias, column, channels)
-    maps, size = (term_maps, seen, corrected), (batch, height, width)
-    image, y, x, tile, terms = _frame1_tile(
-        maps, size, number, column, radius, channels, tall, wide
-    )
+    maps, size = (term_maps, seen, corrected, lacking), (batch, height, width)
+    tile, terms, whole = _frame1_tile(maps, size, number, column, radius, channels, tall, wide)
     target = result + tile[0][2][:, None] * channels + column
-    if _is_whole(lacking, image, y, x, height, width):
+    if whole:
         _normalize(target, norm, tile, terms, known, radius, channels, True)
     else:
         _normalize(target, norm, tile, terms, known, radius, channels, False)
@@ -270,7 +269,7 @@ def _tile_sums(source, stride, norm, tile, terms, known, radius: tl.constexpr, c
     return plain, weighted
 
 
-@kernel(do_not_specialize=["batch", "height", "width"])
+@kernel("batch", "height", "width")
 def gradient_sums(
     term_maps,
     seen,
@@ -295,13 +294,11 @@ def gradient_sums(
     number, tiles, column = _group(channels, columns)
     known = column < channels
     norm = parameters(statistics, weight, bias, column, channels)
-    maps, size = (term_maps, seen, corrected), (batch, height, width)
-    image, y, x, tile, terms = _frame1_tile(
-        maps, size, number, column, radius, channels, tall, wide
-    )
+    maps, size = (term_maps, seen, corrected, lacking), (batch, height, width)
+    tile, terms, whole = _frame1_tile(maps, size, number, column, radius, channels, tall, wide)
     source = gradient + tile[0][2][:, None] * stride + column
     tile_values = (source, stride, norm, tile, terms, known, radius, channels)
-    if _is_whole(lacking, image, y, x, height, width):
+    if whole:
         plain, weighted = _tile_sums(*tile_values, True)
     else:
         plain, weighted = _tile_sums(*tile_values, False)
@@ -363,7 +360,7 @@ def _one_sum(zeros, source, radius: tl.constexpr, channels: tl.constexpr, normed
 
 
 # Apart for whole tiles and others: nine sums need more registers, so that less is loaded at a time.
-@kernel(do_not_specialize=["batch", "height", "width"])
+@kernel("batch", "height", "width")
 def sum_displacements(
     term_maps,
     seen,

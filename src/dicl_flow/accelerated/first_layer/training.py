@@ -88,11 +88,10 @@ def _sums(
     size = (len(layer[1]) // 2, height, width)
     sums = gradient.new_empty((2, math.prod(size), 9 * channels))
     maps = (*layer, gradient, sums, *norm)
-    with torch.cuda.device_of(gradient):
-        for whole, columns in ((True, _COLUMNS), (False, _FEW)):
-            programs = 2 * _tiles(size, 1) * triton.cdiv(channels, columns)
-            shape = _shape(size, radius, channels, columns)
-            sum_displacements[(programs,)](*maps, stride=stride, whole=whole, **shape)
+    for whole, columns in ((True, _COLUMNS), (False, _FEW)):
+        programs = 2 * _tiles(size, 1) * triton.cdiv(channels, columns)
+        shape = _shape(size, radius, channels, columns)
+        sum_displacements[(programs,)](*maps, stride=stride, whole=whole, **shape)
     return sums
 
 
@@ -164,11 +163,10 @@ class _PairNormRelu(torch.autograd.Function):
         groups, blocks = min(tiles, _GROUPS), triton.cdiv(channels, _COLUMNS)
         shape = _shape(size, radius, channels, _COLUMNS)
         partial = result.new_empty(3, groups, channels, dtype=torch.float32)
-        with torch.cuda.device_of(result):
-            moments[(groups * blocks,)](*layer, partial, **shape)
-            statistics = merge_moments(partial, running, momentum, eps)
-            norm = (statistics, factor, bias)
-            normalize[(tiles * blocks,)](*layer, result, *norm, **shape)
+        moments[(groups * blocks,)](*layer, partial, **shape)
+        statistics = merge_moments(partial, running, momentum, eps)
+        norm = (statistics, factor, bias)
+        normalize[(tiles * blocks,)](*layer, result, *norm, **shape)
         ctx.save_for_backward(*features, weight, *layer, *norm)
         ctx.radius = radius
         return result
@@ -182,15 +180,14 @@ class _PairNormRelu(torch.autograd.Function):
         channels, size = len(weight), (len(features1), *gradient.shape[2:])
         tiles = _tiles(size, 0)
         partial = gradient.new_empty(2, tiles, channels, dtype=torch.float32)
-        with torch.cuda.device_of(gradient):
-            gradient_sums[(tiles * triton.cdiv(channels, _COLUMNS),)](
-                *layer,
-                gradient,
-                partial,
-                *norm,
-                stride=stride,
-                **_shape(size, ctx.radius, channels, _COLUMNS),
-            )
+        gradient_sums[(tiles * triton.cdiv(channels, _COLUMNS),)](
+            *layer,
+            gradient,
+            partial,
+            *norm,
+            stride=stride,
+            **_shape(size, ctx.radius, channels, _COLUMNS),
+        )
         of_norm = partial.sum(1)
         of_norm[1] *= norm[0][1]
         sums = _sums(gradient, layer, (*norm, of_norm), ctx.radius)

@@ -1,6 +1,5 @@
 """Two maps concatenated, the first after a ReLU, in one pass."""
 
-import torch
 from torch import Tensor, nn
 
 from ...models.pyramid import Merge
@@ -10,7 +9,7 @@ from ..kernels import check, kernel, new_map, tile_shape, tl, triton
 _TILE = 2048  # numbers of either map that a program copies
 
 
-@kernel(do_not_specialize=["num_rows"])
+@kernel("num_rows")
 def _merge_input(
     first,
     second,
@@ -38,8 +37,7 @@ def merge_input(first: Tensor, second: Tensor) -> Tensor:
     batch, channels, height, width = first.shape
     result = new_map((batch, 2 * channels, height, width), first)
     grid, shape = tiles(first)
-    with torch.cuda.device_of(result):
-        _merge_input[grid](first, second, result, batch * height * width, **shape)
+    _merge_input[grid](first, second, result, batch * height * width, **shape)
     return result
 
 

@@ -11,7 +11,7 @@ from ..kernels import in_rows, kernel, tl
 from .cuda import merge_input, tiles
 
 
-@kernel(do_not_specialize=["num_rows"])
+@kernel("num_rows")
 def _relu_gradient(
     merged,
     gradient,
@@ -48,8 +48,7 @@ class _MergeInput(torch.autograd.Function):
         result = torch.empty_like(first, memory_format=torch.channels_last)
         grid, shape = tiles(result)
         num_rows = result.numel() // result.shape[1]
-        with torch.cuda.device_of(result):
-            _relu_gradient[grid](merged, gradient, result, num_rows, stride, **shape)
+        _relu_gradient[grid](merged, gradient, result, num_rows, stride, **shape)
         return result, second
 
 

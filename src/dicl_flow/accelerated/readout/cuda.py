@@ -18,13 +18,20 @@ def displacements(index, side: tl.constexpr):
 
 
 @triton.jit
+def expectation(probability, index, side: tl.constexpr):
+    """The mean displacement of each row, horizontal and vertical."""
+    u, v = displacements(index, side)
+    return tl.sum(probability * u, 1), tl.sum(probability * v, 1)
+
+
+@triton.jit
 def exponentials(value, known):
     """Scores minus the largest of each row, and their exponentials; those not `known` are zero."""
     value -= tl.max(tl.where(known, value, float("-inf")), 1)[:, None]
     return value, tl.where(known, tl.exp(value), 0.0)
 
 
-@kernel(do_not_specialize=["batch", "height", "width"])
+@kernel("batch", "height", "width")
 def _readout(
     patches,
     bias,
@@ -70,8 +77,7 @@ def _readout(
     value, power = exponentials(value, known)
     probability = power / tl.sum(power, 1)[:, None]
     plogp = probability * tl.log(tl.where(probability > 0, probability, 1.0))
-    u, v = displacements(index, num_shifts)
-    flow_x, flow_y = tl.sum(probability * u, 1), tl.sum(probability * v, 1)
+    flow_x, flow_y = expectation(probability, index, num_shifts)
     target = image * 2 * size + place
     flow_x += tl.load(coarse + target, in_tile, 0.0)
     flow_y += tl.load(coarse + target + size, in_tile, 0.0)
@@ -81,11 +87,7 @@ def _readout(
 
 
 def readout(
-    patches: Tensor,
-    bias: Tensor,
-    projection: Tensor | None,
-    coarse_flow: Tensor | None,
-    batch: int,
+    patches: Tensor, bias: Tensor, projection: Tensor | None, coarse_flow: Tensor | None, batch: int
 ) -> tuple[Tensor, Tensor]:
     """Matched flow (B, 2, H, W) and entropy (B, 1, H, W), float32.
 
@@ -97,21 +99,20 @@ def readout(
     height, width, count = 2 * down - 2, 2 * across - 2, items // batch
     matched = patches.new_empty((batch, 2, height, width), dtype=torch.float32)
     entropy = patches.new_empty((batch, 1, height, width), dtype=torch.float32)
-    with torch.cuda.device_of(patches):
-        _readout[(triton.cdiv(batch * height * width, _ROWS),)](
-            patches,
-            bias,
-            patches if projection is None else projection,
-            torch.zeros_like(matched) if coarse_flow is None else coarse_flow.contiguous(),
-            matched,
-            entropy,
-            batch,
-            height,
-            width,
-            radius=(isqrt(count) - 1) // 2,
-            hypotheses=product_side(count),
-            projects=projection is not None,
-            scale=1 / log(count),
-            rows=_ROWS,
-        )
+    _readout[(triton.cdiv(batch * height * width, _ROWS),)](
+        patches,
+        bias,
+        patches if projection is None else projection,
+        torch.zeros_like(matched) if coarse_flow is None else coarse_flow.contiguous(),
+        matched,
+        entropy,
+        batch,
+        height,
+        width,
+        radius=(isqrt(count) - 1) // 2,
+        hypotheses=product_side(count),
+        projects=projection is not None,
+        scale=1 / log(count),
+        rows=_ROWS,
+    )
     return matched, entropy

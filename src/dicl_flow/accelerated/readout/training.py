@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from ...models.dicl import DiclLevel
 from ...models.matching import DisplacementProjection
-from ..kernels import product_side, tl, triton
-from .cuda import displacements, exponentials
+from ..kernels import kernel, product_side, tl, triton
+from .cuda import displacements, expectation, exponentials
 
 MOST_DISPLACEMENTS = 64  # more would not fit into registers and shared memory
 _ROWS = 64  # pixels of a tile
@@ -30,7 +30,7 @@ def _softmax(value, known):
     return power / total, value - tl.log(total)
 
 
-@triton.jit(do_not_specialize=["size"])
+@kernel("size")
 def _forward(
     scores,
     weight,
@@ -57,14 +57,14 @@ def _forward(
         value = tl.dot(value, factor, input_precision="ieee").to(scores.dtype.element_ty)
         tl.store(projected + place, value, mask)
     probability, logarithm = _softmax(value.to(tl.float32), known)
-    u, v = displacements(index, side)
+    x, y = expectation(probability, index, side)
     target = displacement + pixel + pixel // size * size
-    tl.store(target, tl.sum(probability * u, 1), there)
-    tl.store(target + size, tl.sum(probability * v, 1), there)
+    tl.store(target, x, there)
+    tl.store(target + size, y, there)
     tl.store(entropy + pixel, -scale * tl.sum(probability * logarithm, 1), there)
 
 
-@triton.jit(do_not_specialize=["size"])
+@kernel("size")
 def _backward(
     scores,
     weight,
@@ -127,10 +127,9 @@ class _Readout(torch.autograd.Function):
         displacement = scores.new_empty((batch, 2, height, width), dtype=torch.float32)
         entropy = scores.new_empty((batch, 1, height, width), dtype=torch.float32)
         ctx.known, ctx.shape = (scores.shape[1], height * width), _shape(len(scores))
-        with torch.cuda.device_of(scores):
-            _forward[(triton.cdiv(scores.shape[1], _ROWS),)](
-                scores, taps, projected, displacement, entropy, *ctx.known, **ctx.shape
-            )
+        _forward[(triton.cdiv(scores.shape[1], _ROWS),)](
+            scores, taps, projected, displacement, entropy, *ctx.known, **ctx.shape
+        )
         ctx.save_for_backward(scores, taps, projected)
         ctx.set_materialize_grads(False)
         return displacement, entropy, projected
@@ -147,10 +146,9 @@ class _Readout(torch.autograd.Function):
         count, result = len(scores), torch.empty_like(scores)
         partial = scores.new_empty((programs, count, count), dtype=torch.float32)
         read = scores if projected is None else projected
-        with torch.cuda.device_of(scores):
-            _backward[(programs,)](
-                scores, taps, read, gradient, *others, result, partial, *ctx.known, **ctx.shape
-            )
+        _backward[(programs,)](
+            scores, taps, read, gradient, *others, result, partial, *ctx.known, **ctx.shape
+        )
         return result, None if taps is None else partial.sum(0)[:, :, None, None], None
 
 

@@ -42,7 +42,7 @@ def _finish(value, shift, adds, patches, run, items, height, width):
     tl.store(patches + target * 4 + place % 4, value, known[:, None])
 
 
-@kernel(do_not_specialize=["items", "height", "width"])
+@kernel("items", "height", "width")
 def _patches(
     x,
     up,
@@ -88,8 +88,7 @@ def score_patches(x: Tensor, up: Tensor, bias: Tensor, last: Tensor, patches: Te
     corners = items * (height + 1) * (width + 1)
     rows, warps, stages = (32, 8, 2) if x.dtype == torch.float32 else (128, 4, 3)
     tuned = {"rows": rows, "num_warps": warps, "num_stages": stages}
-    with torch.cuda.device_of(x):
-        _patches[(triton.cdiv(corners, rows),)](*arguments, **widths, **tuned)
+    _patches[(triton.cdiv(corners, rows),)](*arguments, **widths, **tuned)
 
 
 class Tail(nn.Module):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..kernels import check, product_side, tl, triton
+from ..kernels import check, kernel, product_side, tl, triton
 
 FEWEST_CHANNELS = 8  # of cuDNN's kernels for tensor cores
 _RUNS, _TALLEST = 64, 16  # of four scores; rows of a program
@@ -32,7 +32,7 @@ def _band(weight, pixel, channel, channels: tl.constexpr):
     return tl.load(weight + (part // 4 * 3 + across) * channels + channel[:, None], known, 0.0)
 
 
-@triton.jit(do_not_specialize=["items", "height", "width", "tall"])
+@kernel("items", "height", "width", "tall")
 def _forward(
     x,
     weight,
@@ -86,7 +86,7 @@ def _forward(
         waiting, here = tl.where(part < 4, here, after), after
 
 
-@triton.jit(do_not_specialize=["pixels", "height", "width"])
+@kernel("pixels", "height", "width")
 def _backward(
     x,
     weight,
@@ -135,10 +135,9 @@ class _LastLayer(torch.autograd.Function):
         tall = min(max(items * height * across // (_RUNS * _ENOUGH), 2), _TALLEST)
         strips = triton.cdiv(height, tall)
         tall = triton.cdiv(height, strips)  # strips of the same height
-        with torch.cuda.device_of(x):
-            _forward[(triton.cdiv(items * strips * across, _RUNS),)](
-                x, taps, bias, score, items, height, width, tall, runs=_RUNS, **_shape(x)
-            )
+        _forward[(triton.cdiv(items * strips * across, _RUNS),)](
+            x, taps, bias, score, items, height, width, tall, runs=_RUNS, **_shape(x)
+        )
         ctx.save_for_backward(x, taps)
         return score
 
@@ -149,10 +148,7 @@ class _LastLayer(torch.autograd.Function):
         gradient, result, size = gradient.contiguous(), torch.empty_like(x), _size(x)
         programs = min(triton.cdiv(size[0], _TILE), _PROGRAMS)
         partial = x.new_empty((programs, _TAPS.value, x.shape[1]), dtype=torch.float32)
-        with torch.cuda.device_of(x):
-            _backward[(programs,)](
-                x, taps, gradient, result, partial, *size, rows=_TILE, **_shape(x)
-            )
+        _backward[(programs,)](x, taps, gradient, result, partial, *size, rows=_TILE, **_shape(x))
         weight = partial.sum(0)[:9].unflatten(0, (1, 3, 3)).permute(0, 3, 1, 2)
         return result, weight, gradient.sum(dtype=torch.float32)[None]
 

@@ -14,7 +14,7 @@ _RUN = 1024  # pixels of a program that normalises
 _BLOCK, _TAPS = 128, 32  # pixels of a program; 27 taps, padded
 
 
-@kernel(do_not_specialize=["planes", "height", "width", "new_height", "new_width"])
+@kernel("planes", "height", "width", "new_height", "new_width")
 def _normalized(
     first,
     second,
@@ -52,18 +52,17 @@ def normalized(images: Sequence[Tensor], size: tuple[int, int], *, white: bool) 
     batch, channels, height, width = images[0].shape
     result = images[0].new_empty((len(images) * batch, channels, *size), dtype=torch.float32)
     frames = [image.float().contiguous() for image in images]
-    with torch.cuda.device_of(result):
-        _normalized[(triton.cdiv(size[0] * size[1], _RUN), len(result) * channels)](
-            frames[0],
-            frames[-1],
-            result,
-            batch * channels,
-            height,
-            width,
-            *size,
-            white=white,
-            block=_RUN,
-        )
+    _normalized[(triton.cdiv(size[0] * size[1], _RUN), len(result) * channels)](
+        frames[0],
+        frames[-1],
+        result,
+        batch * channels,
+        height,
+        width,
+        *size,
+        white=white,
+        block=_RUN,
+    )
     return result
 
 
@@ -76,7 +75,7 @@ def seen(image, row, x, tap, height, width):
     return tl.load(image + source + tap_x, inside, 0.0)
 
 
-@kernel(do_not_specialize=["height", "width"])
+@kernel("height", "width")
 def _image_layer(
     image,
     taps,
@@ -114,19 +113,18 @@ def image_layer(image: Tensor, taps: Tensor, bias: Tensor) -> Tensor:
     batch, _, height, width = image.shape
     channels = len(bias)
     result = new_map((batch, channels, height, width), taps)
-    with torch.cuda.device_of(result):
-        _image_layer[(batch * height * triton.cdiv(width, _BLOCK),)](
-            image.contiguous(),
-            taps,
-            bias,
-            result,
-            height,
-            width,
-            channels=channels,
-            columns=triton.next_power_of_2(channels),
-            num_taps=_TAPS,
-            block=_BLOCK,
-        )
+    _image_layer[(batch * height * triton.cdiv(width, _BLOCK),)](
+        image.contiguous(),
+        taps,
+        bias,
+        result,
+        height,
+        width,
+        channels=channels,
+        columns=triton.next_power_of_2(channels),
+        num_taps=_TAPS,
+        block=_BLOCK,
+    )
     return result
 
 

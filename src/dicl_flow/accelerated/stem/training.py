@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..kernels import autocast_dtype, check, in_rows, new_map, product_side, tl, triton
+from ..kernels import autocast_dtype, check, in_rows, kernel, new_map, product_side, tl, triton
 from .cuda import seen
 
 _BLOCK = 256  # pixels of a tile, in one row
@@ -18,7 +18,7 @@ _TAPS = tl.constexpr(32)  # 27, and idle ones
 _PROGRAMS = 396  # that add up gradients: three for each multiprocessor of a large GPU
 
 
-@triton.jit(do_not_specialize=["height", "width"])
+@kernel("height", "width")
 def _forward(
     image,
     taps,
@@ -41,7 +41,7 @@ def _forward(
     tl.store(target, value, (x < width)[:, None] & (column < channels))
 
 
-@triton.jit(do_not_specialize=["rows", "height", "width"])
+@kernel("rows", "height", "width")
 def _weight_gradient(
     image,
     gradient,
@@ -75,10 +75,9 @@ class _StemLayer(torch.autograd.Function):
         taps = weight.to(dtype).permute(1, 2, 3, 0).contiguous()  # (27, out)
         result = new_map((batch, len(weight), height, width), taps)
         check(result)
-        with torch.cuda.device_of(image):
-            _forward[(batch * height * triton.cdiv(width, _BLOCK),)](
-                image, taps, result, height, width, **_shape(len(weight))
-            )
+        _forward[(batch * height * triton.cdiv(width, _BLOCK),)](
+            image, taps, result, height, width, **_shape(len(weight))
+        )
         ctx.save_for_backward(image)
         return result
 
@@ -91,8 +90,7 @@ class _StemLayer(torch.autograd.Function):
         programs = min(batch * height * triton.cdiv(width, _BLOCK), _PROGRAMS)
         partial = image.new_empty((programs, _TAPS.value, channels), dtype=torch.float32)
         size = (batch * height, height, width, stride)
-        with torch.cuda.device_of(image):
-            _weight_gradient[(programs,)](image, gradient, partial, *size, **_shape(channels))
+        _weight_gradient[(programs,)](image, gradient, partial, *size, **_shape(channels))
         weight = partial.sum(0)[:27].unflatten(0, (3, 3, 3)).permute(3, 0, 1, 2)
         return None, weight, None
 
