@@ -122,7 +122,7 @@ def test_the_page_names_files_that_exist():
     assert names <= {path.name for folder in folders for path in folder.rglob("*.py")}
 
 
-@pytest.mark.parametrize("room", ["ops", "nn", "matching", "models", "config"])
+@pytest.mark.parametrize("room", ["ops", "models", "config"])
 def test_devices_are_spoken_of_only_at_the_edges(room):
     """No room that computes mentions a device kind; it follows its inputs."""
     files = [*(SOURCE / room).rglob("*.py"), *SOURCE.glob(f"{room}.py")]
