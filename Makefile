@@ -100,13 +100,14 @@ TORCH ?= 2.11.0
 bounds:
 	rm -rf build/bounds
 	$(PYTHON) -m venv build/bounds
-	$(PYTHON) tests/lowest_versions.py $(TORCH) > build/bounds/lowest.txt
+	$(PYTHON) tests/support/lowest_versions.py $(TORCH) > build/bounds/lowest.txt
 	build/bounds/bin/python -m pip install --quiet --disable-pip-version-check \
 	    -r build/bounds/lowest.txt pytest pytest-timeout pytest-xdist hypothesis httpx
 	PYTHONPATH=src build/bounds/bin/python -m pytest -q -m 'not slow' \
-	    tests/test_cli.py tests/test_files.py tests/test_images.py tests/test_weights.py \
-	    tests/test_estimator.py tests/test_video.py tests/test_video_progress.py \
-	    tests/test_serve.py tests/test_hub.py
+	    tests/cli/test_cli.py tests/files/test_files.py tests/files/test_images.py \
+	    tests/network/test_weights.py tests/network/test_hub.py \
+	    tests/estimation/test_estimator.py tests/video/test_video.py \
+	    tests/video/test_video_progress.py tests/web/test_serve.py
 
 # Known weaknesses of what is installed; needs the database of pip-audit, which is on the network.
 # A package that the database does not know fails, too (--strict).

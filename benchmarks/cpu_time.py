@@ -1,8 +1,8 @@
-"""CPU time of an estimate: plain, accelerated in each precision, and OpenCV's DIS, in turn.
+"""CPU time of an estimate: plain, accelerated in each precision, and OpenCV's DIS, alternating.
 
     python benchmarks/cpu_time.py FRAME1 FRAME2 [REPEATS]
 
-CPU time is that of all threads, and means something on a busy machine, too. With one thread
+CPU time is that of all threads, and also means something on a busy machine. With one thread
 (`OMP_NUM_THREADS=1`) it does not count threads that wait for each other.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import dicl_flow
-from dicl_flow.evaluation.baseline import dis
+from dicl_flow.evaluation.methods import dis
 from dicl_flow.files import read_image
 
 frames = [read_image(path) for path in sys.argv[1:3]]

@@ -11,27 +11,30 @@ once on the CPU, on tiny maps in Triton's interpreter: its times mean nothing.
 
 import argparse
 import os
+import statistics
+import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from training_parts import LAST, Work, milliseconds
 
 CHANNELS, DEPTH = 96, 32
+LAST = torch.channels_last
 Layer = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+Work = Callable[[], object]
 
 
 def convolved_pairs(features1: Tensor, features2: Tensor, weight: Tensor, radius: int) -> Tensor:
     """Write all pairs, then convolve them."""
-    from dicl_flow.accelerated.kernels.pair_windows import pair_windows
+    from dicl_flow.accelerated.first_layer.pairs import pair_windows
 
     return torch.nn.functional.conv2d(pair_windows(features1, features2, radius), weight, padding=1)
 
 
 def with_norm(device: str) -> dict[str, Layer]:
     """The factored layer with batch norm and ReLU: in two functions, and in one."""
-    from dicl_flow.accelerated.kernels.norm_relu import norm_relu
-    from dicl_flow.accelerated.kernels.pair_layer import pair_layer, pair_norm_relu
+    from dicl_flow.accelerated.batch_norm import norm_relu
+    from dicl_flow.accelerated.first_layer.training import pair_layer, pair_norm_relu
 
     bn = torch.nn.BatchNorm2d(CHANNELS, device=device)
     norm = (bn.weight, bn.bias, *bn.buffers(), 0.1, bn.eps)
@@ -64,6 +67,22 @@ def recorded(work: Work) -> Work:
     with torch.cuda.graph(graph):
         work()
     return graph.replay
+
+
+def milliseconds(work: Work, repeats: int) -> float:
+    """The median over `repeats`, after warming up."""
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        work()
+        return 1000 * (time.perf_counter() - start)
+    events = []
+    for _ in range(repeats + 2):
+        events.append([torch.cuda.Event(enable_timing=True) for _ in "12"])
+        events[-1][0].record()
+        work()
+        events[-1][1].record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events[2:])
 
 
 def measure(layer: Layer, inputs: list[Tensor], radius: int, repeats: int) -> tuple[float, float]:
@@ -99,7 +118,7 @@ def main() -> None:
     else:
         name = torch.cuda.get_device_name()
         print(f"{name}, torch {torch.__version__}, batch {batch}, {arguments.size}")
-    from dicl_flow.accelerated.kernels.pair_layer import pair_layer
+    from dicl_flow.accelerated.first_layer.training import pair_layer
 
     layers: dict[str, Layer] = {"pairs": convolved_pairs, "factored": pair_layer}
     layers |= with_norm(device)

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from dicl_flow.data import collate, list_pairs, read_sample
-from dicl_flow.data.registry import parse_data_argument
-from dicl_flow.estimation.inputs import normalize
+from dicl_flow.data.datasets import parse_data_argument
 from dicl_flow.lab.volumes import weights_name
 from dicl_flow.models import FlowNetwork
-from dicl_flow.ops import resize_flow_pixels, resize_pixels
+from dicl_flow.ops import normalize, resize_flow_pixels, resize_pixels
 from dicl_flow.weights import load_model, read_weights, resolve
 
 SIZES = ["256x256", "384x256", "512x256", "384x384", "256x128", "384x128", "512x128"]

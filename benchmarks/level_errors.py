@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from dicl_flow.estimation.inputs import normalize
+from dicl_flow.ops import normalize
 from dicl_flow.render import held_out_renderer
 from dicl_flow.training.gauges import ZERO, level_gauges
 from dicl_flow.training.start import freeze_norms

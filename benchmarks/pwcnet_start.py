@@ -15,9 +15,8 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from dicl_flow.estimation.inputs import normalize
 from dicl_flow.models import pwcnet
-from dicl_flow.ops import upsample_flow
+from dicl_flow.ops import normalize, upsample_flow
 from dicl_flow.render import load_textures
 from dicl_flow.training import Processes, SceneSource, Trainer, read_recipe
 

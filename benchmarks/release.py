@@ -7,11 +7,11 @@
 `STEPS` lists what is done. Each step runs as a separate process, with a time limit, in a separate
 folder, with a copy of the package that holds the new weights: the tree is not touched until
 `install`, the last step, writes everything at once; the weights then say how they were trained
-(`benchmarks/history.json`; add to it first) and how well they do on the yardstick. A step that is done for these weights is
-skipped, so the same command resumes. Two machines can share the work: run `--steps gpu` on one,
-copy the folder of `--work` to the other, and run `--steps cpu` there. `--tables` fills the tables
-of the pages, those between `<!-- release: NAME -->` and `<!-- end -->`, from the numbers in the
-tree.
+(`benchmarks/history.json`; add to it first) and how well they do on the yardstick. A step that is
+done for these weights is skipped, so the same command resumes. Two machines can share the work: run
+`--steps gpu` on one, copy the folder of `--work` to the other, and run `--steps cpu` there.
+`--tables` fills the tables of the pages, those between `<!-- release: NAME -->` and `<!-- end -->`,
+from the numbers in the tree.
 """
 
 import argparse
@@ -110,7 +110,7 @@ STEPS: dict[str, Step] = {
     ),
     "figures": Step(
         ("dicl-flow ablate figures --data rendered=PHOTOS/train -o . --device {device}",),
-        {f"docs/ablations/figures.{kind}": f"figures.{kind}" for kind in ("json", "md", "svg")}
+        {f"docs/ablations/figures.{kind}": f"figures.{kind}" for kind in ("json", "svg")}
         | {f"docs/ablations/figures/{n}.safetensors": f"{n}.safetensors" for n in FIGURES},
         pages=("docs/ablations/README.md#figures-2-and-4",),
         gpu=True,
@@ -474,7 +474,9 @@ def run_release(release: Release, names: Iterable[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("weights", type=Path, nargs="?")
-    parser.add_argument("--photos", type=Path, help="a folder with the photographs: train and held-out")
+    parser.add_argument(
+        "--photos", type=Path, help="a folder with the photographs: train and held-out"
+    )
     folder = os.environ.get("DICL_FLOW_DATASETS")
     parser.add_argument("--datasets", type=Path, default=folder and Path(folder))
     parser.add_argument("--steps", default="all", help="all, gpu, cpu, or names: calibrate,figures")

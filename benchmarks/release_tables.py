@@ -5,7 +5,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.yardstick import markdown, measured_on, summarize, summarize_methods
+from benchmarks.yardstick import (
+    confidence_cell,
+    error_cell,
+    measured_on,
+    summarize,
+    summarize_methods,
+    table,
+)
 from dicl_flow.errors import InputError
 
 RESULTS = "benchmarks/results"
@@ -15,7 +22,7 @@ END = "<!-- end -->"
 SHORT = ("Middlebury", "Sintel clean", "KITTI-15", "KITTI-12 noc", "Chairs", "Motorcycle")
 """The sets of the README's table."""
 KNOWN = ("Middlebury", "Sintel clean", "Sintel final", *SHORT[2:])
-"""The sets of the dozen pairs that earlier weights were measured on."""
+"""The sets that `EARLIER` has, in this order."""
 NAMES = {
     "rendered": "`rendered`",
     "rendered best": "`rendered`, `--quality best`",
@@ -81,9 +88,17 @@ def score_line(document: Mapping[str, Any]) -> str:
 
 
 def yardstick(read: Read) -> str:
-    """Both tables of the yardstick."""
-    stored = read(YARDSTICK)["methods"]
-    return markdown({"methods": {name: stored[name] for name in NAMES if name in stored}})
+    """The errors on each set of the yardstick, and how far the confidence is right on average."""
+    stored = {name: one for name, one in read(YARDSTICK)["methods"].items() if name in NAMES}
+    found = summarize_methods(stored)
+    sure = "; ".join(
+        f"{name} {confidence_cell(found[name]['mean of the sets'])}"
+        for name in NAMES
+        if name in stored and stored[name]["calibrated"]
+    )
+    line = f"\nErrors over 10 px among confident pixels / AUSE, mean of the sets: {sure}.\n"
+    heads = {name: "mean / median" for name in NAMES if name in stored}
+    return table(found, heads, error_cell) + line + footnote(read, *NAMES)
 
 
 def accuracy(read: Read) -> str:
@@ -103,21 +118,6 @@ def accuracy(read: Read) -> str:
             known = dict(zip(KNOWN, values, strict=True))
             lines.append([label, *(f"{known[n]:.2f}" if n in known else "" for n in names)])
     return rows(["", *names], *lines) + footnote(read, *NAMES) + note
-
-
-def measured(read: Read) -> str:
-    """The packaged weights on the dozen pairs, then earlier ones and other methods."""
-    found, earlier = methods(read), read(EARLIER)
-    weights = read(YARDSTICK)["methods"]["rendered"]["weights"]
-    lines = [["pairs", *(str(int(found["dis"][name]["pairs"])) for name in KNOWN)]]
-    for method in ("rendered", "rendered best"):
-        cells = errors(found[method], KNOWN) if method in found else stored_row(read, method)
-        if cells:
-            lines.append([f"**{NAMES[method].replace('`rendered`', 'rendered')}**", *cells])
-        earlier.pop(earlier_label(weights, method), None)
-    for name, values in earlier.items():
-        lines.append([name, *("" if value is None else f"{value:.2f}" for value in values)])
-    return rows(["", *KNOWN], *lines) + footnote(read, "rendered", "rendered best")
 
 
 def motion(read: Read) -> str:
@@ -200,7 +200,7 @@ def known_motion(read: Read) -> str:
     labels = {
         "film": "equal frames: film",
         "texture": "the same: texture",
-        "film, but for a pixel": "equal but for one grey level in one pixel: film",
+        "film, but for a pixel": "equal except for one grey level in one pixel: film",
         "texture, but for a pixel": "the same: texture",
         "constant": "constant",
         "black": "black",
@@ -219,7 +219,7 @@ def known_motion(read: Read) -> str:
 PAGES: dict[str, dict[str, Callable[[Read], str]]] = {
     "README.md": {"accuracy": accuracy},
     "docs/model-card.md": {"calibration": calibration, "yardstick": yardstick},
-    "docs/measurements/weights.md": {"measured": measured, "motion": motion},
+    "docs/measurements/weights.md": {"motion": motion},
     "docs/analysis.md": {"levels": levels, "kernels": kernels},
     "docs/ablations/README.md": {"figures": figures},
     "docs/reliability.md": {"known-motion": known_motion},
@@ -245,8 +245,8 @@ def fill(root: Path, new: Mapping[str, bytes]) -> dict[str, bytes]:
     pages = {}
     for page, tables in PAGES.items():
         text = (root / page).read_text()
-        for name, table in tables.items():
-            text = insert(page, text, name, table(read))
+        for name, make in tables.items():
+            text = insert(page, text, name, make(read))
         pages[page] = text.encode()
     return pages
 

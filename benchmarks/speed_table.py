@@ -6,24 +6,33 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 MARKS = "<!-- speed: benchmarks/speed_table.py -->", "<!-- /speed -->"
-HEAD = """\
-| machine | frames | path | ms | GiB | times plain | mean px from plain |
-|---|---|---|---|---|---|---|
-"""
 SHORT_SIZE = 1024, 436  # the README shows one pair of this size
 
 
-def row(device: str, host: str, result: dict) -> str:
+def column(host: str, result: dict) -> str:
+    """Return what was timed, as the head of a column."""
+    name = f"{result['backend']} {result['precision']}".removesuffix(" uint8")
+    return name if host == "dicl" else f"{host}, {name}"
+
+
+def cell(result: dict) -> str:
+    """Return milliseconds and GiB."""
+    memory = result["peak_bytes"] and f" ({result['peak_bytes'] / 2**30:.2f})"
+    return milliseconds(1000 * result["seconds"]) + (memory or "")
+
+
+def frames(result: dict) -> str:
     batch = f", {result['batch']} pairs" if result["batch"] > 1 else ""
-    memory = result["peak_bytes"] and f"{result['peak_bytes'] / 2**30:.2f}"
-    ratio = f"{result['ratio']:.1f}" if result["ratio"] else ""
-    apart = "" if result["mean_difference"] is None else f"{result['mean_difference']:.1g}"
-    cells = (
-        *(device, f"{result['width']}x{result['height']}{batch}"),
-        f"{'' if host == 'dicl' else f'{host}, '}{result['backend']} {result['precision']}",
-        *(milliseconds(1000 * result["seconds"]), memory or "", ratio, apart),
-    )
-    return f"| {' | '.join(cells)} |\n"
+    return f"{result['width']}x{result['height']}{batch}"
+
+
+def table(head: str, rows: dict[str, dict[str, str]]) -> str:
+    """Return the lines of a table: by row and column, its cells."""
+    heads = list(dict.fromkeys(name for cells in rows.values() for name in cells))
+    lines = [[head, *heads], ["---"] * (len(heads) + 1)]
+    lines += [[name, *(cells.get(one, "") for one in heads)] for name, cells in rows.items()]
+    text = ("|" + "|".join(f" {c} " if c else " " for c in line) + "|\n" for line in lines)
+    return "".join(text).replace(" --- ", "---")
 
 
 def milliseconds(value: float) -> str:
@@ -47,29 +56,36 @@ def machine(report: dict) -> str:
 
 
 def full_table() -> str:
-    """All rows, and a line per file that says how it was measured."""
-    rows = (row(one["device"], one["host"], each) for one in reports() for each in one["results"])
-    lines = (
-        f"- {one['device']}: `{one['command']}`, torch {one['torch']}, {one['date']}\n"
-        for one in reports()
-    )
-    return f"{HEAD}{''.join(rows)}\nMeasured with:\n\n{''.join(lines)}"
+    """A table for each file of results, below the command that made it.
+
+    docs/architecture.md has the other hosts.
+    """
+    return "\n".join(section(one) for one in reports() if one["host"] == "dicl")
+
+
+def section(report: dict) -> str:
+    rows: dict[str, dict[str, str]] = {}
+    for one in report["results"]:
+        if one["backend"] != "compiled":  # docs/decisions/0010 has these
+            rows.setdefault(frames(one), {})[column(report["host"], one)] = cell(one)
+    made = f"`{report['command']}`, torch {report['torch']}, {report['date']}"
+    return f"**{report['device']}** ({made}):\n\n{table('frames', rows)}"
 
 
 def short_table() -> str:
     """One size, one pair, the published network on a machine that does nothing else."""
-    rows = (
-        row(one["device"], "dicl", each)
-        for one in reports()
-        if one["host"] == "dicl" and "note" not in one
-        for each in one["results"]
-        if (each["width"], each["height"], each["batch"]) == (*SHORT_SIZE, 1)
-        if each["backend"] != "compiled"  # measured, but not a backend
-    )
-    return HEAD + "".join(rows)
+    rows: dict[str, dict[str, str]] = {}
+    for report in reports():
+        if report["host"] != "dicl" or "note" in report:
+            continue
+        for one in report["results"]:
+            size = one["width"], one["height"], one["batch"]
+            if size == (*SHORT_SIZE, 1) and one["backend"] != "compiled":
+                rows.setdefault(report["device"], {})[column("dicl", one)] = cell(one)
+    return table("ms (GiB)", rows)
 
 
-TABLES = {"README.md": short_table, "docs/speed.md": full_table}
+TABLES = {"README.md": short_table, "docs/measurements/speed.md": full_table}
 
 
 def insert(text: str, table: str) -> str:
@@ -79,6 +95,6 @@ def insert(text: str, table: str) -> str:
 
 
 if __name__ == "__main__":
-    for name, table in TABLES.items():
-        path = ROOT / name
-        path.write_text(insert(path.read_text(), table()))
+    for name, make in TABLES.items():
+        page = ROOT / name
+        page.write_text(insert(page.read_text(), make()))

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from dicl_flow.config import ModelConfig
-from dicl_flow.lab.speed_floor import machine_rates
-from dicl_flow.matching import MatchingNet, PairwiseMatcher
+from dicl_flow.lab.timing import machine_rates
 from dicl_flow.models import build
-from dicl_flow.nn import ConvBlock
+from dicl_flow.models.blocks import ConvBlock
+from dicl_flow.models.matching import MatchingNet, PairwiseMatcher
 
 BYTES = 2
 # How often a step reads or writes the input of a convolution: forward, for the gradient of the

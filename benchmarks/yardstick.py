@@ -96,7 +96,7 @@ def open_method(entry: str, quality: str, device: str, precision: str) -> Method
     """Open weights, or a baseline, which has no confidence."""
     from dicl_flow.estimation.compute import choose_device
     from dicl_flow.estimation.estimator import load
-    from dicl_flow.lab.speed_setup import describe_machine
+    from dicl_flow.lab.timing import describe_machine
 
     today = {"date": date.today().isoformat()}
     if entry in BASELINES:
@@ -324,7 +324,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("-o", "--output", type=Path, help="JSON file, continued if it exists")
-    parser.add_argument("--markdown", type=Path, help="write the tables to a file, too")
+    parser.add_argument("--markdown", type=Path, help="also write the tables to a file")
     arguments = parser.parse_args()
     try:
         tables = markdown(run(arguments))

@@ -26,8 +26,8 @@ _PRELOADED = """
     av pydantic rich.progress typer.rich_utils zoneinfo
     torch.utils.tensorboard torch._dynamo torch.export torch.onnx._internal.exporter._core
     onnx onnxscript onnxruntime
-    dicl_flow.export dicl_flow.evaluation dicl_flow.training.trainer dicl_flow.render
-    dicl_flow.video dicl_flow.estimation.choices dicl_flow.cli.watching
+    dicl_flow.estimation.export dicl_flow.evaluation dicl_flow.training.trainer dicl_flow.render
+    dicl_flow.video dicl_flow.estimation.estimator dicl_flow.cli.video
 """
 _CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

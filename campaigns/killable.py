@@ -13,7 +13,7 @@ import torch
 
 from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.evaluation import calibrate
-from dicl_flow.evaluation.calibration import CALIBRATION_SCENES
+from dicl_flow.evaluation.calibrate import CALIBRATION_SCENES
 from dicl_flow.files import encode_image, write_files, write_flow
 from dicl_flow.render import load_textures
 from dicl_flow.training.run_folder import RunFolder, load_checkpoint

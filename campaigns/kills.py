@@ -8,7 +8,7 @@ before still is, and no progress is lost. When the same command ends at last, it
 weights are bit for bit those of the run that was left alone, and no other file is there. Then it
 starts again, every other time over an older output, which stays until it is replaced.
 
-Bulk runs are killed by tests/test_bulk_kills.py.
+Bulk runs are killed by tests/bulk/test_bulk_kills.py.
 """
 
 import os

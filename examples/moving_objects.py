@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 import dicl_flow
-from dicl_flow.cli.outputs import check_outputs
+from dicl_flow.cli.inputs_outputs import check_outputs
 from dicl_flow.files import encode_image, to_uint8, write_files
 
 LIMIT = 2.0  # px of motion relative to the camera's

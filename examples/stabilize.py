@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 import dicl_flow
-from dicl_flow.cli.outputs import check_outputs
+from dicl_flow.cli.inputs_outputs import check_outputs
 from dicl_flow.video import open_source
 
 STEP, SMOOTH = 8, 15  # px between the fitted points; frames over which the path is smoothed

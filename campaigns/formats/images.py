@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from dicl_flow.files import read_image
-from dicl_flow.files.image_sizes import image_size
+from dicl_flow.files.images import image_size
 
 from ..mutations import EXTREMES, SIZES, WORDS, extreme
 from . import Format

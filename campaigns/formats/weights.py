@@ -105,7 +105,7 @@ def _state() -> dict[str, Tensor]:
 
 
 def _their_keys() -> list[str]:
-    text = (Path(__file__).parents[2] / "tests/golden/legacy_shapes.json").read_text()
+    text = (Path(__file__).parents[2] / "tests/support/golden/legacy_shapes.json").read_text()
     return list(json.loads(text))
 
 

@@ -15,8 +15,8 @@ class InputError(ValueError):
     any other exception is a bug in this package and keeps its traceback.
 
     A message names parameters in backticks, as in Python: "use `device='cpu'`". Only the command
-    line turns that into an option: "use --device cpu" (cli/flags.py). A message is one line; what
-    it quotes from a file may be long: then its middle is left out.
+    line turns that into an option: "use --device cpu" (cli/messages.py). A message is one line;
+    what it quotes from a file may be long: then its middle is left out.
     """
 
     def __init__(self, message: str) -> None:

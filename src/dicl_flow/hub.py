@@ -1,16 +1,15 @@
 """A network as a folder, or a repository, of the Hugging Face hub."""
 
-from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from .config import NORMAL, ModelConfig, Quality, find_quality
+from .config import ModelConfig
 from .config.strict import structure
 from .errors import InputError
-from .estimation.estimator import FlowEstimator
+from .estimation.estimator import FlowEstimator, load
 from .files import write_files
 from .models import LevelFlow, build
 from .weights import Weights, check_keys, encode_weights, read_weights, resolve
@@ -84,24 +83,15 @@ class HubNetwork(
         """Two (B, 3, H, W) images in [-1, 1] -> the flow of each level, coarsest first."""
         return self.network(image1, image2)
 
-    def estimator(
-        self,
-        device: str = "auto",
-        precision: str = "auto",
-        backend: str = "auto",
-        memory_limit: int | None = None,
-        quality: str | Quality = NORMAL,
-        *,
-        full_size: bool = False,
-    ) -> FlowEstimator:
+    def estimator(self, *options: Any, **named: Any) -> FlowEstimator:
         """Images in, flow and calibrated confidence out; the options are those of `dicl_flow.load`.
 
         It has its own copy of the network; this one stays unchanged.
         """
-        quality = find_quality(quality)
-        calibration = self._source.calibration_for(quality)
-        how = (device, precision, backend, memory_limit, calibration, quality)
-        return FlowEstimator(deepcopy(self.network), *how, full_size=full_size)
+        return load(self._weights(), *options, **named)
+
+    def _weights(self) -> Weights:
+        return replace(self._source, tensors=self.network.state_dict())
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         """Describe these weights and how to use them."""
@@ -122,8 +112,7 @@ class HubNetwork(
         }
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        weights = replace(self._source, tensors=self.network.state_dict())
-        write_files({Path(save_directory) / FILE: encode_weights(weights)})
+        write_files({Path(save_directory) / FILE: encode_weights(self._weights())})
 
     @classmethod
     def _from_pretrained(

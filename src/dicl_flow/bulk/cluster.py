@@ -20,9 +20,8 @@ from .segments import Plan
 from .storage import is_address, local_path
 
 if TYPE_CHECKING:
-    from .running import Watch
     from .worker import Worker
-    from .writing import Outcome
+    from .writing import Outcome, Watch
 
 _IN_HAND = 2  # segments of an actor: it need not wait for the next one
 _BLOCKS = 10_000  # Ray keeps a record of each; above, a block holds several segments
@@ -47,7 +46,7 @@ class Cluster:
         """Check the values."""
         fewest, most = self.actors
         if fewest < 1 or (most is not None and most < fewest):
-            raise InputError(f"`actors` is the fewest and the most processes, got {fewest}:{most}")
+            raise InputError(f"`actors` must be fewest and most processes, got {fewest}:{most}")
         if not (self.cpus > 0 and self.gpus > 0):
             raise InputError("`cpus_per_actor` and `gpus_per_actor` must be positive")
         if self.address.startswith("ray://"):

@@ -16,7 +16,7 @@ from ..video.frames import Frame, Moment, Selection
 from ..video.sources import Shot, Source, capture, images, open_source, video_from
 from .job import Job
 from .manifest import Row
-from .stores import on_this_machine, read_input
+from .storage import on_this_machine, read_input
 
 _THREADS, _AHEAD = 8, 8  # at most; images that are read before they are needed
 

@@ -66,9 +66,9 @@ class Settings:
             _check("flows", self.flows, [suffix[1:] for suffix in FLOW_SUFFIXES])
             check_flow_name(f".{self.flows}")
         if self.grid < 1:
-            raise InputError(f"`grid` is 1 or more, got {self.grid}")
+            raise InputError(f"`grid` must be at least 1, got {self.grid}")
         if self.segment < 1:
-            raise InputError(f"`segment` is 1 or more, got {self.segment}")
+            raise InputError(f"`segment` must be at least 1, got {self.segment}")
 
     def encode(self) -> bytes:
         """The same settings are the same bytes."""

@@ -10,13 +10,13 @@ from time import sleep
 from .job import Job
 from .segments import Plan, Segment, is_finished
 from .worker import Worker
-from .writing import Outcome
+from .writing import Outcome, Watch
 
 _IN_HAND = 2  # segments of a process: it decodes the next one while it ends the one before
 _MOMENT = 0.01  # seconds for which a process waits for a segment before it looks what it has ended
 _PATIENCE = 1.0  # seconds between two looks at what other processes compute
 
-Watch = Callable[[int], None]
+Run = Callable[[Plan, Sequence[int]], Iterator[Outcome]]
 
 
 def run_local(
@@ -32,10 +32,7 @@ def run_local(
         yield from until_finished(job, plan, numbers, compute(job, devices, watch, stack))
 
 
-Run = Callable[[Plan, Sequence[int]], "Iterator[Outcome]"]
-
-
-def until_finished(job: Job, plan: Plan, numbers: Sequence[int], run: Run) -> "Iterator[Outcome]":
+def until_finished(job: Job, plan: Plan, numbers: Sequence[int], run: Run) -> Iterator[Outcome]:
     """Run segments; those that other processes compute are looked at again until they are done."""
     storage, left = job.storage(), list(numbers)
     while left:

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError, unknown_name
-from .storage import is_address, local_path
-from .stores import read_input
+from ..files import write_files
+from .storage import RemoteFolder, is_address, local_path, read_input
+from .tables import encode_table
 
 _END = "\x1f"  # between the entries of a row in memory; a path with it is refused
 _DIGITS = 18  # numbers that fit into 64 bits
@@ -130,8 +131,6 @@ def read_manifest(text: str) -> Manifest:
     if not (is_address(text) or has_magic(text) or local_path(text).exists()):
         raise FileNotFoundError(f"no manifest, folder or video {text}")
     if suffix not in _READERS:
-        from .folders import list_rows  # imports torch
-
         return Manifest.of(list_rows(text), "", text)
     root = text.rpartition("/")[0] if is_address(text) else str(local_path(text).resolve().parent)
     return Manifest.of(_READERS[suffix](text), root, text)
@@ -240,11 +239,42 @@ _READERS = {".csv": _read_csv, ".parquet": _read_parquet}
 MANIFEST_SUFFIXES = tuple(_READERS)
 
 
+def list_rows(text: str) -> Iterator[Row]:
+    """Yield a row for each clip of a folder tree, a pattern or a video."""
+    yield from (Row(path=clip) for clip in _clips(text))
+
+
+def with_flows(row: Row, place: str) -> Row:
+    """Fill in how many flows the clip at `place` will have, if that is known."""
+    from ..video.sources import count_frames
+
+    frames = None if is_address(place) else count_frames(place)
+    return row if frames is None else row._replace(flows=str(max(1, frames - 1)))
+
+
+def _clips(text: str) -> Iterator[str]:
+    from ..video.sources import clips_among, clips_below, clips_by_folder, clips_of_pattern
+
+    path = local_path(text)
+    if is_address(text):
+        address = text.rstrip("/")
+        files = RemoteFolder(address).sizes("")
+        return clips_by_folder(f"{address}/{name.lstrip('/')}" for name in files)
+    if path.is_dir():
+        return clips_below(path.resolve())
+    if not path.is_file():
+        return clips_of_pattern(path.absolute())
+    video = path.resolve()
+    found = [*clips_among(str(video.parent), [video.name], "")]
+    if not found:
+        raise InputError(
+            f"{video} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a video"
+        )
+    return iter(found)
+
+
 def write_manifest(path: Path, rows: Iterable[Row]) -> int:
     """Write rows to a .csv or .parquet file, without empty columns; return their number."""
-    from ..files import write_files
-    from .tables import encode_table
-
     listed = list(rows)
     names = [name for place, name in enumerate(Row._fields) if any(row[place] for row in listed)]
     columns = {name: [getattr(row, name) for row in listed] for name in names}

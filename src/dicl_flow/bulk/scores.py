@@ -15,35 +15,19 @@ from ..estimation.result import unpack
 from ..files import Array
 from ..video.cuts import is_unexplained, small_grey, small_size, small_unexplained
 
+LENGTHS = ("mean", "median", "p95", "max")
 TYPES: dict[str, type] = {
-    "key": str,
-    "clip": str,
-    "frame1": str,
-    "frame2": str,
+    **dict.fromkeys(("key", "clip", "frame1", "frame2"), str),
     "time": float,
-    "width": int,
-    "height": int,
-    "mean_length": float,
-    "median_length": float,
-    "p95_length": float,
-    "max_length": float,
-    "mean_share": float,
-    "median_share": float,
-    "p95_share": float,
-    "max_share": float,
-    "direction": float,
-    "moving_share": float,
-    "density": float,
-    "confidence": float,
-    "sharpness": float,
-    "occluded": float,
-    "explained": float,
+    **dict.fromkeys(("width", "height"), int),
+    **dict.fromkeys([f"{name}_length" for name in LENGTHS], float),
+    **dict.fromkeys([f"{name}_share" for name in LENGTHS], float),
+    **dict.fromkeys(("direction", "moving_share", "density"), float),
+    **dict.fromkeys(("confidence", "sharpness", "occluded", "explained"), float),
     "scene_cut": bool,
-    "status": str,
-    "weights": str,
+    **dict.fromkeys(("status", "weights"), str),
 }
 """The columns of the table of flows."""
-LENGTHS = ("mean", "median", "p95", "max")
 _MOVING = 0.5  # px, as in the statistics of a video
 _SHARES = (0.5, 0.95)  # of which the median and the percentile are the places
 _SAMPLES = 2**16  # lengths that are sorted, at least, if a frame has more: a GPU sorts slowly

@@ -3,13 +3,18 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, Protocol
+from tempfile import TemporaryDirectory
+from typing import IO, Any, TypeAlias
 
 from ..errors import InputError
 from ..files import read_bytes, temporaries, write_files
 
+_CHUNK = 2**22  # bytes that are copied at a time
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -23,73 +28,39 @@ def local_path(text: str) -> Path:
     return Path(text[7:] if text.lower().startswith("file://") else text)
 
 
-class Storage(Protocol):
-    """A folder of files, addressed by names with slashes; a file appears whole or not at all."""
-
-    def read(self, name: str) -> bytes:
-        """Return the contents of a file; a missing one is an `OSError`."""
-
-    def open(self, name: str) -> IO[bytes]:
-        """Open a file for reading."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file."""
-
-    def publish(self, files: Mapping[str, Path]) -> None:
-        """Move finished files of this machine to their names."""
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Write a file unless it exists; return whether it was written."""
-
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Return name and bytes of all files below a folder; empty if it does not exist."""
-
-    def names(self) -> list[str]:
-        """Return the names of the files directly in it."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file if it exists."""
-
-
-def open_storage(text: str) -> Storage:
-    """Open a folder by its path or address; a local one is created when it is written to."""
-    if is_address(text):
-        from .stores import RemoteFolder
-
-        return RemoteFolder(text)
-    return LocalFolder(local_path(text))
-
-
 class LocalFolder:
-    """A folder on this machine, or on a drive that it mounts."""
+    """A folder on this machine, or on a drive that it mounts.
+
+    Files have names with slashes; each appears whole or not at all.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def read(self, name: str) -> bytes:
-        """See `Storage`."""
+        """Return the contents of a file; a missing one is an `OSError`."""
         return read_bytes(self.root / name)
 
     def open(self, name: str) -> IO[bytes]:
-        """See `Storage`."""
+        """Open a file for reading."""
         return (self.root / name).open("rb")
 
     def write(self, name: str, data: bytes) -> None:
-        """See `Storage`."""
+        """Write a file."""
         write_files({self._place(name): data})
 
     def publish(self, files: Mapping[str, Path]) -> None:
-        """See `Storage`."""
+        """Move finished files of this machine to their names."""
         for name, path in files.items():
             path.replace(self._place(name))
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `Storage`. A hard link, because a new name never replaces another."""
+        """Write a file unless it exists; return whether it was written."""
         path = self._place(name)
         with temporaries() as make:
             temporary = make(path, data)
             try:
-                os.link(temporary.path, path)
+                os.link(temporary.path, path)  # a new name never replaces another
             except FileExistsError:
                 return False
             except OSError:  # a drive without hard links
@@ -99,15 +70,15 @@ class LocalFolder:
         return True
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """See `Storage`."""
+        """Return name and bytes of all files below a folder; empty if it does not exist."""
         return dict(self._walk(folder))
 
     def names(self) -> list[str]:
-        """See `Storage`."""
+        """Return the names of the files directly in it."""
         return sorted(path.name for path in self.root.iterdir() if path.is_file())
 
     def remove(self, name: str) -> None:
-        """See `Storage`."""
+        """Remove a file if it exists."""
         (self.root / name).unlink(missing_ok=True)
 
     def _place(self, name: str) -> Path:
@@ -128,6 +99,159 @@ class LocalFolder:
                     yield from self._walk(f"{folder}/{entry.name}")
                 else:
                     yield f"{folder}/{entry.name}", entry.stat().st_size
+
+
+class RemoteFolder:
+    """A folder of a store that pyarrow opens (s3, gs), or else fsspec."""
+
+    def __init__(self, address: str) -> None:
+        self._system, self._root = _file_system(address)
+
+    def read(self, name: str) -> bytes:
+        """See `LocalFolder`. Several threads may read one file."""
+        from pyarrow.fs import PyFileSystem
+
+        if isinstance(self._system, PyFileSystem):  # fsspec may give all threads one open file
+            return bytes(self._system.handler.fs.cat_file(f"{self._root}/{name}"))
+        with self.open(name) as file:
+            return bytes(file.read())
+
+    def open(self, name: str) -> IO[bytes]:
+        """See `LocalFolder`."""
+        stream: IO[bytes] = self._system.open_input_stream(f"{self._root}/{name}")
+        return stream
+
+    def write(self, name: str, data: bytes) -> None:
+        """See `LocalFolder`."""
+        with self._output(name) as stream:
+            stream.write(data)
+
+    def publish(self, files: Mapping[str, Path]) -> None:
+        """See `LocalFolder`."""
+        for name, path in files.items():
+            with path.open("rb") as file, self._output(name) as stream:
+                shutil.copyfileobj(file, stream, _CHUNK)
+            path.unlink()
+
+    def _output(self, name: str) -> Any:
+        path = f"{self._root}/{name}"
+        try:
+            return self._system.open_output_stream(path)
+        except FileNotFoundError:  # not a store of objects, whose folders need not exist
+            self._system.create_dir(path.rpartition("/")[0], recursive=True)
+            return self._system.open_output_stream(path)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `LocalFolder`. Stores share no such call: two runs in one second race."""
+        try:
+            self.read(name)
+        except OSError:
+            self.write(name, data)
+            return True
+        return False
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See `LocalFolder`."""
+        from pyarrow.fs import FileSelector, FileType
+
+        root = f"{self._root}/{folder}"
+        found = self._system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+        start = len(self._root.lstrip("/")) + 1  # fsspec drops a leading slash
+        files = (info for info in found if info.type == FileType.File)
+        return {info.path.lstrip("/")[start:]: info.size for info in files}
+
+    def names(self) -> list[str]:
+        """See `LocalFolder`."""
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self._system.get_file_info(FileSelector(self._root))
+        return sorted(info.base_name for info in found if info.type == FileType.File)
+
+    def remove(self, name: str) -> None:
+        """See `LocalFolder`."""
+        with suppress(FileNotFoundError):
+            self._system.delete_file(f"{self._root}/{name}")
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Copy a file to this machine."""
+        with self.open(name) as file, path.open("wb") as copy:
+            shutil.copyfileobj(file, copy, _CHUNK)
+
+
+Storage: TypeAlias = LocalFolder | RemoteFolder
+
+
+def open_storage(text: str) -> Storage:
+    """Open a folder by its path or address; a local one is created when it is written to."""
+    return RemoteFolder(text) if is_address(text) else LocalFolder(local_path(text))
+
+
+def read_input(text: str) -> bytes:
+    """Return the contents of a local or remote file."""
+    if not is_address(text):
+        return read_bytes(local_path(text))
+    folder, _, name = text.rpartition("/")
+    with _naming(text):
+        return RemoteFolder(folder).read(name)
+
+
+@contextmanager
+def on_this_machine(text: str) -> Iterator[str]:
+    """Yield a local path; a remote file or folder of frames is copied until the block ends."""
+    if not is_address(text):
+        yield str(local_path(text))
+        return
+    with TemporaryDirectory(prefix="dicl-flow-") as temporary, _naming(text):
+        yield _fetched(text.rstrip("/"), Path(temporary))
+
+
+def _fetched(address: str, folder: Path) -> str:
+    parent, _, name = address.rpartition("/")
+    remote, target = RemoteFolder(parent), folder / name
+    inside = [found for found in remote.sizes(name) if found.count("/") == name.count("/") + 1]
+    if not inside:
+        remote.fetch(name, target)
+        return str(target)
+    target.mkdir()
+    for found in inside:
+        remote.fetch(found, folder / found)
+    return str(target)
+
+
+@contextmanager
+def _naming(address: str) -> Iterator[None]:
+    """Shorten what a store's library says about an address that cannot be read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no such file: {address}") from None
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    """The file system of an address, and the path in it."""
+    scheme, _, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    system, root = _opened(f"{scheme}://{host}")
+    return system, f"{root}{slash}{path}".rstrip("/")
+
+
+@cache  # a client for each file would be slow
+def _opened(address: str) -> tuple[Any, str]:
+    try:
+        from pyarrow import ArrowInvalid
+        from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
+    except ImportError:
+        raise InputError(f"{address} needs pyarrow: pip install 'dicl-flow[bulk]'") from None
+    try:
+        return FileSystem.from_uri(address)
+    except (ArrowInvalid, NotImplementedError):  # not one of pyarrow's own
+        import fsspec  # a dependency of torch
+
+    try:
+        found, root = fsspec.core.url_to_fs(address)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{address} cannot be opened: {error}") from None
+    return PyFileSystem(FSSpecHandler(found)), root.rstrip("/")
 
 
 def read_json(storage: Storage, name: str) -> Any:

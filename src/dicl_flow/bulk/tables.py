@@ -32,7 +32,7 @@ def encode_table(columns: Columns, suffix: str, types: Mapping[str, type] | None
         return _encode_csv(columns)
     if suffix == ".parquet":
         return _encode_parquet(columns, types or {})
-    raise InputError(f"a table ends in {' or '.join(TABLE_SUFFIXES)}, got {suffix!r}")
+    raise InputError(f"a table must end in {' or '.join(TABLE_SUFFIXES)}, got {suffix!r}")
 
 
 def decode_table(data: bytes, suffix: str, types: Mapping[str, type]) -> dict[str, list[Any]]:

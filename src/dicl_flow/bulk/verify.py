@@ -10,11 +10,11 @@ from typing import IO, Any
 from .decoding import find_pair
 from .job import Job
 from .manifest import Row
-from .products import CLIP_TYPES, OK
 from .scores import TYPES
 from .segments import MARKERS, Marker, read_marker
 from .storage import Storage
 from .tables import decode_table
+from .writing import CLIP_TYPES, OK
 
 _COMPARED = ("mean_length", "median_length", "p95_length", "max_length", "confidence", "sharpness")
 _TOLERANCE = 0.01  # relative, and in px: other devices and numbers of threads round differently
@@ -122,9 +122,9 @@ def check_samples(storage: Storage, job: Job, device: str, count: int, report: R
     for name in chosen:
         assert worker is not None
         suffix = f".{name.rpartition('.')[2]}"
-        scores = _records(decode_table(storage.read(name), suffix, TYPES))
+        scores = _rows(decode_table(storage.read(name), suffix, TYPES))
         clips = decode_table(storage.read(name.replace("scores", "clips", 1)), suffix, CLIP_TYPES)
-        rows = {clip["row"]: clip for clip in _records(clips)}
+        rows = {clip["row"]: clip for clip in _rows(clips)}
         good = [score for score in scores if score["status"] == OK]
         if good:
             score = random.Random(name).choice(good)
@@ -149,5 +149,5 @@ def _compare(worker: Any, clip: dict[str, Any], score: dict[str, Any], report: R
             )
 
 
-def _records(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
+def _rows(columns: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

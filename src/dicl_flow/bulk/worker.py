@@ -14,16 +14,14 @@ from torch import Tensor
 from ..errors import InputError
 from ..estimation.sequence import FlowSequence
 from ..files import Array
-from ..video.pairs import Answer, Pairs
+from ..video.flows import Answer, Pairs
 from ..video.threads import Behind, ahead, arriving, begun_early
-from .claims import Claim
 from .decoding import Decoder, Pair, threads
 from .job import Job
 from .manifest import Row
-from .products import Products
 from .scores import SmallFrames, describe, measure, to_grid
 from .segments import Segment, is_finished
-from .writing import Arriving, Open, Outcome, Step, Writer
+from .writing import Arriving, OpenSegment, Outcome, PartsFolder, SegmentFiles, Step, Watch, Writer
 
 _SIZES = 4  # of frames, for which the network stays ready
 _AHEAD = 8  # pairs that are decoded before they are needed, and as many of the next row
@@ -43,7 +41,7 @@ class Worker:
         self,
         job: Job,
         device: str,
-        watch: Callable[[int], None] = lambda flows: None,
+        watch: Watch = lambda flows: None,
         most: int | None = None,
     ) -> None:
         self.job, self._watch, self._most = job, watch, most
@@ -64,8 +62,8 @@ class Worker:
         Stopping the generator abandons the segment at hand.
         """
         outcomes: deque[Outcome] = deque()
-        claims: deque[Claim] = deque()  # some may be ahead of the network when the run ends
-        rows = self._rows(segments, outcomes, claims, again=again)
+        folders: deque[PartsFolder] = deque()  # some may be ahead of the network when the run ends
+        rows = self._rows(segments, outcomes, folders, again=again)
         steps = ahead(begun_early(rows, _AHEAD), _AHEAD)
         settings = self.job.settings
         room = 2 if settings.fields or settings.flows else _BEHIND
@@ -80,8 +78,8 @@ class Worker:
                         yield outcomes.popleft()
             yield from outcomes
         finally:
-            for claim in claims:
-                claim.release()
+            for folder in folders:
+                folder.release()
 
     def score(self, image1: Array, image2: Array) -> dict[str, Any]:
         """Return the scores of one pair."""
@@ -93,7 +91,7 @@ class Worker:
         self,
         segments: Iterable[Segment | None],
         outcomes: "deque[Outcome]",
-        claims: "deque[Claim]",
+        folders: "deque[PartsFolder]",
         *,
         again: bool,
     ) -> Iterator[Iterator[Step]]:
@@ -103,23 +101,23 @@ class Worker:
             if segment is None:
                 yield iter([Step()])
                 continue
-            claim = Claim(self._storage, segment.name)
-            if not again and claim.held and is_finished(self._storage, segment.name):
-                claim.release()
-            if not claim.held:
+            folder = PartsFolder(self._storage, segment.name)
+            if not again and folder.held and is_finished(self._storage, segment.name):
+                folder.release()
+            if not folder.held:
                 outcomes.append(Outcome(segment.name, None))
                 continue
-            while claims and not claims[0].held:
-                claims.popleft()  # published
-            claims.append(claim)
-            opened = Open(claim, Products(claim.folder, segment.name, settings))
+            while folders and not folders[0].held:
+                folders.popleft()  # published
+            folders.append(folder)
+            opened = OpenSegment(folder, SegmentFiles(folder.path, segment.name, settings))
             *rows, last = Decoder(self.job, segment.rows, segment.first).rows()
             for row in rows:
                 yield self._steps(opened, *row)
             yield chain(self._steps(opened, *last), [Step(opened)])
 
     def _steps(
-        self, opened: Open, number: int, row: Row, pairs: Iterator[Pair]
+        self, opened: OpenSegment, number: int, row: Row, pairs: Iterator[Pair]
     ) -> Generator[Step, None, None]:
         for pair in islice(pairs, self._most):
             yield Step(opened, pair)
@@ -127,7 +125,7 @@ class Worker:
 
     def _begin(self, step: Step) -> Begun | None:
         """Begin to estimate the flow of a step, if it has one; None: there is nothing to do."""
-        if step.open is None:
+        if step.segment is None:
             return None
         if step.pair is None or step.pair.images is None:
             return step, None

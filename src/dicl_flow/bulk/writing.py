@@ -1,24 +1,288 @@
-"""Behind the network: one thread describes flows, another publishes segments."""
+"""The files of a segment: a locked folder of parts, what is written to it, and by which threads.
 
-from collections import deque
-from collections.abc import Callable
+Tables, tar shards of fields and flow files are first written to the folder of parts. One thread
+behind the network describes flows, another publishes segments.
+"""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from platform import node
+from tempfile import mkdtemp
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from ..files import Array
+from ..errors import InputError
+from ..files import Array, FolderLock, encode_flow, encode_npy, naming
 from ..video.threads import Behind
-from .claims import Claim
 from .decoding import Pair
+from .job import Settings
 from .manifest import Row
-from .products import Products
-from .segments import Marker
+from .scores import TYPES
+from .segments import Marker, marker_name
+from .storage import LocalFolder, Storage, write_json
+from .tables import encode_table
 
+PARTS = ".parts"
+CLIP_TYPES: dict[str, type] = {
+    "row": int,
+    **{name: str for name in Row._fields if name != "flows"},
+    **dict.fromkeys(("flows", "failed", "cuts"), int),
+    **dict.fromkeys(("mean_length", "max_length", "mean_share", "moving_share"), float),
+    **dict.fromkeys(("confidence", "sharpness", "explained"), float),
+    **dict.fromkeys(("status", "weights"), str),
+}
+"""The columns of the table of clips; lengths and shares are means over the flows of a clip."""
+OK = "ok"
+BINS = np.geomspace(0.01, 1000, 51)
+"""Edges of the histogram of mean lengths, in px; the first and the last bin are open."""
+_EXTREMES = 4  # of each kind, for every segment
+_FAILURES = 5
+
+Entries = dict[str, Any]
+Watch = Callable[[int], None]
+"""Called with the number of flows whenever some are written."""
 Arriving = Callable[[], Array]
 """Waits until an array has arrived from the device."""
+
+
+class PartsFolder:
+    """A folder for the unfinished files of a segment; not `held` if another process computes it.
+
+    Next to the output if that is a local folder, so that files can be renamed; then the segment is
+    locked until the folder is released or the process ends. A store has no locks, and some network
+    drives have none: there, two processes may compute the same segment, and write the same files.
+    """
+
+    def __init__(self, storage: Storage, segment: str) -> None:
+        self.segment, self._storage = segment, storage
+        self._lock: FolderLock | None = None
+        self.held = True
+        if not isinstance(storage, LocalFolder):
+            self.path = Path(mkdtemp(prefix="dicl-flow-"))
+            return
+        place = storage.root / PARTS / segment
+        self.path = place / f"{node()}-{os.getpid()}"
+        self._lock = FolderLock(place)
+        self.held = self._lock.acquire()
+        if self.held:
+            try:
+                self._make_folder(storage.root / PARTS)
+            except BaseException:
+                self._lock.remove()
+                raise
+
+    def _make_folder(self, parts: Path) -> None:
+        if _locks_work(parts):
+            for left in (path for path in self.path.parent.iterdir() if path.is_dir()):
+                shutil.rmtree(left)  # by a killed process
+        self.path.mkdir(exist_ok=True)
+
+    def publish(self, files: dict[str, Path], marker: dict[str, Any]) -> None:
+        """Move the files to their places, then write the marker, and release the folder."""
+        self._storage.remove(marker_name(self.segment))  # that of damaged files
+        self._storage.publish(files)
+        write_json(self._storage, marker_name(self.segment), marker)
+        self.release()
+
+    def release(self) -> None:
+        """Remove the folder of parts, and let others compute the segment."""
+        if not self.held:
+            return
+        self.held = False
+        try:
+            with suppress(FileNotFoundError):  # the output has disappeared
+                shutil.rmtree(self.path)
+        finally:
+            if self._lock is not None:
+                self._lock.remove()
+
+
+@cache
+def _locks_work(parts: Path) -> bool:
+    """Whether a lock here keeps others out; if in doubt, not."""
+    first, second = (FolderLock(parts / f"try-{node()}-{os.getpid()}") for _ in range(2))
+    first.acquire()
+    works = not second.acquire()
+    second.release()
+    first.remove()
+    return works
+
+
+def sweep(storage: Storage) -> None:
+    """Remove what processes that were killed have left, except where another one computes."""
+    if not isinstance(storage, LocalFolder):
+        return
+    parts = storage.root / PARTS
+    if parts.is_dir() and _locks_work(parts):
+        for folder in parts.iterdir():
+            PartsFolder(storage, folder.name).release()
+    with suppress(OSError):  # another run uses it, or has removed it
+        parts.rmdir()
+
+
+class SegmentFiles:
+    """Collects the flows of a segment; `finish` returns its files and its marker."""
+
+    def __init__(self, folder: Path, name: str, settings: Settings) -> None:
+        self._folder, self._name, self._settings = folder, name, settings
+        self._flows: list[Entries] = []
+        self._clips: list[Entries] = []
+        self._ended = 0  # flows of clips that are complete
+        self._files: dict[str, _File] = {}
+        self._tar: tarfile.TarFile | None = None
+        if settings.fields:
+            shard = self._open(f"fields/{name}.tar")
+            # an uncompressed stream, written once from start to end, and hashed on the way
+            self._tar = tarfile.open(fileobj=shard, mode="w|", format=tarfile.USTAR_FORMAT)  # type: ignore[call-overload]  # noqa: SIM115
+
+    def add(self, pair: Pair, scores: Entries, field: Array | None, flow: Array | None) -> None:
+        """Add a flow; `field` and `flow` are (H, W, 2), if they are to be written."""
+        about = {"key": pair.key, "clip": pair.name, "frame1": pair.frame1, "frame2": pair.frame2}
+        status = pair.problem or OK
+        name = f"flows/{self._name}/{pair.key}.{self._settings.flows}"
+        try:
+            encoded = None if field is None else self._encode_field(field)
+            if flow is not None:
+                self._write(name, encode_flow(name, flow))
+            if encoded is not None:
+                self._add_field(pair, encoded)
+        except InputError as error:  # motion beyond the range of a format
+            status = str(error)
+        time = None if pair.time is None else round(pair.time, 6)
+        weights = self._settings.weights
+        self._flows.append({**about, "time": time, **scores, "status": status, "weights": weights})
+
+    def end_clip(self, number: int, row: Row) -> None:
+        """Add the row of a clip, whose flows have been added."""
+        mine, self._ended = self._flows[self._ended :], len(self._flows)
+        good = [flow for flow in mine if flow["status"] == OK]
+        problem = next((flow["status"] for flow in mine if flow["status"] != OK), OK)
+        scores = ("confidence", "sharpness", "explained")
+        names = ("mean_length", "mean_share", "moving_share", *scores)
+        longest = [flow["max_length"] for flow in good if flow.get("max_length") is not None]
+        self._clips.append(
+            {
+                "row": number,
+                **{name: value for name, value in row._asdict().items() if name != "flows"},
+                **{"flows": len(good), "failed": len(mine) - len(good)},
+                "cuts": sum(flow["scene_cut"] for flow in good),
+                **{name: _mean([flow.get(name) for flow in good]) for name in names},
+                "max_length": max(longest, default=None),
+                **{"status": problem, "weights": self._settings.weights},
+            }
+        )
+
+    def finish(self) -> tuple[dict[str, Path], dict[str, Any]]:
+        """Close the files; return where they are by their final names, and the marker."""
+        if self._tar is not None:
+            self._tar.close()
+        if self._settings.scores:
+            suffix = self._settings.table
+            tables = {"scores": (self._flows, TYPES), "clips": (self._clips, CLIP_TYPES)}
+            for kind, (rows, types) in tables.items():
+                columns = {name: [row.get(name) for row in rows] for name in types}
+                data = encode_table(columns, f".{suffix}", types)
+                self._write(f"{kind}/{self._name}.{suffix}", data)
+        for file in self._files.values():
+            file.close()
+        marker = {
+            "segment": self._name,
+            "files": {name: file.marks() for name, file in self._files.items()},
+            **_digest(self._flows, self._clips),
+        }
+        return {name: file.path for name, file in self._files.items()}, marker
+
+    def _open(self, name: str) -> "_File":
+        self._files[name] = _File(self._folder / f"{len(self._files)}")
+        return self._files[name]
+
+    def _write(self, name: str, data: bytes) -> None:
+        file = self._open(name)
+        file.write(data)
+        file.close()
+
+    def _encode_field(self, field: Array) -> bytes:
+        if self._settings.fields == "npy":
+            return encode_npy(field.astype(np.float16))
+        return encode_flow("field.png", field)
+
+    def _add_field(self, pair: Pair, data: bytes) -> None:
+        assert self._tar is not None
+        assert pair.images is not None
+        height, width = pair.images[0].shape[:2]
+        about = {
+            **{"clip": pair.name, "frame1": pair.frame1, "frame2": pair.frame2},
+            **{"width": width, "height": height, "grid": self._settings.grid},
+        }
+        for ending, content in (
+            (f"flow.{self._settings.fields}", data),
+            ("json", json.dumps(about).encode()),
+        ):
+            entry = tarfile.TarInfo(f"{pair.key}.{ending}")  # no owner, no time
+            entry.size = len(content)
+            self._tar.addfile(entry, io.BytesIO(content))
+
+
+class _File:
+    """A file that counts and hashes what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] = path.open("wb")
+        self._hash, self._bytes = hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        self._hash.update(data)
+        self._bytes += len(data)
+        with naming(self.path):
+            return self._file.write(data)
+
+    def close(self) -> None:
+        with naming(self.path):
+            self._file.close()
+
+    def marks(self) -> dict[str, Any]:
+        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+
+
+def _digest(flows: list[Entries], clips: list[Entries]) -> dict[str, Any]:
+    """What the summary of the run needs of a segment, so that it need not read the tables."""
+    good = [flow for flow in flows if flow["status"] == OK]
+    moving = [flow for flow in good if flow.get("mean_length") is not None]
+    ordered = sorted(moving, key=lambda flow: flow["mean_length"])
+    bins = np.digitize([flow["mean_length"] for flow in moving], BINS[1:-1])
+    failures = [[flow["clip"], flow["status"]] for flow in flows if flow["status"] != OK]
+    return {
+        "clips": len(clips),
+        "flows": len(good),
+        "failed": len(flows) - len(good),
+        "cuts": sum(flow["scene_cut"] for flow in good),
+        "histogram": dict(sorted(Counter(map(int, bins)).items())),
+        "calmest": [_named(flow) for flow in ordered[:_EXTREMES]],
+        "fastest": [_named(flow) for flow in ordered[::-1][:_EXTREMES]],
+        "failures": failures[:_FAILURES],
+    }
+
+
+def _named(flow: Mapping[str, Any]) -> list[Any]:
+    return [flow["mean_length"], flow["key"], flow["clip"]]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(f"{sum(known) / len(known):.7g}") if known else None
 
 
 @dataclass(frozen=True)
@@ -34,18 +298,18 @@ class Outcome:
     """The clip that took longest, and its seconds."""
 
 
-class Open(NamedTuple):
+class OpenSegment(NamedTuple):
     """A segment that is being computed."""
 
-    claim: Claim
-    products: Products
+    folder: PartsFolder
+    files: SegmentFiles
 
 
 @dataclass(frozen=True)
 class Step:
     """What the decoding thread passes on: a pair, the end of a row, or of a segment; or nothing."""
 
-    open: Open | None = None
+    segment: OpenSegment | None = None
     pair: Pair | None = None
     row: tuple[int, Row] | None = None
 
@@ -57,9 +321,7 @@ class Writer:
     flows, for which the device would have to wait.
     """
 
-    def __init__(
-        self, watch: Callable[[int], None], outcomes: "deque[Outcome]", ends: Behind
-    ) -> None:
+    def __init__(self, watch: Watch, outcomes: "deque[Outcome]", ends: Behind) -> None:
         self._watch, self._outcomes, self._ends = watch, outcomes, ends
         self._segment_start = self._clip_start = perf_counter()
         self._slowest = ("", 0.0)
@@ -72,30 +334,30 @@ class Writer:
         flow: Arriving | None,
     ) -> None:
         """Add a flow to the files of its segment."""
-        assert step.open is not None
+        assert step.segment is not None
         assert step.pair is not None
         entries = {} if scores is None else scores()
         vectors = (None if sent is None else np.moveaxis(sent(), 0, 2) for sent in (field, flow))
-        step.open.products.add(step.pair, entries, *vectors)
+        step.segment.files.add(step.pair, entries, *vectors)
         self._watch(1)
 
     def end(self, step: Step) -> None:
         """End a row, or a segment."""
-        assert step.open is not None
+        assert step.segment is not None
         if step.row is not None:
-            step.open.products.end_clip(*step.row)
+            step.segment.files.end_clip(*step.row)
             now = perf_counter()
             self._slowest = max(
                 self._slowest, (step.row[1].name, now - self._clip_start), key=lambda clip: clip[1]
             )
             self._clip_start = now
             return
-        self._ends.do(partial(self._publish, step.open, self._slowest))
+        self._ends.do(partial(self._publish, step.segment, self._slowest))
         self._slowest = ("", 0.0)
 
-    def _publish(self, segment: Open, slowest: tuple[str, float]) -> None:
-        files, marker = segment.products.finish()
-        segment.claim.publish(files, marker)
+    def _publish(self, segment: OpenSegment, slowest: tuple[str, float]) -> None:
+        files, marker = segment.files.finish()
+        segment.folder.publish(files, marker)
         now = perf_counter()
         seconds, self._segment_start = now - self._segment_start, now
         self._outcomes.append(Outcome(marker["segment"], marker, seconds, slowest))

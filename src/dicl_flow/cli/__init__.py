@@ -1,6 +1,8 @@
-"""The command `dicl-flow`: one file per command, heavy imports inside the functions."""
+"""The command `dicl-flow`: commands that are read together share a file.
 
-import os
+Heavy imports are inside the functions.
+"""
+
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,40 +17,19 @@ from . import (
     analyze,
     bench,
     bulk,
-    bulk_list,
-    bulk_verify,
-    calibrate,
-    compare,
-    convert,
     data,
-    data_bench,
-    demo,
-    eval,
-    explore,
-    export,
+    evaluate,
     flow,
-    info,
     interpolate,
-    kernels,
-    layers,
-    levels,
     options,
-    peaks,
-    pixel,
-    render,
-    reproduce,
-    serve,
-    show,
-    submit,
-    table2,
     train,
     video,
-    warp,
+    web,
+    weights,
 )
 from .command import Command, Group
-from .flags import as_flags
-from .messages import hidden_messages
-from .starting import keep_freed_memory, quick_end, share_cores
+from .messages import describe, hidden_messages, print_warning
+from .process import keep_freed_memory, quick_end, share_cores
 
 app = typer.Typer(
     name="dicl-flow",
@@ -60,41 +41,62 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("flow")(flow.flow)
-app.command("video")(video.video)
-app.command("explore")(explore.explore)
-bulk.bulk_app.command("list")(bulk_list.list_clips)
-bulk.bulk_app.command("verify")(bulk_verify.verify)
-app.add_typer(bulk.bulk_app, name="bulk")
-app.command("show")(show.show)
-app.command("warp")(warp.warp)
-app.command("interpolate")(interpolate.interpolate)
-app.command("serve")(serve.serve)
-app.command("info")(info.info)
-app.command("convert")(convert.convert)
-app.command("calibrate")(calibrate.calibrate)
-app.command("export")(export.export)
-app.command("bench")(bench.bench)
-app.command("train")(train.train)
-app.command("reproduce")(reproduce.reproduce)
-app.command("table2")(table2.table2)
-app.command("render")(render.render)
-app.command("eval")(eval.evaluate)
-app.command("submit")(submit.submit)
-app.command("ablate")(ablate.ablate)
-data.data_app.command("bench")(data_bench.bench)
-app.add_typer(data.data_app, name="data")
-analyze.analyze_app.command("peaks")(peaks.peaks)
-analyze.analyze_app.command("kernels")(kernels.kernels)
-analyze.analyze_app.command("pixel")(pixel.pixel)
-analyze.analyze_app.command("layers")(layers.layers)
-analyze.analyze_app.command("compare")(compare.compare)
-analyze.analyze_app.command("levels")(levels.levels)
-app.add_typer(analyze.analyze_app, name="analyze")
-for group in (app, bulk.bulk_app, data.data_app, analyze.analyze_app):
-    for registered in group.registered_commands:
-        registered.cls = Command
+Commands = dict[str, type[options.Settings] | Callable[..., None]]
+
+
+def _add(group: typer.Typer, commands: Commands) -> None:
+    for name, command in commands.items():
+        function = options.as_function(command) if isinstance(command, type) else command
+        group.command(name, cls=Command)(function)
+
+
+def _add_group(name: str, about: str, commands: Commands, cls: type[Group] = Group) -> None:
+    group = typer.Typer(cls=cls, help=about, no_args_is_help=True)
+    _add(group, commands)
+    app.add_typer(group, name=name)
+
+
+_COMMANDS: Commands = {
+    "demo": flow.Demo,
+    "flow": flow.Flow,
+    "video": video.Video,
+    "explore": web.Explore,
+    "show": flow.Show,
+    "warp": flow.Warp,
+    "interpolate": interpolate.Interpolate,
+    "serve": web.Serve,
+    "info": weights.info,
+    "convert": weights.Convert,
+    "calibrate": weights.Calibrate,
+    "export": weights.Export,
+    "bench": bench.Bench,
+    "train": train.Train,
+    "reproduce": train.Reproduce,
+    "table2": evaluate.Table2,
+    "render": data.Render,
+    "eval": evaluate.Evaluate,
+    "submit": evaluate.Submit,
+    "ablate": ablate.Ablate,
+}
+_BULK: Commands = {"run": bulk.Run, "list": bulk.ListClips, "verify": bulk.Verify}
+_DATA: Commands = {"check": data.Check, "bench": data.LoadingSpeed}
+_ANALYSES: Commands = {
+    "peaks": analyze.Peaks,
+    "kernels": analyze.Kernels,
+    "pixel": analyze.Pixel,
+    "layers": analyze.Layers,
+    "compare": analyze.Compare,
+    "levels": analyze.Levels,
+}
+_add(app, _COMMANDS)
+_add_group(
+    "bulk",
+    "Estimate millions of pairs: `dicl-flow bulk MANIFEST -o OUT` is `bulk run`.",
+    _BULK,
+    bulk.BulkGroup,
+)
+_add_group("data", "Check data sets, and measure how fast they load.", _DATA)
+_add_group("analyze", "Analyse the method, as the paper does.", _ANALYSES)
 
 
 def _print_version(wanted: bool) -> None:
@@ -127,7 +129,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can fix is one sentence and exit code 2."""
     try:
         with warnings.catch_warnings(), hidden_messages():
-            warnings.showwarning = options.print_warning
+            warnings.showwarning = print_warning
             _command()(arguments)
     except (InputError, OSError) as error:
         print(f"error: {describe(error)}", file=sys.stderr)
@@ -138,11 +140,3 @@ def main(arguments: list[str] | None = None) -> None:
 def _command() -> Callable[[list[str] | None], None]:
     """Every command with its options, made once: that takes a twentieth of a second."""
     return get_command(app)
-
-
-def describe(error: Exception) -> str:
-    """Return one line: our message with options for parameters, or the system's and its file."""
-    if isinstance(error, OSError) and error.strerror:
-        name = error.filename2 or error.filename  # of two: the new name of a file
-        return f"{os.fsdecode(name)}: {error.strerror}" if name else error.strerror
-    return as_flags(" ".join(str(error).split()))

@@ -1,21 +1,29 @@
-"""The command `bulk`, and the group of commands under it."""
+"""The commands under `bulk`: `run`, `list` and `verify`."""
 
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Argument, Option
 
-from . import bulk_ray, options
+from ..errors import InputError
+from . import options
 from .command import Group
-from .computing import estimates
+from .inputs_outputs import check_outputs
+from .printing import make_bar, showing
 
 if TYPE_CHECKING:
+    from ..bulk import job
     from ..bulk.cluster import Cluster
-    from ..bulk.job import Job
-    from ..bulk.running import Engine
+    from ..bulk.manifest import Manifest
+    from ..bulk.run import Engine
     from ..bulk.segments import Plan
-
-_RUN = "run"
+    from ..bulk.writing import Outcome, Watch
 
 
 class BulkGroup(Group):
@@ -24,69 +32,11 @@ class BulkGroup(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments: `bulk MANIFEST` is `bulk run MANIFEST`."""
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
-            args = [_RUN, *args]
+            args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
-bulk_app = typer.Typer(
-    cls=BulkGroup,
-    help="Estimate millions of pairs: `dicl-flow bulk MANIFEST -o OUT` is `bulk run`.",
-    no_args_is_help=True,
-)
-
-
-@bulk_app.command(_RUN)
-@estimates
-def run(
-    manifest: Annotated[
-        str, typer.Argument(help="Manifest (.csv, .parquet), folder tree, 'glob' or video.")
-    ],
-    output: Annotated[str, typer.Option("--output", "-o", help="Folder, or address as s3://….")],
-    no_scores: Annotated[
-        bool, typer.Option("--no-scores", help="Write no tables of flows and of clips.")
-    ] = False,
-    table: Annotated[
-        str, typer.Option(help="Format of the tables: parquet or csv; auto: what is installed.")
-    ] = "auto",
-    fields: Annotated[
-        str, typer.Option(metavar="npy|png", help="Write fields as tar shards: fp16, or KITTI.")
-    ] = "",
-    grid: Annotated[int, typer.Option(help="Fields are means over squares of N px.")] = 1,
-    flows: Annotated[
-        str, typer.Option(metavar="FORMAT", help="Write a file for each flow: flo, npz, png …")
-    ] = "",
-    occlusion: Annotated[
-        bool, typer.Option("--occlusion", help="Estimate both directions: the occluded share.")
-    ] = False,
-    min_confidence: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Flow with less confidence is unknown.")
-    ] = None,
-    decoder: Annotated[
-        str, typer.Option(help="What reads videos: pyav or opencv; auto: what is installed.")
-    ] = "auto",
-    segment: Annotated[int, typer.Option(help="Flows that are written at a time.")] = 256,
-    shard: Annotated[str, typer.Option(metavar="I/N", help="Compute part I of N.")] = "1/1",
-    max_errors: Annotated[
-        int | None, typer.Option(min=0, help="Stop when more flows have failed.")
-    ] = None,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Compute segments with failed flows again.")
-    ] = False,
-    ray: bulk_ray.Ray = None,
-    actors: bulk_ray.Actors = None,
-    cpus_per_actor: bulk_ray.CpusPerActor = None,
-    gpus_per_actor: bulk_ray.GpusPerActor = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say how many flows, bytes and hours it is.")
-    ] = False,
-    weights: options.Weights = None,
-    quality: options.Quality = "normal",
-    full_size: options.FullSize = False,
-    max_size: options.MaxSize = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-    **how: Any,
-) -> None:
+class Run(options.ComputeSettings):
     """Estimate all pairs and clips of MANIFEST.
 
     The same command resumes a run that was stopped or killed, and computes only what is missing.
@@ -104,93 +54,126 @@ def run(
 
       dicl-flow bulk manifest.csv -o out --dry-run
     """
-    from dataclasses import replace
 
-    from ..bulk.job import Job, Settings, sha256_of
-    from ..bulk.manifest import read_manifest
-    from ..bulk.segments import Plan
-    from ..weights import resolve
-
-    part = _parse_shard(shard)
-    cluster = bulk_ray.parse_cluster(ray, actors, cpus_per_actor, gpus_per_actor)
-    _check_output(output, manifest)
-    digest = sha256_of(resolve(weights))
-    listed = read_manifest(manifest)
-    settings = Settings(
-        *(digest, not no_scores, _table(table, quiet=quiet or no_scores), fields, grid, flows),
-        occlusion=occlusion,
-        min_confidence=min_confidence,
-        precision=how["precision"],
-        backend=how["backend"],
-        quality=quality,
-        full_size=full_size,
-        decoder=_decoder(decoder, quiet=quiet or not listed.has_clips()),
-        segment=segment,
+    manifest: str = Argument(..., help="Manifest (.csv, .parquet), folder tree, 'glob' or video.")
+    output: str = Option(..., "--output", "-o", help="Folder, or address as s3://….")
+    no_scores: bool = Option(False, "--no-scores", help="Write no tables of flows and of clips.")
+    table: str = Option(
+        "auto", help="Format of the tables: parquet or csv; auto: what is installed."
     )
-    # imports torch: what was given is checked first
-    device = how["device"]
-    devices = bulk_ray.devices(device) if cluster and device != "auto" else devices_of(device)
-    settings = replace(settings, device=devices[0].partition(":")[0])
-    job = Job(settings, output, listed.root, weights, how["memory_limit"])
-    plan = Plan(listed, settings)
-    if dry_run:
-        from ..bulk.forecast import forecast
+    fields: str = Option("", metavar="npy|png", help="Write fields as tar shards: fp16, or KITTI.")
+    grid: int = Option(1, help="Fields are means over squares of N px.")
+    flows: str = Option("", metavar="FORMAT", help="Write a file for each flow: flo, npz, png …")
+    occlusion: bool = Option(
+        False, "--occlusion", help="Estimate both directions: the occluded share."
+    )
+    min_confidence: float | None = Option(
+        None, min=0, max=1, help="Flow with less confidence is unknown."
+    )
+    decoder: str = Option(
+        "auto", help="What reads videos: pyav or opencv; auto: what is installed."
+    )
+    segment: int = Option(256, help="Flows that are written at a time.")
+    shard: str = Option("1/1", metavar="I/N", help="Compute part I of N.")
+    max_errors: int | None = Option(None, min=0, help="Stop when more flows have failed.")
+    retry: bool = Option(False, "--retry", help="Compute segments with failed flows again.")
+    ray: str | None = Option(
+        None,
+        "--ray",
+        metavar="[auto|HOST:PORT]",
+        help="Compute on a Ray cluster: a new one here, the one of this machine, or another.",
+    )
+    actors: str | None = Option(
+        None, metavar="N|MIN:MAX", help="Processes of the cluster; default: all that fit."
+    )
+    cpus_per_actor: float | None = Option(
+        None, help="Cores and threads of each of them; default: 1."
+    )
+    gpus_per_actor: float | None = Option(
+        None, help="GPUs of each of them, or a share of one; default: 1."
+    )
+    dry_run: bool = Option(
+        False, "--dry-run", help="Only say how many flows, bytes and hours it is."
+    )
+    weights: options.Weights = None
+    quality: options.Quality = "normal"
+    full_size: options.FullSize = False
+    max_size: options.MaxSize = None
 
-        found = {"written": [], **forecast(job, plan, devices[0], len(devices))}
-        options.report(found, quiet=quiet, as_json=as_json)
-        return
-    summary = _run(job, plan, devices, cluster, part, max_errors, retry=retry, quiet=quiet)
-    options.report(summary, quiet=quiet, as_json=as_json)
+    def __call__(self) -> None:
+        from ..bulk.job import Job
+        from ..bulk.manifest import read_manifest
+        from ..bulk.segments import Plan
 
+        shard = _parse_shard(self.shard)
+        given = (self.actors, self.cpus_per_actor, self.gpus_per_actor)
+        cluster = parse_cluster(self.ray, *given)
+        _check_output(self.output, self.manifest)
+        digest = _digest(self.weights)
+        listed = read_manifest(self.manifest)
+        settings = self._settings(digest, listed)
+        # imports torch: what was given is checked first
+        devices = _cluster_devices(self.device) if cluster else _devices(self.device)
+        settings = dataclasses.replace(settings, device=_kind(devices))
+        limit = options.in_bytes(self.memory_limit)
+        job = Job(settings, self.output, listed.root, self.weights, limit)
+        plan = Plan(listed, settings)
+        if self.dry_run:
+            from ..bulk.run import forecast
 
-def _run(
-    job: "Job",
-    plan: "Plan",
-    devices: list[str],
-    cluster: "Cluster | None",
-    shard: tuple[int, int],
-    max_errors: int | None,
-    *,
-    retry: bool,
-    quiet: bool,
-) -> dict[str, Any]:
-    from ..bulk.running import BulkRun
-    from .bulk_progress import watched_bulk
+            self.report({"written": [], **forecast(job, plan, devices[0], len(devices))})
+        else:
+            self.report(self._run(job, plan, devices, cluster, shard))
 
-    run = BulkRun(job, plan, shard, max_errors, retry=retry)
-    kind = devices[0].partition(":")[0]
-    try:
-        with watched_bulk(len(devices), kind, quiet=quiet) as progress:
-            engine = bulk_ray.ray_engine(cluster, progress) if cluster else _local_engine(devices)
-            where = f"{kind} on Ray" if cluster else ", ".join(devices)
-            summary = run.run(engine, where, progress)
-    except KeyboardInterrupt:
-        typer.echo(
-            f"stopped; {len(run.markers)} of {len(plan)} segments are done; the same command "
-            "resumes the run",
-            err=True,
-        )
-        raise typer.Exit(130) from None
-    names = ("segments", "segments_planned", "clips", "flows", "failed", "cuts", "bytes")
-    return {
-        "written": [job.out],
-        **{name: summary[name] for name in names},
-        "new_rows": progress.new,
-        "seconds": progress.seconds,
-        "flows_per_second": progress.rate,
-        f"{'gpu' if kind == 'cuda' else kind}_hours": progress.hours,
-    }
+    def _settings(self, digest: str, listed: "Manifest") -> "job.Settings":
+        """Return what is stored with the output: every option that it has under the same name."""
+        from ..bulk.job import Settings
 
+        names = {field.name for field in dataclasses.fields(Settings)}
+        same = {name: getattr(self, name) for name in self.option_types() if name in names}
+        changed = {
+            "weights": digest,
+            "scores": not self.no_scores,
+            "table": _table(self.table, quiet=self.quiet or self.no_scores),
+            "decoder": _decoder(self.decoder, quiet=self.quiet or not listed.has_clips()),
+            "device": "cpu",  # known later
+        }
+        return Settings(**(same | changed))
 
-def _local_engine(devices: list[str]) -> "Engine":
-    from ..bulk.local import run_local
+    def _run(
+        self,
+        job: "job.Job",
+        plan: "Plan",
+        devices: list[str],
+        cluster: "Cluster | None",
+        shard: tuple[int, int],
+    ) -> dict[str, Any]:
+        """Compute what is missing; return the summary."""
+        from ..bulk.run import BulkRun
 
-    return lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch)
+        run = BulkRun(job, plan, shard, self.max_errors, retry=self.retry)
+        kind = _kind(devices)
+        try:
+            with show_progress(len(devices), kind, quiet=self.quiet) as progress:
+                engine = _ray_engine(cluster, progress) if cluster else _local_engine(devices)
+                where = f"{kind} on Ray" if cluster else ", ".join(devices)
+                summary = run.run(engine, where, progress)
+        except KeyboardInterrupt:
+            done = f"{len(run.markers)} of {len(plan)} segments are done"
+            typer.echo(f"stopped; {done}; the same command resumes the run", err=True)
+            raise typer.Exit(130) from None
+        names = ("segments", "segments_planned", "clips", "flows", "failed", "cuts", "bytes")
+        return {
+            "written": [job.out],
+            **{name: summary[name] for name in names},
+            "new_rows": progress.new,
+            "seconds": progress.seconds,
+            "flows_per_second": progress.rate,
+            f"{'gpu' if kind == 'cuda' else kind}_hours": progress.hours,
+        }
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
-    from ..errors import InputError
-
     place, slash, total = text.partition("/")
     if not (slash and place.isdecimal() and total.isdecimal() and 1 <= int(place) <= int(total)):
         raise InputError(f"--shard is I/N, with I from 1 to N, got {text!r}")
@@ -199,8 +182,6 @@ def _parse_shard(text: str) -> tuple[int, int]:
 
 def _check_output(output: str, manifest: str) -> None:
     from ..bulk.storage import is_address, local_path
-    from ..errors import InputError
-    from .outputs import check_outputs
 
     if is_address(output):
         return
@@ -208,6 +189,13 @@ def _check_output(output: str, manifest: str) -> None:
     check_outputs(folders=[folder])
     if source.is_dir() and (source == folder or source in folder.parents):
         raise InputError(f"{output} is in the folder that is listed; write elsewhere")
+
+
+def _digest(weights: str | None) -> str:
+    from ..bulk.job import sha256_of
+    from ..weights import resolve
+
+    return sha256_of(resolve(weights))
 
 
 def _table(name: str, *, quiet: bool) -> str:
@@ -232,7 +220,10 @@ def _decoder(name: str, *, quiet: bool) -> str:
     return "opencv"
 
 
-def devices_of(name: str) -> list[str]:
+# --- where to compute -----------------------------------------------------------------------------
+
+
+def _devices(name: str) -> list[str]:
     """Every GPU if none is named, or one device."""
     import torch
 
@@ -242,3 +233,226 @@ def devices_of(name: str) -> list[str]:
     if name in ("auto", "cuda") and device.type == "cuda" and torch.cuda.device_count() > 1:
         return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     return [str(device)]
+
+
+def _cluster_devices(name: str) -> list[str]:
+    """The kind of the devices of a cluster, which this machine need not have if it is named."""
+    if name == "auto":
+        return _devices(name)
+    if name not in ("cpu", "cuda"):
+        raise InputError(f"on a cluster, --device is cpu or cuda, got {name!r}")
+    return [name]
+
+
+def _kind(devices: list[str]) -> str:
+    return devices[0].partition(":")[0]
+
+
+def _local_engine(devices: list[str]) -> "Engine":
+    from ..bulk.local import run_local
+
+    return lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch)
+
+
+def parse_cluster(
+    address: str | None, actors: str | None, cpus: float | None, gpus: float | None
+) -> "Cluster | None":
+    """Return the Ray cluster to compute on, or None for this machine alone."""
+    from ..bulk.cluster import Cluster, ray_library
+
+    given = {"--actors": actors, "--cpus-per-actor": cpus, "--gpus-per-actor": gpus}
+    if address is None:
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(f"{option} is for --ray, which is not given")
+        return None
+    pool = (1, None) if actors is None else _parse_actors(actors)
+    cluster = Cluster(address, pool, 1.0 if cpus is None else cpus, 1.0 if gpus is None else gpus)
+    ray_library()
+    return cluster
+
+
+def _parse_actors(text: str) -> tuple[int, int]:
+    fewest, _, most = text.partition(":")
+    if not (fewest.isdecimal() and (most or fewest).isdecimal()):
+        raise InputError(f"--actors is a number, or MIN:MAX, got {text!r}")
+    return int(fewest), int(most or fewest)
+
+
+def _ray_engine(cluster: "Cluster", progress: "BulkProgress") -> "Engine":
+    """Return the engine of a cluster, which counts the hours that its processes compute."""
+    from ..bulk.cluster import run_ray
+
+    def run(
+        job: "job.Job", plan: "Plan", numbers: Sequence[int], watch: "Watch"
+    ) -> "Iterator[Outcome]":
+        devices = cluster.gpus if job.settings.device == "cuda" else cluster.cpus
+        progress.busy = 0.0
+        for outcome in run_ray(job, plan, numbers, cluster, watch):
+            progress.busy += outcome.seconds * devices
+            yield outcome
+
+    return run
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+class BulkProgress:
+    """Counts flows; the plan knows how many are left, as far as the manifest says."""
+
+    def __init__(self, devices: int, unit: str, show: "Callable[[BulkProgress], None]") -> None:
+        self._devices, self._unit, self._show = devices, unit, show
+        self._start = perf_counter()
+        self.busy: float | None = None  # seconds of devices that come and go
+        self._total = self._left = self._open = self.new = 0
+        self._counts: dict[int, int] = {}
+
+    def begin(
+        self, plan: "Plan", done: Mapping[str, Mapping[str, Any]], left: Sequence[int]
+    ) -> None:
+        """Note what earlier runs have done, and what is left."""
+        self._counts = {number: plan.count(number) for number in left}
+        self._left = sum(self._counts.values())
+        self._total = self._left + sum(marker["flows"] for marker in done.values())
+        self._start = perf_counter()
+
+    def flows(self, number: int) -> None:
+        """Note that flows were written."""
+        self._open += number
+        self.new += number
+        self._show(self)
+
+    def segment(self, segment: int, marker: Mapping[str, Any]) -> None:
+        """Note that a segment is finished: its flows need not be guessed any more."""
+        self._left -= self._counts.pop(segment)
+        self._open = max(0, self._open - marker["flows"] - marker["failed"])
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return perf_counter() - self._start
+
+    @property
+    def rate(self) -> float:
+        """Flows per second in this run."""
+        return self.new / max(self.seconds, 1e-9)
+
+    @property
+    def hours(self) -> float:
+        """Hours of all devices together."""
+        return (self.seconds * self._devices if self.busy is None else self.busy) / 3600
+
+    @property
+    def left(self) -> int:
+        """How many flows are left."""
+        return max(0, self._left - self._open)
+
+    @property
+    def share(self) -> float:
+        """The share of the flows that are done, from 0 to 1."""
+        return 1 - self.left / self._total if self._total else 1.0
+
+    def line(self) -> str:
+        """The progress so far: "40.0% done, 12.3 flows/s, about 3 min left, 0.02 GPU-hours"."""
+        text = f"{self.share:.1%} done, {self.rate:.3g} flows/s"
+        if self.new:
+            text += f", about {self.left / self.rate / 60:.0f} min left"
+        return f"{text}, {self.hours:.2f} {self._unit}-hours"
+
+
+@contextmanager
+def show_progress(devices: int, kind: str, *, quiet: bool) -> Iterator[BulkProgress]:
+    """Show a bar, or a line every half minute."""
+    from rich.progress import BarColumn, TextColumn
+
+    bar = make_bar("flows", BarColumn(), TextColumn("{task.description}"))
+    task = bar.add_task("", total=1.0)
+
+    def show(progress: BulkProgress) -> None:
+        bar.update(task, completed=progress.share, description=progress.line())
+
+    progress = BulkProgress(devices, "GPU" if kind == "cuda" else kind.upper(), show)
+    with showing(bar, progress.line, quiet=quiet):
+        yield progress
+
+
+# --- manifests and outputs ------------------------------------------------------------------------
+
+
+class ListClips(options.Settings):
+    """Write a manifest: a row for each video, and for each folder of frames.
+
+    Examples:
+
+      dicl-flow bulk list footage -o manifest.parquet
+
+      dicl-flow bulk list 'footage/**/*.mp4' -o manifest.csv --no-count
+    """
+
+    folder: str = Argument(..., help="Folder tree, 'glob' or address.")
+    output: Path = Option(..., "--output", "-o", help="Manifest to write, .csv or .parquet.")
+    no_count: bool = Option(
+        False, "--no-count", help="Do not open each clip for its number of flows."
+    )
+
+    def __call__(self) -> None:
+        from ..bulk.manifest import MANIFEST_SUFFIXES, read_manifest, write_manifest
+        from ..bulk.tables import check_table
+
+        check_outputs([self.output])
+        suffix = self.output.suffix.lower()
+        if suffix not in MANIFEST_SUFFIXES:
+            raise InputError(f"{self.output}: a manifest ends in {' or '.join(MANIFEST_SUFFIXES)}")
+        check_table(suffix)
+        listed: Manifest = read_manifest(self.folder)
+        rows = listed.rows(0, len(listed))
+        if not self.no_count:
+            from ..bulk.manifest import with_flows
+
+            rows = [with_flows(row, row.path) for row in self.track(rows, "opening")]
+        write_manifest(self.output, rows)
+        flows = sum(row.expected() for row in rows)
+        self.report({"written": [self.output], "clips": len(rows), "flows": flows})
+
+
+class Verify(options.Settings):
+    """Read an output again: check all files, and compute some flows again.
+
+    What is wrong is listed, and the exit code is 2.
+    """
+
+    output: str = Argument(..., metavar="OUT", help="The output of a run.")
+    samples: int = Option(3, min=0, help="Flows to compute again.")
+    weights: options.Weights = None
+    device: options.Device = "auto"
+    memory_limit: options.MemoryLimit = None
+
+    def __call__(self) -> None:
+        from ..bulk.job import Job, read_settings
+        from ..bulk.storage import open_storage
+
+        storage = open_storage(self.output)
+        settings, about = read_settings(storage, self.output)
+        if self.samples and _digest(self.weights) != settings.weights:
+            raise InputError(
+                f"{self.output} was computed with other weights; give those with the sha256 "
+                f"{settings.weights}, or --samples 0"
+            )
+        from ..bulk.verify import check_files, check_samples
+
+        limit = options.in_bytes(self.memory_limit)
+        job = Job(settings, self.output, about["root"], self.weights, limit)
+        report = check_files(storage, about["segments"])
+        if self.samples:
+            check_samples(storage, job, _devices(self.device)[0], self.samples, report)
+        found = {"written": [], "missing": report.missing, **dataclasses.asdict(report)}
+        problems = found.pop("problems")
+        found["problems"] = problems if self.as_json else len(problems)
+        self.report(found)
+        if problems or report.missing:
+            typer.echo("\n".join(f"problem: {problem}" for problem in problems[:100]), err=True)
+            if report.missing:
+                missing = f"{report.missing} segments are missing; the run is not finished"
+                typer.echo(missing, err=True)
+            raise typer.Exit(2)

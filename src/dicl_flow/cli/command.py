@@ -19,8 +19,6 @@ _INSTEAD = {
 """By command: what to do if the shell has expanded a pattern to many files."""
 _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
 """How the help shows the types of Python; flags and arguments need no type."""
-_FORMER = {("train", "--out"): "--output"}
-"""By command: an option that is still read, and its name today."""
 _BARE = {"--ray": ("local", r"local|auto|\S+:\d+")}
 """By option: its value if none is given, and what its values look like."""
 _WRITES = {("eval", "--json"): "-o"}
@@ -38,7 +36,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments of the command."""
-        args = _with_values([_today(ctx.info_name, word) for word in args])
+        args = _with_values(args)
         words, options = list(args), [p for p in self.get_params(ctx) if _is_option(p)]
         _refuse_missing_values(words, options)
         surplus = super().parse_args(ctx, args)
@@ -69,11 +67,6 @@ def _in_words(parameter: Any, ctx: Any) -> Any:
         kind = parameter.display_type(ctx).strip("<>").removesuffix(" range")
         parameter.metavar = _TYPES.get(kind.removeprefix("list[").removesuffix("]").lower(), kind)
     return parameter
-
-
-def _today(command: str, word: str) -> str:
-    name, equals, value = word.partition("=")
-    return _FORMER.get((command, name), name) + equals + value
 
 
 def _with_values(words: list[str]) -> list[str]:

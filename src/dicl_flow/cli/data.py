@@ -1,34 +1,23 @@
-"""The command `data check`, and the group of commands under `data`."""
+"""Commands about training data: `data check`, `data bench` and `render`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Argument, Option
 
+from ..errors import InputError, unknown_name
 from . import options
-from .command import Group
-from .outputs import check_outputs, files_of, refuse_inputs
+from .inputs_outputs import check_outputs, files_of, find_photos, refuse_inputs
+from .messages import describe
+from .printing import parse_size
 
-data_app = typer.Typer(
-    cls=Group, help="Check data sets, and measure how fast they load.", no_args_is_help=True
-)
+if TYPE_CHECKING:
+    from ..config import RenderConfig
+    from ..render import Renderer
 
 
-@data_app.command("check")
-def check(
-    name: Annotated[str, typer.Argument(help="Data set, such as sintel-clean or kitti15:noc.")],
-    root: Annotated[Path, typer.Argument(help="Its folder; for pairs also a manifest or video.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Contact sheet to write, .png or .jpg.")
-    ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="How many pairs to open and draw.")] = 8,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Open every pair; the sheet shows --samples of them.")
-    ] = False,
-    max_size: options.MaxSize = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> None:
+class Check(options.Settings):
     """Count the pairs of a data set, open some, and draw them on one sheet.
 
     Files that cannot be read are listed, and the exit code is 2.
@@ -39,36 +28,197 @@ def check(
 
       dicl-flow data check chairs FlyingChairs_release --all
     """
-    from ..data import data_set, list_pairs
-    from ..errors import InputError
-    from ..files import encode_image, write_files
-    from ..lab.data_check import check_pairs, spread
-    from . import describe
 
-    check_outputs([output])
-    if output is not None and output.suffix.lower() not in (".png", ".jpg"):
-        raise InputError(f"{output}: a contact sheet ends in .png or .jpg")
-    pairs = list_pairs(name, root)
-    refuse_inputs([output] if output else [], files_of(pairs))
-    drawn = spread(pairs, samples)
-    opened = pairs if everything else drawn
-    watched = options.track(opened, "reading", quiet=quiet)
-    survey, sheet, errors = check_pairs(watched, set(drawn) if output else set())
-    broken = [*map(describe, errors)]
-    if output is not None and sheet is not None:
-        write_files({output: encode_image(output, sheet)})
-    summary = {
-        "data_set": data_set(name).label,
-        "pairs": len(pairs),
-        "with_truth": sum(pair.truth is not None for pair in pairs),
-        "opened": len(opened),
-        "broken": broken if as_json else len(broken),
-        **survey.summary(),
-        "written": [] if output is None or sheet is None else [output],
-    }
-    options.report(summary, quiet=quiet, as_json=as_json)
-    if broken:
-        typer.echo("\n".join(f"broken: {message}" for message in broken), err=True)
-        if output is not None and sheet is None:
-            typer.echo(f"no pair can be read; {output} is not written", err=True)
-        raise typer.Exit(2)
+    name: str = Argument(..., help="Data set, such as sintel-clean or kitti15:noc.")
+    root: Path = Argument(..., help="Its folder; for pairs also a manifest or video.")
+    output: Path | None = Option(
+        None, "--output", "-o", help="Contact sheet to write, .png or .jpg."
+    )
+    samples: int = Option(8, min=1, help="How many pairs to open and draw.")
+    everything: bool = Option(
+        False, "--all", help="Open every pair; the sheet shows --samples of them."
+    )
+    max_size: options.MaxSize = None
+
+    def __call__(self) -> None:
+        from ..data import data_set, list_pairs
+        from ..files import encode_image, write_files
+        from ..lab.data_sets import check_pairs, spread
+
+        check_outputs([self.output])
+        if self.output is not None and self.output.suffix.lower() not in (".png", ".jpg"):
+            raise InputError(f"{self.output}: a contact sheet ends in .png or .jpg")
+        pairs = list_pairs(self.name, self.root)
+        refuse_inputs([self.output] if self.output else [], files_of(pairs))
+        drawn = spread(pairs, self.samples)
+        opened = pairs if self.everything else drawn
+        tracked = self.track(opened, "reading")
+        survey, sheet, errors = check_pairs(tracked, set(drawn) if self.output else set())
+        broken = [*map(describe, errors)]
+        written = []
+        if self.output is not None and sheet is not None:
+            write_files({self.output: encode_image(self.output, sheet)})
+            written = [self.output]
+        summary = {
+            "data_set": data_set(self.name).label,
+            "pairs": len(pairs),
+            "with_truth": sum(pair.truth is not None for pair in pairs),
+            "opened": len(opened),
+            "broken": broken if self.as_json else len(broken),
+            **survey.summary(),
+            "written": written,
+        }
+        self.report(summary)
+        if broken:
+            typer.echo("\n".join(f"broken: {message}" for message in broken), err=True)
+            if self.output is not None and sheet is None:
+                typer.echo(f"no pair can be read; {self.output} is not written", err=True)
+            raise typer.Exit(2)
+
+
+class LoadingSpeed(options.Settings):
+    """Measure how many pairs per second can be fed to training, and what limits it.
+
+    The loader is measured with its workers, then each stage alone on one core. Files that the
+    system has cached are read faster than from the disk.
+
+    Example:
+
+      dicl-flow data bench chairs FlyingChairs_release --workers 8
+    """
+
+    name: str = Argument(..., help="Data set: chairs, sintel-clean, kitti15, pairs …")
+    root: Path = Argument(..., help="Its folder.")
+    crop: str = Option("384x256", help="WIDTHxHEIGHT of a sample.")
+    batch: int = Option(8, min=1, help="Pairs in a batch.")
+    workers: int = Option(2, min=0, help="Loader processes, at most one per core; 0: none.")
+    seconds: float = Option(10.0, min=0.1, help="How long to measure.")
+    max_size: options.MaxSize = None
+
+    def __call__(self) -> None:
+        from ..config import AugmentConfig
+        from ..data import FlowDataset, list_pairs
+
+        size = parse_size("--crop", self.crop)
+        config = AugmentConfig(size)
+        pairs = list_pairs(self.name, self.root, needs_truth=True)  # before torch is imported
+
+        from ..data.loader import usable_workers, use_one_core
+        from ..lab.data_sets import measure_loader, measure_stages
+
+        workers = usable_workers(self.workers)
+        data = FlowDataset(pairs, config, 0)
+        speed = measure_loader(data, self.batch, workers, self.seconds)
+        use_one_core()
+        stages = measure_stages(pairs, config, self.batch, self.seconds)
+        slowest, total = max(stages, key=stages.__getitem__), sum(stages.values())
+        summary = {
+            "pairs": len(pairs),
+            "crop": size,
+            "batch": self.batch,
+            "workers": workers,
+            "pairs_per_second": speed,
+            **{f"{stage}_ms": milliseconds for stage, milliseconds in stages.items()},
+            "bottleneck": slowest,
+            "bottleneck_share": stages[slowest] / total,
+        }
+        self.report(summary)
+
+
+class Render(options.Settings):
+    """Render pairs of frames with exact flow, and a sheet to look at them; or a clip.
+
+    The folder is ready for training: `--data pairs=DIR`. Each pair has NAME_img1.png,
+    NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where a pixel is hidden in frame 2.
+
+    A clip has frames 000.png, their flow to the next frame 000.flo, masks 000_occ.png, and
+    tracks.npz: points (P, T, 2) in px and occluded (P, T).
+
+    Examples:
+
+      dicl-flow render ~/Pictures -n 16 -o scenes
+
+      dicl-flow render procedural -n 200 -o scenes --motion 0.3 --stats motion.png
+
+      dicl-flow render ~/Pictures --kind street --frames 24 --motion 0.3 -o clip
+    """
+
+    photos: str = Argument(
+        ..., help="Folder of photographs, or 'procedural' for computed textures."
+    )
+    output: Path = Option(..., "--output", "-o", help="Folder to write into.")
+    count: int = Option(16, "--count", "-n", min=1, help="How many pairs.")
+    size: str = Option("512x384", help="WIDTHxHEIGHT of a frame.")
+    seed: int = Option(0, min=0, help="The same seed gives the same pairs.")
+    motion: float = Option(1.0, help="Multiplies all motion.")
+    kind: str = Option(
+        "layers",
+        help="layers, or a solid scene: street, motorway, room, corridor, landscape, floating.",
+    )
+    frames: int | None = Option(None, metavar="N", help="One clip of N frames instead of pairs.")
+    stats: Path | None = Option(None, metavar="PNG", help="Draw the statistics of the motion.")
+    device: options.Device = "auto"
+    max_size: options.MaxSize = None
+
+    def __call__(self) -> None:
+        folder = find_photos(self.photos)
+        config = self._config()
+        self._check_outputs(folder)
+        size = parse_size("--size", self.size)
+
+        # torch, which takes seconds: after all that may be missing
+        from ..estimation.compute import choose_device
+        from ..lab.data_sets import write_clip
+        from ..render import Clip, Renderer, load_textures
+
+        device, about = choose_device(self.device), {"size": size, "seed": self.seed}
+        # a scene shows a dozen textures; a few pairs do not need all photographs in memory
+        textures = load_textures(folder, device, self.seed, limit=max(64, 4 * self.count))
+        if self.frames is None:
+            found = self._write_pairs(Renderer(config, size, textures, device, self.seed))
+            self.report({"pairs": self.count, **about, **found})
+        else:
+            clip = Clip(config, size, textures, self.kind, self.frames, device, self.seed)
+            written = write_clip(clip, self.output, self.track(range(self.frames), "rendering"))
+            self.report({"frames": self.frames, **about, "written": [self.output, *written]})
+
+    def _config(self) -> "RenderConfig":
+        """Return the settings of the scenes; refuse a clip of layers."""
+        from ..config import PLACES, RenderConfig
+
+        if self.kind not in ("layers", *PLACES):
+            raise unknown_name("kind of scene", self.kind, ("layers", *PLACES))
+        if self.frames is not None and self.kind == "layers":
+            places = ", ".join(PLACES)
+            raise InputError(f"--frames needs a solid scene: give --kind, one of {places}")
+        if self.frames is not None and self.frames < 1:
+            raise InputError(f"--frames must be at least 1, got {self.frames}")
+        if self.frames is not None and self.stats is not None:
+            raise InputError("--stats is for pairs; leave it out with --frames")
+        config = RenderConfig(motion=self.motion)
+        return config if self.kind == "layers" else config.only(self.kind)
+
+    def _check_outputs(self, photos: Path | None) -> None:
+        from ..pictures.figures import draw_figure
+
+        inputs = [] if photos is None else [photos, *photos.rglob("*")]
+        check_outputs([self.stats], folders=[self.output], inputs=inputs)
+        if self.stats is not None:
+            if self.stats.suffix.lower() != ".png":
+                raise InputError(f"{self.stats}: the statistics are drawn as .png")
+            draw_figure(1, 1)  # complain now if there is no matplotlib
+
+    def _write_pairs(self, renderer: "Renderer") -> dict[str, Any]:
+        from ..files import encode_image, write_files
+        from ..lab.data_sets import write_pairs
+
+        self.output.mkdir(parents=True, exist_ok=True)
+        numbers = self.track(range(self.count), "rendering")
+        statistics, sheet = write_pairs(renderer, self.output, numbers)
+        pictures = {self.output / "sheet.png": encode_image("sheet.png", sheet)}
+        if self.stats is not None:
+            from ..pictures.figures import draw_motion
+
+            pictures[self.stats] = draw_motion(statistics.vectors())
+        write_files(pictures)
+        return {**statistics.summary(), "written": [self.output, *pictures]}

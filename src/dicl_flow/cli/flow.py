@@ -1,61 +1,73 @@
-"""The command `flow`."""
+"""Commands for one pair or one flow file: `demo`, `flow`, `show` and `warp`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer import Argument, Option
 
+from ..errors import InputError
 from . import options
-from .computing import estimates
-from .input_files import STANDARD, files_among, read_frames
-from .outputs import check_outputs, check_standard_output, write_standard_output
-from .starting import Parts, without_collection
-from .waking import wake_cuda
+from .inputs_outputs import (
+    STANDARD,
+    check_outputs,
+    check_standard_output,
+    check_weights,
+    files_among,
+    read_frames,
+    read_vectors,
+    refuse_two_streams,
+    write_standard_output,
+)
+from .printing import Size
+from .process import Parts, preload_cuda, without_collection
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowResult
     from ..files import Array
 
 
-@estimates
-def flow(
-    image1: Annotated[Path, typer.Argument(help="First frame; - is the standard input.")],
-    image2: Annotated[Path, typer.Argument(help="Second frame, of the same size, or -.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Flow file: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or - (stdout).",
-        ),
-    ] = None,
-    image: Annotated[Path | None, typer.Option(help="Colour wheel picture.")] = None,
-    overlay: Annotated[Path | None, typer.Option(help="Frame 1 coloured by its flow.")] = None,
-    arrows: Annotated[Path | None, typer.Option(help="Frame 1 with arrows.")] = None,
-    confidence: Annotated[Path | None, typer.Option(help="Confidence; white is confident.")] = None,
-    backward: Annotated[
-        Path | None, typer.Option(help="Flow file of the backward flow, frame 2 to frame 1.")
-    ] = None,
-    occlusion: Annotated[
-        Path | None, typer.Option(help="White where a pixel of frame 1 is hidden in frame 2.")
-    ] = None,
-    initial: Annotated[
-        Path | None, typer.Option(help="Flow file to start from; coarse levels are skipped.")
-    ] = None,
-    min_confidence: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Flow with less confidence becomes unknown.")
-    ] = None,
-    weights: options.Weights = None,
-    quality: options.Quality = "normal",
-    full_size: options.FullSize = False,
-    maximum: options.Maximum = None,
-    file_format: options.FlowFormat = None,
-    max_size: options.MaxSize = None,
-    verbose: options.Verbose = False,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-    **how: Any,
-) -> None:
+class Demo(options.ComputeSettings):
+    """Estimate and draw the flow of two packaged pairs: a film, and a rendered scene with truth.
+
+    Examples:
+
+      dicl-flow demo
+
+      dicl-flow demo -o pictures --weights my.safetensors --device cuda
+    """
+
+    output: Path = Option(
+        Path("dicl-flow-demo"), "--output", "-o", metavar="DIR", help="Folder for the results."
+    )
+    weights: options.Weights = None
+
+    def __call__(self) -> None:
+        from ..data import demo_pairs
+        from ..evaluation import draw_demo, score_pair
+        from ..files import encode_flow, encode_image, write_files
+
+        check_outputs(folders=[self.output])
+        check_weights([self.weights])
+        estimator = self.load()
+        contents: dict[Path, bytes] = {}
+        found: dict[str, float] = {}
+        for pair in demo_pairs():
+            start = perf_counter()
+            result = estimator(pair.image1, pair.image2)
+            found[f"{pair.name}_seconds"] = perf_counter() - start
+            if pair.truth is not None:
+                found[f"{pair.name}_epe"] = score_pair(pair, result.flow).values["epe"]
+            flow_file, picture = self.output / f"{pair.name}.flo", self.output / f"{pair.name}.png"
+            contents[flow_file] = encode_flow(flow_file, result.flow)
+            contents[picture] = encode_image(picture, draw_demo(pair, result))
+        self.output.mkdir(parents=True, exist_ok=True)
+        write_files(contents)
+        self.report({"written": list(contents), "device": estimator.device, **found})
+
+
+class Flow(options.ComputeSettings):
     """Estimate the flow from IMAGE1 to IMAGE2.
 
     Examples:
@@ -70,91 +82,154 @@ def flow(
 
       cat frame2.jpg | dicl-flow flow frame1.jpg - -o - --format npy > flow.npy
     """
-    from ..errors import InputError
-    from ..files import encode_flow, read_flow, write_files
-    from ..pictures.drawings import DRAWINGS
-    from ..pictures.visualize import flow_statistics
-    from ..weights import resolve
 
-    given = (image, overlay, arrows, confidence, occlusion)
-    pictures = dict(zip(DRAWINGS, given, strict=True))
-    piped = output == STANDARD
-    ending = _stream_ending(output, file_format, as_json=as_json)
-    wanted = check_outputs(
-        flows=[None if piped else output, backward],
-        pictures=list(pictures.values()),
-        inputs=[*files_among(image1, image2), initial, weights],
+    image1: Path = Argument(..., help="First frame; - is the standard input.")
+    image2: Path = Argument(..., help="Second frame, of the same size, or -.")
+    output: Path | None = Option(
+        None,
+        "--output",
+        "-o",
+        help="Flow file: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or - (stdout).",
     )
-    if not wanted and not piped:
-        raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
-    if verbose and quiet:
-        raise InputError("--verbose and --quiet contradict each other; leave one out")
-    frames = read_frames(image1, image2)
-    start_flow = None if initial is None else read_flow(initial)
-    resolve(weights)  # a missing file is named before torch is imported, which takes seconds
+    image: Path | None = Option(None, help="Colour wheel picture.")
+    overlay: Path | None = Option(None, help="Frame 1 coloured by its flow.")
+    arrows: Path | None = Option(None, help="Frame 1 with arrows.")
+    confidence: Path | None = Option(None, help="Confidence; white is confident.")
+    backward: Path | None = Option(None, help="Flow file of the backward flow, frame 2 to frame 1.")
+    occlusion: Path | None = Option(
+        None, help="White where a pixel of frame 1 is hidden in frame 2."
+    )
+    initial: Path | None = Option(None, help="Flow file to start from; coarse levels are skipped.")
+    min_confidence: float | None = Option(
+        None, min=0, max=1, help="Flow with less confidence becomes unknown."
+    )
+    weights: options.Weights = None
+    quality: options.Quality = "normal"
+    full_size: options.FullSize = False
+    maximum: options.Maximum = None
+    file_format: options.FlowFormat = None
+    max_size: options.MaxSize = None
+    verbose: options.Verbose = False
 
-    parts = Parts()
-    wake_cuda(how["device"])
-    with without_collection():
-        import torch  # noqa: F401 - apart from what imports it: most of the time is spent here
+    def __call__(self) -> None:
+        from ..files import encode_flow, read_flow, write_files
 
-        parts.end("torch")
-        from ..estimation.choices import computed
-        from ..estimation.estimator import load
+        wanted, ending = self._check()
+        frames = read_frames(self.image1, self.image2)
+        initial = None if self.initial is None else read_flow(self.initial)
+        check_weights([self.weights])
 
-        parts.end("import")
-        estimator = load(weights, quality=quality, full_size=full_size, **how)
-    if verbose:
-        _explain(estimator, frames[0])
-    parts.take(estimator.load_seconds)
-    result = estimator(*frames, backward=bool(backward or occlusion), initial=start_flow)
-    parts.end("estimate")
-    if min_confidence is not None:
-        result = _masked(result, min_confidence)
-    flow_files = {None if piped else output: result, backward: result.backward}
-    stream = encode_flow(f"stdout{ending}", result.flow) if piped else b""
-    write_files(_contents(result, frames[0], flow_files, pictures, maximum))
-    if piped:
-        write_standard_output(stream)
-    parts.end("write")
-    height, width = result.flow.shape[:2]
-    statistics = flow_statistics(result.flow)
-    summary = {
-        "written": [*([output] if piped else []), *wanted],
-        "size": options.Size(height, width),
-        **computed(estimator, (height, width)),
-        **{name: statistics[name] for name in ("known", "mean_length", "max_length")},
-        "mean_confidence": float(result.confidence.mean()),
-        "calibrated": estimator.calibration is not None,
-        "quality": quality,
-        "device": str(estimator.device),
-        "backend": estimator.backend,
-        "precision": estimator.precision,
-        "seconds": parts.seconds["estimate"],
-    }
-    if result.occlusion is not None:
-        summary["occluded"] = float(result.occlusion.mean())
-    if as_json:
-        summary["parts"] = parts.seconds
-    options.report(summary, quiet=quiet, as_json=as_json, to_stderr=piped)
-    if verbose:
-        typer.echo(f"{'times':<9}  {parts}", err=True)
+        parts = Parts()
+        preload_cuda(self.device)
+        with without_collection():
+            import torch  # noqa: F401 - apart from what imports it: most of the time is spent here
 
+            parts.end("torch")
+            import dicl_flow.estimation.estimator  # noqa: F401 - it imports all that `load` needs
 
-def _stream_ending(output: Path | None, file_format: str | None, *, as_json: bool) -> str:
-    """Return the extension of a flow that is written to the standard output; "" if none is."""
-    from ..errors import InputError
+            parts.end("import")
+            estimator = self.load()
+        if self.verbose:
+            _explain(estimator, frames[0])
+        parts.take(estimator.load_seconds)
+        both = bool(self.backward or self.occlusion)
+        result = self._masked(estimator(*frames, backward=both, initial=initial))
+        parts.end("estimate")
+        stream = encode_flow(f"stdout{ending}", result.flow) if self._piped else b""
+        write_files(self._contents(result, frames[0]))
+        if self._piped:
+            write_standard_output(stream)
+        parts.end("write")
+        summary = {
+            "written": [*([self.output] if self._piped else []), *wanted],
+            **self._summary(estimator, result),
+            "seconds": parts.seconds["estimate"],
+        }
+        if result.occlusion is not None:
+            summary["occluded"] = float(result.occlusion.mean())
+        if self.as_json:
+            summary["parts"] = parts.seconds
+        self.report(summary, to_stderr=self._piped)
+        if self.verbose:
+            typer.echo(f"{'times':<9}  {parts}", err=True)
 
-    if output == STANDARD:
-        return check_standard_output(file_format, as_json=as_json)
-    if file_format is not None:
-        raise InputError("--format is for -o - only; a file has the format of its extension")
-    return ""
+    @property
+    def _piped(self) -> bool:
+        return self.output == STANDARD
+
+    @property
+    def _flow_file(self) -> Path | None:
+        return None if self._piped else self.output
+
+    def _pictures(self) -> dict[str, Path | None]:
+        """Return the file of each kind of picture."""
+        from ..pictures.visualize import DRAWINGS
+
+        files = (self.image, self.overlay, self.arrows, self.confidence, self.occlusion)
+        return dict(zip(DRAWINGS, files, strict=True))
+
+    def _check(self) -> tuple[list[Path], str]:
+        """Return the files to write, and the extension of a flow for the standard output."""
+        ending = ""
+        if self._piped:
+            ending = check_standard_output(self.file_format, as_json=self.as_json)
+        elif self.file_format is not None:
+            raise InputError("--format is for -o - only; a file has the format of its extension")
+        wanted = check_outputs(
+            flows=[self._flow_file, self.backward],
+            pictures=list(self._pictures().values()),
+            inputs=[*files_among(self.image1, self.image2), self.initial, self.weights],
+        )
+        if not wanted and not self._piped:
+            raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
+        if self.verbose and self.quiet:
+            raise InputError("--verbose and --quiet contradict each other; leave one out")
+        return wanted, ending
+
+    def _masked(self, result: "FlowResult") -> "FlowResult":
+        if self.min_confidence is None:
+            return result
+        highest = float(result.confidence.max())
+        if highest < self.min_confidence:
+            raise InputError(
+                f"no pixel has a confidence of {self.min_confidence:g}; "
+                f"the highest is {highest:.3f}"
+            )
+        return result.masked(self.min_confidence)
+
+    def _contents(self, result: "FlowResult", image1: "Array") -> dict[Path, bytes]:
+        """Return the bytes of every file that was asked for."""
+        from ..files import encode_flow, encode_image
+        from ..pictures.visualize import draw_estimate
+
+        found = (image1, result.flow, result.confidence, result.occlusion, self.maximum)
+        flows = {self._flow_file: result, self.backward: result.backward}
+        contents = {path: encode_flow(path, e.flow) for path, e in flows.items() if path and e}
+        for kind, path in self._pictures().items():
+            if path is not None:
+                contents[path] = encode_image(path, draw_estimate(kind, *found))
+        return contents
+
+    def _summary(self, estimator: "FlowEstimator", result: "FlowResult") -> dict[str, Any]:
+        from ..estimation.estimator import computed
+        from ..pictures.visualize import flow_statistics
+
+        height, width = result.flow.shape[:2]
+        statistics = flow_statistics(result.flow)
+        return {
+            "size": Size(height, width),
+            **computed(estimator, (height, width)),
+            **{name: statistics[name] for name in ("known", "mean_length", "max_length")},
+            "mean_confidence": float(result.confidence.mean()),
+            "calibrated": estimator.calibration is not None,
+            "quality": self.quality,
+            **options.compute_summary(estimator),
+        }
 
 
 def _explain(estimator: "FlowEstimator", image1: "Array") -> None:
     """Print to stderr, so that --json stays one object."""
-    from ..estimation.choices import explain_frame
+    from ..estimation.estimator import explain_frame
 
     height, width = image1.shape[:2]
     frame = explain_frame(estimator, (height, width))
@@ -163,34 +238,81 @@ def _explain(estimator: "FlowEstimator", image1: "Array") -> None:
         typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)
 
 
-def _masked(result: "FlowResult", min_confidence: float) -> "FlowResult":
-    from ..errors import InputError
+class Show(options.Settings):
+    """Print the statistics of a flow file and draw it.
 
-    highest = float(result.confidence.max())
-    if highest < min_confidence:
-        raise InputError(
-            f"no pixel has a confidence of {min_confidence:g}; the highest is {highest:.3f}"
-        )
-    return result.masked(min_confidence)
+    Example:
+
+      dicl-flow show truth.flo -o truth.png --max 20
+    """
+
+    flow: Path = Argument(..., help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or -.")
+    output: Path | None = Option(None, "--output", "-o", help="Colour wheel picture to write.")
+    maximum: options.Maximum = None
+    file_format: options.FlowFormat = None
+    max_size: options.MaxSize = None
+
+    def __call__(self) -> None:
+        from ..files import encode_image, write_files
+        from ..pictures.visualize import flow_statistics, flow_to_rgb
+
+        check_outputs(pictures=[self.output], inputs=files_among(self.flow))
+        vectors = read_vectors(self.flow, self.file_format)
+        statistics = flow_statistics(vectors)
+        if self.output is not None:
+            write_files(
+                {self.output: encode_image(self.output, flow_to_rgb(vectors, self.maximum))}
+            )
+        height, width = vectors.shape[:2]
+        summary = {
+            "file": str(self.flow),
+            "size": Size(height, width),
+            **statistics,
+            "written": [] if self.output is None else [self.output],
+        }
+        self.report(summary)
 
 
-def _contents(
-    result: "FlowResult",
-    image1: "Array",
-    flow_files: "dict[Path | None, FlowResult | None]",
-    pictures: dict[str, Path | None],
-    maximum: float | None,
-) -> dict[Path, bytes]:
-    """Return the bytes of every file that was asked for."""
-    from ..files import encode_flow, encode_image
-    from ..pictures.drawings import draw_estimate
+class Warp(options.Settings):
+    """Warp the second frame along the flow, so that it looks like the first.
 
-    found = (image1, result.flow, result.confidence, result.occlusion, maximum)
-    contents = {
-        path: encode_flow(path, estimate.flow)
-        for path, estimate in flow_files.items()
-        if path and estimate
-    }
-    drawn = {path: kind for kind, path in pictures.items() if path is not None}
-    images = {path: encode_image(path, draw_estimate(k, *found)) for path, k in drawn.items()}
-    return contents | images
+    Pixels whose flow leaves the frame or is unknown are black. Where frame 2 hides a part of
+    frame 1, what hides it appears twice. 16 bits are kept in .png and .tif.
+
+    Example:
+
+      dicl-flow warp frame2.png flow.flo -o warped.png --mask inside.png
+    """
+
+    image2: Path = Argument(..., help="Second frame; - is the standard input.")
+    flow: Path = Argument(..., help="Flow from frame 1 to frame 2, or -.")
+    output: Path = Option(..., "--output", "-o", help="Picture to write.")
+    mask: Path | None = Option(
+        None,
+        metavar="PNG",
+        help="Mask to write: black where the flow leaves the frame or is unknown.",
+    )
+    file_format: options.FlowFormat = None
+    max_size: options.MaxSize = None
+
+    def __call__(self) -> None:
+        import numpy as np
+
+        from ..files import encode_image, to_integers, write_files
+
+        refuse_two_streams([self.image2, self.flow])
+        check_outputs(pictures=[self.output, self.mask], inputs=files_among(self.image2, self.flow))
+        image = to_integers(read_frames(self.image2)[0])
+        vectors = read_vectors(self.flow, self.file_format)
+
+        # torch, which takes seconds: after the files are read
+        from ..estimation.warping import warp
+
+        warped = warp(image, vectors)
+        inside = warp(np.ones(vectors.shape[:2]), vectors) > 0
+        contents = {self.output: encode_image(self.output, warped)}
+        if self.mask is not None:
+            contents[self.mask] = encode_image(self.mask, np.where(inside, 255, 0).astype(np.uint8))
+        write_files(contents)
+        size, share = Size(*inside.shape), float(inside.mean())
+        self.report({"written": list(contents), "size": size, "inside": share})

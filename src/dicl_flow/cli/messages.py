@@ -1,14 +1,54 @@
-"""Hides messages that libraries mean for developers: users can do nothing about them."""
+"""What users read: errors and warnings in one line; messages of libraries are hidden."""
 
 import faulthandler
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from ..errors import hide_library_warnings
+from ..errors import SlowWarning, hide_library_warnings
+
+_OPTIONS = {"changes": "set", "initial": "init", "num_samples": "overfit", "roots": "data"}
+"""Parameters that have another name on the command line."""
+_PARAMETER = re.compile(r"`([a-z_]\w*)(?:=([^`]*))?`")
+
+
+def describe(error: Exception) -> str:
+    """Return one line: our message with options for parameters, or the system's and its file."""
+    if isinstance(error, OSError) and error.strerror:
+        name = error.filename2 or error.filename  # of two: the new name of a file
+        return f"{os.fsdecode(name)}: {error.strerror}" if name else error.strerror
+    return as_flags(" ".join(str(error).split()))
+
+
+def as_flags(message: str) -> str:
+    """Write `device='cpu'` as --device cpu, `resume=True` as --resume, `size` as --size.
+
+    A list or a table becomes one value: `roots={'pairs': PATH}` is --data pairs=PATH.
+    """
+    return _PARAMETER.sub(_flag, message)
+
+
+def _flag(parameter: re.Match[str]) -> str:
+    name, value = parameter.groups()
+    option = "--" + _OPTIONS.get(name, name).replace("_", "-")
+    if value in (None, "True"):
+        return option
+    return f"{option} {value.strip('[]{}').replace(': ', '=')}".replace("'", "")
+
+
+def print_warning(
+    message: Warning | str, category: type[Warning], *place: Any, **options: Any
+) -> None:
+    """Print a warning of ours as one line to stderr, any other one as Python does."""
+    if issubclass(category, SlowWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, *place[:2]))
 
 
 @contextmanager

@@ -1,31 +1,21 @@
-"""Options that several commands share, and how results and progress are printed."""
+"""The settings of a command, and the options that several commands share."""
 
-import json
-import re
-import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator
-from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from inspect import Parameter, Signature, get_annotations
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
+from typer import Option
 
-from ..errors import SlowWarning
+from . import printing
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from pathlib import Path
+
+    from ..estimation.estimator import FlowEstimator
+    from ..evaluation import Grid
 
 Item = TypeVar("Item")
-
-
-def print_warning(
-    message: Warning | str, category: type[Warning], *place: Any, **options: Any
-) -> None:
-    """Print a warning of ours as one line to stderr, any other one as Python does."""
-    if issubclass(category, SlowWarning):
-        print(f"warning: {message}", file=sys.stderr)
-    else:
-        sys.stderr.write(warnings.formatwarning(message, category, *place[:2]))
 
 
 def _be_quiet(quiet: bool) -> bool:
@@ -45,47 +35,45 @@ def _set_max_size(megapixels: float | None) -> float | None:
 
 Weights = Annotated[
     str | None,
-    typer.Option(
-        "--weights", "-w", help="Packaged name or .safetensors file.", metavar="NAME|PATH"
-    ),
+    Option("--weights", "-w", help="Packaged name or .safetensors file.", metavar="NAME|PATH"),
 ]
 Data = Annotated[
     list[str] | None,
-    typer.Option("--data", "-d", metavar="NAME=PATH", help="Folder of a data set; repeatable."),
+    Option("--data", "-d", metavar="NAME=PATH", help="Folder of a data set; repeatable."),
 ]
 StartFrom = Annotated[
     str | None,
-    typer.Option(
-        "--start-from", metavar="best|last", help="Weights a stage takes over; default: best."
-    ),
+    Option("--start-from", metavar="best|last", help="Weights a stage takes over; default: best."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
-Precision = Annotated[str, typer.Option(help="auto, fp32, bf16 or fp16.")]
-Backend = Annotated[str, typer.Option(help="auto (fast where it exists), fast or plain.")]
-Quality = Annotated[
-    str, typer.Option(help="fast, normal, or best: finer, but several times slower.")
+ManyWeights = Annotated[
+    list[str] | None,
+    Option("--weights", "-w", metavar="NAME|PATH", help="Weights; repeat to compare."),
 ]
+Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps.")]
+Precision = Annotated[str, Option(help="auto, fp32, bf16 or fp16.")]
+Backend = Annotated[str, Option(help="auto (fast where it exists), fast or plain.")]
+Quality = Annotated[str, Option(help="fast, normal, or best: finer, but several times slower.")]
 MemoryLimit = Annotated[
     float | None,
-    typer.Option(min=0.1, help="GiB that an estimate may use; default: most of what is free."),
+    Option(min=0.1, help="GiB that an estimate may use; default: most of what is free."),
 ]
 FullSize = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--full-size",
         help="Compute frames at full size, even if the weights would scale them down.",
     ),
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print what was chosen on this machine, and why.")
+    bool, Option("--verbose", "-v", help="Print what was chosen on this machine, and why.")
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
+    bool, Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object, nothing else.")]
 MaxSize = Annotated[
     float | None,
-    typer.Option(
+    Option(
         "--max-size",
         metavar="MEGAPIXELS",
         help="Refuse to read larger images and flows; default: 150.",
@@ -94,113 +82,124 @@ MaxSize = Annotated[
 ]
 FlowFormat = Annotated[
     str | None,
-    typer.Option(
-        "--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png, exr …"
-    ),
+    Option("--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png, exr …"),
 ]
 Encoder = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="NAME[:KEY=VALUE…]",
         help="FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
     ),
 ]
 Maximum = Annotated[
     float | None,
-    typer.Option(
-        "--max",
-        help="Length in px that gets full colour; default: the longest vector, or 1 px.",
+    Option(
+        "--max", help="Length in px that gets full colour; default: the longest vector, or 1 px."
     ),
 ]
 
 
-def report(values: dict[str, Any], *, quiet: bool, as_json: bool, to_stderr: bool = False) -> None:
-    """Print what a command found: aligned lines for people, or JSON for machines.
+class Settings:
+    """What was asked of a command: its fields are the options, its docstring is the help.
 
-    In every command, `written` is the list of files that it has written. Lines leave out what is
-    empty or not known.
+    A call does the work. The help lists the fields of a class, then those of the class it
+    extends. These are no dataclasses: thirty of them take a tenth of a second to define.
     """
-    if as_json:
-        plain = {key: str(v) if isinstance(v, Size) else v for key, v in values.items()}
-        typer.echo(json.dumps(plain, default=str))
-    elif not quiet:
-        told = {key: _text(value) for key, value in values.items() if value not in ([], None)}
-        width = max(map(len, told))
-        for key, text in told.items():
-            typer.echo(f"{key.replace('_', ' '):<{width}}  {text}", err=to_stderr)
+
+    quiet: Quiet = False
+    as_json: Json = False
+
+    def __init__(self, **given: Any) -> None:
+        vars(self).update(given)
+
+    def __call__(self) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def option_types(cls) -> dict[str, Any]:
+        """The name and the type of each option, in the order of the help."""
+        found: dict[str, Any] = {}
+        for owner in cls.__mro__:
+            for name, kind in get_annotations(owner).items():
+                found.setdefault(name, kind)
+        return found
+
+    def report(self, values: dict[str, Any], *, to_stderr: bool = False) -> None:
+        """Print the results: lines for people, or JSON for machines."""
+        printing.report(values, quiet=self.quiet, as_json=self.as_json, to_stderr=to_stderr)
+
+    def report_grids(
+        self, document: dict[str, Any], written: "Iterable[Path]", grids: "Iterable[Grid]"
+    ) -> None:
+        """Print tables for people, or the document of their numbers as JSON."""
+        if self.as_json:
+            self.report({**document, "written": [*written]})
+        elif not self.quiet:
+            from rich.console import Console
+
+            from ..evaluation import print_grid
+
+            for grid in grids:
+                print_grid(grid, Console())
+
+    def track(self, items: Collection[Item], description: str) -> Iterable[Item]:
+        """Yield the items and show the progress."""
+        return printing.track(items, description, quiet=self.quiet)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Size):
-        return value.in_words
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+class ComputeSettings(Settings):
+    """Settings of a command that estimates, with where and how to compute."""
 
-
-class Size(NamedTuple):
-    """The size of an image: (height, width) for Python, WIDTHxHEIGHT on the command line."""
-
-    height: int
-    width: int
-
-    def __str__(self) -> str:
-        return f"{self.width}x{self.height}"
+    device: Device = "auto"
+    precision: Precision = "auto"
+    backend: Backend = "auto"
+    memory_limit: MemoryLimit = None
 
     @property
-    def in_words(self) -> str:
-        """Width and height, without the need to know their order."""
-        return f"{self.width} wide, {self.height} high"
+    def compute(self) -> dict[str, Any]:
+        """Where and how to compute, as `load` takes it; the limit in bytes instead of GiB."""
+        names = ("device", "precision", "backend")
+        chosen = {name: getattr(self, name) for name in names}
+        return {**chosen, "memory_limit": in_bytes(self.memory_limit)}
+
+    def load(self) -> "FlowEstimator":
+        """Return the estimator for --weights, --quality and --full-size, where there are these."""
+        from ..estimation.estimator import load
+
+        names = ("weights", "quality", "full_size")
+        network = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return load(**network, **self.compute)
 
 
-def parse_size(option: str, text: str) -> Size:
-    """Read WIDTHxHEIGHT, the order of every size on the command line."""
-    from ..errors import InputError
-
-    found = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
-    if not found:
-        raise InputError(f"{option} must be WIDTHxHEIGHT, as 1024x436, got {text!r}")
-    return Size(int(found[2]), int(found[1]))
-
-
-def track(items: Collection[Item], description: str, *, quiet: bool) -> Iterable[Item]:
-    """Yield the items with a progress bar, or without a terminal with a line every half minute."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if quiet or not console.is_terminal:
-        return _told(items, description, console, wanted=not quiet)
-    return track(items, description, console=console, transient=True)
-
-
-def _told(
-    items: Collection[Item], description: str, console: "Console", *, wanted: bool
-) -> Iterator[Item]:
-    from .watching import now_and_then
-
-    start, done = perf_counter(), 0
-
-    def tell() -> None:
-        seconds = perf_counter() - start
-        console.print(f"{description}: {done} of {len(items)}, {seconds:.0f} s")
-
-    with now_and_then(tell, wanted=wanted):
-        for item in items:
-            yield item
-            done += 1
-
-
-def compute(
-    device: str, precision: str, backend: str, memory_limit: float | None
-) -> dict[str, Any]:
-    """Return where and how to compute, as `load` takes it; the memory limit is in GiB."""
-    names = {"device": device, "precision": precision, "backend": backend}
-    return {**names, "memory_limit": in_bytes(memory_limit)}
+def compute_summary(estimator: "FlowEstimator") -> dict[str, str]:
+    """Return where and how an estimator computes, for the summary of a command."""
+    return {
+        "device": str(estimator.device),
+        "backend": estimator.backend,
+        "precision": estimator.precision,
+    }
 
 
 def in_bytes(memory_limit: float | None) -> int | None:
     """Return a limit in GiB as bytes."""
     return None if memory_limit is None else int(memory_limit * 2**30)
+
+
+def as_function(settings: type[Settings]) -> Callable[..., None]:
+    """Return the function that Typer wants for a command."""
+
+    def start(**given: Any) -> None:
+        settings(**given)()
+
+    fields = settings.option_types()
+    parameters = [
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=_default(settings, name))
+        for name, kind in fields.items()
+    ]
+    start.__doc__, start.__annotations__ = settings.__doc__, fields
+    start.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return start
+
+
+def _default(settings: type[Settings], name: str) -> Any:
+    return getattr(settings, name, Parameter.empty)

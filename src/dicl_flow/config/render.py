@@ -5,6 +5,7 @@ from math import prod, sqrt
 
 from ..errors import InputError
 from .places import WorldConfig
+from .strict import check_ranges
 
 EFFECTS = (
     "motion_blur",
@@ -45,7 +46,7 @@ class RenderConfig:
     horizontal_share: float = 0.25
     """Share of scenes with horizontal motion only, as in stereo pairs and pans."""
     sizes: tuple[tuple[int, int], ...] = ()
-    """Training: (height, width) of the frames, one size per step, in turn. The number of pairs is
+    """Training: (height, width) of the frames, one size per step. The number of pairs is
     chosen so that a batch has about as many pixels as one of `augment.crop`. Empty: only that
     size."""
     max_flow: float = 400.0
@@ -137,11 +138,7 @@ class RenderConfig:
     """Strength: how coarsely 8x8 blocks are quantised; at 1 about as JPEG of quality 20."""
 
     def __post_init__(self) -> None:
-        for key, (low, high) in _RANGES.items():
-            values = getattr(self, key)
-            for value in values if isinstance(values, tuple) else (values,):
-                if not low <= value <= high:
-                    raise InputError(f"{key} must be in [{low:g}, {high:g}], got {value:g}")
+        check_ranges(self, _RANGES)
         for key in ("motion_reference", "objects_reference"):
             reference = getattr(self, key)
             if reference and (len(reference) != 2 or min(reference) < 1):
@@ -178,39 +175,19 @@ def _growth(size: tuple[int, int], reference: tuple[int, ...]) -> float:
 
 
 _LENGTHS = ("background_shift", "object_shift", "travel_sideways")
-_SHARES = (
-    "tiny_share",
-    "large_share",
-    "still_scenes",
-    "blank_scenes",
-    "depth_share",
-    "solid_share",
-    "ground_share",
-    "travel_forward",
-    "horizontal_share",
-    "forward_share",
-    "still_share",
-    "group_share",
-    "deform_share",
-    "procedural_share",
-    "layer_color",
-    *EFFECTS,
-)
-_RANGES = {
-    **dict.fromkeys(_SHARES, (0, 1)),
+_RANGES = {  # of what is not in [0, 1]
+    **dict.fromkeys(("motion_reference", "objects_reference", "sizes", "world")),
     "motion": (0, 10),
     "large_factor": (1, 10),
     "max_flow": (1, 10_000),
     **dict.fromkeys(_LENGTHS, (0, 2000)),
     **dict.fromkeys(("background_rotation", "object_rotation"), (0, 180)),
-    **dict.fromkeys(("background_zoom", "object_zoom", "forward_zoom"), (0, 1)),
     "perspective": (0, 0.5),
     "objects": (0, 64),
     "num_shapes": (1, 100_000),
     "shape_side": (16, 1024),
     "object_radius": (0.005, 2),
     "object_stretch": (0, 2),
-    "margin": (0, 1),
     "parallax": (0, 4),
     "deform": (0, 0.9),
     "texture_scale": (0.1, 4),

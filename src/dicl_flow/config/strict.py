@@ -82,6 +82,19 @@ def structure(expected: Any, value: Any, where: str = "") -> Any:
     return value
 
 
+def check_ranges(config: Any, ranges: Mapping[str, tuple[float, float] | None]) -> None:
+    """Refuse values outside [0, 1]; keys in `ranges` have their own (lowest, highest), or none.
+
+    Of a tuple, each entry is checked.
+    """
+    for field in dataclasses.fields(config):
+        values, limits = getattr(config, field.name), ranges.get(field.name, (0, 1))
+        for value in values if isinstance(values, tuple) else (values,):
+            if limits is not None and not limits[0] <= value <= limits[1]:
+                low, high = limits
+                raise InputError(f"{field.name} must be in [{low:g}, {high:g}], got {value:g}")
+
+
 def _structure_dataclass(expected: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise InputError(f"{where or 'config'} must be a table, got {value!r}")

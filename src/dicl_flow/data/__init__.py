@@ -1,54 +1,35 @@
 """Data sets: pairs on disk, samples in memory, batches for training. Does not import models."""
+# What is imported here is for other packages.
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
-from .augment import augment
-from .chairs import chairs_pairs
-from .dataset import FlowDataset
-from .hd1k import hd1k_pairs
-from .kitti import kitti_pairs, kitti_test_pairs
-from .middlebury import middlebury_pairs, stereo_pairs
+from .augmentation import FlowDataset, augment
+from .datasets import (
+    DATA_SETS,
+    DataSet,
+    chairs_pairs,
+    data_set,
+    demo_pairs,
+    hd1k_pairs,
+    kitti_pairs,
+    kitti_test_pairs,
+    list_pairs,
+    middlebury_pairs,
+    parse_data_argument,
+    sintel_pairs,
+    sintel_test_pairs,
+    stereo_pairs,
+    things_pairs,
+)
 from .own import own_pairs
-from .packaged import demo_pairs
-from .registry import DATA_SETS, DataSet, data_set, list_pairs, parse_data_argument
 from .sample import FlowBatch, FlowPair, FlowSample, collate, read_frames, read_sample
-from .sintel import sintel_pairs, sintel_test_pairs
 from .survey import Survey
-from .things import things_pairs
 from .video_frames import video_frames
 
 if TYPE_CHECKING:
     from .loader import stream_batches
 else:
     __getattr__ = on_first_use(__name__, {"stream_batches": "loader"})
-
-__all__ = [
-    "DATA_SETS",
-    "DataSet",
-    "FlowBatch",
-    "FlowDataset",
-    "FlowPair",
-    "FlowSample",
-    "Survey",
-    "augment",
-    "chairs_pairs",
-    "collate",
-    "data_set",
-    "demo_pairs",
-    "hd1k_pairs",
-    "kitti_pairs",
-    "kitti_test_pairs",
-    "list_pairs",
-    "middlebury_pairs",
-    "own_pairs",
-    "parse_data_argument",
-    "read_frames",
-    "read_sample",
-    "sintel_pairs",
-    "sintel_test_pairs",
-    "stereo_pairs",
-    "stream_batches",
-    "things_pairs",
-    "video_frames",
-]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import InputError, hide_library_warnings
-from .dataset import FlowDataset
+from .augmentation import FlowDataset
 from .sample import FlowBatch, collate
 
 Key = tuple[int, int]  # (epoch, index)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import Array, encode_image, write_files
-from ..files.sizes import check_size, max_size
+from ..files.reading import check_size, max_size
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".gif")
 CAMERA = "camera:"

@@ -1,18 +1,41 @@
-"""Where and how to compute: device, backend, precision and memory."""
+"""Where and how to compute: device, backend, precision, memory, and the engine that follows."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
+from torch import Tensor
 
-from ..accelerated.inference import available_bytes
-from ..accelerated.inference import usable_cores as usable_cores
-from ..accelerated.inference.processor import instructions as instructions
+from ..accelerated import (
+    AcceleratedDiclFlow,
+    Graphs,
+    available_bytes,
+    exact_float32,
+    in_callers_thread,
+    limit_threads,
+    network_bytes,
+    processor,
+)
+from ..accelerated import usable_cores as usable_cores
+from ..accelerated.processor import instructions as instructions
+from ..config import PAPER_LEVELS, ModelConfig
 from ..errors import InputError, unknown_name
+from ..models import DiclFlow, FlowNetwork, has_matching_net
+from ..ops import normalize, size_of
+from .feeding import Feeding
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 DEVICES = ("auto", "cpu", "cuda", "mps")
+BACKENDS = ("auto", "fast", "plain")
 AS_ASKED = "as asked"
+_MOST_PAIRS = 8  # on 16 cores, 16 pairs at a time were 6 % faster than four
+
+Computation: TypeAlias = Callable[..., Tensor]
+Result = TypeVar("Result")
 
 
 class Choice(NamedTuple):
@@ -24,7 +47,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Compute:
-    """What runs, with nothing left to choose; `engines.choose_compute` makes it."""
+    """What runs, with nothing left to choose; `choose_compute` makes it."""
 
     device: torch.device
     precision: str
@@ -54,6 +77,199 @@ class Compute:
             "precision": Choice(self.precision, precision),
             "memory": Choice(f"{self.memory / 2**30:.1f} GiB", memory),
         }
+
+
+class Engine(ABC):
+    """A network on a device. Images are (B, 3, H, W) in [-1, 1], of a size that it takes."""
+
+    def __init__(self, network: FlowNetwork, compute: Compute) -> None:
+        self.network, self.compute = network, compute
+
+    @classmethod
+    @abstractmethod
+    def best_precision(cls) -> Choice:
+        """What precision "auto" means for this engine."""
+
+    def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
+        """Frames (B, 3, H, W) in [0, 1] as the network takes them."""
+        return [feeding.fit(normalize(image)) for image in images]
+
+    def run(self, computation: Callable[..., Result], *inputs: Any) -> Result:
+        """Run a computation of the network, in the arithmetic of this engine."""
+        with self._arithmetic():
+            return computation(*inputs)
+
+    def record(self, computation: Computation) -> Computation:
+        """The same computation, prepared for each shape that repeats where that is faster."""
+        return computation
+
+    def once(self) -> Choice:
+        """How a single pair is computed, and why."""
+        return Choice("as it comes", "nothing is prepared for a shape on this device")
+
+    def pairs_at_once(self, fitting: int) -> int:
+        """How many pairs to compute at a time, each in its thread; no more than `fitting`."""
+        return 1
+
+    def bytes_per_pixel(self) -> int:
+        """Memory that each pixel of a pair needs at the size that the network sees."""
+        return network_bytes(self.compute.dtype, self.compute.device, fast=True)
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+class PlainEngine(Engine):
+    """The network as it is written, on any device."""
+
+    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
+        super().__init__(model.to(compute.device).eval(), compute)
+
+    @classmethod
+    def best_precision(cls) -> Choice:
+        """See `Engine`."""
+        return Choice("fp32", "the plain backend's default")
+
+    def once(self) -> Choice:
+        """See `Engine`."""
+        if self.compute.device.type != "cuda" or self.compute.precision != "fp32":
+            return super().once()
+        return Choice(
+            "search", "fp32: cuDNN times its algorithms for each shape; its guess is inexact"
+        )
+
+    def bytes_per_pixel(self) -> int:
+        """See `Engine`."""
+        needed = network_bytes(self.compute.dtype, self.compute.device, fast=False)
+        return int(needed * _relative_volume(self.network.config))
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        if self.compute.dtype == torch.float32:
+            return exact_float32()
+        return torch.autocast(self.compute.device.type, dtype=self.compute.dtype)
+
+
+class CpuEngine(Engine):
+    """The accelerated network in plain torch operations: for CPUs."""
+
+    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
+        how = (compute.dtype, compute.memory_limit, compute.device)
+        # refuses other hosts
+        super().__init__(AcceleratedDiclFlow(cast(DiclFlow, model).eval(), *how), compute)
+
+    @classmethod
+    def best_precision(cls) -> Choice:
+        """See `Engine`."""
+        cpu = processor.ask()
+        if cpu.amx:
+            return Choice("bf16", "this processor has AMX")
+        if cpu.acl and cpu.fp16:
+            return Choice("fp16", "for strided layers, as this ARM processor has fp16 arithmetic")
+        if cpu.acl:
+            return Choice("fp32", "this ARM processor has no fp16 arithmetic")
+        return Choice("fp32", "this processor has no AMX")
+
+    def pairs_at_once(self, fitting: int) -> int:
+        """See `Engine`: what does not occupy all cores then leaves them to another pair."""
+        threads = torch.get_num_threads()
+        if processor.ask().acl:  # NNPACK's threads cannot be shared out
+            return threads if in_callers_thread() and fitting >= threads else 1
+        return min(threads, fitting, _MOST_PAIRS)
+
+
+class CudaEngine(Engine):
+    """The accelerated network made of Triton kernels; computations are recorded as CUDA graphs."""
+
+    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
+        from ..accelerated.cuda import KernelDiclFlow  # imports Triton
+
+        how = (compute.dtype, compute.memory_limit, compute.device)
+        # refuses other hosts
+        super().__init__(KernelDiclFlow(cast(DiclFlow, model).eval(), *how), compute)
+
+    @classmethod
+    def best_precision(cls) -> Choice:
+        """See `Engine`."""
+        return Choice("fp16", "the best of the kernels on CUDA")
+
+    def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
+        """See `Engine`."""
+        from ..accelerated.stem.cuda import normalized
+
+        size = size_of(images[0])
+        if feeding.keeps_pixels:
+            fitted = normalized(images, feeding.seen(size), white=feeding.padding == "white")
+        else:
+            fitted = feeding.fit(normalized(images, size, white=False))
+        return list(fitted.chunk(len(images)))
+
+    def record(self, computation: Computation) -> Computation:
+        """See `Engine`."""
+        return Graphs(computation)
+
+    def once(self) -> Choice:
+        """See `Engine`."""
+        return Choice("no recording", "one pair: a CUDA graph takes longer than it saves")
+
+    def _arithmetic(self) -> AbstractContextManager[object]:
+        return exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
+
+
+_ACCELERATED: dict[str, type[Engine]] = {"cpu": CpuEngine, "cuda": CudaEngine}
+
+
+def make_engine(model: FlowNetwork, compute: Compute) -> Engine:
+    """Put a network on its device; an accelerated engine has its own copy."""
+    return _find_engine(compute.backend, compute.device)(model, compute)
+
+
+def choose_compute(
+    config: ModelConfig,
+    device: str = "auto",
+    precision: str = "auto",
+    backend: str = "auto",
+    memory_limit: int | None = None,
+) -> Compute:
+    """Resolve every "auto" for the network that `config` describes; refuse unknown names.
+
+    On a CPU, it also limits torch's threads to the cores that this process may use.
+    """
+    place = choose_device(device)
+    if place.type == "cpu":
+        limit_threads()
+    if backend not in BACKENDS:
+        raise unknown_name("backend", backend, BACKENDS)
+    if precision not in ("auto", *PRECISIONS):
+        raise unknown_name("precision", precision, ["auto", *PRECISIONS])
+    device_reason = explain_device(place) if device == "auto" else AS_ASKED
+    path = _best_backend(config, place) if backend == "auto" else Choice(backend, AS_ASKED)
+    number_format = Choice(precision, AS_ASKED)
+    if precision == "auto":
+        number_format = _find_engine(path.value, place).best_precision()
+    reasons = (device_reason, number_format.reason, path.reason)
+    return Compute(place, number_format.value, path.value, memory_limit, reasons)
+
+
+def _find_engine(backend: str, device: torch.device) -> type[Engine]:
+    return PlainEngine if backend == "plain" else _ACCELERATED.get(device.type, CpuEngine)
+
+
+def _best_backend(config: ModelConfig, device: torch.device) -> Choice:
+    if not has_matching_net(config):
+        network = f"host {config.host!r} with matcher {config.matcher!r}"
+        return Choice("plain", f"{network} has no accelerated version")
+    engine = _ACCELERATED.get(device.type)
+    if engine is None:
+        return Choice("plain", f"there is no accelerated version for {device.type.upper()}")
+    if engine is CudaEngine and find_spec("triton") is None:
+        return Choice("plain", "Triton is not installed")
+    return Choice("fast", "this network has an accelerated version for this device")
+
+
+def _relative_volume(config: ModelConfig) -> float:
+    """What a network compares at its finest level, relative to the paper's: memory follows it."""
+    hypotheses = config.levels[-1].num_hypotheses / PAPER_LEVELS[-1].num_hypotheses
+    return config.host_record.relative_memory * max(1.0, hypotheses)
 
 
 def choose_device(name: str) -> torch.device:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..config import Calibration
 from ..models import LevelFlow
-from ..ops import resize, upsample_flow, warp_with_mask
+from ..ops import resize, size_of, upsample_flow, warp_with_mask
 
 UNCALIBRATED = "one minus the entropy of the finest match; it ranks pixels but is not a probability"
 NOISE = 0.02  # difference in brightness that may be noise; black to white is 2
@@ -23,12 +23,12 @@ def find_confidence(
 ) -> Tensor:
     """(B, 1, H, W) in [0, 1] at the size of the (B, 3, H, W) images that the network sees."""
     if calibration is None:
-        return (1 - resize(levels[-1].entropy, _size(image1))).clamp(0, 1)
+        return (1 - resize(levels[-1].entropy, size_of(image1))).clamp(0, 1)
     cues = find_cues(levels, image1, image2, scale).unbind(1)
     evidence = torch.full_like(cues[0], calibration.bias)
     for weight, cue in zip(calibration.weights, cues, strict=True):
         evidence += weight * cue  # numbers, not a tensor: nothing is copied to the device
-    return resize(evidence.unsqueeze(1), _size(image1)).sigmoid()
+    return resize(evidence.unsqueeze(1), size_of(image1)).sigmoid()
 
 
 def find_cues(
@@ -49,7 +49,7 @@ def find_cues(
     """
     finest = levels[-1]
     flow = finest.refined
-    size, stride = _size(flow), finest_stride(levels, image1, scale)
+    size, stride = size_of(flow), finest_stride(levels, image1, scale)
     coarser = upsample_flow(levels[-2].refined, size) if len(levels) > 1 else flow
     small1, small2 = resize(image1, size), resize(image2, size)
     warped, inside = warp_with_mask(small2, flow)
@@ -66,10 +66,6 @@ def find_cues(
 def finest_stride(levels: Sequence[LevelFlow], image1: Tensor, scale: float) -> float:
     """That of the finest level, in px of scale 1."""
     return image1.shape[-1] / levels[-1].refined.shape[-1] / scale
-
-
-def _size(tensor: Tensor) -> tuple[int, int]:
-    return tensor.shape[-2], tensor.shape[-1]
 
 
 def _length(vectors: Tensor) -> Tensor:

@@ -7,9 +7,15 @@ from math import prod
 from torch import Tensor
 
 from ..config import ModelConfig
-from ..ops import crop, pad_to_multiple, resize_flow_pixels, resize_pixels, size_in_multiples
-
-Size = tuple[int, int]  # (height, width)
+from ..ops import (
+    Size,
+    crop,
+    pad_to_multiple,
+    resize_flow_pixels,
+    resize_pixels,
+    size_in_multiples,
+    size_of,
+)
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,3 @@ class Feeding:
         if self.scale <= 1:
             return resize_pixels(image, size)
         return resize_pixels(image, size, "bicubic").clamp(-1, 1)
-
-
-def size_of(tensor: Tensor) -> Size:
-    """(height, width) of (B, C, H, W)."""
-    return tensor.shape[-2], tensor.shape[-1]

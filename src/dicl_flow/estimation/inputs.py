@@ -1,7 +1,10 @@
-"""Images and flows in the forms that users have them -> tensors."""
+"""Images and flows in the forms that users have them -> tensors, on the device."""
 
+from collections import deque
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TypeAlias
 
 import numpy as np
@@ -10,12 +13,12 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import Array, check_unit_range, read_image
-from .transfer import transfer
 
 Image: TypeAlias = str | Path | Array | Tensor
 ImageInput: TypeAlias = Image | Sequence[Image]
 
 _WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
+_AHEAD = 4  # frames: the device does not wait if a thread of the host is late by some milliseconds
 
 
 def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[Tensor, bool]:
@@ -55,11 +58,6 @@ def flow_batch(flow: Array | Tensor, images: Tensor) -> Tensor:
     return found
 
 
-def normalize(images: Tensor) -> Tensor:
-    """[0, 1] -> [-1, 1], what the network was trained on."""
-    return ((images - 0.5) / 0.5).clamp(-1, 1)
-
-
 def _channels_first(array: Array) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor.movedim(-1, -3) if tensor.ndim > 2 else tensor
@@ -93,7 +91,7 @@ def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
         )
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if array.dtype == np.uint8:  # bytes are the least to copy
-        tensor = transfer(tensor, device)
+        tensor = _transfer(tensor, device)
     return _from_tensor(tensor.movedim(-1, -3).contiguous())
 
 
@@ -118,3 +116,38 @@ def _unit_range(tensor: Tensor) -> Tensor:
     tensor = tensor.float()
     check_unit_range(tensor.min().item(), tensor.max().item())
     return tensor
+
+
+def _transfer(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy a frame to `device`, whose computations do not wait for it."""
+    device = torch.device(device)
+    return _transfers(device)(tensor) if device.type == "cuda" else tensor.to(device)
+
+
+class _Transfers:
+    """Copies in a second stream, not further ahead of the computation than `_AHEAD`.
+
+    From ordinary memory: to pin 1920x1080 first takes 13 ms on an H200, the copy 1 ms.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+        self._begun, self._lock = deque[torch.cuda.Event](), Lock()
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        computing = torch.cuda.current_stream(self._stream.device)
+        with torch.cuda.stream(self._stream):
+            copy = tensor.to(self._stream.device)
+        copy.record_stream(computing)  # its memory is free when that is done with it
+        computing.wait_stream(self._stream)
+        with self._lock:
+            self._begun.append(computing.record_event())
+            earlier = self._begun.popleft() if len(self._begun) > _AHEAD else None
+        if earlier is not None:  # otherwise the frames of a fast caller fill the memory
+            earlier.synchronize()
+        return copy
+
+
+@cache
+def _transfers(device: torch.device) -> _Transfers:
+    return _Transfers(device)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import Array
-from ..ops.warp import sample_clamped, sampling_grid
+from ..ops import sample_clamped, sampling_grid
 from .occlusion import find_occlusion
 
 _HIDDEN = 1e-3  # weight of an occluded pixel: used where there is nothing else

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -80,12 +80,7 @@ class FlowResult:
 
     def __getitem__(self, index: int) -> "FlowResult":
         len(self)  # refuses a single result
-        return FlowResult(
-            self.flow[index],
-            self.confidence[index],
-            None if self.occlusion is None else self.occlusion[index],
-            self.backward and self.backward[index],
-        )
+        return FlowResult(*_select(self, index))
 
     def __iter__(self) -> Iterator["FlowResult"]:
         return (self[index] for index in range(len(self)))
@@ -126,12 +121,7 @@ class FlowTensors:
     def __getitem__(self, index: int) -> "FlowTensors":
         if self.flow.ndim == 3:
             raise TypeError("these are the tensors of one pair, not of a batch")
-        return FlowTensors(
-            self.flow[index],
-            self.confidence[index],
-            None if self.occlusion is None else self.occlusion[index],
-            self.backward and self.backward[index],
-        )
+        return FlowTensors(*_select(self, index))
 
     def to_result(self) -> FlowResult:
         """Copy everything to arrays in main memory."""
@@ -143,6 +133,11 @@ class FlowTensors:
         )
 
 
-def from_answer(answer: Tensor) -> FlowResult:
+def unpack_result(packed: Tensor) -> FlowResult:
     """Packed estimates of one direction or both -> the result of a batch."""
-    return FlowTensors.of(*unpack(answer)).to_result()
+    return FlowTensors.of(*unpack(packed)).to_result()
+
+
+def _select(batch: FlowResult | FlowTensors, index: int) -> Iterator[Any]:
+    """The values of one pair of a batch."""
+    return (None if values is None else values[index] for values in vars(batch).values())

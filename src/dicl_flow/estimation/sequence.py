@@ -6,7 +6,7 @@ from torch import Tensor
 from ..errors import InputError
 from .estimator import FlowEstimator
 from .inputs import Image, image_batch
-from .result import FlowResult, from_answer
+from .result import FlowResult, unpack_result
 
 Layout = list[tuple[torch.Size, tuple[int, ...], torch.dtype]]
 
@@ -27,7 +27,7 @@ class FlowSequence:
         self, estimator: FlowEstimator, *, backward: bool = False, sharpness: bool = False
     ) -> None:
         self.estimator, self.backward, self.sharpness = estimator, backward, sharpness
-        self._answers = estimator.sharp_answers if sharpness else estimator.answers
+        self._pipeline = estimator.sharp_pipeline if sharpness else estimator.pipeline
         self._pack = estimator.engine.record(self._packed)
         self._match_whole = estimator.engine.record(self._match_packed)
         self._layout: Layout = []
@@ -37,8 +37,8 @@ class FlowSequence:
 
     def push(self, frame: Image) -> FlowResult | None:
         """Return the flow from the previous frame to this one; None for the first frame."""
-        answer = self.advance(frame)
-        return None if answer is None else from_answer(answer)[0]
+        packed = self.advance(frame)
+        return None if packed is None else unpack_result(packed)[0]
 
     @torch.inference_mode()
     def advance(self, frame: Image) -> Tensor | None:
@@ -63,11 +63,11 @@ class FlowSequence:
         """Return the packed estimate from one prepared frame to another."""
         if self._whole:
             return self._match_whole(before, after)
-        return self._answers(before, after, backward=self.backward)
+        return self._pipeline(before, after, backward=self.backward)
 
     def at_once(self, size: tuple[int, int]) -> int:
         """How many pairs of (height, width) frames to estimate at a time, each in its thread."""
-        return self._answers.tiles.at_once(size)
+        return self._pipeline.tiles.at_once(size)
 
     def restart(self) -> None:
         """Forget the previous frame: the next one counts as the first."""
@@ -80,7 +80,7 @@ class FlowSequence:
     def _check_size(self, image: Tensor) -> None:
         size = (image.shape[-2], image.shape[-1])
         if self._size is None:
-            self._whole = self._answers.tiles.size(image) == size
+            self._whole = self._pipeline.tiles.size(image) == size
             self._size = size  # last: other threads ask for it first
         if size != self._size:
             raise InputError(
@@ -90,7 +90,7 @@ class FlowSequence:
 
     def _packed(self, image: Tensor) -> Tensor:
         """What `match` needs of a frame as one tensor of bytes: a recording has one output."""
-        parts = self._answers.prepare(image)
+        parts = self._pipeline.prepare(image)
         self._layout = [(part.shape, part.stride(), part.dtype) for part in parts]
         in_memory_order = (part.as_strided((part.numel(),), (1,)) for part in parts)
         return torch.cat([part.view(torch.uint8) for part in in_memory_order])
@@ -98,10 +98,10 @@ class FlowSequence:
     def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
         assert self._size is not None
         before, after = self._unpacked(first), self._unpacked(second)
-        there = self._answers.match(before, after, self._size)
+        there = self._pipeline.match(before, after, self._size)
         if not self.backward:
             return there
-        return torch.cat([there, self._answers.match(after, before, self._size)], 1)
+        return torch.cat([there, self._pipeline.match(after, before, self._size)], 1)
 
     def _unpacked(self, packed: Tensor) -> list[Tensor]:
         sizes = [shape.numel() * dtype.itemsize for shape, _, dtype in self._layout]

@@ -1,23 +1,49 @@
-"""Calibrates weights on rendered scenes: `dicl_flow.calibrate`, and the work of the command."""
+"""Calibrates weights on rendered scenes: fits what turns cues into a confidence, and judges it."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..config import NORMAL, Calibration, Quality, find_quality
+import numpy as np
+
+from ..config import CUES, NORMAL, Calibration, Quality, RenderConfig, find_quality
 from ..errors import InputError
-from ..files import write_files
+from ..files import Array, write_files
 from ..weights import Weights, encode_weights, load_model, read_weights, resolve
-from .calibration import CALIBRATION_SCENES, Evidence, fit_calibration, judge, probability
+from .metrics import score_confidence
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
     from ..render import Renderer
 
+
+CALIBRATION_SCENES = RenderConfig(
+    depth_share=0.35, still_scenes=0.02, objects=(6, 18), object_radius=(0.02, 0.8)
+)
+"""The scenes of a fit: small objects and depth, where flow is most often wrong."""
+_RIDGE = 1e-4  # keeps the weight of a constant cue at zero
+_MAX_STEPS = 50
+_DIGITS = 6  # so that rounding in a sum does not change the file
 _SPACING = 4  # px between the pixels that are used: neighbours are alike
 SceneProgress: TypeAlias = Callable[[Collection[int], str], Iterable[int]]
 """Returns the numbers that it is given, and may show how far that has come."""
+
+
+@dataclass(frozen=True)
+class CalibrationPixels:
+    """Pixels with their cues and errors."""
+
+    cues: Array
+    """(N, 7) float64, in the order of `CUES`."""
+    error: Array
+    """(N,) px."""
+
+    @staticmethod
+    def of(parts: "list[CalibrationPixels]") -> "CalibrationPixels":
+        """Join the pixels of several scenes."""
+        cues, errors = [part.cues for part in parts], [part.error for part in parts]
+        return CalibrationPixels(np.concatenate(cues), np.concatenate(errors))
 
 
 @dataclass(frozen=True)
@@ -38,7 +64,7 @@ class Calibrated:
     def save(self, path: str | Path) -> None:
         """Write the weights, with the calibration, to a .safetensors file."""
         if Path(path).suffix != ".safetensors":
-            raise InputError(f"{path}: the output ends in .safetensors")
+            raise InputError(f"{path}: the output must end in .safetensors")
         write_files({Path(path): encode_weights(self.weights)})
 
 
@@ -78,8 +104,8 @@ def calibrate(
     numbers = range(scenes + -(-scenes // 3))
     watched = progress(numbers, "estimating") if progress else numbers
     parts = [_gather(estimator, renderer, number) for number in watched]
-    calibration = fit_calibration(Evidence.of(parts[:scenes]), threshold, scenes)
-    unseen = Evidence.of(parts[scenes:])
+    calibration = fit_calibration(CalibrationPixels.of(parts[:scenes]), threshold, scenes)
+    unseen = CalibrationPixels.of(parts[scenes:])
     judged = judge(probability(calibration, unseen.cues), unseen.error, threshold)
     about = {**found.about, _topic(effort): _describe(scenes, size, len(parts) - scenes, judged)}
     return Calibrated(
@@ -109,7 +135,7 @@ def _renderer(
     return held_out_renderer(photos, size, device, config=CALIBRATION_SCENES, seed=seed)
 
 
-def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> Evidence:
+def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> CalibrationPixels:
     """Cues and errors of one scene, as 8-bit frames, at pixels that have a truth."""
     from ..data import collate
 
@@ -118,7 +144,7 @@ def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> Ev
     error = (flow.cpu() - batch.flow).norm(dim=1)
     some = (..., slice(None, None, _SPACING), slice(None, None, _SPACING))
     valid = batch.valid[some][0]
-    return Evidence(
+    return CalibrationPixels(
         cues.cpu()[some][0][:, valid].T.double().numpy(), error[some][0][valid].double().numpy()
     )
 
@@ -130,3 +156,59 @@ def _topic(quality: Quality) -> str:
 def _describe(scenes: int, size: tuple[int, int], unseen: int, judged: dict[str, float]) -> str:
     quality = f"AUSE {judged['ause']:.3f}, calibration error {judged['calibration_error']:.3f}"
     return f"{scenes} rendered scenes of {size[1]}x{size[0]}; {quality} on {unseen} others"
+
+
+def fit_calibration(pixels: CalibrationPixels, threshold: float, scenes: int) -> Calibration:
+    """Fit a logistic regression by Newton's method; the solution does not depend on the start."""
+    right = pixels.error <= threshold
+    if right.all() or not right.any():
+        raise InputError(
+            f"the error is {'always' if right.all() else 'never'} within {threshold:g} px on these "
+            f"scenes, so there is nothing to fit; choose another `threshold`"
+        )
+    mean, scale = pixels.cues.mean(0), pixels.cues.std(0)
+    scale = np.where(scale > 0, scale, 1)
+    weights, bias = _logistic_regression((pixels.cues - mean) / scale, right)
+    weights = weights / scale
+    bias = bias - weights @ mean
+    rounded = [float(f"{value:.{_DIGITS}g}") for value in (bias, *weights)]
+    named = dict(zip(("bias", *CUES), rounded, strict=True))
+    return Calibration(**named, threshold=threshold, scenes=scenes)
+
+
+def probability(calibration: Calibration, cues: Array) -> Array:
+    """(N, 7) cues -> (N,) confidence, as the estimator computes it."""
+    return _sigmoid(cues @ np.array(calibration.weights) + calibration.bias)
+
+
+def judge(confidence: Array, error: Array, threshold: float) -> dict[str, float]:
+    """Judge (N,) confidences: AUSE, calibration error, and the mean error by deciles.
+
+    The calibration error is the mean distance, over ten groups of equal size, between the
+    mean confidence and the share of pixels that are right.
+    """
+    groups = np.array_split(np.argsort(confidence, kind="stable"), 10)
+    gaps = [abs(confidence[g].mean() - (error[g] <= threshold).mean()) for g in groups]
+    deciles = {f"decile_{i}": float(error[g].mean()) for i, g in enumerate(groups, start=1)}
+    ause = score_confidence(confidence, error).values["ause"]
+    return {"ause": ause, "calibration_error": float(np.mean(gaps)), **deciles}
+
+
+def _logistic_regression(inputs: Array, right: Array) -> tuple[Array, float]:
+    """(N, K) standardised inputs, (N,) bool -> K weights and a bias."""
+    inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
+    solution = np.zeros(inputs.shape[1])
+    ridge = _RIDGE * np.eye(len(solution))
+    for _ in range(_MAX_STEPS):
+        chance = _sigmoid(inputs @ solution)
+        gradient = inputs.T @ (chance - right) / len(right) + ridge @ solution
+        curvature = (inputs * (chance * (1 - chance))[:, None]).T @ inputs / len(right) + ridge
+        step = np.linalg.solve(curvature, gradient)
+        solution -= step
+        if np.abs(step).max() < 1e-9:
+            break
+    return solution[:-1], float(solution[-1])
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 * (1 + np.tanh(x / 2))  # does not overflow

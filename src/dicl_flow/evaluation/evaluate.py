@@ -1,5 +1,6 @@
 """Scores methods on data sets: `dicl_flow.evaluate`, and the work of `dicl-flow eval`."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,17 +9,10 @@ from typing import Any, TypeAlias
 from ..data import FlowPair, data_set, list_pairs
 from ..errors import InputError
 from ..files import encode_image, write_files
-from .methods import (
-    Methods,
-    Predictor,
-    folder_name,
-    kept_predictors,
-    open_methods,
-    predictors,
-)
+from .drawings import draw_prediction
+from .methods import Methods, Predictor, folder_name, kept_predictors, open_methods, predictors
 from .score import Result, score_predictions
-from .table import as_document, to_json, to_markdown
-from .worst import draw_prediction
+from .table import as_document, to_markdown
 
 Data: TypeAlias = Mapping[str, str | Path | Sequence[FlowPair]]
 """By the name of a data set: its folder, or some of its pairs."""
@@ -41,7 +35,7 @@ class Evaluation:
 
     def to_json(self) -> str:
         """Return `document` as the text of a file."""
-        return to_json(self.results, self.computed)
+        return json.dumps(self.document(), indent=2) + "\n"
 
     def to_markdown(self) -> str:
         """Return the tables, and what their columns mean."""

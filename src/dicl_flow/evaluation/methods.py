@@ -1,19 +1,100 @@
-"""Opens the methods to be scored: weights, baselines, functions, or predictions on disk."""
+"""The methods to be scored, and their estimates, which can be kept and scored again."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import cv2
+import numpy as np
 
 from ..config import NORMAL, find_quality
-from ..data import FlowPair
+from ..data import FlowPair, read_frames
 from ..errors import InputError
-from ..files import Array
+from ..files import Array, decode_npy, encode_flow, encode_npy, read_bytes, read_flow, write_files
 from ..weights import resolve
-from .baseline import BASELINES, Method
-from .predict import Prediction, predict, read_predictions
+from .metrics import check_estimate
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
+
+
+Method: TypeAlias = Callable[[Array, Array], Array | tuple[Array, Array]]
+"""Two (H, W, 3) uint8 RGB frames -> (H, W, 2) float32 flow, or it and (H, W) confidence."""
+
+
+def dis() -> Callable[[Array, Array], Array]:
+    """OpenCV's dense inverse search (Kroeger et al. 2016) with its "medium" settings."""
+    if not hasattr(cv2, "DISOpticalFlow_create"):
+        raise InputError(
+            f"OpenCV {cv2.__version__} was built without DISOpticalFlow; install "
+            f"opencv-python-headless to use the baseline 'dis'"
+        )
+    solver = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+
+    def estimate(image1: Array, image2: Array) -> Array:
+        grey1, grey2 = (cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) for image in (image1, image2))
+        try:
+            return np.asarray(solver.calc(grey1, grey2, None))
+        except cv2.error as error:
+            size = f"{image1.shape[1]}x{image1.shape[0]}"
+            raise InputError(f"OpenCV's DIS cannot process {size} px: {error.err}") from None
+
+    return estimate
+
+
+BASELINES: dict[str, Callable[[], Callable[[Array, Array], Array]]] = {"dis": dis}
+
+
+class Prediction(NamedTuple):
+    """The estimate of a method for a pair."""
+
+    pair: FlowPair
+    flow: Array
+    """(H, W, 2) float32."""
+    confidence: Array | None = None
+    """(H, W) float32, for methods that have one."""
+
+
+def predict(
+    pairs: Iterable[FlowPair], method: Method, folder: Path | None = None
+) -> Iterator[Prediction]:
+    """Estimate the flow of one pair after the other, and keep it in `folder` if one is given."""
+    for pair in pairs:
+        frames = read_frames(pair)
+        try:
+            estimate = method(*frames)
+            flow, confidence = estimate if isinstance(estimate, tuple) else (estimate, None)
+            check_estimate(flow, (frames[0].shape[0], frames[0].shape[1]))
+        except InputError as error:
+            raise InputError(f"pair {pair.name}: {error}") from None
+        prediction = Prediction(pair, flow, confidence)
+        if folder is not None:
+            _keep(prediction, folder)
+        yield prediction
+
+
+def read_predictions(pairs: Iterable[FlowPair], folder: Path) -> Iterator[Prediction]:
+    """Read the estimates that `predict` kept in `folder`."""
+    for pair in pairs:
+        flow_file, confidence_file = _paths(folder, pair)
+        known = confidence_file.exists()
+        confidence = decode_npy(read_bytes(confidence_file)) if known else None
+        yield Prediction(pair, read_flow(flow_file), confidence)
+
+
+def _keep(prediction: Prediction, folder: Path) -> None:
+    flow_file, confidence_file = _paths(folder, prediction.pair)
+    flow_file.parent.mkdir(parents=True, exist_ok=True)
+    contents = {flow_file: encode_flow(flow_file, prediction.flow)}
+    if prediction.confidence is not None:
+        contents[confidence_file] = encode_npy(prediction.confidence)
+    write_files(contents)
+
+
+def _paths(folder: Path, pair: FlowPair) -> tuple[Path, Path]:
+    """Flow and confidence; a "/" in the pair's name makes folders."""
+    return folder / f"{pair.name}.flo", folder / f"{pair.name}.confidence.npy"
+
 
 Methods: TypeAlias = "Iterable[str | Path | None] | Mapping[str, FlowEstimator | Method]"
 """Names of weights or baselines, or estimators and functions by name; None: the default weights."""
@@ -94,7 +175,7 @@ def _callable(method: "FlowEstimator | Method", computed: dict[str, str]) -> Met
 
 def _noting(estimator: "FlowEstimator", computed: dict[str, str]) -> Method:
     """Estimate, and note for each size of frames how that is done."""
-    from ..estimation.choices import explain_frame
+    from ..estimation.estimator import explain_frame
 
     def method(image1: Array, image2: Array) -> tuple[Array, Array]:
         result = estimator(image1, image2)

@@ -1,7 +1,7 @@
 """Published results to compare with: the paper's tables 2 to 4, and some later methods."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 FULL_SIZE = {"chairs:val": 640, "kitti15": 200, "sintel-clean": 1041, "sintel-final": 1041}
 """By data set: the number of pairs that the published numbers are measured on."""
@@ -15,6 +15,8 @@ PUBLISHED_COLUMNS = {
 }
 """(data set, metric) by our names for them -> the field of `PublishedRow` to compare with."""
 
+Value: TypeAlias = Callable[[str, str], float | None]
+"""Data set and metric of a column -> the number of a row; None: empty."""
 CHAIRS = "C"  # FlyingChairs
 SYNTHETIC = "C+T"  # then FlyingThings3D
 FINE_TUNED = "+K/S"  # then KITTI or Sintel, whichever is tested
@@ -165,6 +167,16 @@ def relevant_columns(data_sets: Iterable[str]) -> list[tuple[str, str]]:
     """Return the columns of `PUBLISHED_COLUMNS` that belong to the given data sets."""
     wanted = set(data_sets)
     return [column for column in PUBLISHED_COLUMNS if column[0] in wanted]
+
+
+def values_by_data(
+    columns: Iterable[tuple[str, str]], value: Value
+) -> dict[str, dict[str, float | None]]:
+    """Return the numbers of a row by data set and metric."""
+    values: dict[str, dict[str, float | None]] = {}
+    for data, metric in columns:
+        values.setdefault(data, {})[metric] = value(data, metric)
+    return values
 
 
 def relevant_rows(columns: Sequence[tuple[str, str]]) -> list[PublishedRow]:

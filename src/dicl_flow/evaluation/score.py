@@ -8,9 +8,16 @@ import numpy as np
 from ..data import FlowPair, read_frames, read_sample
 from ..errors import InputError
 from ..files import Array
-from .metrics import Score, check_estimate, endpoint_error, pool, score_flow, score_of
-from .predict import Prediction
-from .sparsification import score_confidence
+from .methods import Prediction
+from .metrics import (
+    Score,
+    check_estimate,
+    endpoint_error,
+    pool,
+    score_confidence,
+    score_flow,
+    score_of,
+)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from ..data import FlowPair, kitti_test_pairs, sintel_test_pairs
 from ..errors import unknown_name
 from ..files import encode_flow, replacing
-from .predict import Prediction
+from .methods import Prediction
 
 _KITTI_RANGE = (-512.0, 511.984375)  # what 16 bits at 1/64 px hold
 

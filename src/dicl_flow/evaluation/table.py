@@ -1,26 +1,19 @@
 """Writes results as tables for the terminal, as Markdown and as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from .metrics import METRICS
-from .published import FULL_SIZE, PublishedRow, relevant_columns, relevant_rows
+from .metrics import METRICS, sparsification_curves
+from .published import FULL_SIZE, PublishedRow, relevant_columns, relevant_rows, values_by_data
 from .score import Result
-from .sparsification import sparsification_curves
 
 _GROUPS = {
     "End-point errors": ("epe", "epe_images", "over_1px", "over_3px", "over_5px", "fl_all", "wauc"),
     "By speed, visibility and confidence": (
-        "s0_10",
-        "s10_40",
-        "s40_plus",
-        "matched",
-        "unmatched",
-        "ause",
+        *("s0_10", "s10_40", "s40_plus", "matched", "unmatched", "ause"),
     ),
     "Without truth: grey levels, not EPE": ("warping_error", "warping_error_still"),
 }
@@ -47,10 +40,8 @@ def print_grid(grid: Grid, console: Console) -> None:
     """Print one table."""
     table = Table(title=grid.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     widths = _least_widths(grid, console.width)
-    if (
-        _total(widths) > console.width
-    ):  # lines that the terminal breaks are better than a lost column
-        table.width = _total(widths)
+    if _total(widths) > console.width:
+        table.width = _total(widths)  # lines that the terminal breaks, rather than a lost column
     for column, (heading, width) in enumerate(zip(grid.headings, widths, strict=True)):
         if column < 2:
             table.add_column(heading, min_width=width, overflow="fold")
@@ -84,23 +75,13 @@ def to_markdown(results: Sequence[Result]) -> str:
     return "\n\n".join([*map(grid_markdown, grids), "\n".join(legend)]) + "\n"
 
 
-def to_json(results: Sequence[Result], computed: Mapping[str, str] | None = None) -> str:
-    """Return `as_document` as the text of a file."""
-    return json.dumps(as_document(results, computed), indent=2) + "\n"
-
-
-def as_document(
-    results: Sequence[Result], computed: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Return all numbers: totals and pairs of each method, and the published rows.
-
-    `computed` describes, for each size of frames, how the network saw them.
-    """
+def as_document(results: Sequence[Result], computed: Mapping[str, str]) -> dict[str, Any]:
+    """Return all numbers: totals and pairs of each method, and the published rows."""
     columns = relevant_columns(result.data for result in results)
     return {
         "results": [_result_json(result) for result in results],
         "published": [_published_json(row, columns) for row in relevant_rows(columns)],
-        "computed": dict(computed or {}),
+        "computed": dict(computed),
         "metrics": {name: metric.meaning for name, metric in METRICS.items()},
     }
 
@@ -115,7 +96,7 @@ def _group_grid(results: Sequence[Result], title: str, names: Sequence[str]) -> 
     for result in results:
         values = result.total.values
         if any(name in values for name in names):
-            cells = [_cell(name, values.get(name)) for name in names]
+            cells = [format_metric(name, values.get(name)) for name in names]
             rows.append([f"{result.label}, {len(result.scores)}", result.method, *cells])
     return Grid(
         title, ["data set, pairs", "method", *(METRICS[name].heading for name in names)], rows
@@ -129,7 +110,11 @@ def _published_grid(results: Sequence[Result]) -> Grid:
     for result in results:
         ours.setdefault(result.method, {})[result.data] = result.total.values
     rows = [
-        [method, "", *(_cell(metric, totals.get(data, {}).get(metric)) for data, metric in columns)]
+        [
+            method,
+            "",
+            *(format_metric(metric, totals.get(data, {}).get(metric)) for data, metric in columns),
+        ]
         for method, totals in ours.items()
     ]
     rows += [_published_cells(row, columns) for row in relevant_rows(columns)]
@@ -144,7 +129,7 @@ def _published_grid(results: Sequence[Result]) -> Grid:
 
 def _published_cells(row: PublishedRow, columns: Sequence[tuple[str, str]]) -> list[str]:
     template = "({})" if row.on_training_data else "{}"
-    cells = [_cell(metric, row.value(data, metric), template) for data, metric in columns]
+    cells = [format_metric(metric, row.value(data, metric), template) for data, metric in columns]
     return [row.method + ("" if row.in_paper else _NOT_IN_PAPER), row.training, *cells]
 
 
@@ -172,7 +157,8 @@ def _note(results: Sequence[Result]) -> str:
     return " ".join([*partial_notes(results), meaning])
 
 
-def _cell(metric: str, value: float | None, template: str = "{}") -> str:
+def format_metric(metric: str, value: float | None, template: str = "{}") -> str:
+    """Return a number with the digits of its metric; nothing for None."""
     return "" if value is None else template.format(f"{value:.{METRICS[metric].digits}f}")
 
 
@@ -197,15 +183,12 @@ def _result_json(result: Result) -> dict[str, Any]:
 
 
 def _published_json(row: PublishedRow, columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    metrics: dict[str, dict[str, float | None]] = {}
-    for data, metric in columns:
-        metrics.setdefault(data, {})[metric] = row.value(data, metric)
     return {
         "method": row.method,
         "training": row.training,
         "source": row.source,
         "in_paper": row.in_paper,
         "on_training_data": row.on_training_data,
-        "metrics": metrics,
+        "metrics": values_by_data(columns, row.value),
         "all": {key: value for key, value in row._asdict().items() if isinstance(value, float)},
     }

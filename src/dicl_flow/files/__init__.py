@@ -1,14 +1,17 @@
 """Reads and writes flow files, disparity and images; files are replaced atomically."""
+# What is imported here is for other packages.
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from .arrays import Array, decode_npy, encode_arrays, encode_npy
-from .atomic import check_folder, check_writable, naming, replacing, write_files
-from .disparity import read_disparity
+from .atomic import check_folder, check_writable, naming, replacing, temporaries, write_files
 from .flow_files import (
     FLOW_SUFFIXES,
     check_flow_name,
     decode_flow,
     encode_flow,
     flow_suffix,
+    read_disparity,
     read_flow,
     write_flow,
 )
@@ -21,42 +24,5 @@ from .images import (
     to_integers,
     to_uint8,
 )
-from .locking import has_name, lock
-from .reading import check_file, read_bytes, read_stream
-from .sizes import max_size, set_max_size
-from .temporary import temporaries
-
-__all__ = [
-    "has_name",
-    "lock",
-    "Array",
-    "FLOW_SUFFIXES",
-    "check_file",
-    "check_flow_name",
-    "check_folder",
-    "check_image_name",
-    "check_unit_range",
-    "check_writable",
-    "decode_flow",
-    "decode_image",
-    "decode_npy",
-    "encode_arrays",
-    "encode_flow",
-    "encode_image",
-    "encode_npy",
-    "flow_suffix",
-    "max_size",
-    "naming",
-    "read_bytes",
-    "read_disparity",
-    "read_flow",
-    "read_image",
-    "read_stream",
-    "replacing",
-    "set_max_size",
-    "temporaries",
-    "to_integers",
-    "to_uint8",
-    "write_files",
-    "write_flow",
-]
+from .locking import FolderLock
+from .reading import check_file, max_size, read_bytes, read_stream, set_max_size

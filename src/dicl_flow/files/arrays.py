@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ..errors import InputError
-from .sizes import check_pixels
+from .reading import check_pixels
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from .arrays import Array
-from .sizes import check_pixels, check_size
+from .reading import check_pixels, check_size
 
 VECTORS = ("forward.u", "forward.v")
 """Motion in px: right, and up. In float32, or in half precision."""

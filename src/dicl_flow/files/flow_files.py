@@ -15,17 +15,9 @@ import numpy as np
 from ..errors import InputError, unknown_name
 from .arrays import Array, decode_npy, decode_npz, encode_npy, encode_npz
 from .atomic import write_files
-from .exr import (
-    decode_st_map,
-    decode_vectors,
-    encode_half,
-    encode_st_map,
-    encode_vectors,
-    openexr,
-)
+from .exr import decode_st_map, decode_vectors, encode_half, encode_st_map, encode_vectors, openexr
 from .images import decode_pixels
-from .reading import read_bytes
-from .sizes import check_size, most_bytes
+from .reading import check_size, most_bytes, read_bytes
 
 FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
 _FLO_UNKNOWN = 1e10  # Middlebury: components beyond 1e9 are unknown
@@ -79,7 +71,7 @@ def flow_suffix(path: str | Path) -> str:
 def check_flow_name(path: str | Path) -> None:
     """Refuse, before any work is done, an extension that `encode_flow` does not support here."""
     if not (suffix := flow_suffix(path)):
-        raise InputError(f"{path}: flow files end in {', '.join(_FORMATS)}")
+        raise InputError(f"{path}: flow files must end in {', '.join(_FORMATS)}")
     if suffix.endswith(".exr"):
         openexr()
 
@@ -210,3 +202,21 @@ _FORMATS: dict[str, FlowFormat] = {
     ".exr": FlowFormat(decode_vectors, encode_vectors),  # after those that end in it
 }
 FLOW_SUFFIXES = tuple(_FORMATS)
+
+
+_DECODERS = {".npy": decode_npy, ".pfm": decode_pfm}
+
+
+def read_disparity(path: str | Path) -> Array:
+    """Read a .pfm or .npy disparity map: (H, W) float32 in pixels, NaN where unknown."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in _DECODERS:
+        raise InputError(f"{path}: {unknown_name('disparity file extension', suffix, _DECODERS)}")
+    try:
+        disparity = _DECODERS[suffix](read_bytes(path, most_bytes()))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if disparity.ndim != 2 or not disparity.size:
+        raise InputError(f"{path}: a disparity map must have the shape (height, width)")
+    disparity = disparity.astype(np.float32)
+    return np.where(np.isfinite(disparity), disparity, np.float32(np.nan))

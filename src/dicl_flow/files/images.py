@@ -1,16 +1,149 @@
 """Reads and writes images as (H, W, 3) RGB arrays in the bit depth of the file."""
 
+import re
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
+from struct import error as StructError
+from struct import unpack_from
 
 import cv2
 import numpy as np
 
 from ..errors import InputError
 from .arrays import Array
-from .image_sizes import image_size
-from .reading import read_bytes
-from .sizes import check_size, most_bytes
+from .reading import check_size, most_bytes, read_bytes
+
+Size = tuple[int, int]
+
+
+def image_size(data: bytes) -> Size | None:
+    """Return (width, height) from the header; None if it is not the header of an image."""
+    for signature, read in _FORMATS.items():
+        if re.match(signature, data, re.DOTALL):
+            try:
+                return read(data)
+            except (StructError, IndexError, TypeError, ValueError, KeyError, OverflowError):
+                return None  # truncated header
+    return None
+
+
+def _png(data: bytes) -> Size:
+    place, pixels = 8, False
+    while place + 8 <= len(data):  # OpenCV allocates what a chunk claims to have
+        length, kind = unpack_from(">I4s", data, place)
+        if length > len(data):
+            raise ValueError
+        pixels = pixels or kind == b"IDAT"
+        if kind == b"IEND" and pixels:  # anything may follow
+            break
+        place += 12 + length
+    return unpack_from(">II", data, 16)
+
+
+def _jpeg(data: bytes) -> Size:
+    place = 2
+    while True:
+        while data[place] == 0xFF:  # a marker may follow any number of fill bytes
+            place += 1
+        marker = data[place]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
+            height, width = unpack_from(">HH", data, place + 4)
+            return width, height
+        place += 1 + unpack_from(">H", data, place + 1)[0]
+        place = data.index(b"\xff", place)
+
+
+def _tiff(data: bytes) -> Size:
+    order = "<" if data[:2] == b"II" else ">"
+    big = unpack_from(f"{order}H", data, 2)[0] == 43
+    offset, count, entry = ("Q", "Q", 20) if big else ("I", "H", 12)
+    start = unpack_from(f"{order}{offset}", data, 8 if big else 4)[0]
+    number = unpack_from(f"{order}{count}", data, start)[0]
+    start += 8 if big else 2
+    found: dict[int, int] = {}
+    for place in range(start, start + min(number, 4096) * entry, entry):
+        tag, kind = unpack_from(f"{order}HH", data, place)
+        if tag in (256, 257) and tag not in found:
+            form = {1: "B", 3: "H", 4: "I", 16: "Q"}[kind]
+            found[tag] = unpack_from(f"{order}{form}", data, place + (12 if big else 8))[0]
+    return found[256], found[257]
+
+
+def _webp(data: bytes) -> Size:
+    if data[12:16] == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if data[12:16] == b"VP8L":
+        bits = unpack_from("<I", data, 21)[0]
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    width, height = unpack_from("<HH", data, 26)
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _bmp(data: bytes) -> Size:
+    if unpack_from("<I", data, 14)[0] == 12:
+        return unpack_from("<HH", data, 18)
+    width, height = unpack_from("<ii", data, 18)
+    return abs(width), abs(height)  # a negative height means rows from top to bottom
+
+
+def _netpbm(data: bytes) -> Size:
+    text = re.sub(rb"#[^\n]*", b" ", data[:4096])  # comments
+    width, height = text.split()[1:3]
+    return int(width), int(height)
+
+
+def _pam(data: bytes) -> Size:
+    width, height = (
+        re.search(rb"\n%s\s+(\d+)" % key, data[:4096]) for key in (b"WIDTH", b"HEIGHT")
+    )
+    return _whole(width), _whole(height)
+
+
+def _radiance(data: bytes) -> Size:
+    found = re.search(rb"\n[-+]([XY])\s+(\d+)\s+[-+][XY]\s+(\d+)", data[:65536])
+    first, second = _whole(found, 2), _whole(found, 3)
+    return (second, first) if found and found[1] == b"Y" else (first, second)
+
+
+def _openexr(data: bytes) -> Size:
+    name = b"dataWindow\0box2i\0"
+    left, top, right, bottom = unpack_from("<4i", data, data.index(name) + len(name) + 4)
+    return right - left + 1, bottom - top + 1
+
+
+def _jpeg2000(data: bytes) -> Size:
+    right, bottom, left, top = unpack_from(">4I", data, data.index(b"\xff\x4f\xff\x51") + 8)
+    return right - left, bottom - top
+
+
+def _avif(data: bytes) -> Size:
+    sizes = [unpack_from(">II", data, found.end() + 4) for found in re.finditer(b"ispe", data)]
+    return max(sizes, key=lambda size: size[0] * size[1])
+
+
+def _whole(found: re.Match[bytes] | None, group: int = 1) -> int:
+    if found is None:
+        raise ValueError
+    return int(found[group])
+
+
+_FORMATS: dict[bytes, Callable[[bytes], Size]] = {
+    rb"\x89PNG\r\n\x1a\n": _png,
+    rb"\xff\xd8\xff": _jpeg,
+    rb"II[*+]\0|MM\0[*+]": _tiff,
+    rb"RIFF....WEBP": _webp,
+    rb"BM": _bmp,
+    rb"P[1-6Ff]\s": _netpbm,  # also .pfm
+    rb"P7\n": _pam,
+    rb"#\?(RADIANCE|RGBE)": _radiance,
+    rb"\x76\x2f\x31\x01": _openexr,
+    rb"\0\0\0\x0cjP  |\xff\x4f\xff\x51": _jpeg2000,
+    rb"....ftypavi[fs]": _avif,
+    rb"GIF8[79]a": lambda data: unpack_from("<HH", data, 6),
+    rb"\x59\xa6\x6a\x95": lambda data: unpack_from(">II", data, 4),  # Sun raster
+}
+
 
 _SIXTEEN_BITS = (".png", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")  # formats with 16 bits
 

@@ -1,11 +1,70 @@
-"""Reads files and pipes, with a limit on their size."""
+"""Reads files and pipes; sizes in bytes and pixels are limited before memory is allocated."""
 
+import os
 import stat
+from math import ceil, isfinite
 from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import InputError
-from .sizes import most_bytes
+
+DEFAULT_MAX_SIZE = 150.0  # megapixels; a frame of 16K has 133
+_VARIABLE = "DICL_FLOW_MAX_SIZE"  # an environment variable, so that loader processes inherit it
+_COUNTABLE = 10**15
+_BYTES_PER_PIXEL = 16  # two float64 of a flow, or four float32 of an image
+
+
+def max_size() -> float:
+    """Return the largest size of images and flows that are read, in megapixels."""
+    return _checked(os.environ.get(_VARIABLE, DEFAULT_MAX_SIZE))
+
+
+def set_max_size(megapixels: float) -> None:
+    """Set the largest size of images and flows that are read, also in processes started later.
+
+    Larger ones are refused, because a small file can decode to an image that fills the memory. The
+    environment variable DICL_FLOW_MAX_SIZE does the same.
+    """
+    os.environ[_VARIABLE] = str(_checked(megapixels))
+
+
+def check_size(width: int, height: int) -> None:
+    """Refuse an image or a flow with more pixels than `max_size` allows."""
+    check_pixels(width * height, f"{width}x{height}")
+
+
+def check_pixels(pixels: int, what: str) -> None:
+    """Refuse a number of pixels that `max_size` does not allow; the error starts with `what`."""
+    limit = max_size()
+    if pixels > _COUNTABLE:
+        raise InputError(f"{what} has more pixels than any machine can hold")
+    if pixels > limit * 1e6:
+        raise InputError(
+            f"{what} has {_text(pixels / 1e6)} megapixels, the limit is {_text(limit)}; allow more "
+            f"with `max_size={ceil(pixels / 1e6)}`"
+        )
+
+
+def most_bytes() -> int:
+    """Return the size in bytes of the largest file that `max_size` allows."""
+    return int(max_size() * 1e6) * _BYTES_PER_PIXEL + 2**20  # plus headers
+
+
+def _checked(megapixels: float | str) -> float:
+    try:
+        value = float(megapixels)
+    except ValueError:
+        value = 0.0
+    if not (value > 0 and isfinite(value)):
+        raise InputError(
+            f"`max_size` ({_VARIABLE}) must be a number of megapixels above 0, got {megapixels!r}"
+        )
+    return value
+
+
+def _text(megapixels: float) -> str:
+    return f"{megapixels:,.0f}" if megapixels >= 10 else f"{megapixels:.3g}"
+
 
 _CHUNK = 2**20
 

@@ -1,6 +1,7 @@
 """Compare methods on the same pairs: one sheet per pair with estimates and their errors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -8,20 +9,61 @@ import numpy as np
 
 from ..data import FlowPair, read_frames, read_sample
 from ..errors import InputError
-from ..estimation.estimator import load
 from ..evaluation import BASELINES, Score, endpoint_error, score_pair
 from ..evaluation.metrics import check_estimate
 from ..evaluation.score import warping_difference
-from ..files import Array, read_flow
+from ..files import FLOW_SUFFIXES, Array, read_flow
 from ..pictures.sheets import contact_sheet, thumbnail, write_on
 from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
-from .given_flows import GivenFlows
-from .volumes import weights_name
 
 FlowMethod: TypeAlias = Callable[[FlowPair, Array, Array], Array]
 """A pair and its frames -> the flow."""
 
 _CELL = (448, 336)  # px
+
+
+@dataclass(frozen=True)
+class GivenFlows:
+    """The flow files of one method, by the name of the pair."""
+
+    name: str
+    files: Mapping[str, Path]
+
+
+def find_flows(argument: str, pairs: Sequence[FlowPair]) -> GivenFlows | None:
+    """Find the flow of each pair; None if `argument` is not NAME=PATH, but weights or a baseline.
+
+    A file is the flow of the only pair. A folder holds DATA/PAIR.flo, as `eval` keeps them, or
+    PAIR.flo, as the benchmarks name them; other formats of flow files will do.
+    """
+    name, separator, place = argument.partition("=")
+    if not separator or Path(argument).is_file():
+        return None
+    path = Path(place).expanduser()
+    if not name or not path.exists():
+        raise FileNotFoundError(f"{argument!r} is NAME=PATH, but there is no {path}")
+    if path.is_dir():
+        return GivenFlows(name, {pair.name: _in_folder(path, pair) for pair in pairs})
+    if len(pairs) > 1:
+        raise InputError(f"{path} is one flow, but there are {len(pairs)} pairs; give a folder")
+    return GivenFlows(name, {pairs[0].name: path})
+
+
+def _in_folder(folder: Path, pair: FlowPair) -> Path:
+    for path in _candidates(folder, pair):
+        if path.is_file():
+            return path
+    raise FileNotFoundError(
+        f"no flow of {pair.name} in {folder}; expected {next(_candidates(folder, pair))}"
+    )
+
+
+def _candidates(folder: Path, pair: FlowPair) -> Iterator[Path]:
+    data, _, rest = pair.name.partition("/")
+    kept = f"{data.replace(':', '-')}/{rest}" if rest else data
+    for name in filter(None, (kept, rest)):
+        for suffix in FLOW_SUFFIXES:
+            yield folder / f"{name}{suffix}"
 
 
 class Comparison(NamedTuple):
@@ -54,6 +96,8 @@ def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
 def _name(entry: str | GivenFlows) -> str:
     if isinstance(entry, GivenFlows):
         return entry.name
+    from .volumes import weights_name
+
     return entry if entry in BASELINES else weights_name(entry)
 
 
@@ -63,6 +107,8 @@ def _open(entry: str | GivenFlows, options: Mapping[str, Any]) -> FlowMethod:
     if entry in BASELINES:
         baseline = BASELINES[entry]()
         return lambda _, *frames: baseline(*frames)
+    from ..estimation.estimator import load
+
     estimator = load(entry, **options)
     return lambda _, *frames: estimator(*frames).flow
 

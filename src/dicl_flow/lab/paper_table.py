@@ -1,7 +1,7 @@
 """The paper's table 2 with our rows: the weights of a chain below the published numbers."""
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,9 +10,17 @@ from typing import Any, TypeAlias
 from ..config import TrainConfig, structure
 from ..data import FlowPair, data_set
 from ..errors import InputError
-from ..evaluation import METRICS, PUBLISHED, Grid, PublishedRow, Result, evaluate
+from ..evaluation import METRICS, Grid, PublishedRow, Result, evaluate, format_metric
 from ..evaluation.evaluate import Progress
-from ..evaluation.published import FINE_TUNED, SYNTHETIC, TABLE_2, relevant_columns
+from ..evaluation.published import (
+    FINE_TUNED,
+    SYNTHETIC,
+    TABLE_2,
+    Value,
+    relevant_columns,
+    relevant_rows,
+    values_by_data,
+)
 from ..evaluation.table import partial_notes
 from ..training.run_folder import RunFolder
 
@@ -25,10 +33,13 @@ STAGES = {
 }
 """By stage: the row that its weights belong to, and the data sets that they are scored on."""
 COLUMNS = relevant_columns(STAGES["things"][1])
-Value: TypeAlias = Callable[[str, str], float | None]
-"""Data set and metric of a column -> the number of a row; None: empty."""
 Chains: TypeAlias = "Mapping[str, Mapping[str, StageWeights]]"
 """By method and stage."""
+_MEANING = (
+    "C: FlyingChairs, T: FlyingThings3D, +K/S: then KITTI or Sintel, whichever is tested. (…): "
+    "measured on training data. KITTI's EPE is the mean over the pairs, its Fl-all a share of all "
+    "pixels, as in the authors' code."
+)
 _BOTH_WAYS = ("epe", "epe_images", "fl_all", "fl_images")
 
 
@@ -71,7 +82,10 @@ class Table2:
     def document(self) -> dict[str, Any]:
         """Return all rows and measurements as plain values."""
         return {
-            "rows": [*map(_published_json, _published()), *self._our_json()],
+            "rows": [
+                *(_row_json("paper", row, row.value) for row in _published()),
+                *(_row_json("ours", row, self._our(row)) for row in _published() if _is_ours(row)),
+            ],
             "measured": [_measured_json(entry) for entry in self.measured],
             "missing": list(self.missing),
             "notes": list(self.notes),
@@ -90,16 +104,13 @@ class Table2:
         rows = []
         for row in _published():
             rows.append([row.method, row.training, *_cells(row.value, row.training)])
-            if row.method in (WITH_PROJECTION, WITHOUT_PROJECTION):
-                cells = _cells(self._our(row.method, row.training), row.training)
+            if _is_ours(row):
+                cells = _cells(self._our(row), row.training)
                 rows.append([f"{row.method}, ours", row.training, *cells])
         headings = [f"{data_set(data).label} {METRICS[metric].heading}" for data, metric in COLUMNS]
-        return Grid(
-            "Table 2 of the paper",
-            ["method", "trained on", *headings],
-            rows,
-            " ".join([*_sentences(self.missing), *self.notes, _MEANING]),
-        )
+        missing = [f"Missing: {'; '.join(self.missing)}."] if self.missing else []
+        note = " ".join([*missing, *self.notes, _MEANING])
+        return Grid("Table 2 of the paper", ["method", "trained on", *headings], rows, note)
 
     def _both_ways(self) -> Grid:
         rows = []
@@ -112,20 +123,8 @@ class Table2:
         note = "EPE and Fl-all: of all pixels of the data set. Images: the mean over its pairs."
         return Grid("Over pixels and over images", headings, rows, note)
 
-    def _our(self, method: str, training: str) -> Value:
-        return partial(self.value, method, training)
-
-    def _our_json(self) -> Iterator[dict[str, Any]]:
-        for row in _published():
-            if row.method in (WITH_PROJECTION, WITHOUT_PROJECTION):
-                yield _row_json("ours", row, self._our(row.method, row.training))
-
-
-_MEANING = (
-    "C: FlyingChairs, T: FlyingThings3D, +K/S: then KITTI or Sintel, whichever is tested. (…): "
-    "measured on training data. KITTI's EPE is the mean over the pairs, its Fl-all a share of all "
-    "pixels, as in the authors' code."
-)
+    def _our(self, row: PublishedRow) -> Value:
+        return partial(self.value, row.method, row.training)
 
 
 def find_chain(method: str, folder: Path) -> dict[str, StageWeights]:
@@ -206,10 +205,6 @@ def _missing(chains: Chains, data: Mapping[str, Sequence[FlowPair]]) -> Iterator
             yield f"{data_set(name).label}: no data set {name}"
 
 
-def _sentences(missing: Sequence[str]) -> list[str]:
-    return [f"Missing: {'; '.join(missing)}."] if missing else []
-
-
 def _unfinished(run: RunFolder) -> str | None:
     """Return how far a run is, if the last weights are not those of its last step."""
     if not (run.config.is_file() and run.weights.is_file()):
@@ -224,8 +219,12 @@ def _unfinished(run: RunFolder) -> str | None:
 
 def _published() -> list[PublishedRow]:
     """Return the paper's rows that have a number in our columns."""
-    rows = [row for row in PUBLISHED if row.source == TABLE_2]
-    return [row for row in rows if any(row.value(*column) is not None for column in COLUMNS)]
+    return [row for row in relevant_rows(COLUMNS) if row.source == TABLE_2]
+
+
+def _is_ours(row: PublishedRow) -> bool:
+    """Whether the row is of a method that we train."""
+    return row.method in (WITH_PROJECTION, WITHOUT_PROJECTION)
 
 
 def _cells(value: Value, training: str) -> list[str]:
@@ -233,26 +232,16 @@ def _cells(value: Value, training: str) -> list[str]:
 
 
 def _cell(value: float | None, metric: str, training: str) -> str:
-    if value is None:
-        return ""
-    text = f"{value:.{METRICS[metric].digits}f}"
-    return f"({text})" if training == FINE_TUNED else text
-
-
-def _published_json(row: PublishedRow) -> dict[str, Any]:
-    return _row_json("paper", row, row.value)
+    return format_metric(metric, value, "({})" if training == FINE_TUNED else "{}")
 
 
 def _row_json(by: str, row: PublishedRow, value: Value) -> dict[str, Any]:
-    metrics: dict[str, dict[str, float | None]] = {}
-    for data, metric in COLUMNS:
-        metrics.setdefault(data, {})[metric] = value(data, metric)
     return {
         "method": row.method,
         "training": row.training,
         "by": by,
         "on_training_data": row.on_training_data,
-        "metrics": metrics,
+        "metrics": values_by_data(COLUMNS, value),
     }
 
 

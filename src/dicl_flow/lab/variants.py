@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config import TrainConfig, to_toml
+from ..config import HOST_RECORDS, TrainConfig, to_toml
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
 from ..training import read_recipe
@@ -84,8 +84,8 @@ class Variant:
     def folder(self) -> str:
         """A folder name that two variants share only if their training is the same."""
         model = self.config.model
-        own = "dicl" if model.host == "dicl" else "own"
-        words = [model.host, model.matcher or own, *["dap"] * model.projection]
+        matcher = model.matcher or model.host_record.own_matcher or "own"
+        words = [model.host, matcher, *["dap"] * model.projection]
         text = "".join(to_toml(replace(stage, **_IRRELEVANT)) for stage in self.stages)
         text += self.start.sha256 if self.start else ""
         digest = hashlib.sha256(text.encode()).hexdigest()
@@ -173,7 +173,7 @@ def _check_changes(changes: Iterable[str]) -> None:
 
 def _as_changes(settings: Settings) -> list[str]:
     """The settings of a variant as changes of a recipe; the host's own matcher needs none."""
-    own = settings["matcher"] in (None, settings["host"])
+    own = settings["matcher"] in (None, HOST_RECORDS[settings["host"]].own_matcher)
     given = {key: value for key, value in settings.items() if not (own and key == "matcher")}
     return [f"model.{key}={str(value).lower()}" for key, value in given.items()]
 

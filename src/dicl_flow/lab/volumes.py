@@ -68,33 +68,21 @@ class Volumes:
 
     def cell(self, stride: int, x: int, y: int) -> tuple[int, int]:
         """The cell of a level, (column, row), that contains the pixel (x, y) of the frame."""
-        row, column = (
-            # the frame is resized with pixels as areas
-            _cell((place + 0.5) * resized / side - 0.5, large, small, self.model.config.host)
-            for place, side, resized, large, small in zip(
-                (y, x),
-                self.frame_size,
-                self.resized_size,
-                self.network_size,
-                self.levels[stride].start.shape[-2:],
-                strict=True,
-            )
-        )
-        return column, row
+        frame, resized, network, level = self._sizes(stride)
+        place = (np.array([y, x]) + 0.5) * resized / frame - 0.5  # pixels are areas when resized
+        aligned = self.model.config.host_record.aligned_corners
+        row, column = _cell(place, network, level, aligned=aligned)
+        return int(column), int(row)
 
     def cell_size(self, stride: int) -> Array:
         """The width and height of a cell of the level, in pixels of the frame."""
-        height, width = (
-            side * large / resized / small
-            for side, large, resized, small in zip(
-                self.frame_size,
-                self.network_size,
-                self.resized_size,
-                self.levels[stride].start.shape[-2:],
-                strict=True,
-            )
-        )
-        return np.array([width, height])
+        frame, resized, network, level = self._sizes(stride)
+        return (frame * network / resized / level)[::-1]
+
+    def _sizes(self, stride: int) -> Array:
+        """Height and width of the frame, resized, as the network sees it, and of a level's map."""
+        level = self.levels[stride].start.shape[-2:]
+        return np.array([self.frame_size, self.resized_size, self.network_size, level])
 
     def to_frame(self, flow: Tensor) -> Array:
         """Bring a level's flow (2, h, w) to the frame, (H, W, 2), as the estimator does."""
@@ -115,8 +103,8 @@ def open_networks(
         if not has_scores(estimators[name]):
             host = estimators[name].model.config.host
             raise InputError(
-                f"{name} has the host {host!r} with its own matcher, whose products are no "
-                f"scores to compare; this analysis needs a matcher such as 'dicl' in it"
+                f"{name} has the host {host!r} with its own matcher, which does not produce "
+                f"comparable scores; this analysis needs a matcher such as 'dicl' in it"
             )
     return estimators
 
@@ -124,7 +112,7 @@ def open_networks(
 def has_scores(estimator: FlowEstimator) -> bool:
     """Whether the matcher of a network gives each displacement a score."""
     config = estimator.model.config
-    return config.host == "dicl" or config.matcher is not None
+    return config.host_record.has_scores or config.matcher is not None
 
 
 def weights_name(weights: str | None) -> str:
@@ -177,11 +165,11 @@ def estimate_with_volumes(
     return result, Volumes(model, levels, size, estimator.plan.last)
 
 
-def _cell(place: float, large: int, small: int, host: str) -> int:
-    """The cell of a map with `small` cells at a place of a frame with `large` pixels."""
-    if host == "vcn":  # pixels are areas
-        return int((place + 0.5) * small / large)
-    return max(round(place * (small - 1) / (large - 1)), 0)  # corners are aligned
+def _cell(place: Any, large: Any, small: Any, *, aligned: bool) -> Any:
+    """The cell of a map of `small` sides at a place of a frame of `large` sides."""
+    if aligned:
+        return np.rint(place * (small - 1) / (large - 1)).clip(0).astype(int)
+    return ((place + 0.5) * small / large).astype(int)
 
 
 def _volume(

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from ..config import ModelConfig
-from ..matching import PAIRWISE_NETS, MatchingNet
-from ..nn import initialize
+from .blocks import initialize
 from .dicl import OWN_MATCHER, DiclFlow, assemble_dicl
+from .matching import PAIRWISE_NETS, MatchingNet
 from .network import FlowNetwork, InitialFlow, LevelFlow
 from .pwcnet import PwcNet, assemble_pwcnet, initialize_pwcnet
 from .vcn import Vcn, assemble_vcn

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from torch import Tensor, nn
 
 from ..config import LevelConfig, ModelConfig
-from ..matching import DisplacementProjection, Matcher, build_matcher
-from ..nn import ContextNet, FeaturePyramid
 from ..ops import (
     displacement_probability,
     expected_displacement,
@@ -15,7 +13,10 @@ from ..ops import (
     upsample_flow,
     warp,
 )
+from .blocks import ContextNet
+from .matching import DisplacementProjection, Matcher, build_matcher
 from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
+from .pyramid import FeaturePyramid
 
 OWN_MATCHER = "dicl"
 

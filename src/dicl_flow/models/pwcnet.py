@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import LevelConfig, ModelConfig
-from ..matching import CorrelationMatcher, Matcher, build_matcher
-from ..nn import SLOPE, LeakyBlock, apply_in_float32, dilated_net, initialize
 from ..ops import displacement_probability, normalized_entropy, warp
+from .blocks import SLOPE, LeakyBlock, apply_in_float32, dilated_net, initialize
+from .matching import CorrelationMatcher, Matcher, build_matcher
 from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
 
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride

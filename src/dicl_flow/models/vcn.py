@@ -9,8 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import LevelConfig, ModelConfig
-from ..matching import ChannelwiseMatcher, Matcher, build_matcher
-from ..nn import SLOPE, PspPyramid, SeparableConv, VolumeFilter, dilated_net
 from ..ops import (
     at_least_float32,
     displacement_probability,
@@ -21,7 +19,11 @@ from ..ops import (
     upsample_pixels,
     warp_strictly_inside,
 )
+from .blocks import SLOPE, dilated_net
+from .matching import ChannelwiseMatcher, Matcher, build_matcher
 from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
+from .pyramid import PspPyramid
+from .volume import SeparableConv, VolumeFilter
 
 NUM_HYPOTHESES = {64: 16, 32: 16, 16: 16, 8: 16, 4: 12}  # of the level at each stride
 WINDOW_RADIUS = 3  # around the peak: 7x7 displacements

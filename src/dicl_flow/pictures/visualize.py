@@ -4,17 +4,15 @@ import cv2
 import numpy as np
 
 from ..errors import InputError
-from ..files import Array
+from ..files import Array, to_uint8
 
 # The Middlebury wheel: six corner colours, and the number of steps from each to the next.
 _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255))
 _STEPS = (15, 6, 4, 11, 13, 6)
 OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
 CALMEST = 1.0  # px: shorter vectors do not get full colour, unless a maximum is given
-_SHORTEST, _STRETCH = (
-    7.0,
-    7.0,
-)  # px of the shortest visible arrow; by how much arrows are lengthened
+_SHORTEST = 7.0  # px of the shortest visible arrow
+_STRETCH = 7.0  # by how much arrows are lengthened at most
 
 
 def color_wheel() -> Array:
@@ -35,7 +33,7 @@ def flow_to_rgb(flow: Array, maximum: float | None = None) -> Array:
     """
     flow = np.asarray(flow, np.float64)
     if flow.ndim != 3 or flow.shape[2] != 2:
-        raise InputError(f"a flow has the shape (height, width, 2), got {flow.shape}")
+        raise InputError(f"a flow must have the shape (height, width, 2), got {flow.shape}")
     if maximum is not None and not maximum > 0:
         raise InputError(f"the maximum must be positive, got {maximum}")
     known = known_flow(flow)
@@ -84,9 +82,7 @@ def draw_arrows(
     known = known_flow(flow)
     grid = (slice(spacing // 2, None, spacing),) * 2
     colors = flow_to_rgb(flow[grid], maximum or full_color(flow))
-    canvas = np.ascontiguousarray(
-        image // 2 + 32
-    )  # reduce the contrast of the frame, so that arrows stand out
+    canvas = np.ascontiguousarray(image // 2 + 32)  # less contrast: arrows stand out
     for row, y in enumerate(range(spacing // 2, height, spacing)):
         for column, x in enumerate(range(spacing // 2, width, spacing)):
             if known[y, x]:
@@ -153,3 +149,25 @@ def _draw_arrow(canvas: Array, x: int, y: int, vector: Array, color: Array) -> N
     end = (round((x + float(dx)) * (1 << bits)), round((y + float(dy)) * (1 << bits)))
     rgb = tuple(int(channel) for channel in color)
     cv2.arrowedLine(canvas, start, end, rgb, 1, cv2.LINE_AA, bits, tipLength=0.3)
+
+
+DRAWINGS = ("image", "overlay", "arrows", "confidence", "occlusion")
+
+
+def draw_estimate(
+    kind: str,
+    image1: Array,
+    flow: Array,
+    confidence: Array,
+    occlusion: Array | None = None,
+    maximum: float | None = None,
+) -> Array:
+    """Draw one of `DRAWINGS`, (H, W) or (H, W, 3) uint8; `maximum` px get full colour."""
+    draw = {
+        "image": lambda: flow_to_rgb(flow, maximum),
+        "overlay": lambda: overlay(to_uint8(image1), flow, maximum),
+        "arrows": lambda: draw_arrows(to_uint8(image1), flow, maximum=maximum),
+        "confidence": lambda: confidence_to_grey(confidence),
+        "occlusion": lambda: confidence_to_grey(np.asarray(occlusion)),
+    }
+    return draw[kind]()

@@ -1,4 +1,7 @@
 """Renders training scenes on the device, with exact flow: layers of photographs, solid worlds."""
+# What is imported here is for other packages.
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from typing import TYPE_CHECKING
 
@@ -7,9 +10,7 @@ from .photos import is_held_out, list_photos
 
 if TYPE_CHECKING:
     from .clips import Clip
-    from .held_out import held_out_renderer
-    from .motion_statistics import MotionStatistics
-    from .renderer import RenderedBatch, Renderer
+    from .renderer import MotionStatistics, RenderedBatch, Renderer, held_out_renderer
     from .textures import TextureAtlas, load_textures
     from .variation import augment_batch
 else:
@@ -17,25 +18,12 @@ else:
         __name__,
         {
             "Clip": "clips",
-            "held_out_renderer": "held_out",
+            "held_out_renderer": "renderer",
             "RenderedBatch": "renderer",
             "Renderer": "renderer",
-            "MotionStatistics": "motion_statistics",
+            "MotionStatistics": "renderer",
             "TextureAtlas": "textures",
             "load_textures": "textures",
             "augment_batch": "variation",
         },
     )
-
-__all__ = [
-    "Clip",
-    "MotionStatistics",
-    "RenderedBatch",
-    "Renderer",
-    "TextureAtlas",
-    "augment_batch",
-    "held_out_renderer",
-    "is_held_out",
-    "list_photos",
-    "load_textures",
-]

@@ -11,7 +11,6 @@ from .dice import Dice
 from .shapes import shape_bank
 from .solid import casting
 from .solid.draws import Draws
-from .solid.scenes import View
 from .solid.shading import shade
 from .solid.world import Textures, draw_world, lay_out
 from .textures import TextureAtlas
@@ -35,7 +34,7 @@ class Clip:
         """Draw a world of a `kind` of place; `size` is (height, width)."""
         find_place(kind)
         if not 1 <= num_frames <= _LONGEST:
-            raise InputError(f"a clip has 1 to {_LONGEST} frames, got {num_frames}")
+            raise InputError(f"a clip must have 1 to {_LONGEST} frames, got {num_frames}")
         self.config, self.size, self.textures = config, size, textures
         self.num_frames, self.seed = num_frames, seed
         numbers = Textures(textures.num_photos, len(textures), config.procedural_share)
@@ -43,25 +42,18 @@ class Clip:
         times = [float(time) for time in range(num_frames)]
         layout = lay_out([world], times, size).to(device)
         shapes = shape_bank(torch.device(device), 0, config.num_shapes, config.shape_side)
-        self.view = View(layout, shapes, size)
+        self.view = casting.View(layout, shapes, size)
 
     @torch.no_grad()
     def frames(self) -> Tensor:
         """(T, 3, H, W) in [0, 1], with the effects of a camera."""
         view, dice = self.view, Dice(self.view.shapes.device, self.seed)
         fog = draw_fog(self.config, dice, 1)
-        color, depth = shade(
-            view.layout, view.sight, self.textures.mips, view.shapes, fog, self.size
-        )
-        following = [self.flow(time, time + 1) for time in range(self.num_frames - 1)]
-        flow = (
-            torch.stack([*following, following[-1]])
-            if following
-            else torch.zeros_like(color[:, :2])
-        )
-        return photograph(
-            Frames(color, flow, depth, view.layer), self.config, dice, self.num_frames
-        )
+        color, depth = shade(view, self.textures.mips, fog)
+        flows = [self.flow(time, time + 1) for time in range(self.num_frames - 1)]
+        flow = torch.stack([*flows, flows[-1]]) if flows else torch.zeros_like(color[:, :2])
+        frames = Frames(color, flow, depth, view.layer)
+        return photograph(frames, self.config, dice, self.num_frames)
 
     def flow(self, start: int, end: int) -> Tensor:
         """(2, H, W) from one frame to another; 1e5 px and more for what is behind the camera."""
@@ -77,24 +69,17 @@ class Clip:
 
     def tracks(self, num_points: int) -> tuple[Tensor, Tensor]:
         """(P, T, 2) positions in px, and (P, T) whether hidden, of points of random frames."""
-        draws = Draws(f"tracks {self.seed}")
-        height, width = self.size
-        view = self.view
-        found = []
-        for _ in range(num_points):
-            time = draws.randrange(self.num_frames)
-            row, column = draws.randrange(height), draws.randrange(width)
-            found.append((time, row, column))
+        draws, view = Draws(f"tracks {self.seed}"), self.view
+        most = (self.num_frames, *self.size)
+        found = [[draws.randrange(side) for side in most] for _ in range(num_points)]
         time, row, column = torch.tensor(found, device=view.shapes.device).T
         body, q = view.sight.body[time, row, column], view.points[time, :, row, column].T
         places, hidden = [], []
         for end in range(self.num_frames):
             moved = torch.empty_like(q)
             for start in time.unique().tolist():
-                chosen = time == start
-                moved[:, chosen] = casting.move(
-                    view.layout, 0, body[chosen], q[:, chosen], start, end
-                )
+                seen = time == start
+                moved[:, seen] = casting.move(view.layout, 0, body[seen], q[:, seen], start, end)
             place = casting.project(moved, view.layout.scene[end, 0, 12], self.size)
             gone = casting.hidden(view.layout, 0, end, body, moved, view.shapes)
             places.append(place.T)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..ops.warp import sample_clamped, sampling_grid
+from ..ops import sample_clamped, sampling_grid
 from . import kernels
 from .motions import transform
 from .scene import Scene, node_positions, upsample

@@ -1,9 +1,10 @@
-"""The random draws of the renderer: one generator, a few distributions, no synchronisation."""
+"""The random draws of the renderer, without synchronisation, and smooth random fields."""
 
 import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _QUANTILES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -62,3 +63,24 @@ class Dice:
             slope = (ends[step + 1] - ends[step]) / (end - start)
             result += (draw.clamp(start, end) - start) * slope
         return result
+
+
+def smooth_noise(
+    dice: Dice, count: int, size: tuple[int, int], cells: int, channels: int = 1
+) -> Tensor:
+    """(N, C, H, W) of variance about 1, with `cells` independent values along the longer side."""
+    longest = max(size)
+    low = [max(2, round(cells * side / longest)) + 1 for side in size]
+    return F.interpolate(
+        dice.normal(count, channels, *low), size, mode="bicubic", align_corners=True
+    )
+
+
+def octaves(dice: Dice, count: int, size: tuple[int, int], cells: int, channels: int = 1) -> Tensor:
+    """(N, C, H, W): sum of smooth noise from `cells` to about two pixels, finer detail weaker."""
+    field = smooth_noise(dice, count, size, cells, channels)
+    height = 1.0
+    while cells * 4 < max(size):
+        cells, height = cells * 2, height * 0.6
+        field = field + height * smooth_noise(dice, count, size, cells, channels)
+    return field

@@ -1,25 +1,30 @@
-"""Renders batches of pairs with exact flow on the device: layers, and solid scenes in turn."""
+"""Renders batches of pairs with exact flow on the device: layers alternating with solid scenes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import floor
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..config import RenderConfig
 from ..data import FlowBatch, FlowSample
 from ..errors import InputError
-from ..files import to_uint8
+from ..files import Array, to_uint8
+from . import kernels
 from .camera import draw_fog, photograph
 from .compositing import Frames, compose, find_occluded
 from .dice import Dice
 from .scene import draw_scene
 from .shapes import shape_bank
-from .solid.scenes import draw_worlds, see_pairs
-from .solid.world import Textures
-from .textures import TextureAtlas
+from .solid.casting import View
+from .solid.draws import Draws
+from .solid.shading import shade
+from .solid.world import Textures, World, draw_world, lay_out
+from .textures import TextureAtlas, load_textures
 
 _SMALLEST_SIDE = 16
 
@@ -107,13 +112,23 @@ class Renderer:
             return self._photograph(frames, occluded)
 
     def _render_solid(self, batch: int, step: int) -> RenderedBatch:
-        atlas = self.textures
+        """Worlds at the times 0 and 1; layer 0 is sky, ground or room, others are things."""
+        atlas, fog = self.textures, draw_fog(self.config, self.dice, batch)
         numbers = Textures(atlas.num_photos, len(atlas), self.config.procedural_share)
         worlds = draw_worlds(self.config, self.size, numbers, batch, self.seed, step)
-        fog = draw_fog(self.config, self.dice, batch)
-        seen = see_pairs(worlds, atlas.mips, self.shapes, fog, self.size)
-        frames = Frames(seen.color, seen.flow, seen.depth, seen.layer)
-        return self._photograph(frames, seen.find_occluded, seen.distance)
+        layout = lay_out(worlds, (0.0, 1.0), self.size).to(fog.device)
+        if kernels.usable(fog.device):
+            from .solid.pairs import PairCaster  # imports Triton
+
+            caster = PairCaster(layout, atlas.mips, self.shapes, self.size)
+            color, depth = caster.shade(fog)
+            frames = Frames(color, caster.flow, depth, caster.layer)
+            return self._photograph(frames, caster.occluded, caster.distance)
+        view = View(layout, self.shapes, self.size)
+        color, depth = shade(view, atlas.mips, fog)
+        flow = torch.cat([view.flow(0, 1), -view.flow(1, 0)])
+        frames = Frames(color, flow, depth, view.layer)
+        return self._photograph(frames, view.occluded, view.sight.distance)
 
     def _photograph(
         self, frames: Frames, occluded: Callable[[], Tensor], distance: Tensor | None = None
@@ -124,3 +139,79 @@ class Renderer:
         if self.config.visible_only:
             valid &= ~occluded()
         return RenderedBatch(image1, image2, flow, valid, frames.layer, occluded, distance)
+
+
+def draw_worlds(
+    config: RenderConfig,
+    size: tuple[int, int],
+    textures: Textures,
+    batch: int,
+    seed: int,
+    step: int,
+) -> list[World]:
+    """Draw the worlds of a step: each depends on the seed, the step and its own number only."""
+    return [
+        draw_world(config, Draws(f"{seed} {step} {number}"), size, textures)
+        for number in range(batch)
+    ]
+
+
+_SEED = 1000  # no packaged weights were trained with it
+
+
+def held_out_renderer(
+    photos: Path | None,
+    size: tuple[int, int],
+    device: torch.device | str,
+    *,
+    config: RenderConfig | None = None,
+    seed: int = _SEED,
+) -> Renderer:
+    """Return a renderer of held-out scenes of `size` (height, width).
+
+    Without a folder of photographs the textures are procedural; without a config the scenes have
+    the default settings.
+    """
+    textures = load_textures(photos, torch.device(device), seed)
+    return Renderer(config or RenderConfig(), size, textures, device, seed)
+
+
+QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
+_SPACING = 4  # px between the pixels that are counted
+_BEHIND = 1e4  # px: what is then behind the camera has a longer flow, and is not counted
+
+
+@dataclass
+class MotionStatistics:
+    """Motion of the pixels of many scenes, separately for background and objects."""
+
+    background: list[Array] = field(default_factory=list)
+    """Vectors (N, 2), batch by batch."""
+    objects: list[Array] = field(default_factory=list)
+    occluded: list[float] = field(default_factory=list)
+    """The share of occluded pixels in each batch."""
+
+    def add(self, rendered: "RenderedBatch") -> None:
+        """Count a batch."""
+        flow = rendered.flow[..., ::_SPACING, ::_SPACING].permute(0, 2, 3, 1).cpu().numpy()
+        layer = rendered.layer[..., ::_SPACING, ::_SPACING].cpu().numpy()
+        stays = np.linalg.norm(flow, axis=-1) < _BEHIND
+        self.background.append(flow[stays & (layer == 0)])
+        self.objects.append(flow[stays & (layer > 0)])
+        self.occluded.append(float(rendered.occluded.float().mean()))
+
+    def vectors(self) -> dict[str, Array]:
+        """Return the vectors of everything, of the background and of objects."""
+        background, objects = np.concatenate(self.background), np.concatenate(self.objects)
+        everything = np.concatenate([background, objects])
+        return {"all": everything, "background": background, "objects": objects}
+
+    def summary(self) -> dict[str, float]:
+        """Return quantiles and maximum of the length in px, and the share of occluded pixels."""
+        values: dict[str, float] = {}
+        for name, vectors in self.vectors().items():
+            length = np.linalg.norm(vectors, axis=1) if len(vectors) else np.zeros(1)
+            for share in QUANTILES:
+                values[f"{name}_p{share * 100:.0f}"] = float(np.quantile(length, share))
+            values[f"{name}_max"] = float(length.max())
+        return values | {"occluded": float(np.mean(self.occluded))}

@@ -17,12 +17,13 @@ from .dice import Dice
 from .motions import (
     Camera,
     OwnMotion,
+    Space,
     draw_camera,
     draw_own_motion,
     draw_pace,
+    draw_space,
     rotation_and_zoom,
 )
-from .space import Space, draw_space
 from .textures import TextureAtlas
 
 _NODE_SPACING = 8  # px

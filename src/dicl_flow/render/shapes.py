@@ -10,8 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .dice import Dice
-from .noise import octaves, smooth_noise
+from .dice import Dice, octaves, smooth_noise
 
 _MARGIN = 0.96
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ..config import AugmentConfig
 from ..data import FlowBatch
-from ..data.augment_color import LUMA
-from .colors import recolor
+from ..data.augmentation import LUMA
+from .camera import recolor
 from .dice import Dice
 
 

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..lazy import on_first_use
-from .recipe import read_recipe, recipe_names
-from .roots import PROCEDURAL, check_roots
+from .recipe import PROCEDURAL, check_roots, read_recipe, recipe_names
 from .run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs, stream_batches
 from ..errors import InputError
 from ..render import Renderer, TextureAtlas, augment_batch, list_photos, load_textures
 from .distributed import Processes
-from .roots import PROCEDURAL, find_root
+from .recipe import PROCEDURAL, find_root
 
 
 class BatchSource(Protocol):

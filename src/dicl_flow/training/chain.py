@@ -10,8 +10,7 @@ from ..config import TrainConfig
 from ..data import list_pairs
 from ..errors import InputError, unknown_name
 from ..files import write_files
-from .recipe import read_recipe
-from .roots import data_names, find_root
+from .recipe import data_names, find_root, read_recipe
 from .run_folder import RunFolder, load_checkpoint
 
 _CHAIRS = ("chairs-0", "chairs-1", "chairs-2")

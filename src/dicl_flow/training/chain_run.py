@@ -3,20 +3,78 @@
 import gc
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any
 
+import torch
+
 from ..config import TrainConfig
-from . import pace
 from .batch_sources import open_source
 from .chain import Stage, describe_stage
 from .distributed import Processes
 from .loop import train
 from .start import find_start
+from .trainer import Trainer
 from .validation import Validation
 
 Tell = Callable[[str], object]
+_STEPS = 8
+_SECONDS = 20.0  # enough for the steps; at least two are taken
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that a stage takes, by what takes them."""
+
+    step: float
+    validation: float
+
+    def seconds(self, config: TrainConfig, done: int) -> float:
+        """Return the time from step `done` to the end."""
+        left = config.steps - done
+        every = config.validate_every
+        validations = ceil(config.steps / every) - done // every if every else 0
+        return left * self.step + validations * self.validation
+
+
+def measure_pace(config: TrainConfig, roots: Mapping[str, Path], processes: Processes) -> Pace:
+    """Train a few steps from random weights, and estimate a pair of each validation set."""
+    whole = config.batch
+    if not processes.on_gpu:  # a step takes minutes, in proportion to its pairs
+        few = 2 * processes.world_size * config.optimizer.accumulate
+        config = replace(config, batch=min(whole, few))
+    trainer = Trainer(config, processes)
+    size = processes.share(config.batch, config.optimizer.accumulate)
+    batches = open_source(config, roots).batches(size, 0, processes)
+    times: list[float] = []
+    while len(times) < 2 or (len(times) < _STEPS and processes.any(sum(times) < _SECONDS)):
+        start = perf_counter()
+        trainer.train_step(batches, 0.0)
+        times.append(perf_counter() - start)
+    validation = _validation_seconds(trainer, Validation.of(config, roots))
+    del trainer, batches
+    gc.collect()  # a recorded step is part of a reference cycle
+    if processes.on_gpu:
+        torch.cuda.empty_cache()
+    # the first step includes all start-up
+    return Pace(median(times[1:]) * whole / config.batch, validation)
+
+
+def _validation_seconds(trainer: Trainer, validation: Validation | None) -> float:
+    """Return the time of a validation, from the time of one pair per data set and process."""
+    seconds = 0.0
+    for name, pairs in validation.pairs.items() if validation else ():
+        few = Validation({name: pairs[: trainer.processes.world_size]})
+        for _ in range(2):  # the first time includes start-up
+            start = perf_counter()
+            few.errors(trainer.weights(), trainer.processes)
+            last = perf_counter() - start
+        seconds += last * len(pairs) / len(few.pairs[name])
+    return seconds
 
 
 def describe_chain(
@@ -24,7 +82,7 @@ def describe_chain(
     roots: Mapping[str, Path],
     processes: Processes,
     tell: Tell,
-    measured: dict[TrainConfig, pace.Pace] | None = None,
+    measured: dict[TrainConfig, Pace] | None = None,
 ) -> dict[str, Any]:
     """Return the plan as plain values, with the time of the stages whose data was found.
 
@@ -39,7 +97,7 @@ def describe_chain(
             known = replace(stage.config, seed=0)
             if known not in measured:
                 tell(f"measuring the time of {plan['name']}")
-                measured[known] = pace.measure_pace(stage.config, roots, processes)
+                measured[known] = measure_pace(stage.config, roots, processes)
             seconds = measured[known].seconds(stage.config, plan["steps_done"])
         described.append({**plan, "seconds": seconds})
     return {"stages": described, **total_cost(described, processes)}

@@ -1,19 +1,26 @@
-"""Gauges of each level during training; the loss does not show a level that learns nothing."""
+"""What a run shows: gauges of each level, and a contact sheet of training pairs.
+
+The loss does not show a level that learns nothing.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import fmean
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..data import FlowBatch
+from ..files import Array, to_uint8
 from ..models import LevelFlow
-from ..ops import at_least_float32
+from ..ops import at_least_float32, size_of, upsample_flow
+from ..pictures.visualize import flow_to_rgb, full_color
 
 ZERO = "zero_flow_error"  # px: the error of zero flow
 _WINDOW = 1000  # steps without a gain before a level is reported
 _LEAST_GAIN = 0.01  # share of the error; less may be chance
+_ROWS = 4  # of the contact sheet
 
 Gauges = dict[str, float]
 
@@ -29,7 +36,7 @@ def level_gauges(
 
     `upsample` brings the flow of a level to full size, as `FlowNetwork.upsample` does.
     """
-    size = (batch.flow.shape[-2], batch.flow.shape[-1])
+    size = size_of(batch.flow)
     count = batch.valid.sum().clamp(min=1)
 
     def error(flow: Tensor) -> Tensor:
@@ -77,6 +84,23 @@ class LevelWatch:
             for stride, (before, after) in zip(self._strides, pairwise(errors), strict=True)
             if after > (1 - _LEAST_GAIN) * before
         ]
+
+
+def training_sheet(batch: FlowBatch, levels: Sequence[LevelFlow]) -> Array:
+    """Frame 1, frame 2, truth and estimate of the first pairs of a batch, one row each."""
+    estimate = upsample_flow(levels[-1].refined.detach(), size_of(batch.flow))
+    rows = []
+    for index in range(min(_ROWS, len(batch.flow))):
+        truth = batch.flow[index].permute(1, 2, 0).cpu().numpy()
+        truth = np.where(batch.valid[index].cpu().numpy()[..., None], truth, np.nan)
+        maximum = full_color(truth)
+        found = estimate[index].permute(1, 2, 0).float().cpu().numpy()
+        frames = [
+            to_uint8(image[index].permute(1, 2, 0).float().nan_to_num().cpu().numpy())
+            for image in (batch.image1, batch.image2)
+        ]
+        rows.append(np.hstack([*frames, flow_to_rgb(truth, maximum), flow_to_rgb(found, maximum)]))
+    return np.vstack(rows)
 
 
 def _no_displacement(scores: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Without a terminal (output to a file or a pipe), a line every 30 s replaces the 
 
 import json
 import threading
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from threading import Event, Thread
@@ -43,11 +44,17 @@ class Journal:
         if lines:  # in a thread, because a step may take minutes
             Thread(target=self._tell_now_and_then, daemon=True).start()
 
-    def begin(self, backend: str, precision: str) -> None:
-        """Record and print how the steps are computed."""
+    def begin(self, backend: str, precision: str, fresh_levels: Sequence[int]) -> None:
+        """Record and print how the steps are computed, and which levels start afresh."""
         self._how = {"backend": backend, "precision": precision}
         if not self._quiet:
             self.say(f"backend: {backend}, precision: {precision}")
+        if fresh_levels:
+            strides = ", ".join(map(str, fresh_levels))
+            self.say(
+                f"the weights to start from have no level of stride {strides}: it starts from "
+                f"random weights"
+            )
 
     def step(self, pairs: int, fraction: float, values: dict[str, float]) -> None:
         """Record a step, after which `fraction` of the run is done."""

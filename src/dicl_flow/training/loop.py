@@ -4,18 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Timer
-from time import perf_counter
+from time import monotonic, perf_counter
 
 from ..config import TrainConfig
 from ..errors import InputError
 from ..weights import encode_weights
 from .batch_sources import BatchSource
 from .distributed import Processes
-from .gauges import LevelWatch
+from .gauges import LevelWatch, training_sheet
 from .journal import Journal
 from .run_folder import RunFolder
-from .sheet import training_sheet
-from .stopping import Clock, StopSignal
+from .stopping import StopSignal
 from .trainer import Trainer
 from .validation import NOT_VALIDATED, Validated, Validation, mean_error
 
@@ -40,6 +39,26 @@ class Limits:
     minutes: float | None = None
     epe: float | None = None
     """Stop when the training EPE of a step falls below this."""
+
+
+class Clock:
+    """The progress of a run: by steps, or by time if there is a time limit.
+
+    With a time limit the schedule is scaled to fit: progress goes from its value at the start to 1
+    in that time.
+    """
+
+    def __init__(self, steps: int, minutes: float | None, progress: float) -> None:
+        self.steps, self.minutes = steps, minutes
+        self.start, self.first = monotonic(), progress
+
+    def progress(self, step: int) -> float:
+        """From 0 to 1; 1 is the end."""
+        by_steps = step / self.steps
+        if self.minutes is None:
+            return by_steps
+        elapsed = (monotonic() - self.start) / (60 * self.minutes)
+        return max(by_steps, min(1.0, self.first + (1 - self.first) * elapsed))
 
 
 def train(
@@ -68,63 +87,19 @@ def train(
     trainer = Trainer(config, processes, None if checkpoint else initial)
     if checkpoint:
         trainer.restore(checkpoint)
-    journal = (
-        Journal(folder.log, config.steps, trainer.step, quiet=quiet) if processes.is_first else None
-    )
-    if journal is not None:
-        journal.begin(trainer.backend, trainer.precision)
-    if journal is not None and trainer.fresh_levels:
-        strides = ", ".join(map(str, trainer.fresh_levels))
-        journal.say(
-            f"the weights to start from have no level of stride {strides}: it starts from random "
-            f"weights"
-        )
+    journal = None
+    if processes.is_first:
+        journal = Journal(folder.log, config.steps, trainer.step, quiet=quiet)
+        journal.begin(trainer.backend, trainer.precision, trainer.fresh_levels)
     alarm = _alarm(limits.minutes, journal)
     try:
         with StopSignal() as stop:
-            return _run(trainer, source, folder, journal, limits, alarm, stop, watch, validation)
+            run = _Run(trainer, folder, journal, validation)
+            return run.steps(source, limits, alarm, stop, watch)
     finally:
         alarm.cancel()
         if journal is not None:
             journal.close()
-
-
-def _run(
-    trainer: Trainer,
-    source: BatchSource,
-    folder: RunFolder,
-    journal: Journal | None,
-    limits: Limits,
-    alarm: Timer,
-    stop: StopSignal,
-    watch: Callable[[Trainer], None] | None,
-    validation: Validation | None,
-) -> Outcome:
-    config, processes = trainer.config, trainer.processes
-    parts = config.optimizer.accumulate
-    size = processes.share(config.batch, parts)
-    batches = source.batches(size, trainer.step * parts, processes)
-    level_watch = LevelWatch(config.model.strides, trainer.step)
-    clock = Clock(config.steps, limits.minutes, trainer.progress)
-    epe = float("nan")
-    while True:
-        trainer.progress = clock.progress(trainer.step)
-        if watch is not None:
-            watch(trainer)
-        fitted = limits.epe is not None and epe < limits.epe
-        finished = trainer.progress >= 1 or fitted
-        wish = processes.any(stop.received is not None)
-        if validation is not None and _is_due(trainer, finished=finished, wish=wish):
-            _validate(trainer, validation, folder, journal)
-        elif finished or wish or (trainer.step and trainer.step % config.save_every == 0):
-            _save(trainer, folder)
-        if finished or wish:
-            return Outcome(trainer.step, epe, finished, stop.received, trainer.validated)
-        values = trainer.train_step(batches, trainer.progress)
-        alarm.cancel()
-        epe = values.get("epe", epe)
-        _note(trainer, journal, level_watch, values)
-        _check_patience(trainer, folder)
 
 
 def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
@@ -147,34 +122,90 @@ def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
     return alarm
 
 
-def _is_due(trainer: Trainer, *, finished: bool, wish: bool) -> bool:
-    """Whether to validate now: not twice after a step, and later if the run is to stop."""
-    due = trainer.step % trainer.config.validate_every == 0 and not wish
-    return (due or finished) and trainer.step > trainer.validated.step
+@dataclass
+class _Run:
+    """What the steps of a run update: the trainer, its folder and its journal."""
 
+    trainer: Trainer
+    folder: RunFolder
+    journal: Journal | None
+    """Only in the first process."""
+    validation: Validation | None
 
-def _validate(
-    trainer: Trainer, validation: Validation, folder: RunFolder, journal: Journal | None
-) -> None:
-    """Measure the errors and save: a killed run must know which weights were the best."""
-    start = perf_counter()
-    errors = validation.errors(trainer.weights(), trainer.processes)
-    if journal is not None:  # before the checkpoint, after which the run would not write it again
-        journal.validation(trainer.step, errors, mean_error(errors), perf_counter() - start)
-    trainer.validated = trainer.validated.after(trainer.step, mean_error(errors))
-    _save(trainer, folder, best=trainer.validated.best_step == trainer.step)
+    def steps(
+        self,
+        source: BatchSource,
+        limits: Limits,
+        alarm: Timer,
+        stop: StopSignal,
+        watch: Callable[[Trainer], None] | None,
+    ) -> Outcome:
+        """Take steps until the run is finished or is to stop."""
+        trainer, config, processes = self.trainer, self.trainer.config, self.trainer.processes
+        parts = config.optimizer.accumulate
+        size = processes.share(config.batch, parts)
+        batches = source.batches(size, trainer.step * parts, processes)
+        level_watch = LevelWatch(config.model.strides, trainer.step)
+        clock = Clock(config.steps, limits.minutes, trainer.progress)
+        epe = float("nan")
+        while True:
+            trainer.progress = clock.progress(trainer.step)
+            if watch is not None:
+                watch(trainer)
+            fitted = limits.epe is not None and epe < limits.epe
+            finished = trainer.progress >= 1 or fitted
+            wish = processes.any(stop.received is not None)
+            if self.validation is not None and self._is_due(finished=finished, wish=wish):
+                self._validate(self.validation)
+            elif finished or wish or (trainer.step and trainer.step % config.save_every == 0):
+                self._save()
+            if finished or wish:
+                return Outcome(trainer.step, epe, finished, stop.received, trainer.validated)
+            values = trainer.train_step(batches, trainer.progress)
+            alarm.cancel()
+            epe = values.get("epe", epe)
+            if self.journal is not None:
+                _note(trainer, self.journal, level_watch, values)
+            self._check_patience()
 
+    def _is_due(self, *, finished: bool, wish: bool) -> bool:
+        """Whether to validate now: not twice after a step, and later if the run is to stop."""
+        trainer = self.trainer
+        due = trainer.step % trainer.config.validate_every == 0 and not wish
+        return (due or finished) and trainer.step > trainer.validated.step
 
-def _save(trainer: Trainer, folder: RunFolder, *, best: bool = False) -> None:
-    if trainer.processes.is_first:
-        folder.save(trainer.checkpoint(), encode_weights(trainer.weights()), best=best)
+    def _validate(self, validation: Validation) -> None:
+        """Measure the errors and save: a killed run must know which weights were the best."""
+        trainer, start = self.trainer, perf_counter()
+        errors = validation.errors(trainer.weights(), trainer.processes)
+        mean = mean_error(errors)
+        if self.journal is not None:  # before the checkpoint, after which it would not write again
+            self.journal.validation(trainer.step, errors, mean, perf_counter() - start)
+        trainer.validated = trainer.validated.after(trainer.step, mean)
+        self._save(best=trainer.validated.best_step == trainer.step)
+
+    def _save(self, *, best: bool = False) -> None:
+        if self.trainer.processes.is_first:
+            weights = encode_weights(self.trainer.weights())
+            self.folder.save(self.trainer.checkpoint(), weights, best=best)
+
+    def _check_patience(self) -> None:
+        trainer, folder = self.trainer, self.folder
+        if trainer.skipped_in_a_row < _PATIENCE:
+            return
+        if trainer.processes.is_first:
+            folder.save_bad_batch(vars(trainer.batch))
+        raise InputError(
+            f"the loss was not finite in {_PATIENCE} consecutive steps, the last of them "
+            f"{trainer.step}; its batch is in {folder.bad_batch}; try a lower "
+            f"optimizer.learning_rate, optimizer.clip=1, or a few fixed samples (`num_samples=8`) "
+            f"to find the cause"
+        )
 
 
 def _note(
-    trainer: Trainer, journal: Journal | None, level_watch: LevelWatch, values: dict[str, float]
+    trainer: Trainer, journal: Journal, level_watch: LevelWatch, values: dict[str, float]
 ) -> None:
-    if journal is None:
-        return
     config, step = trainer.config, trainer.step
     journal.step(trainer.pairs_of_step, max(trainer.progress, step / config.steps), values)
     if "loss" not in values:
@@ -187,16 +218,3 @@ def _note(
             journal.say(sentence)
     if config.picture_every and step % config.picture_every == 0:
         journal.picture(step, training_sheet(trainer.batch, trainer.levels))
-
-
-def _check_patience(trainer: Trainer, folder: RunFolder) -> None:
-    if trainer.skipped_in_a_row < _PATIENCE:
-        return
-    if trainer.processes.is_first:
-        folder.save_bad_batch(vars(trainer.batch))
-    raise InputError(
-        f"the loss was not finite in {_PATIENCE} consecutive steps, the last of them "
-        f"{trainer.step}; its batch is in {folder.bad_batch}; try a lower "
-        f"optimizer.learning_rate, optimizer.clip=1, or a few fixed samples (`num_samples=8`) to "
-        f"find the cause"
-    )

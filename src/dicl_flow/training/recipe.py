@@ -1,12 +1,14 @@
-"""Reads recipes by name or path and applies changes such as `optimizer.learning_rate=1e-4`."""
+"""Recipes by name or path, changes such as `optimizer.learning_rate=1e-4`, and the data needed."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig, read_toml_table, structure
 from ..errors import InputError, unknown_name
 
+PROCEDURAL = "procedural"  # --data rendered=procedural: no photographs
 _PACKAGED = Path(__file__).parents[1] / "recipes"
 
 
@@ -25,6 +27,31 @@ def read_recipe(name_or_path: str, changes: list[str]) -> TrainConfig:
         return structure(TrainConfig, table)
     except InputError as error:
         raise InputError(f"{path.name}: {error}") from None
+
+
+def find_root(name: str, roots: Mapping[str, Path]) -> Path:
+    """Return the folder of a data set of the recipe; "chairs" includes "chairs:val"."""
+    for known in (name, name.partition(":")[0]):
+        if known in roots:
+            return roots[known]
+    place = f"`roots={{'{name.partition(':')[0]}': PATH}}`"
+    raise InputError(f"the recipe needs {name!r}: give its folder with {place}")
+
+
+def check_roots(config: TrainConfig, roots: Mapping[str, Path]) -> None:
+    """Refuse missing data before anything is imported or listed."""
+    for name in data_names(config):
+        root = find_root(name, roots)
+        procedural = name == "rendered" and str(root) == PROCEDURAL
+        if not (procedural or root.exists()):
+            hint = "; without photographs, use 'procedural'" if name == "rendered" else ""
+            raise FileNotFoundError(f"no folder {root} for the data set {name!r}{hint}")
+
+
+def data_names(config: TrainConfig) -> list[str]:
+    """Return the data sets that a recipe needs: to train on, then to validate on."""
+    validation = config.validation if config.validate_every else ()
+    return list(dict.fromkeys([*(entry.name for entry in config.data), *validation]))
 
 
 def _find(name: str) -> Path:

@@ -1,11 +1,10 @@
 """The folder of a training run: config, log, checkpoint, weights; files are replaced atomically."""
 
 import io
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from ..config import TrainConfig, differences, structure, to_toml
+from ..config import TrainConfig, differences, to_toml
 from ..errors import InputError
 from ..files import check_folder, read_bytes, write_files
 
@@ -67,9 +66,7 @@ class RunFolder:
 
     def check_settings(self, begun: str, config: TrainConfig) -> None:
         """Refuse to resume a run that was begun with other settings, given as TOML."""
-        # of an older version, which did not have all settings: those have their defaults
-        complete = to_toml(structure(TrainConfig, tomllib.loads(begun)))
-        changes = differences(complete, to_toml(config))
+        changes = differences(begun, to_toml(config))
         changed = [key for key in changes if key not in _HARMLESS]
         if changed:
             raise InputError(

@@ -90,7 +90,7 @@ def fresh_levels(config: ModelConfig, path: str | Path) -> tuple[int, ...]:
 def pairs_behind(path: str | Path) -> int:
     """Number of pairs that the weights at `path` were trained on, including earlier runs."""
     about = read_weights(path).about
-    known = about.get("pairs_total", about.get("pairs", ""))
+    known = about.get("pairs_total", "")
     return int(known) if known.isdecimal() else 0
 
 

@@ -1,4 +1,4 @@
-"""Stopping a run by a signal or a time limit."""
+"""Stopping a run by a signal."""
 
 import os
 import signal
@@ -60,23 +60,3 @@ def _end_at_second(arrivals: int) -> None:
         elif (first, number) != (signal.SIGTERM, signal.SIGTERM) or monotonic() - since > _ECHO:
             os._exit(128 + number)
     os.close(arrivals)
-
-
-class Clock:
-    """The progress of a run: by steps, or by time if there is a time limit.
-
-    With a time limit the schedule is scaled to fit: progress goes from its value at the start to 1
-    in that time.
-    """
-
-    def __init__(self, steps: int, minutes: float | None, progress: float) -> None:
-        self.steps, self.minutes = steps, minutes
-        self.start, self.first = monotonic(), progress
-
-    def progress(self, step: int) -> float:
-        """From 0 to 1; 1 is the end."""
-        by_steps = step / self.steps
-        if self.minutes is None:
-            return by_steps
-        elapsed = (monotonic() - self.start) / (60 * self.minutes)
-        return max(by_steps, min(1.0, self.first + (1 - self.first) * elapsed))

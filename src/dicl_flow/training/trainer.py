@@ -1,8 +1,10 @@
 """The state of a training run and the step that updates it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -11,22 +13,30 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..accelerated.inference import has_tf32, training_arithmetic, warn_if_emulated
-from ..config import TrainConfig, to_toml
+from ..accelerated.settings import has_tf32, training_arithmetic, warn_if_emulated
+from ..config import BEST, TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
-from ..estimation.inputs import normalize
-from ..models import LevelFlow, build
+from ..models import FlowNetwork, InitialFlow, LevelFlow, build
+from ..ops import (
+    Size,
+    normalize,
+    resize_flow_pixels,
+    resize_pixels,
+    size_in_multiples,
+    size_of,
+)
 from ..weights import Weights
-from .averaging import WeightAverage
-from .backend import accelerated, choose_backend
 from .distributed import Processes, distribute, share_norms
 from .gauges import Gauges, level_gauges
-from .loss import end_point_error, training_loss
-from .matching_loss import matching_weight
-from .optimizer import build_optimizer, learning_rate
-from .recorded_step import RecordedStep
-from .second_pass import enlarged, first_pass, is_second_pass, second_pass_config
+from .loss import end_point_error, matching_weight, training_loss
+from .optimizer import (
+    OptimizerStep,
+    RecordedStep,
+    WeightAverage,
+    build_optimizer,
+    learning_rate,
+)
 from .start import (
     RANDOM,
     freeze_norms,
@@ -38,11 +48,14 @@ from .start import (
 )
 from .validation import NOT_VALIDATED, Validated
 
-_FEEDING = (
-    "padding",
-    "max_pixels",
-    "multiple",
-)  # settings of a model that say how images are fed to it
+# settings of a model that say how images are fed to it
+_FEEDING = ("padding", "max_pixels", "multiple")
+# what a checkpoint keeps as it is
+_KEPT = (
+    *("feeding", "step", "pairs", "pairs_before", "started_from"),
+    *("progress", "skipped", "skipped_in_a_row"),
+)
+_SCALE = BEST.scales[1] / BEST.scales[0]  # frames of the second pass relative to those of the first
 
 
 class Trainer:
@@ -70,14 +83,13 @@ class Trainer:
         model = share_norms(model.to(processes.device), processes)
         self.backend = choose_backend(config, processes)
         fused = self.backend == "fused"
-        self.model = accelerated(model) if fused else model
+        self.model = _accelerated(model) if fused else model
         self.parallel = distribute(self.model, processes)
         self.optimizer = build_optimizer(self.model, config.optimizer, fused=fused)
         decay = config.optimizer.average
         self.average = WeightAverage(self.model, decay) if decay else None
-        clip = config.optimizer.clip or float("inf")
-        recorded = (self._backward, self.model, self.optimizer, self.average, clip)
-        self.recorded = RecordedStep(*recorded) if fused else None
+        updated = (self.model, self.optimizer, self.average, config.optimizer.clip)
+        self._optimizer_step = RecordedStep(*updated) if fused else OptimizerStep(*updated)
         # on the device, where a recorded step reads the current value
         self._matching_weight = torch.zeros((), device=processes.device)
         self._upcoming: FlowBatch | None = None
@@ -93,46 +105,33 @@ class Trainer:
         self._second_pass = is_second_pass(self.config, self.step)
         rate = learning_rate(self.config, self.step, progress)
         self._matching_weight.fill_(matching_weight(self.config.loss, progress))
-        take = self._eager_step if self.recorded is None else self._recorded_step
         with training_arithmetic(self.config.optimizer.precision):
-            found = take(batches, rate)
+            found: list[float] = self._take_step(batches, rate).tolist()
         values = dict(zip(("loss", "epe", "gradient_norm"), found, strict=True))
         finite = all(map(isfinite, values.values()))
         self._count(finite=finite)
         return {**(values if finite else {}), "learning_rate": rate}
 
-    def _eager_step(self, batches: Iterator[FlowBatch], rate: float) -> list[float]:
+    def _take_step(self, batches: Iterator[FlowBatch], rate: float) -> Tensor:
         """Step if all is finite, otherwise change nothing. Return loss, EPE and gradient norm."""
-        statistics = [buffer.clone() for buffer in self.model.buffers()]
-        device, settings = self.processes.device, self.config.optimizer
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        totals = torch.zeros(2, device=device)
-        for part in range(settings.accumulate):
-            self.batch = next(batches).to(device)
-            totals += self._backward(self.batch, last=part == settings.accumulate - 1)
-        totals /= settings.accumulate
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), settings.clip or float("inf")
-        )
-        values: list[float] = torch.cat([totals, norm[None]]).tolist()
-        if all(map(isfinite, values)):
-            self.optimizer.step()
-            if self.average is not None:
-                self.average.follow(self.model, self.average.rate(self.step))
-        else:
-            torch._foreach_copy_(list(self.model.buffers()), statistics)
+        take, follow = self._optimizer_step, 0.0
+        if self.average is not None:
+            follow = self.average.rate(self.step)
+        if not isinstance(take, RecordedStep):
+            return take(partial(self._backward_in_parts, batches), rate, follow)
+        self.batch = (self._upcoming or next(batches)).to(self.processes.device)
+        values = take.replay(self._key(self.batch), self.batch, self._backward, rate, follow)
+        self._upcoming = next(batches)  # made while the device computes
         return values
 
-    def _recorded_step(self, batches: Iterator[FlowBatch], rate: float) -> list[float]:
-        """Do the same by replaying a recording; meanwhile the next batch is made."""
-        assert self.recorded is not None
-        follow = self.average.rate(self.step) if self.average else 0.0
-        self.batch = (self._upcoming or next(batches)).to(self.processes.device)
-        values = self.recorded(self._key(self.batch), self.batch, rate, follow)
-        self._upcoming = next(batches)
-        return values.tolist()
+    def _backward_in_parts(self, batches: Iterator[FlowBatch]) -> Tensor:
+        """Add up the gradients of all parts of a batch; return mean loss and EPE."""
+        device, parts = self.processes.device, self.config.optimizer.accumulate
+        totals = torch.zeros(2, device=device)
+        for part in range(parts):
+            self.batch = next(batches).to(device)
+            totals += self._backward(self.batch, last=part == parts - 1)
+        return totals / parts
 
     def _backward(self, batch: FlowBatch, *, last: bool = True) -> Tensor:
         """Add the gradients of one part of a batch; return mean loss and EPE of all processes."""
@@ -143,7 +142,7 @@ class Trainer:
             levels, start = self._forward(batch)
             # detached, so that the memory of the backward pass is freed
             self._levels[self._key(batch)] = [level.detach() for level in levels]
-            config = second_pass_config(self.config) if self._second_pass else self.config
+            config = _second_pass_config(self.config) if self._second_pass else self.config
             weight, fused = self._matching_weight, self.backend == "fused"
             loss = training_loss(levels, batch, config, average, weight, start, accelerated=fused)
             (loss / self.config.optimizer.accumulate).backward()
@@ -158,10 +157,10 @@ class Trainer:
         if not self._second_pass:
             with self._arithmetic():
                 return self.parallel(*images), None
-        initial = first_pass(self.model, *images, self._arithmetic)
+        initial = _first_pass(self.model, *images, self._arithmetic)
         self._training_mode()
         if self.config.second_pass.enlarged:
-            images = enlarged(images[0]), enlarged(images[1])
+            images = _enlarged(images[0]), _enlarged(images[1])
         # a new autocast: it caches cast weights, and those of the first pass have no gradient
         with self._arithmetic():
             return self.parallel(*images, initial), initial.flow
@@ -221,14 +220,7 @@ class Trainer:
         """Return all that is needed to resume the run."""
         return {
             "config": to_toml(self.config),
-            "feeding": self.feeding,
-            "step": self.step,
-            "pairs": self.pairs,
-            "pairs_before": self.pairs_before,
-            "started_from": self.started_from,
-            "progress": self.progress,
-            "skipped": self.skipped,
-            "skipped_in_a_row": self.skipped_in_a_row,
+            **{name: getattr(self, name) for name in _KEPT},
             "validated": asdict(self.validated),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -238,14 +230,9 @@ class Trainer:
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Restore the state of `checkpoint`."""
-        self.step, self.pairs = checkpoint["step"], checkpoint["pairs"]
-        self.pairs_before = checkpoint["pairs_before"]
-        self.started_from = checkpoint.get("started_from", "not recorded")  # of an older version
-        self.progress = checkpoint["progress"]
-        self.feeding = checkpoint["feeding"]
-        self.skipped = checkpoint["skipped"]
-        self.skipped_in_a_row = checkpoint["skipped_in_a_row"]
-        self.validated = Validated(**checkpoint.get("validated", {}))  # none in an older version
+        for name in _KEPT:
+            setattr(self, name, checkpoint[name])
+        self.validated = Validated(**checkpoint["validated"])
         self.model.load_state_dict(checkpoint["model"], strict=True)
         self.optimizer.load_state_dict(checkpoint["optimizer"])
         if self.average is not None:
@@ -266,3 +253,81 @@ class Trainer:
             "precision": self.precision,
         }
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
+
+
+def choose_backend(config: TrainConfig, processes: Processes) -> str:
+    """Return "plain" or "fused", which is refused where it cannot run."""
+    obstacle = _obstacle(processes)
+    if config.backend == "auto":
+        whole = config.optimizer.accumulate == 1
+        able = not obstacle and whole and find_spec("triton") is not None
+        return "fused" if able else "plain"
+    if config.backend == "fused" and obstacle:
+        raise InputError(obstacle)
+    return config.backend
+
+
+def _obstacle(processes: Processes) -> str:
+    """Why these processes cannot train with the fused backend; "" if they can."""
+    if not processes.on_gpu:
+        return "backend='fused' trains on a CUDA GPU; elsewhere: `changes=['backend=plain']`"
+    if processes.world_size > 1:
+        return "backend='fused' trains on one GPU; use backend='plain' with torchrun"
+    return ""
+
+
+def _accelerated(model: FlowNetwork) -> FlowNetwork:
+    """Return the same network with accelerated parts."""
+    from ..accelerated.training import accelerate
+
+    return accelerate(model)
+
+
+def is_second_pass(config: TrainConfig, step: int) -> bool:
+    """Whether a step trains the second pass; depends on its number only, so that runs can resume.
+
+    Whole rounds through the frame sizes are of one kind, so that each kind sees all sizes.
+    """
+    every, sizes = config.second_pass.every, max(len(config.render.sizes), 1)
+    return every > 0 and step // sizes % every == every - 1
+
+
+def _second_pass_config(config: TrainConfig) -> TrainConfig:
+    """Return the settings for the levels that run in a second pass."""
+    skipped = sum(stride > BEST.start for stride in config.model.strides)
+    kinds = ("refined", "matched", "matching")
+    weights = {kind: getattr(config.loss, kind)[skipped:] for kind in kinds}
+    model = replace(config.model, levels=config.model.levels[skipped:])
+    return replace(config, model=model, loss=replace(config.loss, **weights))
+
+
+@torch.no_grad()
+def _first_pass(
+    model: FlowNetwork,
+    image1: Tensor,
+    image2: Tensor,
+    arithmetic: Callable[[], AbstractContextManager[object]],
+) -> InitialFlow:
+    """Return the flow of the first pass, at half the size, from which the second pass starts.
+
+    As in estimation, batch norm uses its running statistics and leaves them unchanged. The model
+    stays in evaluation mode. Images are (B, 3, H, W) in [-1, 1].
+    """
+    size = size_of(image1)
+    seen = size_in_multiples(_halved(size), model.config.pad_multiple)
+    model.eval()
+    with arithmetic():
+        levels = model(resize_pixels(image1, seen), resize_pixels(image2, seen))
+    flow = model.upsample(levels[-1].refined, seen)
+    return InitialFlow(resize_flow_pixels(flow, size), BEST.start)
+
+
+def _enlarged(image: Tensor) -> Tensor:
+    """Scale (B, 3, H, W) down and up again: what the second pass sees of small frames."""
+    size = size_of(image)
+    return resize_pixels(resize_pixels(image, _halved(size)), size, "bicubic").clamp(-1, 1)
+
+
+def _halved(size: Size) -> Size:
+    height, width = (max(round(side / _SCALE), 1) for side in size)
+    return height, width

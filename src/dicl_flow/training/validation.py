@@ -14,7 +14,7 @@ from ..data import FlowPair, list_pairs, read_sample
 from ..estimation.estimator import FlowEstimator
 from ..weights import Weights, load_model
 from .distributed import Processes
-from .roots import find_root
+from .recipe import find_root
 
 
 @dataclass(frozen=True)

@@ -1,55 +1,16 @@
 """Flow of whole videos: read frames, estimate flows, pass them to writers, in constant memory."""
+# What is imported here is for other packages.
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from .checkpoint import Checkpoint, State
 from .cuts import CUTS
-from .encoders import find_coding
-from .encoding import CODINGS, STILL_RATE, check_rate, exact_rate
+from .encoding import CODINGS, STILL_RATE, check_rate, exact_rate, find_coding
 from .flows import FrameFlow, estimate_flows, settle_cuts
 from .frames import Frame, Moment, Selection
-from .movies import Movie, PictureVideo
-from .output_kinds import Outputs, output_kind
+from .movies import Movie, PictureVideo, SlowMotion, SlowMotionFrames
 from .panels import PANELS, flow_colors, parse_panels
-from .run import run
-from .slow_motion import SlowMotion, SlowMotionFrames
+from .run import Outputs, output_kind, run
 from .sources import Source, open_source, stamp, video_source
-from .statistics import StatisticsTable
 from .threads import Behind, ahead
-from .writers import FlowFiles, FlowStack, Writer, refuse_one_name
-
-__all__ = [
-    "CODINGS",
-    "CUTS",
-    "PANELS",
-    "STILL_RATE",
-    "Behind",
-    "Checkpoint",
-    "FlowFiles",
-    "FlowStack",
-    "Frame",
-    "FrameFlow",
-    "Moment",
-    "Movie",
-    "Outputs",
-    "PictureVideo",
-    "Selection",
-    "SlowMotion",
-    "SlowMotionFrames",
-    "Source",
-    "State",
-    "StatisticsTable",
-    "Writer",
-    "ahead",
-    "check_rate",
-    "estimate_flows",
-    "exact_rate",
-    "find_coding",
-    "flow_colors",
-    "open_source",
-    "output_kind",
-    "parse_panels",
-    "refuse_one_name",
-    "run",
-    "settle_cuts",
-    "stamp",
-    "video_source",
-]
+from .writers import FlowFiles, FlowStack, StatisticsTable, Writer, refuse_one_name

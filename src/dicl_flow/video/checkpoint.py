@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import write_files
-from .lock import FolderLock
+from ..files import FolderLock, write_files
 from .sources import change_marks
 
 Settings = Mapping[str, Any]

@@ -1,20 +1,98 @@
 """Estimate the flow from each frame of a video to the next."""
 
-from collections.abc import Generator, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..estimation.result import FlowResult, from_answer
+from ..estimation.result import FlowResult, unpack_result
 from ..estimation.sequence import FlowSequence
 from ..files import Array
 from .cuts import is_cut
 from .frames import Frame, Frames
-from .pairs import Answer, Pairs
+from .threads import Workers
+
+Answer: TypeAlias = Future[Tensor]
+Item = TypeVar("Item")
+
+
+class Pairs:
+    """The flow of pairs; a frame that two pairs share passes through the feature net once.
+
+    There is a sequence for each size of frames, of the last `sizes` of them. In a `with` block,
+    several pairs are estimated at a time where that is faster, but no more than `at_most`.
+    """
+
+    def __init__(
+        self, first: FlowSequence, at_most: int | None = None, sizes: int | None = None
+    ) -> None:
+        self._first, self._at_most, self._sizes = first, at_most, sizes
+        self._by_size: OrderedDict[tuple[int, ...], tuple[FlowSequence, int]] = OrderedDict()
+        self._last: tuple[FlowSequence, Array, Answer] | None = None  # a frame, prepared
+        self._workers, self._open = Workers(), False
+
+    def __enter__(self) -> "Pairs":
+        self._open = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open, self._last = False, None
+        self._workers.close()
+
+    def begin(self, image1: Array, image2: Array) -> Answer:
+        """Begin to estimate a pair; the result is that of `FlowSequence.advance`."""
+        sequence, at_once = self._find(image1)
+        if self._open:
+            self._workers.start(at_once)
+        do = self._workers.alone if at_once < self._workers.count else self._workers.do
+        last, self._last = self._last, None
+        if last is not None and last[0] is sequence and last[1] is image1:
+            before = last[2]
+        else:
+            before = do(sequence.prepare, image1)
+        after = do(sequence.prepare, image2)
+        self._last = (sequence, image2, after)
+        return do(_match, sequence, before, after)
+
+    def in_turn(self, begun: Iterable[Item]) -> Iterator[Item]:
+        """Yield what was begun, in order, keeping the workers full.
+
+        None stands for nothing: it comes at once, after all before it. If `begun` fails, what it
+        gave before comes first.
+        """
+        waiting: deque[Item] = deque()
+        try:
+            for item in begun:
+                waiting.append(item)
+                while len(waiting) > (0 if item is None else self._workers.count):
+                    yield waiting.popleft()
+        except Exception:
+            yield from waiting
+            raise
+        yield from waiting
+
+    def _find(self, image: Array) -> tuple[FlowSequence, int]:
+        """The sequence of a size, and how many pairs of it to estimate at a time."""
+        if image.shape not in self._by_size:
+            sequence = self._first.fresh() if self._by_size else self._first
+            at_once = sequence.at_once((image.shape[0], image.shape[1]))
+            if self._at_most is not None:
+                at_once = min(at_once, self._at_most)
+            self._by_size[image.shape] = (sequence, at_once)
+            if self._sizes is not None and len(self._by_size) > self._sizes:
+                self._by_size.popitem(last=False)
+        self._by_size.move_to_end(image.shape)
+        return self._by_size[image.shape]
+
+
+def _match(sequence: FlowSequence, before: Answer, after: Answer) -> Tensor:
+    return sequence.match(before.result(), after.result())
 
 
 @dataclass(frozen=True)
@@ -46,7 +124,7 @@ class FrameFlow:
     @cached_property
     def result(self) -> FlowResult:
         """The same as arrays, copied from the device when a writer asks for it."""
-        whole = from_answer(self._shown)[0]
+        whole = unpack_result(self._shown)[0]
         return whole if self.min_confidence is None else whole.masked(self.min_confidence)
 
     @cached_property

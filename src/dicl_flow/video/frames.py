@@ -48,7 +48,9 @@ class Moment:
         except ValueError:
             value = -1
         if not 0 <= value < float("inf"):
-            raise InputError(f"{option} is a frame number (120) or seconds (3.5s), got {text!r}")
+            raise InputError(
+                f"{option} must be a frame number (120) or seconds (3.5s), got {text!r}"
+            )
         return cls(value, text.endswith("s"))
 
     def is_before(self, other: "Moment") -> bool:
@@ -80,9 +82,9 @@ class Selection:
     def __post_init__(self) -> None:
         """Check the values."""
         if self.stride < 1:
-            raise InputError(f"`stride` is 1 or more, got {self.stride}")
+            raise InputError(f"`stride` must be at least 1, got {self.stride}")
         if not 0 < self.scale <= 8:
-            raise InputError(f"`scale` is above 0 and at most 8, got {self.scale:g}")
+            raise InputError(f"`scale` must be above 0 and at most 8, got {self.scale:g}")
         if self.on_error not in ON_ERROR:
             raise unknown_name("`on_error`", self.on_error, ON_ERROR)
         if self.start is not None and self.end is not None and self.end.is_before(self.start):

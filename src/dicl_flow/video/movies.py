@@ -1,23 +1,120 @@
-"""Videos that are written while flows arrive, in closed segments that survive a kill."""
+"""Videos that are written while flows arrive, in closed segments encoded side by side."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from fractions import Fraction
 from pathlib import Path
+from queue import SimpleQueue
+from threading import BoundedSemaphore, Condition, Thread
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..estimation.compute import usable_cores
-from ..files import Array, replacing
+from ..estimation.interpolation import interpolate_tensors, to_picture, to_tensor
+from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
 from ..pictures.visualize import CALMEST
-from .encoding import CODINGS, Coding, Encoder, Segment, check_rate, join
+from .encoding import CODINGS, Coding, Encoder, Segment, check_rate, even, join
 from .flows import FrameFlow
 from .panels import draw
-from .side_by_side import SideBySide
-from .writers import Prepared, Writer
+from .writers import FolderWriter, Prepared, Writer
+
+_WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
+
+
+class _Task(Thread):
+    """A segment that is being encoded."""
+
+    def __init__(self, work: Callable[["_Task"], None], temporary: Path, path: Path) -> None:
+        super().__init__(target=work, args=(self,), daemon=True)
+        self.temporary, self.path = temporary, path
+        self.pictures: SimpleQueue[tuple[Array, int] | None] = SimpleQueue()  # None: the end
+        self.ended: Future[None] = Future()
+
+
+class SideBySide:
+    """Encodes at most `at_once` segments at a time, while pictures arrive for the last of them.
+
+    A file gets its name when it is complete. If an encoder fails, the next picture raises its
+    error, which names the `output`.
+    """
+
+    def __init__(self, output: Path, encoder: Callable[[Path], Encoder], at_once: int) -> None:
+        self._output, self._encoder = output, encoder
+        self._slots = BoundedSemaphore(at_once)
+        self._tasks: deque[_Task] = deque()
+        self._changed, self._waiting = Condition(), 0
+        self._error: BaseException | None = None
+        self._stopped = False
+
+    def begin(self, temporary: Path, path: Path) -> None:
+        """Begin a segment; wait if there are too many."""
+        self._slots.acquire()
+        while self._tasks and self._tasks[0].ended.done():
+            self._tasks.popleft()
+        self._tasks.append(_Task(self._encode, temporary, path))
+        self._tasks[-1].start()
+
+    def add(self, picture: Array, number: int) -> None:
+        """Add a picture to the segment; wait if those that wait take too much memory."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or self._has_room(picture))
+            if self._error is not None:
+                raise self._error
+            self._waiting += picture.nbytes
+        self._tasks[-1].pictures.put((picture, number))
+
+    def end(self) -> "Future[None]":
+        """End the segment; the result is there when its file is complete."""
+        self._tasks[-1].pictures.put(None)
+        return self._tasks[-1].ended
+
+    def finish(self) -> None:
+        """Wait for all segments."""
+        for task in self._tasks:
+            task.ended.result()
+
+    def stop(self) -> None:
+        """Abandon the segments that are not complete; nothing is written after that."""
+        self._stopped = True
+        for task in self._tasks:
+            task.pictures.put(None)
+            task.join()
+        self._tasks.clear()
+
+    def _has_room(self, picture: Array) -> bool:
+        return not self._waiting or self._waiting + picture.nbytes <= _WAITING
+
+    def _encode(self, task: _Task) -> None:
+        """The work of a thread."""
+        try:
+            with naming(self._output):
+                encode = self._encoder(task.temporary)
+                for picture, number in iter(task.pictures.get, None):
+                    if self._stopped:
+                        return
+                    encode(even(to_uint8(picture)), number)
+                    self._change(-picture.nbytes)
+                if self._stopped:
+                    return
+                encode.close()
+                task.temporary.replace(task.path)
+            task.ended.set_result(None)
+        except BaseException as error:
+            self._change(0, error)
+            task.ended.set_exception(error)
+        finally:
+            self._slots.release()
+
+    def _change(self, num_bytes: int, error: BaseException | None = None) -> None:
+        with self._changed:
+            self._waiting += num_bytes
+            self._error = self._error or error
+            self._changed.notify()
+
 
 _FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
 
@@ -95,7 +192,7 @@ class Movie(Writer):
         expected = self.memory["width"], self.memory["height"]
         if (width, height) != expected:
             raise InputError(
-                f"all pictures of a video have one size; this is {width}x{height} after "
+                f"all pictures of a video must have one size; this is {width}x{height} after "
                 f"{expected[0]:.0f}x{expected[1]:.0f}; write a folder"
             )
 
@@ -152,3 +249,96 @@ class PictureVideo(Movie):
             self._scale = longest if before is None else longest.new_tensor(before)
         self._scale = longest.clamp(_FALL * self._scale, _RISE * self._scale)
         return self._scale
+
+
+def frames_between(flow: FrameFlow, factor: int) -> Iterator[Array]:
+    """Interpolate `factor` - 1 frames between two; at a cut, the first is repeated.
+
+    Requires the backward flow.
+    """
+    first, second = flow.images
+    if flow.is_cut:
+        yield from [first] * (factor - 1)
+        return
+    assert flow.answer is not None
+    forward, backward = flow.answer[:, :2], flow.answer[:, 3:5]
+    image1, image2 = (to_tensor(image).to(forward.device) for image in (first, second))
+    for step in range(1, factor):
+        between = interpolate_tensors(image1, image2, forward, backward, time=step / factor)
+        yield to_picture(between, first.dtype)
+
+
+def numbered_frames(
+    flow: FrameFlow, new: Array | None, number: int, factor: int
+) -> Iterator[tuple[int, Array]]:
+    """Number the frames of flow `number`: the new ones, then the second of the pair.
+
+    The first frame of the clip has the number 0. Next to a broken frame there are no new ones.
+    """
+    if number == 0 and flow.frame.image is not None:
+        yield 0, flow.frame.image
+    if new is not None:
+        yield from enumerate(new, number * factor + 1)
+    if flow.following.image is not None:
+        yield (number + 1) * factor, flow.following.image
+
+
+class _SlowPictures(Writer):
+    """`factor` pictures for each frame of a clip except the last."""
+
+    factor: int
+    _next = 0  # flow
+
+    def add(self, picture: Array, number: int) -> None:
+        """Write a picture."""
+        raise NotImplementedError
+
+    def prepare(self, flow: FrameFlow) -> Array:
+        """(factor - 1, H, W, 3): the frames between the two."""
+        return np.stack(list(frames_between(flow, self.factor)))
+
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
+        """Add the frames of a pair; count the cuts, for the report."""
+        for number, picture in numbered_frames(flow, prepared, self._next, self.factor):
+            self.add(picture, number)
+        cuts = self.memory.get("cuts", 0)
+        self.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
+        self._next += 1
+
+
+class SlowMotion(Movie, _SlowPictures):
+    """A video in slow motion."""
+
+    piece = 8
+
+    def __init__(
+        self, output: Path, parts: Path, rate: Fraction, factor: int, coding: Coding | None = None
+    ) -> None:
+        super().__init__(output, parts, rate, coding)
+        self.factor = factor
+
+    def _first_picture(self, flow: int) -> int:
+        return flow * self.factor + 1 if flow else 0
+
+
+class SlowMotionFrames(FolderWriter, _SlowPictures):
+    """The same as a folder of images, frame_000000.png and so on; 16 bits are kept."""
+
+    def __init__(self, folder: Path, factor: int) -> None:
+        super().__init__(folder, ".frame_*.png.*")
+        self.factor = factor
+
+    def resume(self, done: int) -> None:
+        """Prepare for flow number `done`."""
+        super().resume(done)
+        self._next = done
+
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
+        """Write the frames of a pair."""
+        self.make_folder()
+        super().write(flow, prepared)
+
+    def add(self, picture: Array, number: int) -> None:
+        """Write a picture."""
+        path = self.folder / f"frame_{number:06d}.png"
+        write_files({path: encode_image(path, picture)})

@@ -42,32 +42,19 @@ def _wheel(device: torch.device) -> tuple[Tensor, Tensor]:
     return wheel.float().to(device), slopes.float().to(device)
 
 
-def _frame(flow: FrameFlow, maximum: Tensor) -> Array:
-    return flow.images[0]
-
-
-def _wheel_picture(flow: FrameFlow, maximum: Tensor) -> Tensor:
-    return flow_colors(flow.flow, maximum)
-
-
 def _overlay(flow: FrameFlow, maximum: Tensor) -> Array:
-    return tint(flow.images[0], _wheel_picture(flow, maximum).cpu().numpy())
+    return tint(flow.images[0], flow_colors(flow.flow, maximum).cpu().numpy())
 
 
 def _arrows(flow: FrameFlow, maximum: Tensor) -> Array:
     return draw_arrows(flow.images[0], flow.result.flow, maximum=float(maximum))
 
 
-def _confidence(flow: FrameFlow, maximum: Tensor) -> Array:
-    return np.dstack([confidence_to_grey(flow.result.confidence)] * 3)
+def _grey(values: Array) -> Array:
+    return np.dstack([confidence_to_grey(values)] * 3)
 
 
-def _occlusion(flow: FrameFlow, maximum: Tensor) -> Array:
-    """White where a pixel of frame 1 is hidden in frame 2."""
-    return np.dstack([confidence_to_grey(np.asarray(flow.result.occlusion))] * 3)
-
-
-def _difference(flow: FrameFlow, maximum: Tensor) -> Tensor:
+def _difference(flow: FrameFlow) -> Tensor:
     """Difference of frame 1 and frame 2 warped by the flow; black where the flow leads outside."""
     first, second = (
         torch.from_numpy(image).to(flow.flow.device).permute(2, 0, 1)[None].float()
@@ -80,13 +67,14 @@ def _difference(flow: FrameFlow, maximum: Tensor) -> Tensor:
 
 
 PANELS: dict[str, Callable[[FrameFlow, Tensor], Array | Tensor]] = {
-    "frame": _frame,
-    "wheel": _wheel_picture,
+    "frame": lambda flow, maximum: flow.images[0],
+    "wheel": lambda flow, maximum: flow_colors(flow.flow, maximum),
     "overlay": _overlay,
     "arrows": _arrows,
-    "difference": _difference,
-    "confidence": _confidence,
-    "occlusion": _occlusion,
+    "difference": lambda flow, maximum: _difference(flow),
+    "confidence": lambda flow, maximum: _grey(flow.result.confidence),
+    # white where a pixel of frame 1 is hidden in frame 2
+    "occlusion": lambda flow, maximum: _grey(np.asarray(flow.result.occlusion)),
 }
 
 

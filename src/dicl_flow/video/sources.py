@@ -1,9 +1,11 @@
-"""Sources of frames: a video, a folder or pattern of images, a camera."""
+"""Sources of frames: a video, a folder or pattern of images, a camera; clips in a folder tree."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from glob import glob
+from glob import glob, has_magic
 from itertools import repeat
 from pathlib import Path
 from time import monotonic
@@ -11,9 +13,9 @@ from typing import Any, NamedTuple
 
 import cv2
 
-from ..data.kitti import kitti_scenes
-from ..data.listing import IMAGE_SUFFIXES, image_files
-from ..data.video_frames import CAMERA, check_source, open_video, pyav, to_array
+from ..data.datasets import kitti_scenes
+from ..data.listing import IMAGE_SUFFIXES, image_files, natural_key
+from ..data.video_frames import CAMERA, VIDEO_SUFFIXES, check_source, open_video, pyav, to_array
 from ..errors import InputError
 from ..files import Array, read_image, to_integers, to_uint8
 
@@ -72,7 +74,7 @@ def open_source(text: str, *, keep_depth: bool = False) -> Source:
 def images(frames: list[Path], place: Path, *, keep_depth: bool = False) -> Source:
     """Frames that are image files."""
     if not frames:
-        raise InputError(f"no images in {place}; frames end in {', '.join(IMAGE_SUFFIXES)}")
+        raise InputError(f"no images in {place}; frames must end in {', '.join(IMAGE_SUFFIXES)}")
     scenes = kitti_scenes(frames)
     in_depth = to_integers if keep_depth else to_uint8
 
@@ -117,7 +119,7 @@ def capture(device: int | str, *, live: bool) -> Source:
 def _camera(text: str) -> Source:
     number = text.removeprefix(CAMERA)
     if not number.isdecimal():
-        raise InputError(f"a camera is camera:0, camera:1 and so on, got {text!r}")
+        raise InputError(f"a camera must be camera:0, camera:1 and so on, got {text!r}")
     return capture(int(number), live=True)
 
 
@@ -203,3 +205,50 @@ def _broken(reason: str) -> Callable[[], Array]:
         raise InputError(f"cannot be decoded: {reason}")
 
     return read
+
+
+def clips_below(folder: Path) -> Iterator[str]:
+    """Yield what `open_source` takes for each clip in a folder tree."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted((f for f in folders if not f.startswith(".")), key=natural_key)
+        yield from clips_among(place, names, place)
+
+
+def clips_of_pattern(pattern: Path) -> Iterator[str]:
+    """Do the same for a pattern: its videos, its folders, and its frames by their folder."""
+    found = sorted(glob(str(pattern), recursive=True), key=natural_key)  # noqa: PTH207
+    folders = [name for name in found if Path(name).is_dir()]
+    yield from folders
+    frames = f"/{pattern.name}" if has_magic(pattern.name) else ""
+    yield from clips_by_folder((name for name in found if name not in {*folders}), frames)
+
+
+def clips_by_folder(files: Iterable[str], frames: str = "") -> Iterator[str]:
+    """Do the same for files; `frames` is added to the folder of images."""
+    folders = defaultdict(list)
+    for file in files:
+        folder, _, name = file.replace(os.sep, "/").rpartition("/")
+        folders[folder].append(name)
+    for folder in sorted(folders, key=natural_key):
+        yield from clips_among(folder, folders[folder], folder + frames)
+
+
+def clips_among(folder: str, names: Iterable[str], frames: str) -> Iterator[str]:
+    """The videos of a folder one by one, then its images as one clip, called `frames`."""
+    shown = sorted((name for name in names if not name.startswith(".")), key=natural_key)
+    yield from (f"{folder}/{name}" for name in shown if name.lower().endswith(VIDEO_SUFFIXES))
+    if sum(name.lower().endswith(IMAGE_SUFFIXES) for name in shown) > 1:
+        yield frames
+
+
+def count_frames(clip: str) -> int | None:
+    """How many frames a clip has, as far as its files state it without decoding."""
+    path = Path(clip)
+    if path.is_dir() or has_magic(clip):
+        files = path.iterdir() if path.is_dir() else map(Path, glob(clip))  # noqa: PTH207
+        return len(image_files(files))
+    try:
+        with open_video(path) as container:
+            return container.streams.video[0].frames or None
+    except (InputError, OSError):
+        return None

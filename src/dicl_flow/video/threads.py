@@ -10,7 +10,6 @@ from contextlib import closing, suppress
 from itertools import islice
 from queue import Empty, Queue, SimpleQueue
 from threading import Event, Thread
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -165,16 +164,11 @@ class Behind:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         self._queue.put(None)
         self._thread.join()
-        if error is None and self._error is not None:
-            raise self._error
+        if kind is None:
+            self.check()
 
     def do(self, work: Callable[[], None]) -> None:
         """Queue a call."""

@@ -1,10 +1,12 @@
-"""Writers of flows: one class for each kind of output."""
+"""Writers of flows: files, an array that grows, a table of statistics."""
 
+import csv
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from io import BytesIO
+from io import BytesIO, StringIO
+from math import atan2, degrees
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,7 +15,7 @@ import numpy as np
 from ..errors import InputError
 from ..estimation.result import FlowResult
 from ..files import Array, encode_flow, encode_image, naming, replacing, write_files
-from ..pictures.visualize import confidence_to_grey
+from ..pictures.visualize import confidence_to_grey, flow_statistics, known_flow
 from .flows import FrameFlow
 
 Prepared: TypeAlias = Array | Callable[[], Array]
@@ -47,7 +49,7 @@ class Writer:
         raise NotImplementedError
 
     def commit(self) -> "Future[None] | None":
-        """Make what was written survive a kill; what takes longer tells when that is so."""
+        """Make what was written survive a kill; returns a future if this takes time."""
         return None
 
     def stop(self) -> None:
@@ -58,7 +60,32 @@ class Writer:
         raise NotImplementedError
 
 
-class FlowFiles(Writer):
+class FolderWriter(Writer):
+    """A folder of files, each written whole or not at all; `parts` are patterns of their parts."""
+
+    def __init__(self, folder: Path, *parts: str) -> None:
+        super().__init__()
+        self.folder, self._parts, self._has_folder = folder, parts, False
+
+    def resume(self, done: int) -> None:
+        """Remove partly written files of a killed run."""
+        self._has_folder = done > 0
+        for pattern in self._parts:
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    def make_folder(self) -> None:
+        """Create the folder, but only once: one that is lost takes files with it."""
+        if not self._has_folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._has_folder = True
+
+    def finish(self) -> Path:
+        """Return the folder; everything has been written."""
+        return self.folder
+
+
+class FlowFiles(FolderWriter):
     """A folder with a file for each flow, named after its first frame.
 
     Optionally with the backward flow, NAME_backward, and the occlusion, NAME_occlusion.png.
@@ -67,29 +94,14 @@ class FlowFiles(Writer):
     def __init__(
         self, folder: Path, suffix: str, *, backward: bool = False, occlusion: bool = False
     ) -> None:
-        super().__init__()
-        self.folder, self.suffix = folder, suffix
-        self.backward, self.occlusion = backward, occlusion
-        self._has_folder = False
-
-    def resume(self, done: int) -> None:
-        """Remove partly written files of a killed run."""
-        self._has_folder = done > 0
-        for ending in (self.suffix, f"{_OCCLUSION}.png"):
-            for path in self.folder.glob(f".*{ending}.*"):
-                path.unlink(missing_ok=True)
+        super().__init__(folder, f".*{suffix}.*", f".*{_OCCLUSION}.png.*")
+        self.suffix, self.backward, self.occlusion = suffix, backward, occlusion
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the files of a flow; none if a frame is broken."""
-        if not self._has_folder:  # only once: one that is lost takes flows with it
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._has_folder = True
+        self.make_folder()
         if prepared is not None:
             write_files(self._contents(flow.frame.name, flow.result))
-
-    def finish(self) -> Path:
-        """Return the folder; everything has been written."""
-        return self.folder
 
     def _contents(self, name: str, result: FlowResult) -> dict[Path, bytes]:
         taken = [_BACKWARD] * self.backward + [_OCCLUSION] * self.occlusion
@@ -166,7 +178,8 @@ class FlowStack(Writer):
         if prepared is not None and self.memory and prepared.shape != self._shape:
             size, first = ("{1}x{0}".format(*shape[-3:]) for shape in (prepared.shape, self._shape))
             raise InputError(
-                f"all flows of an array have one size; this is {size} after {first}; write a folder"
+                f"all flows of an array must have one size; this is {size} after {first}; "
+                "write a folder"
             )
 
     def commit(self) -> None:
@@ -200,3 +213,83 @@ class FlowStack(Writer):
         about = {"descr": "<f4", "fortran_order": False, "shape": (count, *self._shape)}
         np.lib.format.write_array_header_1_0(buffer, about)
         return buffer.getvalue()
+
+
+COLUMNS = (
+    "frame",
+    "time",
+    "known",
+    "mean_length",
+    "median_length",
+    "p95_length",
+    "max_length",
+    "direction",
+    "moving_share",
+    "mean_confidence",
+    "occluded",
+    "scene_cut",
+    "problem",
+)
+_MOVING = 0.5  # px
+
+
+def describe(flow: FrameFlow) -> dict[str, object]:
+    """Motion of the known pixels in px, direction in degrees (0 right, 90 down), confidence etc."""
+    row: dict[str, object] = {"frame": flow.frame.number, "problem": flow.problem}
+    if flow.frame.time is not None:
+        row["time"] = f"{flow.frame.time:.4f}"
+    if flow.problem:
+        return row
+    numbers = _motion(flow.result.flow)
+    numbers["mean_confidence"] = float(flow.result.confidence.mean())
+    if flow.result.occlusion is not None:
+        numbers["occluded"] = float(flow.result.occlusion.mean())
+    row["scene_cut"] = int(flow.is_cut)
+    return {**row, **{name: f"{value:.5g}" for name, value in numbers.items()}}
+
+
+def _motion(flow: Array) -> dict[str, float]:
+    known = known_flow(flow)
+    if not known.any():
+        return {"known": 0.0}
+    found = flow_statistics(flow)
+    numbers = {name: value for name, value in found.items() if name in COLUMNS}
+    numbers["direction"] = degrees(atan2(found["mean_y"], found["mean_x"]))
+    lengths = np.hypot(flow[..., 0], flow[..., 1])
+    numbers["moving_share"] = float((lengths[known] > _MOVING).mean())
+    return numbers
+
+
+class StatisticsTable(Writer):
+    """A CSV file with one row for each flow."""
+
+    def __init__(self, output: Path, parts: Path) -> None:
+        super().__init__()
+        self.output, self._part, self._rows = output, parts / "statistics.csv", ""
+
+    def resume(self, done: int) -> None:
+        """Keep the header and `done` rows."""
+        lines = self._part.read_text().splitlines(keepends=True) if done else [_line(COLUMNS)]
+        write_files({self._part: "".join(lines[: done + 1]).encode()})
+
+    def write(self, flow: FrameFlow, prepared: Array | None) -> None:
+        """Add a row."""
+        row = describe(flow)
+        self._rows += _line([row.get(column, "") for column in COLUMNS])
+
+    def commit(self) -> None:
+        """Append the rows."""
+        with naming(self.output), self._part.open("a") as file:
+            file.write(self._rows)
+        self._rows = ""
+
+    def finish(self) -> Path:
+        """Write the table to its destination."""
+        write_files({self.output: self._part.read_bytes()})
+        return self.output
+
+
+def _line(values: Sequence[object]) -> str:
+    buffer = StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(values)
+    return buffer.getvalue()

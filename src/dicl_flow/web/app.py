@@ -1,4 +1,4 @@
-"""The application: which address is answered by what, and how errors are told."""
+"""The application: which address is answered by what, and what errors say."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
@@ -11,16 +11,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from ..errors import InputError
-from . import job_routes, openapi
+from . import openapi
 from .counters import Counted, resident_bytes
-from .formats import FORMATS, read_wanted
-from .jobs import Jobs
-from .pacing import PacedResponse
+from .jobs import VIDEO_ROUTES, Jobs, jobs_of
+from .limits import PacedResponse
+from .requests import FORMATS, read_frames, read_wanted
 from .security import Guard, error
-from .service import FlowService
-from .uploads import check_frame, decode_frame, read_images
+from .service import FlowService, service_of
 
-FRAMES = ("image1", "image2")
 _SENTENCES = {
     "Not Found": "there is nothing at this address; /docs lists what there is",
     "Method Not Allowed": "this address takes other methods; /docs lists them",
@@ -55,7 +53,7 @@ def create_app(
     app = Starlette(
         routes=[
             Route("/flow", flow, methods=["POST"]),
-            *job_routes.ROUTES,
+            *VIDEO_ROUTES,
             *openapi.ROUTES,
             Route("/health", health),
             Route("/metrics", metrics),
@@ -76,34 +74,27 @@ def create_app(
 
 async def flow(request: Request) -> Response:
     """Estimate the flow between two uploaded images."""
-    service: FlowService = request.app.state.service
-    wanted, limits = read_wanted(request), service.limits
+    service, wanted = service_of(request), read_wanted(request)
     with ExitStack() as admitted:
         hold = admitted.enter_context(service.admission.enter())
-        files = await read_images(
-            request, FRAMES, most=limits.max_upload, timeout=limits.timeout, hold=hold
-        )
-        for name, data in files.items():
-            hold(check_frame(data, name))
-        frames = [await service.aside(decode_frame, files[name], name) for name in FRAMES]
+        frames = await read_frames(request, hold)
         future = service.estimate(*frames, backward=wanted.both_ways)
         result = await service.wait(request, future)
         body = await service.aside(wanted.answer, result)
         kept = admitted.pop_all()
     form = FORMATS[wanted.format]
     headers = {"Content-Disposition": f'attachment; filename="{form.file_name}"'}
-    return PacedResponse(body, form.media_type, headers, limits.timeout, kept)
+    return PacedResponse(body, form.media_type, headers, service.limits.timeout, kept)
 
 
 async def health(request: Request) -> Response:
-    """Tell that the server runs."""
+    """Answer that the server runs."""
     return JSONResponse({"status": "ok"})
 
 
 async def metrics(request: Request) -> Response:
     """Return the numbers of the server for Prometheus."""
-    service: FlowService = request.app.state.service
-    jobs: Jobs = request.app.state.jobs
+    service, jobs = service_of(request), jobs_of(request)
     gauges = {
         "requests_in_progress": (service.admission.requests, "Requests being read or estimated."),
         "held_bytes": (service.admission.bytes, "Uploads and frames of these requests."),

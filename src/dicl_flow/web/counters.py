@@ -102,7 +102,7 @@ _METHODS = ("GET", "HEAD", "POST", "DELETE")
 
 
 def resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not tell."""
+    """Memory of this process; 0 where the system does not state it."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     except OSError:

@@ -15,7 +15,7 @@ from ..estimation.compute import choose_device
 from ..estimation.estimator import FlowEstimator
 from ..estimation.occlusion import find_occlusion
 from ..files import Array
-from ..lab.beliefs import read_beliefs
+from ..lab.analyses import describe_pixel
 from ..lab.volumes import Volumes, estimate_with_volumes, has_projection, open_networks
 from .exploration_clips import Clip
 
@@ -53,7 +53,7 @@ class Explored:
 
     def beliefs(self, x: int, y: int) -> dict[str, Any]:
         """What each level believed about the pixel (x, y) of frame 1."""
-        return read_beliefs(self.volumes, x, y, projection=self.projection)
+        return describe_pixel(self.volumes, x, y, projection=self.projection)
 
 
 def open_explored(weights: Sequence[str], device: str, precision: str) -> dict[str, FlowEstimator]:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,8 +16,9 @@ from starlette.staticfiles import StaticFiles
 
 from ..files import FLOW_SUFFIXES, Array, encode_flow, encode_image, to_uint8
 from .exploration import Exploration, View
-from .exploration_uploads import read_pair, read_video
-from .service import FlowService
+from .exploration_clips import Clip, clip_of_arrays, clip_of_upload
+from .requests import read_form, read_frames, video_container
+from .service import service_of
 
 _STATIC = Path(__file__).with_name("static")
 Result = TypeVar("Result")
@@ -51,7 +54,7 @@ class _Asked:
         self._exploration = exploration
 
     async def clip(self, request: Request) -> Response:
-        """Tell which pairs a clip has, and which networks there are."""
+        """Send which pairs a clip has, and which networks there are."""
         return JSONResponse(self._exploration.summary(request.path_params["clip"]))
 
     async def frame(self, request: Request) -> Response:
@@ -84,7 +87,7 @@ class _Asked:
         return _planes(await _aside(request, found.level, stride, stage))
 
     async def beliefs(self, request: Request) -> Response:
-        """Tell what each level believed about a pixel."""
+        """Send what each level believed about a pixel."""
         x, y = (_integer(request, name) for name in "xy")
         found = await self._computed(request, "estimate", self._exploration.estimate)
         return JSONResponse(found.beliefs(x, y))
@@ -103,15 +106,14 @@ class _Asked:
         """Take two images, or a video with `?kind=video`, as a new clip."""
         name = Path(request.query_params.get("name", "")).name[:80] or "upload"
         is_video = request.query_params.get("kind") == "video"
-        read = read_video if is_video else read_pair
-        clip = await read(request, _service(request), name)
+        clip = await (_read_video if is_video else _read_pair)(request, name)
         return JSONResponse({"id": self._exploration.add(clip)}, 201)
 
     async def _computed(
         self, request: Request, what: str, compute: Callable[[View], Result]
     ) -> Result:
         """Compute in the thread of the estimator; what is known need not wait for its turn."""
-        view, service = _view(request), _service(request)
+        view, service = _view(request), service_of(request)
         known: Result | None = self._exploration.known(what, view)
         if known is not None:
             return known
@@ -120,13 +122,29 @@ class _Asked:
             return await service.wait(request, service.call(partial(compute, view)))
 
 
-def _service(request: Request) -> FlowService:
-    service: FlowService = request.app.state.service
-    return service
+async def _read_pair(request: Request, name: str) -> Clip:
+    """Read two uploaded images."""
+    with service_of(request).admission.enter() as hold:
+        frames = await read_frames(request, hold)
+    return clip_of_arrays(name, *frames)
+
+
+async def _read_video(request: Request, name: str) -> Clip:
+    """Read a form with one file, the video; it is removed with the clip."""
+    service, folder = service_of(request), Path(mkdtemp(prefix="dicl-flow-"))
+    path, remove = folder / "video", partial(rmtree, folder, ignore_errors=True)
+    try:
+        with service.admission.enter(), path.open("wb") as file:
+            await read_form(request, lambda field: file.write, service.limits.max_video)
+        container = await service.aside(video_container, path)
+        return await service.aside(clip_of_upload, path, name, container, remove)
+    except BaseException:
+        remove()
+        raise
 
 
 async def _aside(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
-    return await _service(request).aside(function, *arguments)
+    return await service_of(request).aside(function, *arguments)
 
 
 def _place(request: Request) -> tuple[str, int]:

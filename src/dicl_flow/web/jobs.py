@@ -1,4 +1,7 @@
-"""Videos as jobs: one at a time is estimated, results are kept for a while, disk is limited."""
+"""Videos as jobs: one at a time is estimated, results are kept for a while, disk is limited.
+
+And what is answered about them: upload, progress, result, removal.
+"""
 
 import logging
 import secrets
@@ -6,21 +9,26 @@ import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Condition, Thread
 from time import monotonic
 from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, unknown_name
 from ..estimation.inputs import Image
 from ..estimation.sequence import FlowSequence
-from ..video import STILL_RATE, Checkpoint, FrameFlow, Outputs, Selection, run, video_source
+from ..video import CUTS, STILL_RATE, Checkpoint, FrameFlow, Outputs, Selection, run, video_source
 from .limits import busy
-from .service import FlowService
+from .requests import Write, read_form, video_container
+from .service import FlowService, service_of
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +61,10 @@ class Job:
         self.folder.mkdir()
         self.order = Order()
         self.state, self.error = WAITING, ""
-        self.done, self.total = 0, None
+        self.done = 0
+        self.total: int | None = None
         self.ended: float | None = None
         self.removed = False
-
-    done: int
-    total: int | None
 
     @property
     def source(self) -> Path:
@@ -76,7 +82,7 @@ class Job:
         return sum(_size(path) for path in self.folder.rglob("*"))
 
     def described(self, keep: float) -> dict[str, Any]:
-        """Return what is told about the job."""
+        """Return what is answered about the job."""
         known: dict[str, Any] = {"id": self.id, "state": self.state}
         known |= {"done": self.done, "total": self.total}
         if self.error:
@@ -217,20 +223,16 @@ def estimate_video(service: FlowService, job: Job, goes_well: Callable[[Job], bo
         return goes_well(job)
 
     source = video_source(job.source, job.order.container)
-    outputs = job.order.outputs(job.folder)
+    outputs, cuts = job.order.outputs(job.folder), job.order.cuts
     sequence = SharedSequence(service, backward=outputs.needs_backward)
     with Checkpoint(job.result, {}) as checkpoint:
         writers = outputs.writers(checkpoint.folder, source.rate or STILL_RATE)
-        selection, cuts = Selection(), job.order.cuts
-        run(
-            *(source, selection, sequence, writers, checkpoint, watch),
-            cuts=cuts,
-            on_progress=note,
-        )
+        what = (source, Selection(), sequence, writers, checkpoint)
+        run(*what, watch, cuts=cuts, on_progress=note)
 
 
 class SharedSequence(FlowSequence):
-    """A sequence that estimates in the thread of the service, in turn with the requests."""
+    """A sequence that estimates in the thread of the service, alternating with requests."""
 
     def __init__(self, service: FlowService, *, backward: bool = False) -> None:
         super().__init__(service.estimator, backward=backward)
@@ -258,3 +260,112 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:  # just removed
         return 0
+
+
+VIDEO_FORMATS = {
+    "mp4": "video/mp4",
+    "webm": "video/webm",
+    "gif": "image/gif",
+    "npy": "application/x-npy",
+}
+"""What a video is turned into: the media type by the ending of the file."""
+
+
+async def create_video(request: Request) -> Response:
+    """Take a video that waits for its turn."""
+    order = _read_order(request)
+    service, jobs = service_of(request), jobs_of(request)
+    with service.admission.enter():
+        job = jobs.create()
+        try:
+            await _receive(request, job)
+            order = await service.aside(_checked, job, order)
+        except BaseException:
+            jobs.remove(job)
+            raise
+    jobs.submit(job, order)
+    return JSONResponse(_described(request, job), 202, {"Location": f"/video/{job.id}"})
+
+
+async def video(request: Request) -> Response:
+    """Return the progress of a video."""
+    return JSONResponse(_described(request, _find(request)))
+
+
+async def video_result(request: Request) -> Response:
+    """Return what was made of a video."""
+    job = _find(request)
+    if job.state != DONE:
+        raise HTTPException(409, f"the video is {job.state}; ask again when it is done")
+    kind = VIDEO_FORMATS[job.order.format]
+    return FileResponse(job.result, media_type=kind, filename=job.result.name)
+
+
+async def delete_video(request: Request) -> Response:
+    """Stop a video and remove its files."""
+    await service_of(request).aside(jobs_of(request).remove, _find(request))
+    return Response(status_code=204)
+
+
+VIDEO_ROUTES = [
+    Route("/video", create_video, methods=["POST"]),
+    Route("/video/{id}", video, methods=["GET"]),
+    Route("/video/{id}", delete_video, methods=["DELETE"]),
+    Route("/video/{id}/result", video_result, methods=["GET"]),
+]
+
+
+def jobs_of(request: Request) -> Jobs:
+    """Return the videos of the application that a request is for."""
+    jobs: Jobs = request.app.state.jobs
+    return jobs
+
+
+def _find(request: Request) -> Job:
+    job = jobs_of(request).find(request.path_params["id"])
+    if job is None:
+        raise HTTPException(404, "there is no such video, or its time is over")
+    return job
+
+
+def _described(request: Request, job: Job) -> dict[str, object]:
+    return job.described(service_of(request).limits.keep)
+
+
+def _read_order(request: Request) -> Order:
+    query = request.query_params
+    order = Order(query.get("format", "mp4"), query.get("show"), query.get("cuts", "estimate"))
+    if order.format not in VIDEO_FORMATS:
+        raise unknown_name("format", order.format, VIDEO_FORMATS)
+    if order.cuts not in CUTS:
+        raise unknown_name("cuts", order.cuts, CUTS)
+    return order
+
+
+async def _receive(request: Request, job: Job) -> None:
+    """Store the upload in the folder of the job."""
+    limits, jobs = service_of(request).limits, jobs_of(request)
+    with job.source.open("wb") as file:
+
+        def write(data: bytes) -> None:
+            if jobs.used() + len(data) > limits.disk:
+                raise HTTPException(507, "the disk space for videos is full; delete some")
+            file.write(data)
+
+        def write_to(name: str) -> Write:
+            if name != "video" or file.tell():
+                raise HTTPException(400, f"expected one field, video, got {name!r}")
+            return write
+
+        await read_form(request, write_to, limits.max_video)
+
+
+def _checked(job: Job, order: Order) -> Order:
+    """Refuse, before it waits for its turn, what cannot be estimated or written."""
+    container = video_container(job.source)
+    try:
+        order.outputs(job.folder)
+        video_source(job.source, container)
+    except InputError as error:
+        raise HTTPException(400, told(error, job)) from None
+    return replace(order, container=container)

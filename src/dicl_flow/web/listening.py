@@ -1,4 +1,4 @@
-"""Runs an application on a socket until it is told to stop."""
+"""Runs an application on a socket until it is asked to stop."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """A server that tells when it has started, and ends without raising the signal again."""
+    """A server that reports when it has started, and ends without raising the signal again."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
         super().__init__(config)

@@ -1,6 +1,6 @@
 """The description of the interface: as OpenAPI, and as a page made from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -10,8 +10,8 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ..video import CUTS, PANELS
-from .formats import EXTRAS, FORMATS
-from .job_routes import FORMATS as VIDEO_FORMATS
+from .jobs import VIDEO_FORMATS
+from .requests import EXTRAS, FORMATS
 
 Json = dict[str, Any]
 
@@ -23,6 +23,16 @@ _ERRORS = {
     415: "Not an image or a video in a known format.",
     503: "Too many requests in progress: wait for Retry-After seconds, then try again.",
 }
+_FILE = {"type": "string", "format": "binary"}
+_BYTES: Json = {"schema": _FILE}
+_ID: Json = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": "The id that the upload was answered with.",
+    "schema": {"type": "string"},
+}
+_MISSING = "There is no such video."
 
 
 def describe_interface() -> Json:
@@ -38,93 +48,70 @@ def describe_interface() -> Json:
         "paths": {
             "/flow": {"post": _flow()},
             "/video": {"post": _create_video()},
-            "/video/{id}": {"get": _video(), "delete": _delete_video()},
-            "/video/{id}/result": {"get": _video_result()},
-            "/health": {"get": _simple("Whether the server runs. Needs no token.", "ok")},
-            "/metrics": {"get": _simple("Numbers of the server for Prometheus.", "text")},
+            "/video/{id}": {
+                "get": _operation(
+                    "The progress of a video: state (waiting, running, done, failed), flows done.",
+                    {200: "The progress, as JSON.", 404: _MISSING},
+                    parameters=[_ID],
+                ),
+                "delete": _operation(
+                    "Stop a video and remove its files.",
+                    {204: "It is removed.", 404: _MISSING},
+                    parameters=[_ID],
+                ),
+            },
+            "/video/{id}/result": {
+                "get": _operation(
+                    "What was made of a video.",
+                    {200: "The file.", 409: "It is not done.", 404: _MISSING},
+                    content=VIDEO_FORMATS.values(),
+                    parameters=[_ID],
+                )
+            },
+            "/health": {"get": _operation("Whether the server runs. Needs no token.", {200: "ok"})},
+            "/metrics": {"get": _operation("Numbers of the server for Prometheus.", {200: "text"})},
         },
-        "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
     }
 
 
 def _flow() -> Json:
-    extras = {
-        "backward": "add the flow from image2 to image1",
-        "occlusion": "add the pixels of image1 that are hidden in image2",
-        "confidence": "add the confidence of each pixel",
-    }
     formats = "; ".join(f"{name}: {known.meaning}" for name, known in FORMATS.items())
-    return {
-        "summary": "The flow from image1 to image2.",
-        "parameters": [
+    return _operation(
+        "The flow from image1 to image2.",
+        {200: "The flow.", 406: "No format has an accepted media type.", **_ERRORS},
+        content=[known.media_type for known in FORMATS.values()],
+        parameters=[
             _query("format", f"{formats}. Without it, the header Accept decides.", [*FORMATS]),
-            *(_query(name, f"npz only: {extras[name]}", ["true", "false"]) for name in EXTRAS),
+            *(_query(key, f"npz only: {text}", ["true", "false"]) for key, text in EXTRAS.items()),
         ],
-        "requestBody": _form({"image1": "first frame", "image2": "second frame, of the same size"}),
-        "responses": {
-            "200": {
-                "description": "The flow.",
-                "content": {known.media_type: _BYTES for known in FORMATS.values()},
-            },
-            "406": {"description": "No format has an accepted media type."},
-            **_errors(400, 401, 408, 413, 415, 503),
-        },
-    }
+        requestBody=_form({"image1": "first frame", "image2": "second frame, of the same size"}),
+    )
 
 
 def _create_video() -> Json:
-    return {
-        "summary": "Take a video; its flow is estimated when its turn comes.",
-        "parameters": [
+    accepted = "Accepted; the header Location has its address."
+    return _operation(
+        "Take a video; its flow is estimated when its turn comes.",
+        {202: accepted, 507: "The disk space for videos is full.", **_ERRORS},
+        parameters=[
             _query("format", "File to make; default: mp4.", [*VIDEO_FORMATS]),
             _query("show", f"Pictures, with commas, of {', '.join(PANELS)}; default: wheel."),
             _query("cuts", "Flow where a new scene starts.", [*CUTS]),
         ],
-        "requestBody": _form({"video": "MP4, MOV, Matroska, WebM, AVI, MPEG or GIF"}),
-        "responses": {
-            "202": {"description": "Accepted; the header Location has its address."},
-            "507": {"description": "The disk space for videos is full."},
-            **_errors(400, 401, 408, 413, 415, 503),
-        },
-    }
+        requestBody=_form({"video": "MP4, MOV, Matroska, WebM, AVI, MPEG or GIF"}),
+    )
 
 
-def _video() -> Json:
-    return {
-        "summary": "The progress of a video: state (waiting, running, done, failed), flows done.",
-        "parameters": [_ID],
-        "responses": {"200": {"description": "The progress, as JSON."}, **_MISSING},
-    }
-
-
-def _delete_video() -> Json:
-    return {
-        "summary": "Stop a video and remove its files.",
-        "parameters": [_ID],
-        "responses": {"204": {"description": "It is removed."}, **_MISSING},
-    }
-
-
-def _video_result() -> Json:
-    return {
-        "summary": "What was made of a video.",
-        "parameters": [_ID],
-        "responses": {
-            "200": {
-                "description": "The file.",
-                "content": dict.fromkeys(VIDEO_FORMATS.values(), _BYTES),
-            },
-            "409": {"description": "It is not done."},
-            **_MISSING,
-        },
-    }
-
-
-def _simple(summary: str, answer: str) -> Json:
-    return {"summary": summary, "responses": {"200": {"description": answer}}}
+def _operation(
+    summary: str, answers: dict[int, str], content: Iterable[str] = (), **request: Any
+) -> Json:
+    """Describe what an address does; `content` has the media types of the answer 200."""
+    responses: Json = {str(status): {"description": text} for status, text in answers.items()}
+    if content:
+        responses["200"]["content"] = dict.fromkeys(content, _BYTES)
+    return {"summary": summary, **request, "responses": responses}
 
 
 def _query(name: str, meaning: str, values: list[str] | None = None) -> Json:
@@ -136,22 +123,6 @@ def _form(fields: dict[str, str]) -> Json:
     files = {name: {**_FILE, "description": meaning} for name, meaning in fields.items()}
     schema = {"type": "object", "required": [*fields], "properties": files}
     return {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
-
-
-def _errors(*statuses: int) -> Json:
-    return {str(status): {"description": _ERRORS[status]} for status in statuses}
-
-
-_FILE = {"type": "string", "format": "binary"}
-_BYTES: Json = {"schema": _FILE}
-_ID: Json = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "The id that the upload was answered with.",
-    "schema": {"type": "string"},
-}
-_MISSING: Json = {"404": {"description": "There is no such video."}}
 
 
 async def openapi(request: Request) -> Response:
@@ -170,11 +141,7 @@ async def docs_style(request: Request) -> Response:
     return Response(style, media_type="text/css")
 
 
-ROUTES = [
-    Route("/openapi.json", openapi),
-    Route("/docs", docs),
-    Route("/docs.css", docs_style),
-]
+ROUTES = [Route("/openapi.json", openapi), Route("/docs", docs), Route("/docs.css", docs_style)]
 
 
 def _page(document: Json) -> Iterator[str]:

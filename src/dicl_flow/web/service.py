@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from time import perf_counter
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from starlette.requests import ClientDisconnect, Request
@@ -21,12 +21,6 @@ from .counters import Counters
 from .limits import Admission, Limits, busy
 
 Result = TypeVar("Result")
-
-
-class _Work(Protocol):
-    """Something that waits for the estimator."""
-
-    future: "Future[Any]"
 
 
 @dataclass(eq=False)
@@ -42,13 +36,17 @@ class _Pair:
     backward: bool
     future: "Future[FlowResult]" = field(default_factory=Future)
 
-    def goes_with(self, other: _Work) -> bool:
+    def goes_with(self, other: "_Work") -> bool:
         """Whether both can be estimated in one batch."""
         return (
             isinstance(other, _Pair)
             and other.image1.shape == self.image1.shape
             and other.backward == self.backward
         )
+
+
+_Work: TypeAlias = _Call | _Pair
+"""What waits for the estimator."""
 
 
 class FlowService:
@@ -181,6 +179,12 @@ class FlowService:
         self.counters.batch(len(pairs), perf_counter() - start)
         for pair, result in zip(pairs, found, strict=True):
             pair.future.set_result(result)
+
+
+def service_of(request: Request) -> FlowService:
+    """Return the service of the application that a request is for."""
+    service: FlowService = request.app.state.service
+    return service
 
 
 def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:

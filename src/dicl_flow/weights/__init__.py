@@ -1,12 +1,12 @@
 """Weights: safetensors files that contain their config; packaged ones are known by name."""
 
-from .checks import check_keys
 from .legacy import import_legacy
-from .parts import in_parts
 from .store import (
     Weights,
+    check_keys,
     encode_weights,
     halve,
+    in_parts,
     leave_out,
     load_model,
     packaged_names,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import ModelConfig
 from ..errors import InputError
 from ..files import read_bytes
-from .checks import check_finite, check_keys
-from .store import Weights
+from .store import Weights, check_finite, check_keys
 
 if TYPE_CHECKING:
     from torch import Tensor

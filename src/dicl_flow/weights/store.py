@@ -2,31 +2,72 @@
 
 import hashlib
 import json
+import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
-from .checks import check_finite, check_keys
-from .parts import BASE_KEY, Base, in_parts
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ..models import FlowNetwork
 
 CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 CALIBRATION_KEY = "dicl_flow.calibration"
+BASE_KEY = "dicl_flow.base"
 DEFAULT_NAME = "rendered"
 PACKAGED_SHA256 = {
     "rendered": "f45cae199f3c7902bfe9475d604446c678555dda5e1327e2d96bd13efd48a54f",
 }
 _PACKAGED = Path(__file__).parent
+_PARTS = {
+    "features": r"\bfeatures\.",
+    "trunk": r"\bfeatures\.(?!outputs\.).",  # the feature net without its last layer at each level
+    "context": r"\bcontext\.",
+}
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_TYPES = dict.fromkeys(_FLOATS, _FLOATS) | {"int64": ("int64", "int32")}
+"""By the type that the network has: those that are converted to it."""
+
+
+def in_parts(key: str, parts: Iterable[str]) -> bool:
+    """Whether a state-dict key belongs to one of these parts: "features", "trunk", "context"."""
+    return any(re.search(_PARTS[part], key) for part in parts)
+
+
+class Base(NamedTuple):
+    """Packaged weights that a file completes: it leaves out what it shares with them."""
+
+    name: str
+    """A packaged name."""
+    sha256: str
+    parts: tuple[str, ...]
+
+    def shared(self, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+        """Return the tensors of the parts that are shared."""
+        return {key: tensor for key, tensor in tensors.items() if in_parts(key, self.parts)}
+
+    def to_json(self) -> str:
+        """One line of JSON that `from_json` reads."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Base":
+        """Read what `to_json` wrote."""
+        try:
+            values = json.loads(text)
+            base = cls(values["name"], values["sha256"], tuple(values["parts"]))
+            in_parts("", base.parts)  # refuses unknown ones
+            return base
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise InputError("the entry that names the weights to complete is damaged") from None
 
 
 @dataclass(frozen=True)
@@ -223,3 +264,41 @@ def _split(data: bytes) -> tuple[dict[str, Any], memoryview]:
     """Split a .safetensors file into header and tensors, which are not copied."""
     (length,) = struct.unpack("<Q", data[:8])
     return json.loads(data[8 : 8 + length]), memoryview(data)[8 + length :]
+
+
+def check_finite(tensors: "Mapping[str, Tensor]") -> None:
+    """Refuse NaN and infinite values."""
+    floats = (key for key, tensor in tensors.items() if _type(tensor) in _FLOATS)
+    wrong = [key for key in floats if not bool(tensors[key].isfinite().all())]
+    if wrong:
+        raise InputError(f"NaN or infinite values in {_some(wrong)}")
+
+
+def check_keys(tensors: "Mapping[str, Tensor]", model: "nn.Module") -> None:
+    """Refuse tensors other than those of the model; the error names missing and unknown ones."""
+    expected = model.state_dict()
+    missing = sorted(expected.keys() - tensors.keys())
+    unknown = sorted(tensors.keys() - expected.keys())
+    misfit = [
+        f"{key} {tuple(tensors[key].shape)} instead of {tuple(expected[key].shape)}"
+        for key in sorted(expected.keys() & tensors.keys())
+        if tensors[key].shape != expected[key].shape
+    ]
+    others = [
+        f"{key} {_type(tensors[key])}"
+        for key in sorted(expected.keys() & tensors.keys())
+        if _type(tensors[key]) not in _TYPES[_type(expected[key])]
+    ]
+    problems = {"missing": missing, "unknown": unknown, "wrong shape": misfit, "wrong type": others}
+    if any(problems.values()):
+        parts = [f"{kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
+        raise InputError(f"the weights do not fit the network; {'; '.join(parts)}")
+
+
+def _type(tensor: "Tensor") -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _some(keys: list[str], limit: int = 5) -> str:
+    rest = f" and {len(keys) - limit} more" if len(keys) > limit else ""
+    return ", ".join(keys[:limit]) + rest

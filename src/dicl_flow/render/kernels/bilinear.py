@@ -1,7 +1,4 @@
 """Bilinear interpolation inside kernels."""
-# Triton's language is not typed.
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-# mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
 
 import triton
 import triton.language as tl

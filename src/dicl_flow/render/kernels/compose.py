@@ -1,7 +1,4 @@
 """All layers of a scene composed in one pass: nothing of a single layer is written to memory."""
-# Triton's language is not typed.
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-# mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
 
 import torch
 import triton

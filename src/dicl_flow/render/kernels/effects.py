@@ -1,7 +1,4 @@
 """Blur and colours of whole frames, each in one pass."""
-# Triton's language is not typed.
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-# mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
 
 import torch
 import triton

@@ -9,6 +9,7 @@ poses of its body. `ray_kernels` has the same in one pass.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -189,20 +190,6 @@ def off_paper(skin: Tensor, bend: Tensor, place: Tensor) -> Tensor:
     return found
 
 
-def points_seen(layout: Layout, sight: Sight, size: tuple[int, int]) -> Tensor:
-    """(N, 3, H, W) what is seen, in the coordinates of its body."""
-    frames = []
-    for number in range(len(sight.body)):
-        time, b = divmod(number, layout.batch)
-        body, distance = sight.body[number].long(), sight.distance[number]
-        rows = layout.pose[time, b, :, :12].T.contiguous()
-        pose = rows.index_select(1, body.flatten()).view(12, *size)
-        length = torch.where(body == 0, 1.0, distance)
-        along = turn_each(pose[:9], rays(layout.scene[time, b], size))
-        frames.append(torch.where(body == 0, 0.0, pose[9:12]) + length * along)
-    return torch.stack(frames)
-
-
 def turn_each(matrix: Tensor, vectors: Tensor) -> Tensor:
     """(9, ...) and (3, ...) -> (3, ...): a matrix for each vector."""
     x, y, z = vectors
@@ -233,20 +220,6 @@ def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.where(moved[2] > NEAR, place, 1e5)
 
 
-def flow_between(
-    layout: Layout, sight: Sight, q: Tensor, size: tuple[int, int], start: int, end: int
-) -> Tensor:
-    """(B, 2, H, W) displacements in px from one of the times of the layout to another."""
-    y, x = (torch.arange(side, device=q.device, dtype=q.dtype) for side in size)
-    here = torch.stack([x.expand(size), y[:, None].expand(size)])
-    flows = []
-    for world in range(layout.batch):
-        frame = start * layout.batch + world
-        moved = move(layout, world, sight.body[frame], q[frame], start, end)
-        flows.append(project(moved, layout.scene[end, world, 12], size) - here)
-    return torch.stack(flows)
-
-
 def hidden(
     layout: Layout, world: int, time: int, body: Tensor, moved: Tensor, shapes: Tensor
 ) -> Tensor:
@@ -266,50 +239,24 @@ def hidden(
     return result
 
 
-def occluded(
-    layout: Layout,
-    sight: Sight,
-    q: Tensor,
-    shapes: Tensor,
-    size: tuple[int, int],
-    start: int,
-    end: int,
-) -> Tensor:
-    """(B, H, W) bool: seen at time `start`, hidden or outside the frame at `end`."""
-    found = []
-    for world in range(layout.batch):
-        frame = start * layout.batch + world
-        body = sight.body[frame]
-        moved = move(layout, world, body, q[frame], start, end)
-        outside = is_outside(project(moved, layout.scene[end, world, 12], size), size)
-        found.append(outside | hidden(layout, world, end, body, moved, shapes))
-    return torch.stack(found)
-
-
 def is_outside(place: Tensor, size: tuple[int, int]) -> Tensor:
     """(2, ...) in px -> (...) bool."""
     x, y = place
     return (x < -0.5) | (x > size[1] - 0.5) | (y < -0.5) | (y > size[0] - 0.5)
 
 
-def normals(layout: Layout, sight: Sight, q: Tensor, size: tuple[int, int]) -> Tensor:
-    """(N, 3, H, W) unit vectors in the axes of the camera, towards it; of the sky, towards it."""
-    frames = []
-    for number in range(len(q)):
-        time, b = divmod(number, layout.batch)
-        body = sight.body[number].long()
-        pose = layout.pose[time, b][body].movedim(-1, 0)
-        form = layout.skin[b, :, 0][body]
-        local = local_normal(form, q[number])
-        rows = pose[:9].unflatten(0, (3, 3))
-        normal = (rows * local[:, None]).sum(0)  # by the transposed inverse
-        normal = normal / length(normal).clamp_min(1e-12)
-        away = (normal * rays(layout.scene[time, b], size)).sum(0) > 0
-        frames.append(torch.where(away, -normal, normal))
-    return torch.stack(frames)
+def normals(matrix: Tensor, form: Tensor, q: Tensor, along: Tensor) -> Tensor:
+    """(3, ...) unit vectors in the axes of the camera, against rays `along`; also of the sky.
+
+    `matrix` (9, ...) turns to the axes of the body that each point `q` lies on.
+    """
+    local = _local_normal(form, q)
+    normal = (matrix.unflatten(0, (3, 3)) * local[:, None]).sum(0)  # by the transposed inverse
+    normal = normal / length(normal).clamp_min(1e-12)
+    return torch.where((normal * along).sum(0) > 0, -normal, normal)
 
 
-def local_normal(form: Tensor, q: Tensor) -> Tensor:
+def _local_normal(form: Tensor, q: Tensor) -> Tensor:
     """(...) and (3, ...) -> (3, ...), of any length and to either side."""
     x, y, z = q
     axis = face_of(form, q)
@@ -332,3 +279,68 @@ def face_of(form: Tensor, q: Tensor, flat: Tensor | None = None) -> Tensor:
     axis = torch.where(form == CONE, torch.where(on_base, 1, upright), axis)
     axis = torch.where(form == GROUND, 1, torch.where(form == CUTOUT, 2, axis))
     return axis if flat is None else torch.where(flat > 0, 1, axis)
+
+
+class View:
+    """What is seen of worlds at the times of a layout."""
+
+    def __init__(self, layout: Layout, shapes: Tensor, size: tuple[int, int]) -> None:
+        self.layout, self.shapes, self.size = layout, shapes, size
+        self.sight = trace(layout, shapes, size)
+
+    @cached_property
+    def points(self) -> Tensor:
+        """(N, 3, H, W) what is seen, in the coordinates of its body."""
+        frames = []
+        for number, body in enumerate(self.sight.body):
+            time, world = divmod(number, self.layout.batch)
+            rows = self.layout.pose[time, world, :, :12].T.contiguous()
+            pose = rows.index_select(1, body.long().flatten()).view(12, *self.size)
+            length = torch.where(body == 0, 1.0, self.sight.distance[number])
+            directions = rays(self.layout.scene[time, world], self.size)
+            along = turn_each(pose[:9], directions)
+            frames.append(torch.where(body == 0, 0.0, pose[9:12]) + length * along)
+        return torch.stack(frames)
+
+    @cached_property
+    def layer(self) -> Tensor:
+        """(N, H, W) uint8: the thing that is seen."""
+        things = self.layout.skin[..., 1].repeat(len(self.layout.pose), 1)  # (N, K)
+        body = self.sight.body.long()
+        return things.gather(1, body.flatten(1)).view(body.shape).to(torch.uint8)
+
+    def flow(self, start: int, end: int) -> Tensor:
+        """(B, 2, H, W) from one time to another, by their numbers."""
+        q = self.points
+        y, x = (torch.arange(side, device=q.device, dtype=q.dtype) for side in self.size)
+        here = torch.stack([x.expand(self.size), y[:, None].expand(self.size)])
+        return torch.stack([place - here for *_, place in self._moved(start, end)])
+
+    def occluded(self, start: int = 0, end: int = 1) -> Tensor:
+        """(B, H, W) bool: seen at one time, hidden or outside the frame at the other."""
+        found = []
+        for world, body, moved, place in self._moved(start, end):
+            unseen = hidden(self.layout, world, end, body, moved, self.shapes)
+            found.append(is_outside(place, self.size) | unseen)
+        return torch.stack(found)
+
+    def _moved(self, start: int, end: int) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Yield each world, the bodies seen at `start`, where their points are at `end`, in px."""
+        for world in range(self.layout.batch):
+            frame = start * self.layout.batch + world
+            body = self.sight.body[frame]
+            moved = move(self.layout, world, body, self.points[frame], start, end)
+            focal = self.layout.scene[end, world, 12]
+            yield world, body, moved, project(moved, focal, self.size)
+
+    def normals(self) -> Tensor:
+        """(N, 3, H, W) unit vectors in the axes of the camera, towards it; also of the sky."""
+        frames = []
+        for number, q in enumerate(self.points):
+            time, world = divmod(number, self.layout.batch)
+            body = self.sight.body[number].long()
+            matrix = self.layout.pose[time, world, :, :9][body].movedim(-1, 0)
+            form = self.layout.skin[world, :, 0][body]
+            directions = rays(self.layout.scene[time, world], self.size)
+            frames.append(normals(matrix, form, q, directions))
+        return torch.stack(frames)

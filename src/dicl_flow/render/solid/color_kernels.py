@@ -1,7 +1,4 @@
 """The colours of `shading` in one pass, a tile of pixels at a time."""
-# Triton's language is not typed.
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-# mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
 
 import triton
 import triton.language as tl
@@ -14,7 +11,7 @@ from .ray_kernels import (
     nearest_body,
     on_paper,
     own_place,
-    tile,
+    start_tile,
     touches,
     turned,
 )
@@ -93,14 +90,15 @@ def _normal(pose, form, face, x, y, z, view_x, view_y, view_z):
 
 
 @triton.jit
-def _shadowed(poses, skins, count, shapes, side, sun, x, y, z, lit, left, top, right, bottom):
+def _shadowed(bodies, sun, x, y, z, tile, lit):
     """Whether something is between points, given for the camera, and the sun."""
+    poses, skins, count, shapes, side = bodies
     hidden = lit & (lit == 0)
     sun_x, sun_y, sun_z = tl.load(sun), tl.load(sun + 1), tl.load(sun + 2)
     number = 1
     while number < count:
         pose, skin = poses + number * _POSE, skins + number * _SKIN
-        if touches(pose + 29, left, top, right, bottom):
+        if touches(pose + 29, tile):
             from_x, from_y, from_z = turned(
                 pose, x - tl.load(pose + 21), y - tl.load(pose + 22), z - tl.load(pose + 23)
             )
@@ -132,12 +130,9 @@ def _surroundings(scene, texels, sizes, x, y, z, mask):
 
 
 @triton.jit
-def _color(
-    poses, skins, scene, count, texels, shapes, sizes, body, distance, along_x, along_y,
-    left, top, right, bottom, mask,
-):  # fmt: skip
+def _color(bodies, scene, texels, sizes, body, distance, along_x, along_y, tile, mask):
     """Colours, without fog, of bodies at distances along rays."""
-    pose, skin = poses + body * _POSE, skins + body * _SKIN
+    pose, skin = bodies[0] + body * _POSE, bodies[1] + body * _SKIN
     form = tl.load(skin).to(tl.int32)
     is_sky = body == 0
     length = tl.where(is_sky, 1.0, distance)
@@ -161,11 +156,8 @@ def _color(
     if shines > 0.0:
         lit = mask & (toward > 0.0) & (is_sky == 0)
         lift = 0.01 + 0.002 * distance
-        hidden = _shadowed(
-            poses, skins, count, shapes, tl.load(sizes + 4), scene + 9,
-            distance * along_x + lift * to_x, distance * along_y + lift * to_y,
-            distance + lift * to_z, lit, left, top, right, bottom,
-        )  # fmt: skip
+        at_x, at_y = distance * along_x + lift * to_x, distance * along_y + lift * to_y
+        hidden = _shadowed(bodies, scene + 9, at_x, at_y, distance + lift * to_z, tile, lit)
         lit = lit & (hidden == 0)
         light = ambient + (1.0 - ambient) * tl.where(lit, tl.maximum(toward, 0.0), 0.0)
         bounced = turned_x * sun_x + turned_y * sun_y + turned_z * sun_z
@@ -228,20 +220,14 @@ def shade_pairs(
     tile_height: tl.constexpr,
 ):
     """The colours of a tile; pixels at an edge are looked at in four places."""
-    batch, bodies = tl.load(sizes), tl.load(sizes + 1)
-    height, width, side = tl.load(sizes + 2), tl.load(sizes + 3), tl.load(sizes + 4)
+    known, tile, pixels, camera = start_tile(sizes, scenes, tile_width, tile_height)
+    batch, num_bodies, height, width, side = known
+    column, row, mask, first, pixel = pixels
+    focal, middle_x, middle_y = camera
     frame = tl.program_id(1)
-    world = frame % batch
-    left, top, column, row = tile(width, tile_width, tile_height)
-    mask = (column < width) & (row < height)
-    pixel = row * width + column
-    size = height * width
-    first = frame.to(tl.int64) * size
-    scene = scenes + frame * _SCENE
-    focal, count = tl.load(scene + 12), tl.load(counts + world)
-    middle_x, middle_y = (width - 1.0) * 0.5, (height - 1.0) * 0.5
-    own_poses, own_skins = poses + frame * bodies * _POSE, skins + world * bodies * _SKIN
-    right, bottom = left + tile_width - 1, top + tile_height - 1
+    world, scene, size = frame % batch, scenes + frame * _SCENE, height * width
+    own_poses, own_skins = poses + frame * num_bodies * _POSE, skins + world * num_bodies * _SKIN
+    bodies = (own_poses, own_skins, tl.load(counts + world), shapes, side)
 
     seen = surface + first + pixel
     own = tl.load(seen, mask, 0)
@@ -267,16 +253,12 @@ def shade_pairs(
         along_y = (row + tl.where(edge, to_y, 0.0) - middle_y) / focal
         hit, at = body, far
         if samples > 1:
-            hit, at = nearest_body(
-                own_poses, own_skins, count, shapes, side, along_x, along_y,
-                left, top, right, bottom, edge,
-            )  # fmt: skip
+            hit, at = nearest_body(bodies, along_x, along_y, tile, edge)
             hit, at = tl.where(edge, hit, body), tl.where(edge, at, far)
         counts_here = mask & (edge | (column * 0 + sample == 0))
         more_red, more_green, more_blue = _color(
-            own_poses, own_skins, scene, count, texels, shapes, sizes, hit, at, along_x, along_y,
-            left, top, right, bottom, counts_here,
-        )  # fmt: skip
+            bodies, scene, texels, sizes, hit, at, along_x, along_y, tile, counts_here
+        )
         share = tl.where(edge, 0.25, 1.0)
         red += tl.where(counts_here, share * more_red, 0.0)
         green += tl.where(counts_here, share * more_green, 0.0)

@@ -1,5 +1,4 @@
 """Pairs of frames seen by kernels, with the results of `View` and `shade`."""
-# mypy: disable-error-code="import-untyped,import-not-found"
 
 import torch
 import triton

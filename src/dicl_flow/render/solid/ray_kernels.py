@@ -3,9 +3,6 @@
 A tile asks only bodies whose bounds it touches. All numbers of a body are in the rows that `world`
 documents: POSE at one time, SKIN at all times, SCENE for the whole frame.
 """
-# Triton's language is not typed.
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-# mypy: disallow-untyped-decorators=False, disable-error-code="import-untyped,import-not-found"
 
 import triton
 import triton.language as tl
@@ -126,8 +123,9 @@ def hit_body(pose, skin, shapes, side, x, y, z, to_x, to_y, to_z, mask):
 
 
 @triton.jit
-def touches(bounds, left, top, right, bottom):
-    """Whether the four numbers at `bounds` overlap a tile."""
+def touches(bounds, tile):
+    """Whether the four numbers at `bounds` overlap those of a tile."""
+    left, top, right, bottom = tile
     return (
         (tl.load(bounds) <= right)
         & (tl.load(bounds + 1) <= bottom)
@@ -137,16 +135,18 @@ def touches(bounds, left, top, right, bottom):
 
 
 @triton.jit
-def nearest_body(
-    poses, skins, count, shapes, side, along_x, along_y, left, top, right, bottom, mask
-):
-    """The bodies that rays hit first, and their distances."""
+def nearest_body(bodies, along_x, along_y, tile, mask):
+    """The bodies that rays hit first, and their distances.
+
+    `bodies` are poses, skins, their count, shapes and the side of these.
+    """
+    poses, skins, count, shapes, side = bodies
     distance = along_x * 0.0 + _INFINITE
     body = (along_x * 0.0).to(tl.int32)
     number = 1
     while number < count:
         pose, skin = poses + number * _POSE, skins + number * _SKIN
-        if touches(pose + 25, left, top, right, bottom):
+        if touches(pose + 25, tile):
             to_x, to_y, to_z = turned(pose, along_x, along_y, 1.0)
             x = tl.load(pose + 9) + to_x * 0.0
             y = tl.load(pose + 10) + to_x * 0.0
@@ -203,13 +203,25 @@ def _moved(skin, before, after, x, y, z):
 
 
 @triton.jit
-def tile(width, tile_width: tl.constexpr, tile_height: tl.constexpr):
-    """The corner of the tile of this program, and the positions of its pixels."""
+def start_tile(sizes, scenes, tile_width: tl.constexpr, tile_height: tl.constexpr):
+    """Of this program: the sizes of everything, its tile and pixels, and the camera of its frame.
+
+    The tile is (left, top, right, bottom); pixels have columns, rows, a mask, the index of the
+    first one of the frame, and indices in it; the camera has its focal length and middle.
+    """
+    batch, bodies = tl.load(sizes), tl.load(sizes + 1)
+    height, width, side = tl.load(sizes + 2), tl.load(sizes + 3), tl.load(sizes + 4)
     across = (width + tile_width - 1) // tile_width
     left = (tl.program_id(0) % across) * tile_width
     top = (tl.program_id(0) // across) * tile_height
     inside = tl.arange(0, tile_width * tile_height)
-    return left, top, left + inside % tile_width, top + inside // tile_width
+    column, row = left + inside % tile_width, top + inside // tile_width
+    mask = (column < width) & (row < height)
+    focal = tl.load(scenes + tl.program_id(1) * _SCENE + 12)
+    camera = (focal, (width - 1.0) * 0.5, (height - 1.0) * 0.5)
+    tile = (left, top, left + tile_width - 1, top + tile_height - 1)
+    first, pixel = tl.program_id(1).to(tl.int64) * height * width, row * width + column
+    return (batch, bodies, height, width, side), tile, (column, row, mask, first, pixel), camera
 
 
 @triton.jit
@@ -228,20 +240,16 @@ def trace_pairs(
     tile_height: tl.constexpr,
 ):
     """What a tile sees, and where it goes: from the first time to the second, or came from."""
-    batch, bodies = tl.load(sizes), tl.load(sizes + 1)
-    height, width, side = tl.load(sizes + 2), tl.load(sizes + 3), tl.load(sizes + 4)
+    known, tile, pixels, camera = start_tile(sizes, scenes, tile_width, tile_height)
+    batch, bodies, height, width, side = known
+    column, row, mask, first, pixel = pixels
+    focal, middle_x, middle_y = camera
     frame = tl.program_id(1)
     scene = frame % batch
-    left, top, column, row = tile(width, tile_width, tile_height)
-    mask = (column < width) & (row < height)
-    focal = tl.load(scenes + frame * _SCENE + 12)
-    middle_x, middle_y = (width - 1.0) * 0.5, (height - 1.0) * 0.5
     along_x, along_y = (column - middle_x) / focal, (row - middle_y) / focal
     own_poses, own_skins = poses + frame * bodies * _POSE, skins + scene * bodies * _SKIN
-    body, far = nearest_body(
-        own_poses, own_skins, tl.load(counts + scene), shapes, side, along_x, along_y,
-        left, top, left + tile_width - 1, top + tile_height - 1, mask,
-    )  # fmt: skip
+    own_bodies = (own_poses, own_skins, tl.load(counts + scene), shapes, side)
+    body, far = nearest_body(own_bodies, along_x, along_y, tile, mask)
     before, skin = own_poses + body * _POSE, own_skins + body * _SKIN
     x, y, z = own_place(before, body, far, along_x, along_y)
     face = face_axis(tl.load(skin).to(tl.int32), tl.load(skin + 19), x, y, z)
@@ -256,8 +264,6 @@ def trace_pairs(
     flow_x = tl.where(ahead, to_x / depth * other_focal + middle_x, 1e5) - column
     flow_y = tl.where(ahead, to_y / depth * other_focal + middle_y, 1e5) - row
     size = height * width
-    pixel = row * width + column
-    first = frame.to(tl.int64) * size
     tl.store(surface + first + pixel, (body * 4 + face).to(tl.int16), mask)
     tl.store(distance + first + pixel, far, mask)
     tl.store(layer + first + pixel, tl.load(skin + 1).to(tl.uint8), mask)
@@ -280,20 +286,14 @@ def find_occluded(
     tile_height: tl.constexpr,
 ):
     """Whether what a tile sees at the first time is hidden or outside at the second."""
-    batch, bodies = tl.load(sizes), tl.load(sizes + 1)
-    height, width, side = tl.load(sizes + 2), tl.load(sizes + 3), tl.load(sizes + 4)
+    known, _, pixels, camera = start_tile(sizes, scenes, tile_width, tile_height)
+    batch, bodies, height, width, side = known
+    column, row, mask, first, pixel = pixels
+    focal, middle_x, middle_y = camera
     scene = tl.program_id(1)
-    _, _, column, row = tile(width, tile_width, tile_height)
-    mask = (column < width) & (row < height)
-    pixel = row * width + column
-    first = scene.to(tl.int64) * height * width
     body = tl.load(surface + first + pixel, mask, 0).to(tl.int32) // 4
     far = tl.load(distance + first + pixel, mask, 1.0)
-    focal, other_focal = (
-        tl.load(scenes + scene * _SCENE + 12),
-        tl.load(scenes + (scene + batch) * _SCENE + 12),
-    )
-    middle_x, middle_y = (width - 1.0) * 0.5, (height - 1.0) * 0.5
+    other_focal = tl.load(scenes + (scene + batch) * _SCENE + 12)
     own_skins = skins + scene * bodies * _SKIN
     before = poses + (scene * bodies + body) * _POSE
     others = poses + (scene + batch) * bodies * _POSE
@@ -306,19 +306,12 @@ def find_occluded(
     gone = (to_z <= _NEAR) | (at_x < -0.5) | (at_x > width - 0.5)
     gone = gone | (at_y < -0.5) | (at_y > height - 0.5)
     seen = mask & (gone == 0)
-    left, right = (
-        tl.min(tl.where(seen, at_x, 1e9), 0) - 1,
-        tl.max(tl.where(seen, at_x, -1e9), 0) + 1,
-    )
-    top, bottom = (
-        tl.min(tl.where(seen, at_y, 1e9), 0) - 1,
-        tl.max(tl.where(seen, at_y, -1e9), 0) + 1,
-    )
+    left, top = tl.min(tl.where(seen, at_x, 1e9), 0), tl.min(tl.where(seen, at_y, 1e9), 0)
+    right, bottom = tl.max(tl.where(seen, at_x, -1e9), 0), tl.max(tl.where(seen, at_y, -1e9), 0)
     limit = tl.where(body == 0, _INFINITE, depth)
     limit = tl.minimum(limit * (1.0 - _HIDDEN), limit - 0.02)
-    _, nearest = nearest_body(
-        others, own_skins, tl.load(counts + scene), shapes, side, along_x, along_y,
-        left, top, right, bottom, seen,
-    )  # fmt: skip
+    moved_bodies = (others, own_skins, tl.load(counts + scene), shapes, side)
+    reached = (left - 1, top - 1, right + 1, bottom + 1)
+    _, nearest = nearest_body(moved_bodies, along_x, along_y, reached, seen)
     gone = gone | (nearest < limit)
     tl.store(result + first + pixel, gone.to(tl.int8), mask)

@@ -14,18 +14,17 @@ from torch import Tensor
 from .casting import (
     FAR,
     INFINITE,
-    Sight,
+    View,
     face_of,
     hit,
     length,
-    local_normal,
+    normals,
     paper,
     rays,
     turn,
     turn_each,
 )
 from .things import CUTOUT, ROOM, SKY
-from .world import Layout
 
 OFFSETS = ((-0.125, -0.375), (0.375, -0.125), (0.125, 0.375), (-0.375, 0.125))
 """Where an edge pixel is looked at: averaging these smooths steps in all directions."""
@@ -54,25 +53,17 @@ class MipAtlas:
         )
 
 
-def shade(
-    layout: Layout,
-    sight: Sight,
-    textures: MipAtlas,
-    shapes: Tensor,
-    fog: Tensor,
-    size: tuple[int, int],
-) -> tuple[Tensor, Tensor]:
+def shade(view: View, textures: MipAtlas, fog: Tensor) -> tuple[Tensor, Tensor]:
     """(N, 3, H, W) colours, and (N, 1, H, W) depth in [0, 1], of all frames.
 
     `fog` (B, 4) is its share in front of the sky, and its colour.
     """
-    colors, depths = [], []
-    for number in range(len(sight.body)):
-        time, world = divmod(number, layout.batch)
-        eye = _Eye(layout, time, world, textures, shapes, fog[world])
-        color, depth = eye.look(sight.body[number], sight.distance[number], size)
-        colors.append(color)
-        depths.append(depth)
+    looks = []
+    for number, body in enumerate(view.sight.body):
+        time, world = divmod(number, view.layout.batch)
+        eye = _Eye(view, time, world, textures, fog[world])
+        looks.append(eye.look(body, view.sight.distance[number]))
+    colors, depths = zip(*looks, strict=True)
     return torch.stack(colors), torch.stack(depths)
 
 
@@ -90,27 +81,21 @@ def find_edges(surface: Tensor) -> Tensor:
 class _Eye:
     """One frame."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        time: int,
-        world: int,
-        textures: MipAtlas,
-        shapes: Tensor,
-        fog: Tensor,
-    ) -> None:
+    def __init__(self, view: View, time: int, world: int, textures: MipAtlas, fog: Tensor) -> None:
+        layout, self.shapes, self.size = view.layout, view.shapes, view.size
         self.pose, self.skin = layout.pose[time, world], layout.skin[world]
         self.pose_rows, self.skin_rows = self.pose[:, :12].T.contiguous(), self.skin.T.contiguous()
         self.scene, self.count = layout.scene[time, world], int(layout.count[world])
-        self.textures, self.shapes, self.fog = textures, shapes, fog
+        self.textures, self.fog = textures, fog
         self.shines = bool(self.scene[14] > 0)
         self.bounds, self.shadow_bounds = self.pose[:, 25:29].tolist(), self.pose[:, 29:].tolist()
         self.casters = [
             k for k, (left, _, right, _) in enumerate(self.shadow_bounds) if left < right
         ]
 
-    def look(self, body: Tensor, distance: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def look(self, body: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
         """(3, H, W) colours and (1, H, W) depth."""
+        size = self.size
         y, x = torch.meshgrid(
             *(torch.arange(side, device=body.device, dtype=distance.dtype) for side in size),
             indexing="ij",
@@ -122,16 +107,16 @@ class _Eye:
         if len(edge):
             near_x = torch.cat([pixels.x[edge] + to_x for to_x, _ in OFFSETS])
             near_y = torch.cat([pixels.y[edge] + to_y for _, to_y in OFFSETS])
-            looks = self._look_at(near_x, near_y, size)
+            looks = self._look_at(near_x, near_y)
             color[:, edge] = looks.unflatten(1, (len(OFFSETS), -1)).mean(1)
-        depth = self._haze(distance)[None]
+        depth = 1 - (-distance[None] / self.scene[15]).exp()
         color = color.view(3, *size)
         color = torch.lerp(color, self.fog[1:, None, None], depth * self.fog[0])
         return self._behind_pane(color, x, y), depth
 
-    def _look_at(self, x: Tensor, y: Tensor, size: tuple[int, int]) -> Tensor:
+    def _look_at(self, x: Tensor, y: Tensor) -> Tensor:
         """(3, M) colours at positions (M,) in px."""
-        height, width = size
+        height, width = self.size
         focal, pixels = self.scene[12], _Pixels(x, y)
         along = torch.stack([(x - (width - 1) / 2) / focal, (y - (height - 1) / 2) / focal])
         along = torch.cat([along, torch.ones_like(along[:1])])
@@ -158,12 +143,9 @@ class _Eye:
         reach = torch.where(is_sky, 1.0, distance)
         q = torch.where(is_sky, 0.0, pose[9:12]) + reach * turn_each(pose[:9], along)
         face = face_of(form, q, skin[19])
-        normal = local_normal(form, q)
-        normal = (pose[:9].unflatten(0, (3, 3)) * normal[:, None]).sum(0)
-        normal = normal / length(normal).clamp_min(1e-12)
         view = along / length(along)
-        facing = (normal * view).sum(0)
-        normal, facing = torch.where(facing > 0, -normal, normal), facing.abs()
+        normal = normals(pose[:9], form, q, view)
+        facing = (normal * view).sum(0).abs()
         light, shine = self._light(distance * along, distance, normal, view, is_sky, pixels)
         color = self._texture(q, body, face, skin, reach, facing) * skin[8:11] * light
         reflected = view - 2 * (normal * view).sum(0) * normal
@@ -213,13 +195,7 @@ class _Eye:
         return torch.where(is_sky, 1.0, light), shine
 
     def _texture(
-        self,
-        q: Tensor,
-        body: Tensor,
-        face: Tensor,
-        skin: Tensor,
-        reach: Tensor,
-        facing: Tensor,
+        self, q: Tensor, body: Tensor, face: Tensor, skin: Tensor, reach: Tensor, facing: Tensor
     ) -> Tensor:
         """(3, M) colours of the textures."""
         form = skin[0]
@@ -249,9 +225,6 @@ class _Eye:
         number = self.scene[20].expand_as(u)
         level = torch.full_like(u, SOFT)
         return sample_mips(self.textures, number, (1 + u) * width / 2, (1 + v) * height / 2, level)
-
-    def _haze(self, distance: Tensor) -> Tensor:
-        return 1 - (-distance / self.scene[15]).exp()
 
     def _behind_pane(self, color: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Add the reflection in a pane before the camera: it stays where it is."""

@@ -1,0 +1,267 @@
+"""The first layer in training, factored both ways.
+
+Forward as in `cuda`. With batch norm and ReLU, the layer itself is not written either: only their
+result is. The layer is computed again from its terms whenever it is needed (`tiles`), except for
+partial windows.
+
+Backward, the gradients of F1 and F2 are the products of the two sums of `tiles` with the weights,
+pixel by pixel; that of the weights is the product of the sums with F1 and F2. The same input gives
+the same bits.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ...models.matching import MatchingNet, PairwiseMatcher
+from ..batch_norm import AcceleratedConvBlock, merge_moments
+from ..kernels import autocast_dtype, in_rows, new_map, triton
+from .cuda import ALL, add_terms, correct, find_visible_taps
+from .pairs import pair_windows
+from .tiles import gradient_sums, moments, normalize, sum_displacements
+
+_TALL, _WIDE = 4, 8  # pixels of a tile: a compact one seldom meets a border
+_COLUMNS = 32  # channels of a program: 16 bytes for each thread
+_FEW = 16  # channels of a program with nine sums: more do not fit into registers
+_GROUPS = 176  # of programs that share the tiles: for 96 channels, four on each of 132 processors
+_LAST = torch.channels_last
+
+
+def _term_maps(features: tuple[Tensor, Tensor], weight: Tensor, radius: int) -> Tensor:
+    """(2B, channels, H+2r, W+2r): what frame 2 adds to the layer, and behind it frame 1."""
+    weights = weight.to(features[0].dtype).chunk(2, 1)
+    terms = [F.conv2d(features[i], weights[i], padding=1 + radius) for i in (1, 0)]
+    return torch.cat(terms).contiguous(memory_format=_LAST)
+
+
+def _find_taps(visible: Tensor, radius: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Visible taps of frame 2, and behind them those of frame 1 that are in the image.
+
+    Also where a pixel of either, or its match for some displacement, lacks a tap; and a counter
+    for `correct`.
+    """
+    seen, counters = find_visible_taps(torch.cat([visible, torch.ones_like(visible)]), radius)
+    _, height, width = visible.shape
+    missing = (seen != ALL.value).float()
+    own = missing.roll(len(visible), 0)[:, radius : radius + height, radius : radius + width]
+    return seen, torch.maximum(F.max_pool2d(missing, 2 * radius + 1, 1), own), counters[0]
+
+
+def _corrected(
+    features: tuple[Tensor, Tensor], seen: Tensor, counter: Tensor, weight: Tensor, radius: int
+) -> Tensor:
+    """Memory for the layer, in which only partial windows are written."""
+    batch, _, height, width = features[0].shape
+    every = range((2 * radius + 1) ** 2)
+    result = new_map((len(every) * batch, len(weight), height, width), features[0])
+    taps = weight.to(result.dtype).permute(2, 3, 1, 0).flatten(0, 2).contiguous()
+    correct(result, features, seen, counter, taps, None, every)
+    return result
+
+
+def _tiles(size: tuple[int, int, int], ring: int) -> int:
+    """The number of tiles of all images, with a `ring` around each."""
+    batch, height, width = size
+    return batch * triton.cdiv(height + 2 * ring, _TALL) * triton.cdiv(width + 2 * ring, _WIDE)
+
+
+def _shape(size: tuple[int, int, int], radius: int, channels: int, columns: int) -> dict[str, int]:
+    """The shape of a layer, and how the kernels divide it."""
+    batch, height, width = size
+    layer = {"batch": batch, "height": height, "width": width, "radius": radius}
+    return {**layer, "channels": channels, "tall": _TALL, "wide": _WIDE, "columns": columns}
+
+
+def _sums(
+    gradient: Tensor,
+    layer: tuple[Tensor | None, Tensor, Tensor | None, Tensor],
+    norm: tuple[Tensor | None, ...],
+    radius: int,
+) -> Tensor:
+    """(2, B·H·W, 9·channels): what the gradients of F1 and F2 are linear in."""
+    gradient, stride = in_rows(gradient)
+    _, channels, height, width = gradient.shape
+    size = (len(layer[1]) // 2, height, width)
+    sums = gradient.new_empty((2, math.prod(size), 9 * channels))
+    maps = (*layer, gradient, sums, *norm)
+    for whole, columns in ((True, _COLUMNS), (False, _FEW)):
+        programs = 2 * _tiles(size, 1) * triton.cdiv(channels, columns)
+        shape = _shape(size, radius, channels, columns)
+        sum_displacements[(programs,)](*maps, stride=stride, whole=whole, **shape)
+    return sums
+
+
+def _gradients(
+    sums: Tensor, features: tuple[Tensor, Tensor], weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Those of both maps and of the weight."""
+    batch, depth, height, width = features[0].shape
+    rounded = weight.to(sums.dtype).unflatten(1, (2, depth))
+    rounded = rounded.permute(1, 3, 4, 0, 2).flatten(1, 3)  # (2, 9·channels, C)
+    of_features = torch.bmm(sums, rounded).unflatten(1, (batch, height, width))
+    # a product for each row of pixels: enough of them for a GPU, and summed in float32
+    rows = torch.stack([each.permute(0, 2, 3, 1) for each in features]).flatten(0, 2)
+    of_rows = torch.bmm(sums.view(-1, width, sums.shape[-1]).mT, rows).unflatten(0, (2, -1))
+    of_weight = of_rows.sum(1, dtype=torch.float32)  # (2, 9·channels, C)
+    of_weight = of_weight.unflatten(1, (3, 3, -1)).permute(3, 0, 4, 1, 2).flatten(1, 2)
+    of_first, of_second = of_features.permute(0, 1, 4, 2, 3)
+    return of_first, of_second, of_weight.to(weight.dtype)
+
+
+class _PairLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features1: Tensor, features2: Tensor, visible: Tensor, weight: Tensor, radius: int
+    ) -> Tensor:
+        features = (features1, features2)
+        seen, lacking, counter = _find_taps(visible, radius)
+        batch, _, height, width = features1.shape
+        second, first = _term_maps(features, weight, radius).split(batch)
+        first = first[..., radius : radius + height, radius : radius + width]
+        result = _corrected(features, seen, counter, weight, radius)
+        terms = (first.contiguous(memory_format=_LAST), second)
+        add_terms(result, terms, seen, None, range((2 * radius + 1) ** 2))
+        ctx.save_for_backward(*features, weight, seen, lacking)
+        ctx.radius = radius
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        features1, features2, weight, seen, lacking = ctx.saved_tensors
+        sums = _sums(gradient, (None, seen, None, lacking), (None,) * 4, ctx.radius)
+        of_first, of_second, of_weight = _gradients(sums, (features1, features2), weight)
+        return of_first, of_second, None, of_weight, None
+
+
+class _PairNormRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features1: Tensor,
+        features2: Tensor,
+        visible: Tensor,
+        weight: Tensor,
+        radius: int,
+        factor: Tensor,
+        bias: Tensor,
+        running: tuple[Tensor, Tensor, Tensor],
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        features = (features1, features2)
+        seen, lacking, counter = _find_taps(visible, radius)
+        corrected = _corrected(features, seen, counter, weight, radius)
+        layer = (_term_maps(features, weight, radius), seen, corrected, lacking)
+        result = torch.empty_like(corrected)
+        size = (len(visible), *result.shape[2:])
+        channels, tiles = len(weight), _tiles(size, 0)
+        groups, blocks = min(tiles, _GROUPS), triton.cdiv(channels, _COLUMNS)
+        shape = _shape(size, radius, channels, _COLUMNS)
+        partial = result.new_empty(3, groups, channels, dtype=torch.float32)
+        moments[(groups * blocks,)](*layer, partial, **shape)
+        statistics = merge_moments(partial, running, momentum, eps)
+        norm = (statistics, factor, bias)
+        normalize[(tiles * blocks,)](*layer, result, *norm, **shape)
+        ctx.save_for_backward(*features, weight, *layer, *norm)
+        ctx.radius = radius
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        features1, features2, weight, *kept = ctx.saved_tensors
+        layer, norm = tuple(kept[:4]), tuple(kept[4:])
+        gradient, stride = in_rows(gradient)
+        channels, size = len(weight), (len(features1), *gradient.shape[2:])
+        tiles = _tiles(size, 0)
+        partial = gradient.new_empty(2, tiles, channels, dtype=torch.float32)
+        gradient_sums[(tiles * triton.cdiv(channels, _COLUMNS),)](
+            *layer,
+            gradient,
+            partial,
+            *norm,
+            stride=stride,
+            **_shape(size, ctx.radius, channels, _COLUMNS),
+        )
+        of_norm = partial.sum(1)
+        of_norm[1] *= norm[0][1]
+        sums = _sums(gradient, layer, (*norm, of_norm), ctx.radius)
+        of_first, of_second, of_weight = _gradients(sums, (features1, features2), weight)
+        of_bias, of_factor = of_norm
+        return of_first, of_second, None, of_weight, None, of_factor, of_bias, None, None, None
+
+
+def _prepared(features1: Tensor, features2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Both maps in the precision of autocast, and where the second is visible."""
+    dtype = autocast_dtype(features1)
+    visible = (features2 != 0).any(1).to(torch.int8)
+    return features1.to(dtype), features2.to(dtype), visible
+
+
+def pair_layer(features1: Tensor, features2: Tensor, weight: Tensor, radius: int) -> Tensor:
+    """Convolve every pixel of `features1` with each of its displacements in `features2`.
+
+    Two (B, C, H, W) maps, channels last, and a (channels, 2C, 3, 3) weight -> the convolution of
+    what `pair_windows` gives, with zeros around each map, but ordered (U·V·B, channels, H, W).
+    Its precision is that of autocast, or else of the features.
+    """
+    return _PairLayer.apply(*_prepared(features1, features2), weight, radius)
+
+
+def pair_norm_relu(
+    features1: Tensor,
+    features2: Tensor,
+    weight: Tensor,
+    radius: int,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    running_mean: Tensor,
+    running_variance: Tensor,
+    num_batches_tracked: Tensor,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """`norm_relu` of `pair_layer`, which is neither written nor, where it is two terms, rounded."""
+    norm = (norm_weight, norm_bias, (running_mean, running_variance, num_batches_tracked))
+    prepared = _prepared(features1, features2)
+    return _PairNormRelu.apply(*prepared, weight, radius, *norm, momentum, eps)
+
+
+class AcceleratedPairwiseMatcher(PairwiseMatcher):
+    """A `PairwiseMatcher` whose pairs are written by one kernel; for a `MatchingNet`, by none."""
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
+        if type(self.net) is not MatchingNet:
+            return super().forward(features1, features2)
+        first = self.net.first
+        assert isinstance(first, AcceleratedConvBlock)
+        weight = first.conv.weight
+        assert isinstance(weight, Tensor)
+        map1, map2 = _channels_last(features1, features2)
+        norm = first.norm_of_batch()
+        if norm is None:
+            score = first.finish(pair_layer(map1, map2, weight, self.radius))
+        else:
+            score = pair_norm_relu(map1, map2, weight, self.radius, *norm)
+        for layer in list(self.net)[1:]:
+            score = layer(score)
+        batch, _, height, width = features1.shape
+        side = 2 * self.radius + 1
+        score = score[..., :height, :width].unflatten(0, (side, side, batch))
+        return score.permute(2, 3, 0, 1, 4, 5)
+
+    def pairs(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps -> the input of the net: (B·U·V, 2C, H, W)."""
+        return pair_windows(*_channels_last(features1, features2), self.radius)
+
+
+def _channels_last(features1: Tensor, features2: Tensor) -> tuple[Tensor, Tensor]:
+    """Both maps in the order of the kernels: a warp leaves its result channels first."""
+    order = torch.channels_last
+    return features1.contiguous(memory_format=order), features2.contiguous(memory_format=order)

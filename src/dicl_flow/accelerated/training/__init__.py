@@ -1,1 +1,0 @@
-"""Accelerated layers for training on a GPU: backend "fused"."""

@@ -1,0 +1,455 @@
+"""Public data sets: a listing function each, with the layout that it expects, and their names."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ..errors import InputError, unknown_name
+from ..files import read_bytes
+from .listing import complete_pairs, digits, neighbour, require_folder
+from .own import own_pairs
+from .sample import FlowPair
+from .video_frames import is_video
+
+SPLIT_FILE = "FlyingChairs_train_val.txt"
+_SPLIT_MARKS = {"train": "1", "val": "2"}
+_CHAIRS_ADVICE = (
+    "point at FlyingChairs_release, the folder that holds 'data' with NNNNN_img1.ppm files"
+)
+
+
+def chairs_pairs(root: Path, split: str = "train") -> list[FlowPair]:
+    """List FlyingChairs: the official split "train" (22,232 pairs) or "val" (640), or "all".
+
+    ::
+
+        FlyingChairs_release/             <- root
+            FlyingChairs_train_val.txt    a separate download; not needed for "all"
+            data/
+                00001_img1.ppm  00001_img2.ppm  00001_flow.flo
+                …
+    """
+    if split not in (*_SPLIT_MARKS, "all"):
+        raise unknown_name("split of FlyingChairs", split, (*_SPLIT_MARKS, "all"))
+    data = require_folder(root / "data", _CHAIRS_ADVICE)
+    names = [flow.name.split("_")[0] for flow in data.glob(f"{digits(5)}_flow.flo")]
+    starts = [(name, data / f"{name}_img1.ppm", data / f"{name}_img2.ppm") for name in names]
+    candidates = [FlowPair(*start, data / f"{start[0]}_flow.flo") for start in starts]
+    pairs = complete_pairs(candidates, data, _CHAIRS_ADVICE)
+    return pairs if split == "all" else _of_split(pairs, root / SPLIT_FILE, split)
+
+
+def _of_split(pairs: list[FlowPair], path: Path, split: str) -> list[FlowPair]:
+    """Keep the pairs of a split; line N of the file is for pair N."""
+    marks = dict(enumerate(_read_marks(path), start=1))
+    unmarked = [pair.name for pair in pairs if int(pair.name) not in marks]
+    if unmarked:
+        raise InputError(
+            f"{path} has {len(marks)} lines, but none for pair {unmarked[0]}; "
+            f"download it again, or use chairs:all for every pair"
+        )
+    chosen = [pair for pair in pairs if marks[int(pair.name)] == _SPLIT_MARKS[split]]
+    if not chosen:
+        raise InputError(f"{path} assigns none of the {len(pairs)} pairs on disk to '{split}'")
+    return chosen
+
+
+def _read_marks(path: Path) -> list[str]:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no split file {path}; download {SPLIT_FILE} from the page of FlyingChairs, "
+            f"or use chairs:all for every pair"
+        )
+    text = read_bytes(path).decode("ascii", "replace").rstrip()
+    marks = [line.strip() for line in text.splitlines()]
+    for line, mark in enumerate(marks, start=1):
+        if mark not in _SPLIT_MARKS.values():
+            raise InputError(f"{path}, line {line}: expected 1 (train) or 2 (val), got {mark!r}")
+    return marks
+
+
+UNUSED_FILE = "all_unused_files.txt"
+_PASSES = ("clean", "final")
+_VIEWS = {"left": "L", "right": "R"}
+_DIRECTIONS = {"into_future": 1, "into_past": -1}  # frame 2 is the next or the previous frame
+_SPLITS = ("train", "val", "authors")
+_HARD = {
+    ("left", "into_future"): "4117 3149 1203 3147 3666 6337 6336 7126 4118",
+    ("right", "into_future"): "3148 4117 2890 3149 1203 3666 6337 6336 4118",
+    ("left", "into_past"): "4237 4705 4045 4346 161 931 121 10822 4117 6023 5034 5054 162 53 5055 "
+    "3147 4876 163 6878",
+    ("right", "into_past"): "3148 4705 161 121 4117 160 5034 5054 162 53 5055 3147 1549 163 6336 "
+    "1648 6878",
+}
+"""The flows of the subset that the authors do not train on (after VCN), by view and direction."""
+
+
+def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -> list[FlowPair]:
+    """List FlyingThings3D: left and right views, forward and backward in time.
+
+    `split` is "train"; "authors", the same without the hard flows that the authors of DICL-Flow
+    leave out, which are known by their numbers in the subset, so the full data set is refused; or
+    "val", on which they validate: left view, forward in time, of `val` (of TEST in the full one).
+
+    The subset (of the "DispNet/FlowNet2.0 dataset subsets"), or the full data set::
+
+        FlyingThings3D_subset/            <- root
+            train/
+                image_clean/left/0000000.png            (image_final for "final")
+                flow/left/into_future/0000000.flo
+
+        FlyingThings3D/                   <- root
+            all_unused_files.txt          frames that the authors exclude; their pairs are left out
+            frames_cleanpass/TRAIN/A/0000/left/0006.png     (frames_finalpass for "final")
+            optical_flow/TRAIN/A/0000/into_future/left/OpticalFlowIntoFuture_0006_L.pfm
+
+    The subset does not contain the excluded frames and has its own numbers, so the list of unused
+    files is not read there. Without the list, all pairs of the full data set are listed.
+    """
+    if render_pass not in _PASSES:
+        raise unknown_name("pass of FlyingThings3D", render_pass, _PASSES)
+    if split not in _SPLITS:
+        raise unknown_name("split of FlyingThings3D", split, _SPLITS)
+    folder = "val" if split == "val" else "train"
+    if any((root / part / "flow").is_dir() for part in ("train", "val")):
+        images = root / folder / f"image_{render_pass}"
+        candidates = _subset(root / folder / "flow", images)
+    elif split == "authors" and (root / "optical_flow").is_dir():
+        raise InputError(
+            f"{root} is the full FlyingThings3D, but the hard flows that the authors leave out are "
+            f"known by their numbers in the subset: download FlyingThings3D_subset ('DispNet/"
+            f"FlowNet2.0 dataset subsets': image_{render_pass} and flow); to train on all flows of "
+            f"the full data set, name things-{render_pass} in the recipe's data"
+        )
+    else:
+        images = root / f"frames_{render_pass}pass"
+        candidates = _full(root, images, "TEST" if split == "val" else "TRAIN")
+    if split == "val":
+        candidates = (pair for pair in candidates if "left/into_future/" in pair.name)
+    if split == "authors":
+        candidates = (pair for pair in candidates if not _is_hard(pair))
+    advice = (
+        f"for things-{render_pass}, point at the folder that holds '{folder}' with "
+        f"'image_{render_pass}' and 'flow' (the subset), or 'frames_{render_pass}pass' and "
+        f"'optical_flow' (the full set)"
+    )
+    return complete_pairs(candidates, require_folder(images, advice), advice)
+
+
+def _subset(flows: Path, images: Path) -> Iterator[FlowPair]:
+    for view in _VIEWS:
+        for direction, step in _DIRECTIONS.items():
+            for flow in (flows / view / direction).glob(f"{digits(7)}.flo"):
+                frame = images / view / f"{flow.stem}.png"
+                name = f"{view}/{direction}/{flow.stem}"
+                yield FlowPair(name, frame, neighbour(frame, step), flow)
+
+
+def _is_hard(pair: FlowPair) -> bool:
+    view, direction, number = pair.name.split("/")
+    return str(int(number)) in _HARD[view, direction].split()
+
+
+def _full(root: Path, images: Path, split: str) -> Iterator[FlowPair]:
+    unused = _read_unused(root / UNUSED_FILE, images)
+    for scene in (root / "optical_flow" / split).glob(f"[ABC]/{digits(4)}"):
+        place = scene.relative_to(root / "optical_flow")
+        for view, letter in _VIEWS.items():
+            for direction, step in _DIRECTIONS.items():
+                for flow in (scene / direction / view).glob(f"Optical*_{digits(4)}_{letter}.pfm"):
+                    frame = images / place / view / f"{flow.stem[-6:-2]}.png"
+                    name = f"{(place / view).as_posix()}/{direction}/{frame.stem}"
+                    pair = FlowPair(name, frame, neighbour(frame, step), flow)
+                    if not {pair.image1, pair.image2} & unused:
+                        yield pair
+
+
+def _read_unused(path: Path, images: Path) -> set[Path]:
+    """Return the excluded frames; the list has lines such as TRAIN/A/0003/left/0007.png."""
+    if not path.is_file():
+        return set()
+    return {images / line for line in read_bytes(path).decode("utf-8", "replace").split()}
+
+
+_SINTEL_ADVICE = (
+    "point at the folder that holds 'training' and 'test' (the unpacked MPI-Sintel-complete.zip)"
+)
+
+
+def sintel_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
+    """List the training pairs of MPI-Sintel, "clean" or "final" (1,041 each).
+
+    ::
+
+        MPI-Sintel-complete/              <- root
+            training/
+                clean/alley_1/frame_0001.png
+                final/alley_1/frame_0001.png
+                flow/alley_1/frame_0001.flo
+                occlusions/alley_1/frame_0001.png     white where hidden in frame 2 (optional)
+                invalid/alley_1/frame_0001.png        white where the truth is unreliable (optional)
+
+    All pixels count, as in the authors' training and evaluation, unless `FlowPair.valid_only`.
+    """
+    frames = _sintel_frames(root / "training", render_pass)
+    flows = require_folder(root / "training" / "flow", _SINTEL_ADVICE)
+    return complete_pairs(
+        (_sintel_pair(flow, frames) for flow in flows.glob(f"*/frame_{digits(4)}.flo")),
+        root / "training",
+        f"a pair is flow/SCENE/frame_0001.flo with frame_0001.png and frame_0002.png in "
+        f"{render_pass}/SCENE",
+    )
+
+
+def sintel_test_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
+    """List the test pairs of MPI-Sintel, in `root`/test/clean or final, which have no truth."""
+    frames = _sintel_frames(root / "test", render_pass)
+    candidates = (
+        FlowPair(_sintel_name(frame), frame, neighbour(frame))
+        for frame in frames.glob(f"*/frame_{digits(4)}.png")
+    )
+    return complete_pairs(candidates, frames, "a pair is SCENE/frame_0001.png and frame_0002.png")
+
+
+def _sintel_frames(split: Path, render_pass: str) -> Path:
+    if render_pass not in _PASSES:
+        raise unknown_name("pass of MPI-Sintel", render_pass, _PASSES)
+    return require_folder(split / render_pass, _SINTEL_ADVICE)
+
+
+def _sintel_pair(flow: Path, frames: Path) -> FlowPair:
+    name, split = _sintel_name(flow), frames.parent
+    frame = frames / f"{name}.png"
+    occlusion, invalid = split / "occlusions" / f"{name}.png", split / "invalid" / f"{name}.png"
+    return FlowPair(name, frame, neighbour(frame), flow, occlusion=occlusion, invalid=invalid)
+
+
+def _sintel_name(file: Path) -> str:
+    """SCENE/frame_0001, as the benchmark calls it."""
+    return f"{file.parent.name}/{file.stem}"
+
+
+_TRUTHS = ("occ", "noc")
+_FRAME_FOLDERS = {2012: ("colored_0", "image_0"), 2015: ("image_2",)}
+_FRAME = re.compile(r"([0-9]{6})_1[01]")
+_DOWNLOADS = {2012: "data_stereo_flow.zip", 2015: "data_scene_flow.zip"}
+
+
+def kitti_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list[FlowPair]:
+    """List the training pairs of KITTI 2012 (194) or 2015 (200); the truth is sparse.
+
+    `truth` is "occ", all pixels measured by the laser, or "noc", those visible in both frames.
+    With "occ", flow_noc (if present) shows which pixels are occluded. ::
+
+        data_scene_flow/                  <- root, 2015
+            training/
+                image_2/000000_10.png  000000_11.png
+                flow_occ/000000_10.png
+                flow_noc/000000_10.png
+
+        data_stereo_flow/                 <- root, 2012
+            training/
+                colored_0/000000_10.png  000000_11.png      (or grey: image_0)
+                flow_occ/000000_10.png
+                flow_noc/000000_10.png
+    """
+    if truth not in _TRUTHS:
+        raise unknown_name("truth of KITTI", truth, _TRUTHS)
+    advice = _kitti_advice("training", year)
+    frames = _kitti_frames(root / "training", year, advice)
+    flows = require_folder(root / "training" / f"flow_{truth}", advice)
+    candidates = (
+        FlowPair(
+            flow.stem,
+            *_kitti_frame_pair(frames, flow.stem),
+            flow,
+            sparse=True,
+            visible_truth=flows.parent / "flow_noc" / flow.name if truth == "occ" else None,
+        )
+        for flow in flows.glob(f"{digits(6)}_10.png")
+    )
+    return complete_pairs(candidates, root / "training", advice)
+
+
+def kitti_test_pairs(root: Path, year: int = 2015) -> list[FlowPair]:
+    """List the test pairs of KITTI, in `root`/testing, which have no truth."""
+    advice = _kitti_advice("testing", year)
+    frames = _kitti_frames(root / "testing", year, advice)
+    candidates = (
+        FlowPair(frame.stem, *_kitti_frame_pair(frames, frame.stem))
+        for frame in frames.glob(f"{digits(6)}_10.png")
+    )
+    return complete_pairs(candidates, frames, advice)
+
+
+def kitti_scenes(frames: Sequence[Path]) -> tuple[str, ...]:
+    """Return the scene of each frame if all are named as in KITTI, NNNNNN_10 and NNNNNN_11.
+
+    Empty for other frames, which form a single scene.
+    """
+    found = [_FRAME.fullmatch(frame.stem) for frame in frames]
+    scenes = tuple(match[1] for match in found if match is not None)
+    return scenes if len(scenes) == len(frames) else ()
+
+
+def _kitti_frames(split: Path, year: int, advice: str) -> Path:
+    folders = [split / name for name in _FRAME_FOLDERS[year]]
+    found = next((folder for folder in folders if folder.is_dir()), folders[0])
+    return require_folder(found, advice)
+
+
+def _kitti_frame_pair(frames: Path, name: str) -> tuple[Path, Path]:
+    return frames / f"{name}.png", frames / f"{name.removesuffix('_10')}_11.png"
+
+
+def _kitti_advice(split: str, year: int) -> str:
+    advice = (
+        f"point at the folder that holds '{split}' (the unpacked {_DOWNLOADS[year]}) with frames "
+        f"NNNNNN_10.png and NNNNNN_11.png in {' or '.join(_FRAME_FOLDERS[year])}"
+    )
+    if split == "training":
+        advice += f"; kitti{year % 100} reads flow_occ, kitti{year % 100}:noc reads flow_noc"
+    return advice
+
+
+def hd1k_pairs(root: Path) -> list[FlowPair]:
+    """List HD1K: real driving scenes at 2560x1080; the truth is sparse.
+
+    ::
+
+        HD1K/                             <- root
+            hd1k_input/image_2/000000_0000.png          sequence_frame
+            hd1k_flow_gt/flow_occ/000000_0000.png
+    """
+    folders = "'hd1k_input' and 'hd1k_flow_gt' (both unpacked downloads)"
+    advice = f"point at the folder that holds {folders}"
+    frames = require_folder(root / "hd1k_input" / "image_2", advice)
+    flows = require_folder(root / "hd1k_flow_gt" / "flow_occ", advice)
+    candidates = (
+        FlowPair(flow.stem, frames / flow.name, neighbour(frames / flow.name), flow, sparse=True)
+        for flow in flows.glob(f"{digits(6)}_{digits(4)}.png")
+    )
+    return complete_pairs(candidates, root, advice)
+
+
+def middlebury_pairs(root: Path) -> list[FlowPair]:
+    """List the Middlebury flow pairs with public ground truth (8).
+
+    ::
+
+        Middlebury/                       <- root
+            other-data/RubberWhale/frame10.png  frame11.png
+            other-gt-flow/RubberWhale/flow10.flo
+    """
+    advice = "point at the folder that holds 'other-data' and 'other-gt-flow'"
+    frames = require_folder(root / "other-data", advice)
+    flows = require_folder(root / "other-gt-flow", advice)
+    truths = {frames / flow.parent.name: flow for flow in flows.glob("*/flow10.flo")}
+    candidates = (
+        FlowPair(scene.name, scene / "frame10.png", scene / "frame11.png", truth)
+        for scene, truth in truths.items()
+    )
+    return complete_pairs(candidates, root, advice)
+
+
+def stereo_pairs(root: Path) -> list[FlowPair]:
+    """List rectified stereo pairs as flow from left to right: (-disparity, 0).
+
+    The layout of the Middlebury stereo data sets of 2014::
+
+        MiddleburyStereo2014/             <- root
+            Motorcycle/im0.png  im1.png  disp0.pfm      (or disp0.npy: pixels, NaN: unknown)
+    """
+    advice = (
+        "point at the folder that holds the scenes, each a folder with im0.png, im1.png and "
+        "disp0.pfm or disp0.npy"
+    )
+    require_folder(root, advice)
+    suffixes = (".npy", ".pfm")  # a scene with both is one pair
+    scenes = {truth.parent: truth for end in suffixes for truth in root.glob(f"*/disp0{end}")}
+    candidates = (
+        FlowPair(scene.name, scene / "im0.png", scene / "im1.png", truth, is_disparity=True)
+        for scene, truth in scenes.items()
+    )
+    return complete_pairs(candidates, root, advice)
+
+
+def demo_pairs() -> list[FlowPair]:
+    """Return a pair of a film, and a rendered one with ground truth; see CREDITS.md there."""
+    demo = Path(__file__).parents[1] / "demo"
+    bunny = FlowPair("bunny", demo / "bunny_img1.jpg", demo / "bunny_img2.jpg")
+    frames = demo / "rendered_img1.png", demo / "rendered_img2.png"
+    return [bunny, FlowPair("rendered", *frames, demo / "rendered_flow.png")]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set known by name."""
+
+    label: str
+    """Its name in tables."""
+    list_pairs: Callable[[Path], list[FlowPair]]
+    """Lists the pairs below a root folder."""
+    metrics: tuple[str, ...] = ("epe",)
+    """What its benchmark reports."""
+
+
+_KITTI = ("epe_images", "fl_all")
+_TRAIN = DataSet("FlyingChairs (train)", partial(chairs_pairs, split="train"))
+
+DATA_SETS: dict[str, DataSet] = {
+    "chairs": _TRAIN,  # the name that recipes use
+    "chairs:train": _TRAIN,
+    "chairs:val": DataSet("FlyingChairs (val)", partial(chairs_pairs, split="val")),
+    "chairs:all": DataSet("FlyingChairs (all)", partial(chairs_pairs, split="all")),
+    "things-clean": DataSet("FlyingThings3D clean", partial(things_pairs, render_pass="clean")),
+    "things-final": DataSet("FlyingThings3D final", partial(things_pairs, render_pass="final")),
+    "things-clean:val": DataSet("FlyingThings3D clean (val)", partial(things_pairs, split="val")),
+    "things-clean:authors": DataSet(
+        "FlyingThings3D clean (authors)", partial(things_pairs, split="authors")
+    ),
+    "things-final:val": DataSet(
+        "FlyingThings3D final (val)", partial(things_pairs, render_pass="final", split="val")
+    ),
+    "sintel-clean": DataSet("Sintel clean", partial(sintel_pairs, render_pass="clean")),
+    "sintel-final": DataSet("Sintel final", partial(sintel_pairs, render_pass="final")),
+    "kitti12": DataSet("KITTI-12 (occ)", partial(kitti_pairs, year=2012, truth="occ"), _KITTI),
+    "kitti12:noc": DataSet("KITTI-12 (noc)", partial(kitti_pairs, year=2012, truth="noc"), _KITTI),
+    "kitti15": DataSet("KITTI-15 (occ)", partial(kitti_pairs, year=2015, truth="occ"), _KITTI),
+    "kitti15:noc": DataSet("KITTI-15 (noc)", partial(kitti_pairs, year=2015, truth="noc"), _KITTI),
+    "hd1k": DataSet("HD1K", hd1k_pairs),
+    "middlebury": DataSet("Middlebury", middlebury_pairs),
+    "stereo": DataSet("Middlebury stereo", stereo_pairs),
+    "pairs": DataSet("own pairs", own_pairs),
+}
+
+
+def data_set(name: str) -> DataSet:
+    """Return the data set of a name such as "sintel-clean" or "kitti15:noc"."""
+    if name not in DATA_SETS:
+        raise unknown_name("data set", name, DATA_SETS)
+    return DATA_SETS[name]
+
+
+def list_pairs(name: str, root: Path, *, needs_truth: bool = False) -> list[FlowPair]:
+    """List the pairs of a data set; with `needs_truth`, a pair without truth is an error."""
+    entry = data_set(name)
+    if needs_truth and name == "pairs" and is_video(root):  # before its frames are extracted
+        raise InputError(f"{root}: a video has no ground truth, which is needed here")
+    pairs = entry.list_pairs(root)
+    bare = next((pair for pair in pairs if pair.truth is None), None)
+    if needs_truth and bare is not None:
+        raise InputError(f"{root}: the pair {bare.name} has no flow file, which is needed here")
+    return pairs
+
+
+def parse_data_argument(text: str, *, also: str = "") -> tuple[str, Path]:
+    """Split NAME=PATH, as given to `--data`; the name is a data set, or the one in `also`."""
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise InputError(f"a data set must be NAME=PATH, such as kitti15=data/KITTI, got {text!r}")
+    if name != also:
+        data_set(name)
+    return name, Path(path).expanduser()  # shells do not expand ~ after =

@@ -1,0 +1,454 @@
+"""The way of a pair: from two batches of tensors to the packed estimate, stage by stage.
+
+- `Passes`: in each pass the frames are resized and matched, and the flow is resized back
+- `Plan`: which passes frames of a size get
+- `Finish`: flow, confidence and sharpness of the last pass, packed at the size of the frames
+- `clear_uninformative`: pairs in which nothing can be matched, or nothing moves
+- `Tiles`: frames that are too large for the memory are cut, and their estimates are blended
+- `Pipeline`: all of this, recorded where that is faster
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isqrt, prod
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..accelerated import SideStream, check_limit, fixed_bytes
+from ..config import BEST, Calibration, Quality
+from ..models import InitialFlow, LevelFlow
+from ..ops import INSIDE, Size, resize, size_of
+from .compute import CudaEngine, Engine
+from .confidence import NOISE, find_confidence, find_cues, finest_stride
+from .feeding import Feeding
+from .result import pack
+
+BLANK = 3 / 255  # one grey level, and half of one for rounding; black to white is 2
+OVERLAP = 128  # px over which neighbouring tiles are blended, a multiple of what networks take
+
+
+class View(NamedTuple):
+    """What a pass found in one direction, and the frames that it saw."""
+
+    levels: list[LevelFlow]
+    image1: Tensor
+    """(B, 3, H, W) in [-1, 1]: the frame to which the flow belongs."""
+    image2: Tensor
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """The result of a pass in one direction."""
+
+    view: View
+    feeding: Feeding
+    """How the frames were fed to the network."""
+    size: Size
+    """(height, width) of the frames."""
+    upsample: Callable[[Tensor, Size], Tensor]
+    """How the network enlarges the flow of a level."""
+
+    @property
+    def flow(self) -> Tensor:
+        """(B, 2, H, W) at the size of the frames, in their pixels."""
+        seen = self.upsample(self.view.levels[-1].refined, size_of(self.view.image1))
+        return self.feeding.unfit_flow(seen, self.size)
+
+    def images(self) -> list[Tensor]:
+        """Both frames as the network saw them, without their padding: it is no texture."""
+        _, *images = self.view
+        return [self.feeding.without_padding(image, self.size) for image in images]
+
+
+RunPass: TypeAlias = Callable[[int, Sequence[InitialFlow]], list[View]]
+"""The number of a pass, and the initial flow of each direction (none: no motion) -> its views."""
+
+
+class Passes:
+    """One pass for each of the `feedings`, each starting from the flow of the previous one.
+
+    A pass with an initial flow runs the levels from the stride `start` on. Frames are
+    (B, 3, H, W) in [0, 1].
+    """
+
+    def __init__(self, engine: Engine, feedings: Sequence[Feeding], start: int) -> None:
+        self.engine, self.network = engine, engine.network
+        self.feedings, self.start = feedings, start
+
+    def one_way(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> PassResult:
+        """From frame 1 to frame 2; `initial` is a flow (B, 2, H, W) to start from."""
+
+        def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
+            fitted1, fitted2 = self._fit(number, image1, image2)
+            levels = self.engine.run(self.network, fitted1, fitted2, *begin)
+            return [View(levels, fitted1, fitted2)]
+
+        (result,) = self._run(run_pass, size_of(image1), initial)
+        return result
+
+    def both_ways(self, image1: Tensor, image2: Tensor) -> list[PassResult]:
+        """From frame 1 to frame 2, and from frame 2 to frame 1."""
+
+        def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
+            fitted1, fitted2 = self._fit(number, image1, image2)
+            both_ways = self.network.both_ways
+            forward, backward = self.engine.run(both_ways, fitted1, fitted2, *begin)
+            return [View(forward, fitted1, fitted2), View(backward, fitted2, fitted1)]
+
+        return self._run(run_pass, size_of(image1))
+
+    def prepare(self, image: Tensor) -> list[Tensor]:
+        """For each pass: the frame as the network sees it, and its features."""
+        parts: list[Tensor] = []
+        for number in range(len(self.feedings)):
+            fitted = self._fit(number, image)[0].contiguous()
+            parts += [fitted, *self.engine.run(self._features, fitted)]
+        return parts
+
+    def match(self, first: list[Tensor], second: list[Tensor], size: Size) -> PassResult:
+        """From one prepared frame of `size` to another."""
+        count = len(first) // len(self.feedings)  # parts of a pass
+
+        def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
+            mine = slice(number * count, (number + 1) * count)
+            (fitted1, *pyramid1), (fitted2, *pyramid2) = first[mine], second[mine]
+            match = self.network.flow_from_features
+            levels = self.engine.run(match, pyramid1, pyramid2, fitted1, *begin)
+            return [View(levels, fitted1, fitted2)]
+
+        (result,) = self._run(run_pass, size)
+        return result
+
+    def _features(self, fitted: Tensor) -> list[Tensor]:
+        return list(self.network.features(fitted))
+
+    def _fit(self, number: int, *images: Tensor) -> list[Tensor]:
+        return self.engine.fit(self.feedings[number], *images)
+
+    def _run(
+        self, run_pass: RunPass, size: Size, initial: Sequence[Tensor] = ()
+    ) -> list[PassResult]:
+        """Run each pass; with an initial flow, only the last one is left to do."""
+        results, upsample = list[PassResult](), self.network.upsample
+        for number in range(len(self.feedings) - 1 if initial else 0, len(self.feedings)):
+            feeding = self.feedings[number]
+            fitted = (feeding.fit_flow(flow) for flow in initial)
+            views = run_pass(number, [InitialFlow(flow, self.start) for flow in fitted])
+            results = [PassResult(view, feeding, size, upsample) for view in views]
+            if number + 1 < len(self.feedings):
+                initial = [result.flow for result in results]
+        return results
+
+
+class Plan:
+    """The passes over frames of any size.
+
+    At full size, a frame that the weights would scale down gets two passes: one that is scaled
+    down, to find large motion, and one at full size that starts from its flow.
+    """
+
+    def __init__(self, engine: Engine, quality: Quality, *, full_size: bool) -> None:
+        weights = engine.network.config
+        scaled_down = Feeding.of(weights)
+        fed = weights.at_full_size() if full_size else weights
+        feedings = [Feeding.of(fed, scale) for scale in quality.scales]
+        self.last = feedings[-1]
+        self.largest = max(feedings, key=lambda feeding: feeding.scale)
+        """The feeding of the pass that needs the most memory."""
+        self.first = Passes(engine, [scaled_down], BEST.start)
+        """The first pass over large frames."""
+        self.large = Passes(engine, [scaled_down, self.last], BEST.start)
+        self._others = Passes(engine, feedings, quality.start)
+        possible = weights.begins_from_flow and weights.strides[-1] <= BEST.start
+        self._limit = weights.max_pixels if full_size and possible else 0
+
+    def is_large(self, size: Size) -> bool:
+        """Whether frames of `size` get a first pass that is scaled down."""
+        return bool(self._limit) and prod(size) > self._limit
+
+    def passes(self, size: Size) -> Passes:
+        """All passes over frames of `size`."""
+        return self.large if self.is_large(size) else self._others
+
+
+class Finish:
+    """Called with the result of the last pass, it gives the packed estimate."""
+
+    def __init__(self, calibration: Calibration | None, *, sharpness: bool) -> None:
+        self.calibration, self.sharpness = calibration, sharpness
+
+    def __call__(self, result: PassResult) -> Tensor:
+        """(B, 3, H, W); with `sharpness`, that of the match is the fourth channel."""
+        feeding = result.feeding
+        scores = [find_confidence(*result.view, self.calibration, feeding.scale)]
+        if self.sharpness:
+            scores.append(find_confidence(*result.view, calibration=None))
+        fitted = (feeding.unfit(score, result.size) for score in scores)
+        return clear_uninformative(pack(result.flow, *fitted), *result.images())
+
+
+def clear_uninformative(packed: Tensor, image1: Tensor, image2: Tensor) -> Tensor:
+    """Clear pairs without information on motion in a packed estimate (B, 3 or 4, H, W).
+
+    A pair with a frame of a single colour gets 0 in all channels: nothing can be matched.
+    A pair of equal frames gets flow 0. All others stay as they are, bit for bit.
+    """
+    blank = torch.minimum(_contrast(image1), _contrast(image2)) < BLANK
+    still = blank | ((image1 - image2).abs().amax((1, 2, 3), keepdim=True) == 0)
+    others = [blank] * (packed.shape[1] - 2)
+    return packed.masked_fill(torch.cat([still, still, *others], 1), 0)
+
+
+def _contrast(image: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B, 1, 1, 1): brightest minus darkest, of the channel that varies most."""
+    extent = image.amax((2, 3), keepdim=True) - image.amin((2, 3), keepdim=True)
+    return extent.amax(1, keepdim=True)
+
+
+class KernelFinish(Finish):
+    """The accelerated version, on CUDA: `clear_uninformative` is part of its kernels."""
+
+    def __init__(
+        self, calibration: Calibration | None, device: torch.device, *, sharpness: bool
+    ) -> None:
+        super().__init__(calibration, sharpness=sharpness)
+        self._side = SideStream()
+        self._weights = None
+        if calibration is not None:
+            weights = [calibration.bias, *calibration.weights]
+            self._weights = torch.tensor(weights, device=device)
+
+    def __call__(self, result: PassResult) -> Tensor:
+        """See `Finish`."""
+        from ..accelerated.estimate import image_ranges, pack_estimate
+
+        levels, image1, image2 = result.view
+        finest, size = levels[-1], size_of(result.images()[0])
+        with self._side.fork(image1.device):
+            extent = image_ranges(image1, image2, size)
+        evidence = self._evidence(result)
+        self._side.join(image1.device)
+        packed = pack_estimate(
+            finest.refined,
+            finest.entropy,
+            evidence,
+            extent,
+            BLANK,
+            size_of(image1),
+            size,
+            sharpness=self.sharpness,
+        )
+        if result.feeding.keeps_pixels:
+            return packed
+        flow, *scores = packed.split([2] + [1] * (packed.shape[1] - 2), 1)
+        fitted = (result.feeding.unfit(score, result.size) for score in scores)
+        return pack(result.feeding.unfit_flow(flow, result.size), *fitted)
+
+    def _evidence(self, result: PassResult) -> Tensor | None:
+        from ..accelerated.estimate import weigh_cues
+
+        if self._weights is None:
+            return None
+        levels, *images = result.view
+        finest, coarser = levels[-1], levels[-2] if len(levels) > 1 else levels[-1]
+        flows = (finest.refined, finest.matched, coarser.refined)
+        stride = finest_stride(levels, images[0], result.feeding.scale)
+        return weigh_cues(finest.entropy, flows, images, self._weights, stride, NOISE, INSIDE)
+
+
+class Tiles:
+    """The tiles in which an engine computes frames, for the memory that it may use."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._engine, self._plan = engine, plan
+        self._sizes: dict[torch.Size, Size] = {}
+
+    def size(self, image: Tensor) -> Size:
+        """Tiles (height, width) of a pair like (B, 3, H, W) `image`: all of it, if it fits."""
+        if image.shape not in self._sizes:  # asking for free memory takes time
+            self._sizes[image.shape] = self._find(image)
+        return self._sizes[image.shape]
+
+    def at_once(self, size: Size) -> int:
+        """How many pairs of frames of `size` to compute at a time: what is faster, and fits."""
+        needed = self._engine.bytes_per_pixel() * prod(self._plan.largest.seen(size))
+        return max(1, self._engine.pairs_at_once(self._engine.compute.memory // needed))
+
+    def _find(self, image: Tensor) -> Size:
+        compute, feeding, size = self._engine.compute, self._plan.largest, size_of(image)
+        fixed = fixed_bytes(image, compute.device)
+        per_pixel = len(image) * self._engine.bytes_per_pixel()
+        free = compute.memory
+        if feeding.max_pixels:  # such frames are scaled, not cut
+            needed = fixed + per_pixel * prod(feeding.seen(size))
+            hint = "; `full_size=True` computes tiles, which need less"
+            limit = free if feeding.scale > 1 else compute.memory_limit or needed
+            check_limit(limit, needed, describe(image), hint)
+            return size
+        if self._plan.is_large(size):  # the first pass sees the whole frame
+            seen = self._plan.first.feedings[0].seen(size)
+            check_limit(free, fixed + per_pixel * prod(seen), describe(image))
+        per_pixel = int(per_pixel * feeding.scale**2)
+        needed = fixed + per_pixel * prod(smallest_tile(size, feeding.multiple))
+        check_limit(free, needed, describe(image))
+        return tile_size(size, (free - fixed) // per_pixel, feeding.multiple)
+
+
+def describe(batch: Tensor) -> str:
+    """Number and size of (B, C, H, W) frames, for messages."""
+    count = f"{len(batch)} x " if len(batch) > 1 else ""
+    return f"{count}{batch.shape[-1]}x{batch.shape[-2]}"
+
+
+def smallest_tile(size: Size, multiple: int) -> Size:
+    """Return the (height, width) of the smallest tile of frames of `size`."""
+    height, width = (min(2 * OVERLAP, side) for side in size)
+    return -(-height // multiple) * multiple, -(-width // multiple) * multiple
+
+
+def tile_size(size: Size, capacity: int, multiple: int) -> Size:
+    """Return the tile (height, width) for frames of `size`: all of it where `capacity` px suffice.
+
+    Otherwise nearly square, with sides that are multiples of `multiple`. The capacity is at least
+    that of the smallest tile.
+    """
+    height, width = (-(-side // multiple) * multiple for side in size)
+    if height * width <= capacity:
+        return size
+    least_height, least_width = smallest_tile(size, multiple)
+    tile_height = min(height, max(isqrt(capacity) // multiple * multiple, least_height))
+    tile_width = min(width, max(capacity // tile_height // multiple * multiple, least_width))
+    return min(height, capacity // tile_width // multiple * multiple), tile_width
+
+
+def in_tiles(compute: Callable[..., Tensor], tile: Size, *inputs: Tensor) -> Tensor:
+    """Run `compute` on tiles of (B, C, H, W) inputs and blend what it gives: (B, K, H, W)."""
+    size = size_of(inputs[0])
+    if tile[0] >= size[0] and tile[1] >= size[1]:
+        return compute(*inputs)
+    total, weights = inputs[0].new_zeros(()), inputs[0].new_zeros(size)
+    for top in _starts(size[0], tile[0]):
+        for left in _starts(size[1], tile[1]):
+            part = (..., slice(top, top + tile[0]), slice(left, left + tile[1]))
+            result = compute(*(tensor[part] for tensor in inputs))
+            if not total.ndim:
+                total = result.new_zeros(*result.shape[:2], *size)
+            weight = _fade(result)
+            total[part] += result * weight
+            weights[part] += weight
+    return total / weights
+
+
+def _starts(length: int, tile: int) -> list[int]:
+    """Where tiles start: on the grid of the feature net, as in the whole frame.
+
+    The last one overlaps more instead of being narrower.
+    """
+    last = max(0, -(-(length - tile) // OVERLAP) * OVERLAP)
+    return [*range(0, last, max(tile - OVERLAP, 1)), last]
+
+
+def _fade(tile: Tensor) -> Tensor:
+    """(H, W) weights that rise from each border to one at `OVERLAP`."""
+    ramps = []
+    for side in tile.shape[-2:]:
+        position = torch.arange(side, device=tile.device) + 0.5
+        ramps.append(torch.minimum(position, side - position).clamp(max=OVERLAP) / OVERLAP)
+    return ramps[0][:, None] * ramps[1]
+
+
+class Pipeline:
+    """Called with two (B, 3, H, W) images in [0, 1], it gives their packed estimate.
+
+    With `sharpness`, that of the match is in it too: 4 channels in each direction, not 3.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        calibration: Calibration | None,
+        *,
+        sharpness: bool = False,
+    ) -> None:
+        self._engine, self._plan, self._calibration = engine, plan, calibration
+        self._sharpness = sharpness
+        self._device = engine.compute.device
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make what serves this process alone: recordings, and what is known of its memory."""
+        engine = self._engine
+        self._finish = Finish(self._calibration, sharpness=self._sharpness)
+        if isinstance(engine, CudaEngine):
+            self._finish = KernelFinish(self._calibration, self._device, sharpness=self._sharpness)
+        self._one_way = engine.record(self.estimate_whole)
+        self._both_ways = engine.record(self._estimate_both)
+        self._first_of_large = engine.record(self._estimate_first_of_large)
+        self._last_of_large = engine.record(self._estimate_last_of_large)
+        self.tiles = Tiles(engine, self._plan)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickles, which another process may open: all but what `_connect` makes."""
+        kept = ("_engine", "_plan", "_calibration", "_sharpness", "_device")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._connect()
+
+    @torch.inference_mode()
+    def __call__(
+        self, image1: Tensor, image2: Tensor, *initial: Tensor, backward: bool = False
+    ) -> Tensor:
+        """The packed estimate of one direction or both: (B, 3 or 6, H, W)."""
+        image1, image2 = image1.to(self._device), image2.to(self._device)
+        begin = [flow.to(self._device) for flow in initial]
+        tile = self.tiles.size(image1)
+        if tile == size_of(image1) or not self._plan.is_large(size_of(image1)):
+            compute = self._both_ways if backward else self._one_way
+            return in_tiles(compute, tile, image1, image2, *begin)
+        pairs = [(image1, image2), (image2, image1)][: 2 if backward else 1]
+        flows = begin or [self._first_of_large(*pair) for pair in pairs]  # of the whole frame
+        estimates = (
+            in_tiles(self._last_of_large, tile, *pair, flow)
+            for pair, flow in zip(pairs, flows, strict=True)
+        )
+        return torch.cat([*estimates], 1)
+
+    @torch.inference_mode()
+    def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
+        """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size of the frames: to calibrate."""
+        passes, feeding = self._plan.passes(size_of(image1)), self._plan.last
+        result = passes.one_way(image1.to(self._device), image2.to(self._device))
+        levels, fitted1, fitted2 = result.view
+        cues = resize(find_cues(levels, fitted1, fitted2, feeding.scale), size_of(fitted1))
+        return result.flow, feeding.unfit(cues, size_of(image1))
+
+    def estimate_whole(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> Tensor:
+        """(B, 3, H, W) images in [0, 1] -> the packed estimate (B, 3, H, W)."""
+        passes = self._plan.passes(size_of(image1))
+        return self._finish(passes.one_way(image1, image2, *initial))
+
+    def _estimate_both(self, image1: Tensor, image2: Tensor) -> Tensor:
+        """The same for both directions, one after the other: (B, 6, H, W)."""
+        passes = self._plan.passes(size_of(image1))
+        return torch.cat([*map(self._finish, passes.both_ways(image1, image2))], 1)
+
+    def _estimate_first_of_large(self, image1: Tensor, image2: Tensor) -> Tensor:
+        """The flow (B, 2, H, W) of the first pass over large frames."""
+        return self._plan.first.one_way(image1, image2).flow
+
+    def _estimate_last_of_large(self, image1: Tensor, image2: Tensor, initial: Tensor) -> Tensor:
+        """The packed estimate of a tile of large frames, which starts from the first pass."""
+        return self._finish(self._plan.large.one_way(image1, image2, initial))
+
+    def prepare(self, image: Tensor) -> list[Tensor]:
+        """(B, 3, H, W) in [0, 1] -> what `match` needs: as the network sees it, and features."""
+        return self._plan.passes(size_of(image)).prepare(image)
+
+    def match(self, first: list[Tensor], second: list[Tensor], size: Size) -> Tensor:
+        """Two prepared images of (height, width) `size` -> the packed estimate (B, 3, H, W)."""
+        return self._finish(self._plan.passes(size).match(first, second, size))

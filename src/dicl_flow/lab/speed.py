@@ -1,0 +1,453 @@
+"""What `dicl-flow bench` measures: every path on every case, compared with the plain path.
+
+Also other methods on the same frames, and the first result of fresh processes; with tables and a
+figure.
+"""
+# mypy: disable-error-code="import-untyped,import-not-found"
+
+import copy
+import json
+import os
+import subprocess
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
+from ..errors import InputError
+from ..estimation.compute import PRECISIONS, choose_compute
+from ..estimation.estimator import FlowEstimator
+from ..evaluation.methods import dis
+from ..files import Array, encode_image, write_files
+from ..models import FlowNetwork, build
+from ..pictures.figures import draw_figure, encode_figure
+from ..weights import load_model, read_weights, resolve
+from .timing import PeakMemory, count_work, floor_seconds, machine_rates, median_seconds
+
+COMPILED = "compiled"
+_INSTEAD = "measure without the compiled network"
+Call: TypeAlias = Callable[[], object]
+_RAFT_MULTIPLE = 8  # of the sides of its frames
+HEADINGS = (
+    *("size", "batch", "path", "start s", "ms", "GiB"),
+    *("times plain", "mean px", "max px", "of peak"),
+)
+LEGEND = """\
+start s: seconds from the loaded network to the first result
+times plain: how many times as fast as plain fp32
+mean px, max px: distance of the flow from that of plain fp32
+of peak: share of the speed that this machine's arithmetic and memory would allow"""
+PEERS_LEGEND = {
+    "dis": 'OpenCV\'s dense inverse search, "medium", on the CPU',
+    "raft": "torchvision's raft_large with random weights; only the times can be compared",
+}
+CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+"""Variables that name the folders of compiled kernels."""
+FIRST_COLUMNS = (
+    *("torch", "import", "weights", "prepare", "estimate", "write"),  # as `flow` names them
+    *("other", "total", "beyond_torch", "cpu"),
+)
+FIRST_LEGEND = """\
+Seconds of `dicl-flow flow` in a fresh process; medians.
+cache: whether Triton's kernels had been compiled before; it has none on a CPU
+torch, import: the imports of torch and of this package
+prepare: the network that computes, on its device
+other: the start of Python, the command line, reading the frames, the end of Python
+beyond torch: total without the import of torch
+cpu: seconds of all processor cores together"""
+
+
+def open_network(weights: str | None, quality: Quality) -> tuple[FlowNetwork, Calibration | None]:
+    """Load weights for frames of any size, even if they would scale large ones down."""
+    found = read_weights(resolve(weights))
+    config = found.config.at_full_size()
+    return load_model(replace(found, config=config)), found.calibration_for(quality)
+
+
+def random_network(host: str) -> FlowNetwork:
+    """Build a network with random weights."""
+    torch.manual_seed(0)
+    return build(ModelConfig(host=host))
+
+
+def choose_ways(
+    paths: Iterable[str], config: ModelConfig, device: torch.device
+) -> list[tuple[str, str]]:
+    """Read each BACKEND-PRECISION, resolve "auto", drop duplicates."""
+    ways = []
+    for path in paths:
+        backend, dash, precision = path.partition("-")
+        if not dash:
+            raise InputError(f"`path` must be BACKEND-PRECISION, such as fast-fp16, got {path!r}")
+        compiled = backend == COMPILED
+        if compiled:
+            check_compiler(device)
+        chosen = choose_compute(config, str(device), precision, "fast" if compiled else backend)
+        ways.append((backend if compiled else chosen.backend, chosen.precision))
+    return list(dict.fromkeys(ways))
+
+
+def check_compiler(device: torch.device) -> None:
+    """Refuse what torch.compile cannot do, before anything is measured."""
+    if device.type == "cuda":
+        if find_spec("triton") is None:
+            raise InputError(f"torch.compile needs Triton on a GPU; install it, or {_INSTEAD}")
+        return
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise InputError(
+            f"torch.compile needs a C++ compiler, which was not found; install g++ or clang++, set "
+            f"CXX to one, or {_INSTEAD}"
+        ) from None
+
+
+def compile_network(model: FlowNetwork, device: torch.device) -> FlowNetwork:
+    """Return a copy of `model` that is compiled when it is first called, for one shape.
+
+    Inductor treats the weights as constants (freezing), so that it can fold and reorder them as
+    the accelerated network does; on a GPU it also records CUDA graphs.
+    """
+    torch.compiler.reset()  # else the sizes measured before count towards the limit of recompiling
+    compiled = copy.deepcopy(model)
+    options = {"freezing": True, "triton.cudagraphs": device.type == "cuda"}
+    compiled.compile(dynamic=False, options=options)
+    return compiled
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say in one sentence that the compiler failed."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    try:
+        yield
+    except BackendCompilerFailed as error:
+        reason = str(error.inner_exception).strip().partition("\n")[0]
+        raise InputError(f"torch.compile failed here ({reason}); {_INSTEAD}") from error
+
+
+class Method(NamedTuple):
+    """Our network with one backend, or another method."""
+
+    name: str
+    precision: str
+    device: torch.device
+    prepare: Callable[[Tensor, Tensor], Call | None]
+    """Two (B, 3, H, W) in [0, 1], on that device -> what is to be timed; None: it lacks memory."""
+
+
+def find_peers(device: torch.device, precisions: Iterable[str]) -> list[Method]:
+    """OpenCV's DIS, on the CPU, and torchvision's RAFT if it is there; on CPUs in float32."""
+    peers = [Method("dis", "uint8", torch.device("cpu"), _dis)]
+    if find_spec("torchvision") is not None:
+        names = precisions if device.type == "cuda" else ["fp32"]
+        peers += [Method("raft", name, device, _Raft(device, name)) for name in names]
+    return peers
+
+
+def _dis(image1: Tensor, image2: Tensor) -> Call:
+    method = dis()
+    bytes1, bytes2 = (
+        (255 * image).round().byte().permute(0, 2, 3, 1).numpy() for image in (image1, image2)
+    )
+    return lambda: [*map(method, bytes1, bytes2)]
+
+
+class _Raft:
+    """torchvision's large RAFT with random weights: it takes as long as with trained ones."""
+
+    def __init__(self, device: torch.device, precision: str) -> None:
+        self.device, self.dtype = device, PRECISIONS[precision]
+
+    def __call__(self, image1: Tensor, image2: Tensor) -> Call:
+        from torchvision.models.optical_flow import raft_large
+
+        network = raft_large(weights=None, progress=False).to(self.device).eval()
+        return lambda: self._run(network, image1, image2)
+
+    @torch.inference_mode()
+    def _run(self, network: torch.nn.Module, *images: Tensor) -> Tensor:
+        height, width = images[0].shape[-2:]
+        sides = (0, -width % _RAFT_MULTIPLE, 0, -height % _RAFT_MULTIPLE)
+        padded = [F.pad(2 * image - 1, sides, "replicate") for image in images]
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            flow: Tensor = network(*padded)[-1]
+        return flow[..., :height, :width]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Pairs of one size, `batch` of them at a time."""
+
+    width: int
+    height: int
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One way to compute a case, compared with the plain path in float32."""
+
+    case: Case
+    backend: str
+    """Or the name of another method."""
+    precision: str
+    seconds: float
+    """For the whole batch."""
+    startup_seconds: float
+    """From a loaded network to the first result: folding, compiling, recording, first call."""
+    peak_bytes: int | None
+    ratio: float | None
+    """How many times faster than the plain path; None where that was not measured."""
+    mean_difference: float | None
+    """Mean distance from the flow of the plain path, in pixels."""
+    max_difference: float | None
+    floor_share: float | None
+    """The least possible time divided by the time: 1 is as fast as the machine could be."""
+
+
+def measure(
+    model: FlowNetwork,
+    device: torch.device,
+    cases: Sequence[Case],
+    ways: Sequence[tuple[str, str]],
+    repeats: int,
+    calibration: Calibration | None = None,
+    quality: Quality = QUALITIES[NORMAL],
+    peers: Sequence[Method] = (),
+    left_out: Callable[[str], object] = lambda reason: None,
+) -> Iterator[Result]:
+    """Measure every way (backend, precision) to compute every case, one after the other.
+
+    A backend is one of an estimator, or "compiled". The way ("plain", "fp32") should come first:
+    the others are compared with it. A way that lacks the memory to compute a case in one piece is
+    left out. Of the `peers`, the time alone is compared; one that fails is reported to `left_out`.
+    """
+    rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
+    prepare = partial(_prepare, model, device, calibration, quality)
+    for case in cases:
+        images = [image.to(device) for image in moving_pattern(case)]
+        work = count_work(model.config, case.batch, (case.height, case.width), quality)
+        plain = None
+        for backend, precision in ways:
+            method = Method(backend, precision, device, partial(prepare, backend, precision))
+            with explained() if backend == COMPILED else nullcontext():
+                run = _time(method, images, repeats)
+            if run is None:
+                continue
+            if (backend, precision) == ("plain", "fp32"):
+                plain = run
+            least = floor_seconds(work, rates(precision), PRECISIONS[precision])
+            compared = (*run.compared_to(plain), least / run.seconds)
+            yield Result(case, backend, precision, *run[:3], *compared)
+        for peer in peers:
+            try:
+                run = _time(peer, images, repeats)
+            except RuntimeError as error:  # RAFT in 3840x2160: too many numbers for its pooling
+                size = f"{case.width}x{case.height}"
+                reason = str(error).partition("\n")[0]
+                left_out(f"{peer.name} {peer.precision} at {size}: {reason}")
+                continue
+            assert run is not None
+            ratio = None if plain is None else plain.seconds / run.seconds
+            yield Result(case, peer.name, peer.precision, *run[:3], ratio, None, None, None)
+
+
+def _prepare(
+    model: FlowNetwork,
+    device: torch.device,
+    calibration: Calibration | None,
+    quality: Quality,
+    backend: str,
+    precision: str,
+    *images: Tensor,
+) -> Call | None:
+    if backend == COMPILED:
+        model, backend = compile_network(model, device), "plain"
+    how = (str(device), precision, backend)
+    estimator = FlowEstimator(model, *how, calibration=calibration, quality=quality)
+    return (lambda: estimator.estimate(*images)[0]) if estimator.fits(images[0]) else None
+
+
+class _Run(NamedTuple):
+    seconds: float
+    startup_seconds: float
+    peak_bytes: int | None
+    flow: Any
+
+    def compared_to(self, plain: "_Run | None") -> tuple[float | None, float | None, float | None]:
+        """How many times faster, mean and maximum distance."""
+        if plain is None:
+            return None, None, None
+        distance = (self.flow - plain.flow).norm(dim=1)
+        return plain.seconds / self.seconds, distance.mean().item(), distance.max().item()
+
+
+def _time(method: Method, images: list[Tensor], repeats: int) -> _Run | None:
+    """Time a method from its preparation on; None if it lacks the memory for the images."""
+    with PeakMemory(method.device) as memory:
+        start = perf_counter()
+        call = method.prepare(*(image.to(method.device) for image in images))
+        if call is None:
+            return None
+        flow = call()
+        if isinstance(flow, Tensor):
+            flow = flow.cpu()  # waits for the device
+        startup = perf_counter() - start
+        seconds = median_seconds(call, method.device, repeats)
+    return _Run(seconds, startup, memory.bytes, flow)
+
+
+def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
+    """Two (B, 3, H, W) images in [0, 1]: smooth random patterns, and the same moved by 6 px.
+
+    Fine and coarse ones, as in photographs: to a coarse level, fine ones look alike everywhere.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shift = 6
+    size = (case.height + shift, case.width + shift)
+    patterns = [
+        torch.nn.functional.interpolate(
+            torch.rand(case.batch, 3, *(side // detail + 4 for side in size), generator=generator),
+            size,
+            mode="bicubic",
+        )
+        for detail in (8, 32, 128)  # px
+    ]
+    fine = torch.stack(patterns).mean(0).clamp(0, 1)
+    return fine[..., :-shift, :-shift], fine[..., shift:, shift:]
+
+
+class First(NamedTuple):
+    """The medians of several runs."""
+
+    cache: str
+    """Of kernels: "empty", "full", or "-" where there is none."""
+    seconds: Mapping[str, float]
+    """By column."""
+
+
+def measure_first(
+    case: Case, device: torch.device, command: Sequence[str], repeats: int
+) -> Iterator[First]:
+    """Run `command`, which estimates on the device and prints JSON, on a pair.
+
+    On CUDA it runs with empty and with full caches.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        frames = [folder / f"frame{number}.png" for number in (1, 2)]
+        pictures = zip(frames, moving_pattern(case), strict=True)
+        write_files({path: encode_image(path, _to_uint8(image)) for path, image in pictures})
+        words = [*command, *map(str, frames), "-o", str(folder / "flow.flo")]
+        if device.type != "cuda":
+            yield _medians("-", [run_fresh(words, {}) for _ in range(repeats)])
+            return
+        caches = [{key: str(folder / f"{key}-{n}") for key in CACHES} for n in range(repeats)]
+        for state in ("empty", "full"):  # what the first runs compile, the others find
+            yield _medians(state, [run_fresh(words, cache) for cache in caches])
+
+
+def _to_uint8(images: Tensor) -> Array:
+    """(1, 3, H, W) in [0, 1] -> (H, W, 3) uint8."""
+    return np.asarray((255 * images[0]).round().byte().permute(1, 2, 0))
+
+
+def run_fresh(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
+    """Run a command once; return its seconds, by column."""
+    start, before = perf_counter(), os.times()
+    ended = subprocess.run(command, capture_output=True, env=os.environ | environment, check=False)
+    total, after = perf_counter() - start, os.times()
+    if ended.returncode:
+        raise InputError(ended.stderr.decode(errors="replace").strip().removeprefix("error: "))
+    parts: dict[str, float] = json.loads(ended.stdout)["parts"]
+    busy = after.children_user + after.children_system
+    busy -= before.children_user + before.children_system
+    sums = {"other": total - sum(parts.values()), "total": total}
+    return {**parts, **sums, "beyond_torch": total - parts["torch"], "cpu": busy}
+
+
+def _medians(cache: str, runs: Sequence[Mapping[str, float]]) -> First:
+    return First(cache, {column: median(run[column] for run in runs) for column in FIRST_COLUMNS})
+
+
+def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Each result as the cells of a table under `HEADINGS`."""
+    return [
+        (
+            f"{result.case.width}x{result.case.height}",
+            str(result.case.batch),
+            f"{result.backend} {result.precision}",
+            f"{result.startup_seconds:.1f}",
+            _milliseconds(result.seconds),
+            _cell(None if result.peak_bytes is None else result.peak_bytes / 2**30, ".2f"),
+            _cell(result.ratio, ".2f"),
+            _cell(result.mean_difference, ".2g"),
+            _cell(result.max_difference, ".2g"),
+            "-" if result.floor_share is None else f"{100 * result.floor_share:.0f} %",
+        )
+        for result in results
+    ]
+
+
+def as_record(result: Result) -> dict[str, Any]:
+    """One result as a flat record, with derived numbers."""
+    values = asdict(result)
+    case = values.pop("case")
+    return {**case, **values, "pairs_per_second": result.case.batch / result.seconds}
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f}" if seconds >= 1 else f"{1000 * seconds:.4g}"
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def encode_plot(results: Sequence[Result]) -> bytes:
+    """Draw time and memory against pixels, as a PNG, on linear axes."""
+    figure = draw_figure(10, 4)
+    time_axes, memory_axes = figure.subplots(1, 2)
+    for label, chosen in sorted(_by_path(results).items()):
+        pixels = [r.case.width * r.case.height * r.case.batch / 1e6 for r in chosen]
+        time_axes.plot(pixels, [1000 * r.seconds for r in chosen], "o-", label=label)
+        known = [
+            (x, r.peak_bytes / 2**30) for x, r in zip(pixels, chosen, strict=True) if r.peak_bytes
+        ]
+        memory_axes.plot(*zip(*known, strict=True) if known else ([], []), "o-", label=label)
+    _label(time_axes, "ms")
+    _label(memory_axes, "GiB at the peak")
+    return encode_figure(figure, dpi=120)
+
+
+def _by_path(results: Sequence[Result]) -> dict[str, list[Result]]:
+    groups = defaultdict(list)
+    for result in sorted(results, key=lambda r: r.case.width * r.case.height * r.case.batch):
+        groups[f"{result.backend} {result.precision}"].append(result)
+    return groups
+
+
+def _label(axes: Any, quantity: str) -> None:
+    axes.set(xlabel="megapixels", ylabel=quantity)
+    axes.set_xlim(0)
+    axes.set_ylim(0)
+    axes.grid(alpha=0.3)
+    axes.legend()

@@ -1,0 +1,397 @@
+"""Numbers in the pages are those of the files that they come from.
+
+A sentence is given with `{}` for each number, a table by the start of its header. Both must be on
+their page, once, and each number must be the value rounded to the digits that are printed.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import mean, median
+
+import pytest
+
+from dicl_flow.weights import read_weights, resolve
+
+ROOT = Path(__file__).parents[2]
+NUMBER = r"\d[\d,]*(?:\.\d+)?"
+ABLATIONS, CARD = "docs/ablations/README.md", "docs/model-card.md"
+WEIGHTS = "docs/measurements/weights.md"
+Row = Sequence[float] | None
+
+
+# --- the files -----------------------------------------------------------------------------------
+
+
+@cache
+def load(path):
+    return json.loads((ROOT / path).read_text())
+
+
+def runs(study, variant):
+    """Both seeds of a variant of an ablation."""
+    return load(f"docs/ablations/{study}.json")["variants"][variant]
+
+
+def scores(study, variant, data="held-out", metric="epe"):
+    """A metric of those seeds that were scored on `data`."""
+    found = (run["scores"].get(data) for run in runs(study, variant))
+    return [score["metrics"][metric] for score in found if score]
+
+
+def published(study, variant, column):
+    rows = load(f"docs/ablations/{study}.json")["published"]
+    return next(row[column] for row in rows if row["variant"] == variant)
+
+
+def bench(name, backend, precision):
+    """The measurement of one pair of 1024x436."""
+    return next(
+        row
+        for row in load(f"benchmarks/results/{name}.json")["results"]
+        if (row["width"], row["batch"]) == (1024, 1)
+        and (row["backend"], row["precision"]) == (backend, precision)
+    )
+
+
+def first(name, cache="-"):
+    """The parts of a first result, in the order of the table."""
+    found = load(f"benchmarks/results/first_{name}.json")["first"]
+    keys = ["torch", "import", "weights", "prepare", "estimate", "other", "total", "beyond_torch"]
+    return next([row[key] for key in keys] for row in found if row["cache"] == cache)
+
+
+def figure4(key):
+    return [row[key] for row in load("docs/ablations/figures/figure4.json")["found"].values()]
+
+
+@cache
+def about():
+    """What the packaged weights record about themselves."""
+    return read_weights(resolve("rendered")).about
+
+
+def calibration(suffix=""):
+    pattern = rf"AUSE ({NUMBER}), calibration error ({NUMBER})"
+    return [float(n) for n in re.search(pattern, about()[f"calibration{suffix}"]).groups()]
+
+
+def minutes():
+    return numbers(about()["training"].split(" minutes")[0])
+
+
+# --- the pages -----------------------------------------------------------------------------------
+
+
+def read_page(page):
+    return (ROOT / page).read_text()
+
+
+def printed(text):
+    """The numbers of a text, each with half of its last digit."""
+    found = re.findall(NUMBER, re.sub(r"`[^`]*`|s0-10|s10-40|s40\+", "", text))
+    return [(float(n.replace(",", "")), 0.5 * 10.0 ** -len(n.partition(".")[2])) for n in found]
+
+
+def numbers(text):
+    return [number for number, _ in printed(text)]
+
+
+def find_table(page, header):
+    """The rows of a table below the header that starts so, as lists of cells."""
+    pattern = rf"^{re.escape(header)}.*\n\|[-:| ]+\|\n((?:\|.*\n)+)"
+    (body,) = re.findall(pattern, read_page(page), re.MULTILINE)
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in body.splitlines()]
+
+
+def check(text, values):
+    found = printed(text)
+    assert len(found) == len(values), f"{text}: expected {values}"
+    for (number, half), value in zip(found, values, strict=True):
+        assert abs(number - value) <= 1.001 * half, f"{text}: {number}, but the file has {value}"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of a page; whitespace does not matter."""
+
+    page: str
+    text: str
+    values: Callable[[], Sequence[float]]
+
+    def check(self):
+        parts = map(re.escape, " ".join(self.text.split()).split("{}"))
+        pattern = f"({NUMBER})".join(parts)
+        found = re.findall(pattern, " ".join(read_page(self.page).split()))
+        assert len(found) == 1, f"{self.page}: found {len(found)} times: {self.text}"
+        check(" ".join([found[0]] if isinstance(found[0], str) else found[0]), self.values())
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of a table, without their first `labels` cells; None: a row that has no file."""
+
+    page: str
+    header: str
+    rows: Callable[[], Sequence[Row]]
+    labels: int = 1
+
+    def check(self):
+        rows, expected = find_table(self.page, self.header), self.rows()
+        assert len(rows) == len(expected), f"{self.page}: {self.header}"
+        for row, values in zip(rows, expected, strict=True):
+            if values is not None:
+                check(" ".join(row[self.labels :]), values)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table, from top to bottom."""
+
+    page: str
+    header: str
+    column: int
+    values: Callable[[], Sequence[float]]
+
+    def check(self):
+        rows = find_table(self.page, self.header)
+        check(" ".join(row[self.column] for row in rows), self.values())
+
+
+# --- what the pages say --------------------------------------------------------------------------
+
+METRICS = "dot product", "cosine", "MLP", "reduced DICL", "DICL"
+HOSTS = "PWC-Net", "PWC-Net + DICL", "VCN", "VCN + DICL"
+
+
+def metric_rows():
+    def held_out(metric, seed):
+        found = [scores("metrics", name, metric=metric)[seed] for name in METRICS]
+        averaged = scores("reduced", "reduced DICL", metric=metric)[seed]
+        with_dap = scores("projection", "DICL", metric=metric)[seed]
+        return [*found[:4], averaged, found[4], with_dap]
+
+    def real(data):
+        found = [scores("metrics", name, data)[0] for name in METRICS]
+        return [*found, scores("projection", "DICL", data)[0]]
+
+    def paper(column):
+        return [published("metrics", name, column) for name in METRICS]
+
+    clean = [*paper("sintel_clean_epe"), published("projection", "DICL", "sintel_clean_epe")]
+    return [
+        *(held_out(metric, seed) for metric in ("epe", "over_1px") for seed in (0, 1)),
+        *(real("sintel-clean"), clean),
+        *(real("chairs:all"), paper("chairs_epe")),
+    ]
+
+
+def host_rows():
+    dicl = ("projection", "DICL without DAP"), ("projection", "DICL")
+    both = [*(("hosts", name) for name in HOSTS), *dicl]
+    paper = [published("hosts", name, "chairs_epe") for name in HOSTS]
+    return [
+        *(
+            [scores(*variant, metric=metric)[seed] for variant in both]
+            for metric in ("epe", "over_1px")
+            for seed in (0, 1)
+        ),
+        [*paper, published("metrics", "DICL", "chairs_epe")],
+    ]
+
+
+def vcn_ratios():
+    memory = find_table("docs/architecture.md", "| | `dicl` |")[0]
+    seconds = bench("h200_vcn", "plain", "fp32")["seconds"]
+    return [
+        float(memory[4]) / float(memory[1]),
+        seconds / bench("h200", "plain", "fp32")["seconds"],
+        1.9 / 1.1,  # of the paper
+        *(1.9, 1.1, 180 / 80, 180, 80),
+    ]
+
+
+def host_milliseconds():
+    rows = [("h200", "plain", "fp32"), ("h200", "fast", "fp16")]
+    rows += [("h200_pwcnet", "plain", "fp32"), ("h200_vcn", "plain", "fp32")]
+    return [1000 * bench(*row)["seconds"] for row in rows]
+
+
+def cpu_ratios():
+    found = [bench(name, "fast", "fp32")["ratio"] for name in ("amx", "arm", "avx512")]
+    return [min(found), max(found)]
+
+
+def first_rows():
+    h200 = (first("h200", cache) for cache in ("empty", "full"))
+    return [None, first("avx512"), first("amx"), *h200]
+
+
+def arms():
+    """Mean and median EPE of each arm on each set of the yardstick, then of all sets."""
+    rows = []
+    methods = load("benchmarks/results/arms.json")["methods"]
+    order = [methods[name]["scores"] for name in ("solid-start", "layers", "mixed", "solid")]
+    for name in order[0]:
+        errors = [[total / n for total, n in (p["epe"] for p in m[name].values())] for m in order]
+        rows.append([value for found in errors for value in (mean(found), median(found))])
+    return [*rows, [mean(column) for column in zip(*rows, strict=True)]]
+
+
+def held_out():
+    found = load("benchmarks/results/held_out.json")
+    return [mean(kind["epe"] for kind in found[name].values()) for name in ARMS]
+
+
+def on_layers():
+    found = load("benchmarks/results/held_out.json")
+    *others, alone = (found[name]["layers"]["epe"] for name in ARMS)
+    return [alone, min(others), max(others)]
+
+
+def precisions():
+    """The columns of the table of training precisions."""
+    pixels = 256 * 384
+    for row in load("benchmarks/results/precision.json")["rows"]:
+        step = row["milliseconds"]
+        yield [step, row["batch"] * pixels / step / 1000, row["peak_gib"]]
+
+
+ARMS = ("start", "layers", "mixed", "solid")
+CLAIMS = [
+    Table(
+        "docs/measurements/training-speed.md",
+        "| precision, pairs a step |",
+        lambda: list(precisions()),
+    ),
+    # ablations
+    Table("docs/measurements/ablations.md", "| without DAP |", metric_rows),
+    Table("docs/measurements/ablations.md", "| | PWC-Net |", host_rows),
+    Table(
+        ABLATIONS,
+        "| variant | dot product |",
+        lambda: [[scores("figures", name)[0] for name in (*METRICS, "DICL with DAP")]],
+    ),
+    Sentence(
+        ABLATIONS,
+        """The medians are {} in the network without DAP, and in the one with it {} before DAP and
+        {} after.""",
+        lambda: figure4("median_d_peak"),
+    ),
+    Sentence(
+        ABLATIONS,
+        """the EPE of the expectation is {} px without DAP, {} before it and {} after it; of the
+        most probable displacement: {}, {}, {}.""",
+        lambda: [*figure4("epe_soft_argmin"), *figure4("epe_winner_takes_all")],
+    ),
+    # README
+    Sentence("README.md", "for {} minutes on one GPU", lambda: [sum(minutes())]),
+    Sentence(
+        "README.md",
+        "on {} real pairs",
+        lambda: [sum(map(int, find_table("README.md", "| | KITTI-15 stereo")[0][1:]))],
+    ),
+    Sentence("README.md", "it is {} to {} times as fast as the plain one", cpu_ratios),
+    # model card
+    Sentence(
+        CARD,
+        "| {} rendered pairs, {} minutes on one NVIDIA H200",
+        lambda: [int(about()["pairs_total"]), sum(minutes())],
+    ),
+    Sentence(CARD, "**{} pairs in all.**", lambda: [int(about()["pairs_total"])]),
+    Column(CARD, "| quality | AUSE |", 1, lambda: [calibration(q)[0] for q in QUALITIES]),
+    Column(CARD, "| quality | AUSE |", 3, lambda: [calibration(q)[1] for q in QUALITIES]),
+    Sentence(
+        WEIGHTS,
+        "the mean EPE is {} px at the start, {} after layers only, {} after two thirds solid "
+        "and {} after solid only",
+        held_out,
+    ),
+    Sentence(WEIGHTS, "solid only is worst: {} px, the others {} to {}", on_layers),
+    Sentence(
+        WEIGHTS,
+        """the mean of the sets is {} px at the start, {} after layers only, {} after two thirds
+        solid, the last stage of the packaged weights, and {} after solid only""",
+        lambda: arms()[-1][::2],
+    ),
+    # speed
+    Table("docs/measurements/speed.md", "| machine | torch |", first_rows),
+    # architecture
+    Sentence(
+        "docs/architecture.md",
+        "| inference, ms | {} (accelerated, fp16: {}) | {} | | {} | |",
+        host_milliseconds,
+    ),
+    Sentence(
+        "docs/architecture.md",
+        """VCN takes {} times the memory and {} times the time of `dicl`; in the paper, {} ({}
+        and {} G) and {} ({} and {} ms).""",
+        vcn_ratios,
+    ),
+]
+QUALITIES = " of quality fast", "", " of quality best"
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.page}: {name(claim)}")
+def test_the_numbers_are_those_of_the_file(claim):
+    claim.check()
+
+
+def name(claim):
+    return " ".join(getattr(claim, "text", getattr(claim, "header", "")).split())[:40]
+
+
+# --- orders that the pages claim -----------------------------------------------------------------
+
+
+def test_the_orders_of_the_metrics_are_as_the_page_says():
+    def order(data, *variants):
+        found = [scores("metrics", variant, data) for variant in variants]
+        return all(list(row) == sorted(row) for row in zip(*found, strict=True))
+
+    everywhere = "held-out", "sintel-clean", "sintel-final", "kitti15"
+    others = METRICS[:4]
+    assert all(order(data, "DICL", other) for data in everywhere for other in others)
+    assert all(order("chairs:all", other, "DICL") for other in others)
+    for data in ("held-out", "sintel-clean", "sintel-final"):
+        assert order(data, "DICL", "MLP", "dot product")
+    assert order("kitti15", "dot product", "MLP")
+    assert order("held-out", "cosine", "MLP")
+    for data in ("sintel-clean", "sintel-final", "kitti15"):
+        assert all(order(data, other, "cosine") for other in METRICS)
+        assert order(data, "DICL", "reduced DICL", "MLP")
+
+
+@pytest.mark.parametrize("host", ["PWC-Net", "VCN"])
+def test_the_matching_net_helps_by_more_than_the_seeds_differ(host):
+    plain, learned = scores("hosts", host), scores("hosts", f"{host} + DICL")
+    apart = max(abs(one - other) for one, other in (plain, learned))
+    assert min(before - after for before, after in zip(plain, learned, strict=True)) > apart
+
+
+def test_dap_and_vcn_are_as_the_page_says():
+    without, with_dap = (mean(scores("projection", n)) for n in ("DICL without DAP", "DICL"))
+    assert abs(without - with_dap) < 0.05
+    assert without > mean(scores("hosts", "VCN"))
+
+
+def test_a_wrong_number_and_a_missing_sentence_are_found(monkeypatch):
+    page = "A pair takes 2.37 ms.\n\n| machine | ms |\n|---|---|\n| H200 | 2.4 |\n"
+    monkeypatch.setitem(globals(), "read_page", lambda _: page)
+    Sentence("", "takes {} ms", lambda: [2.3749]).check()
+    Table("", "| machine |", lambda: [[2.3749]]).check()
+    Column("", "| machine |", 1, lambda: [2.3749]).check()
+    for wrong in (
+        Sentence("", "takes {} ms", lambda: [2.3751]),
+        Sentence("", "needs {} ms", lambda: [2.37]),
+        Table("", "| machine |", lambda: [[2.46]]),
+        Table("", "| machine |", lambda: [[2.4], [2.4]]),
+        Column("", "| machine |", 1, lambda: [2.46]),
+    ):
+        with pytest.raises(AssertionError):
+            wrong.check()
+    with pytest.raises(ValueError, match="unpack"):
+        Table("", "| processor |", lambda: [[2.4]]).check()

@@ -1,0 +1,170 @@
+"""Videos on the server: upload, progress, result and limits; no file stays."""
+
+import tempfile
+import time
+from importlib import import_module
+
+import numpy as np
+import pytest
+from conftest import SMALL
+
+from dicl_flow.errors import InputError
+from dicl_flow.estimation.estimator import FlowEstimator
+from dicl_flow.models import build
+
+pytest.importorskip("starlette", reason="the extra web is not installed")
+pytest.importorskip("av", reason="the extra video is not installed")
+from clips import read_video, write_video
+from servers import busy_estimator, serving
+
+from dicl_flow.web import jobs
+from dicl_flow.web.limits import Limits
+
+pytestmark = pytest.mark.heavy
+
+FRAMES = [np.full((32, 48, 3), 20 * number, np.uint8) for number in range(4)]
+
+
+@pytest.fixture(scope="module")
+def estimator():
+    return FlowEstimator(build(SMALL), "cpu", "fp32", "plain")
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    path = tmp_path_factory.mktemp("clip") / "clip.mp4"
+    return write_video(path, FRAMES, codec="libx264", pix_fmt="yuv420p").read_bytes()
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """The folder for temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def server(estimator, place):
+    with serving(estimator) as running:
+        yield running
+    assert list(place.iterdir()) == []
+
+
+def ended(server, name):
+    """The description of a video that does not wait or run any more."""
+    deadline = time.monotonic() + 60
+    while (told := server.get(f"/video/{name}").json)["state"] in ("waiting", "running"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return told
+
+
+def files_in(place):
+    return [path for path in place.rglob("*") if path.is_file()]
+
+
+def test_a_video_from_upload_to_removal(server, clip, place, tmp_path_factory):
+    answer = server.post("/video?show=frame,wheel", {"video": clip})
+    assert (answer.status, answer.json["state"]) == (202, "waiting")
+    name = answer.json["id"]
+    assert answer.headers["location"] == f"/video/{name}"
+    told = ended(server, name)
+    assert (told["state"], told["done"], told["total"]) == ("done", 3, 3)
+    assert 3590 < told["seconds_left"] <= 3600
+    result = server.get(told["result"])
+    assert result.headers["content-type"] == "video/mp4"
+    path = tmp_path_factory.mktemp("result") / "result.mp4"
+    path.write_bytes(result.body)
+    assert [picture.shape for picture, _ in read_video(path)] == [(32, 96, 3)] * 3
+    assert [found.name for found in files_in(place)] == ["flow.mp4"]  # the upload is gone
+    assert server.ask("DELETE", f"/video/{name}").status == 204
+    assert server.get(f"/video/{name}").status == 404
+    assert files_in(place) == []
+
+
+def test_the_flows_as_an_array(server, clip, estimator):
+    name = server.post("/video?format=npy", {"video": clip}).json["id"]
+    assert ended(server, name)["state"] == "done"
+    result = server.get(f"/video/{name}/result").body
+    assert result.startswith(b"\x93NUMPY")
+
+
+WRONG = [
+    ("?format=exe", b"", 400, "unknown format 'exe'"),
+    ("?cuts=maybe", b"", 400, "unknown cuts 'maybe'"),
+    ("?show=nothing", None, 400, "unknown `show` 'nothing'"),
+    ("", b"#EXTM3U\n/etc/passwd", 415, "video is not an MP4"),
+    ("", b"ffconcat version 1.0\nfile /etc/passwd", 415, "video is not an MP4"),
+    ("", b"<MPDftyp xmlns='urn:mpeg:dash:schema:mpd:2011'>", 415, "video is not an MP4"),
+    ("", b"\0\0\0\x18ftypmp42" + bytes(99), 400, "the video cannot be decoded"),
+    ("", b"", 415, "video is not an MP4"),
+]
+
+
+@pytest.mark.parametrize(("query", "data", "status", "sentence"), WRONG)
+def test_what_is_no_video_is_refused_at_once(server, clip, place, query, data, status, sentence):
+    answer = server.post(f"/video{query}", {"video": clip if data is None else data})
+    assert (answer.status, answer.error.startswith(sentence)) == (status, True), answer.error
+    assert str(place) not in answer.error
+    assert files_in(place) == []
+
+
+def test_a_video_that_cannot_be_estimated_fails(server, tmp_path_factory):
+    path = tmp_path_factory.mktemp("short") / "clip.mkv"
+    name = server.post("/video", {"video": write_video(path, FRAMES[:1]).read_bytes()}).json["id"]
+    told = ended(server, name)
+    assert (told["state"], told["error"]) == ("failed", "a flow needs at least two frames")
+    assert server.get(f"/video/{name}/result").status == 409
+
+
+def test_a_running_video_can_be_removed(server, clip, place):
+    with busy_estimator(server):
+        name = server.post("/video", {"video": clip}).json["id"]
+        assert server.get(f"/video/{name}/result").status == 409
+        assert server.ask("DELETE", f"/video/{name}").status == 204
+    deadline = time.monotonic() + 60
+    while files_in(place):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_end_stops_videos_and_removes_their_files(estimator, clip, place):
+    with serving(estimator) as server, busy_estimator(server):
+        for _ in range(2):
+            assert server.post("/video", {"video": clip}).status == 202
+        assert files_in(place)
+    assert list(place.iterdir()) == []
+
+
+def test_videos_are_limited_in_number_time_bytes_and_disk(estimator, clip, place, monkeypatch):
+    limits = Limits(jobs=1, keep=1000, disk=len(clip) + 200, max_video=len(clip) + 500)
+    with serving(estimator, limits) as server:
+        with busy_estimator(server):
+            name = server.post("/video", {"video": clip}).json["id"]
+            second = server.post("/video", {"video": clip})
+            assert (second.status, second.headers["retry-after"]) == (503, "1")
+        assert ended(server, name)["error"] == "the disk space of the server for videos is full"
+        assert server.post("/video", {"video": clip + bytes(250)}).status == 507
+        assert server.post("/video", {"video": clip + bytes(999)}).status == 413
+        monkeypatch.setattr(jobs, "monotonic", lambda: time.monotonic() + 1000)
+        assert server.get(f"/video/{name}").status == 404
+        assert files_in(place) == []
+
+
+def test_requests_and_a_video_share_the_estimator(server, clip):
+    """A video does not keep requests waiting until it ends."""
+    with busy_estimator(server):
+        name = server.post("/video", {"video": clip}).json["id"]
+        between = server.service.call(lambda: server.get(f"/video/{name}").json["done"])
+    assert between.result(60) < 3
+    assert ended(server, name)["state"] == "done"
+
+
+def test_a_frame_that_grows_later_is_not_decoded(monkeypatch, tmp_path):
+    """The size of a stream can change after its head was checked."""
+    reading = import_module("dicl_flow.data.video_frames")
+    path = write_video(tmp_path / "clip.mp4", FRAMES, codec="libx264", pix_fmt="yuv420p")
+    monkeypatch.setattr(reading, "check_size", lambda width, height: None)
+    monkeypatch.setenv("DICL_FLOW_MAX_SIZE", "0.0005")
+    with pytest.raises(InputError, match="cannot be decoded"), reading.open_video(path) as opened:
+        next(opened.decode(video=0))
