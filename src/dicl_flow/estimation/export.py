@@ -27,7 +27,7 @@ OUTPUT = (
     "flow: (batch, 2, height, width) float32, px of the input, x right, y down, from image1 to "
     "image2; confidence: (batch, 1, height, width) float32 in [0, 1]"
 )
-_DEMO = Path(__file__).parent / "demo"
+_DEMO = Path(__file__).parents[1] / "demo"
 _EXTRA_FILE = "dicl_flow.json"  # where a .pt2 archive keeps the metadata
 
 Size = tuple[int, int]
