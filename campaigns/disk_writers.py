@@ -162,8 +162,7 @@ def make_inputs(folder: Path) -> Path:
 def _write_weights(path: Path) -> None:
     import torch
 
-    from dicl_flow.config import LevelConfig, ModelConfig
-    from dicl_flow.models import build
+    from dicl_flow import LevelConfig, ModelConfig, build
     from dicl_flow.weights import Weights, encode_weights
 
     torch.manual_seed(0)

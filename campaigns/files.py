@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dicl_flow.errors import InputError
+from dicl_flow import InputError
 
 from .formats import Format
 from .guided import Guide

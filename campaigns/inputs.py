@@ -6,9 +6,8 @@ import cv2
 import numpy as np
 import torch
 
-from dicl_flow.config import LevelConfig, ModelConfig
+from dicl_flow import LevelConfig, ModelConfig, build
 from dicl_flow.files import Array, encode_image, write_files
-from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 
 SMALL = ModelConfig(levels=(LevelConfig(8, 2, ((8, 1),)), LevelConfig(4, 1, ((8, 1), (8, 2)))))

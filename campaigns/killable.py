@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicl_flow.config import LevelConfig, ModelConfig
+from dicl_flow import LevelConfig, ModelConfig
 from dicl_flow.evaluation import calibrate
 from dicl_flow.evaluation.calibrate import CALIBRATION_SCENES
 from dicl_flow.files import encode_image, write_files, write_flow

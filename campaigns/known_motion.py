@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dicl_flow import FlowEstimator, FlowResult, load
 from dicl_flow.data.datasets import demo_pairs
-from dicl_flow.estimation.estimator import FlowEstimator, load
-from dicl_flow.estimation.result import FlowResult
 from dicl_flow.files import Array, read_image, to_uint8, write_files
 from dicl_flow.pictures.figures import draw_figure, encode_figure
 

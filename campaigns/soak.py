@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dicl_flow.estimation.estimator import FlowEstimator, load
-from dicl_flow.estimation.sequence import FlowSequence
+from dicl_flow import FlowEstimator, FlowSequence, load
 from dicl_flow.video import Checkpoint, Outputs, Selection, Source, open_source, run
 from dicl_flow.video.sources import capture
 

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dicl_flow.config import LevelConfig, ModelConfig
-from dicl_flow.models import build
+from dicl_flow import LevelConfig, ModelConfig, build
 from dicl_flow.weights import Weights, encode_weights, import_legacy, load_model, read_weights
 from dicl_flow.weights.legacy import rename
 
