@@ -45,7 +45,12 @@ from dicl_flow.training import (
     recipe_names,
     train,
 )
-from dicl_flow.training.optimizer import WeightAverage, build_optimizer, learning_rate
+from dicl_flow.training.optimizer import (
+    RecordedStep,
+    WeightAverage,
+    build_optimizer,
+    learning_rate,
+)
 from dicl_flow.training.run_folder import load_checkpoint
 from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import Weights, encode_weights, in_parts, read_weights
@@ -105,6 +110,14 @@ def test_decay_spares_norms_biases_and_the_projection():
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(
         list(model.parameters())
     )
+
+
+def test_a_recorded_step_starts_without_recordings(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda priority: priority)
+    step = RecordedStep(build(SMALL), None, None, 1.0)
+    assert (step._recordings, step._pool, step._stream) == ({}, (0, 0), -1)
+    assert step._rate.ndim == step._follow.ndim == 0
 
 
 def test_average_moves_towards_the_model():

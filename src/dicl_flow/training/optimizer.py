@@ -151,6 +151,7 @@ class _Recording(NamedTuple):
     """The output of the graph."""
 
 
+@dataclass
 class RecordedStep(OptimizerStep):
     """The same as one CUDA graph, recorded once per key, then replayed: no gaps between kernels.
 
