@@ -88,17 +88,13 @@ def score_line(document: Mapping[str, Any]) -> str:
 
 
 def yardstick(read: Read) -> str:
-    """The errors on each set of the yardstick, and how far the confidence is right on average."""
+    """The errors on each set of the yardstick, and how far the confidence is right."""
     stored = {name: one for name, one in read(YARDSTICK)["methods"].items() if name in NAMES}
     found = summarize_methods(stored)
-    sure = "; ".join(
-        f"{name} {confidence_cell(found[name]['mean of the sets'])}"
-        for name in NAMES
-        if name in stored and stored[name]["calibrated"]
-    )
-    line = f"\nErrors over 10 px among confident pixels / AUSE, mean of the sets: {sure}.\n"
     heads = {name: "mean / median" for name in NAMES if name in stored}
-    return table(found, heads, error_cell) + line + footnote(read, *NAMES)
+    sure = {name: "over 10 px / AUSE" for name in heads if stored[name]["calibrated"]}
+    tables = (table(found, heads, error_cell), table(found, sure, confidence_cell))
+    return "\n".join(tables) + footnote(read, *NAMES)
 
 
 def accuracy(read: Read) -> str:

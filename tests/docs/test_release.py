@@ -106,6 +106,12 @@ def test_the_calibration_is_that_of_the_packaged_weights(quality):
     assert f"calibration error {found['calibration_error']:.3f} on" in said
 
 
+def test_the_packaged_weights_carry_their_history():
+    about = read_weights(resolve("rendered")).about
+    history = json.loads((ROOT / HISTORY).read_text())
+    assert {key: about[key] for key in history} == history
+
+
 def test_the_tables_show_the_stored_numbers():
     for page, text in release_tables.fill(ROOT, {}).items():
         assert (ROOT / page).read_bytes() == text, "python -m benchmarks.release --tables fills it"
