@@ -1,5 +1,6 @@
 """The accelerated network gives the flow of the plain one on a CUDA device."""
 
+import gc
 import pickle
 import threading
 from dataclasses import replace
@@ -150,6 +151,34 @@ def best(model, backend, precision="fp32"):
     """With a calibration, so that the kernel of the confidence runs at the larger scale."""
     calibration = Calibration(1.0, -1.0, -0.5, -0.3, -0.2, -0.8, -0.1, -1.0)
     return FlowEstimator(model, "cuda", precision, backend, calibration=calibration, quality="best")
+
+
+@pytest.fixture
+def rare_collection():
+    before = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(5_000)
+    yield
+    gc.set_threshold(*before)
+
+
+def test_a_dropped_recording_is_not_freed_while_another_is_made(rare_collection):
+    """Freeing a graph ends the capture of another one; the collector may run at any time."""
+
+    def negative(values: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            [[] for _ in range(20_000)]  # enough allocations to start a collection
+        return -values
+
+    def twice(graphs: Graphs) -> torch.Tensor:
+        graphs(torch.ones(4, device="cuda"))
+        return graphs(torch.ones(4, device="cuda"))
+
+    cycle = [Graphs(torch.neg)]
+    twice(cycle[0])
+    cycle.append(cycle)
+    del cycle
+    assert twice(Graphs(negative)).tolist() == [-1] * 4
 
 
 def test_two_passes_replay_as_the_plain_path_computes_them(model):

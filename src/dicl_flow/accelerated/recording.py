@@ -1,5 +1,6 @@
 """Recordings of what a GPU computes (CUDA graphs), and a second stream for what can run at once."""
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,19 @@ def surplus(sizes: Mapping[Key, int]) -> list[Key]:
         if newer and (newer >= MOST_KEPT or total > BYTES_KEPT):
             return [*sizes][: len(sizes) - newer]
     return []
+
+
+@contextmanager
+def record(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
+    """`torch.cuda.graph` without garbage collection: it may free a graph, which ends a capture."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, **options):
+            yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class Recording(NamedTuple):
@@ -116,7 +130,7 @@ class Graphs:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # otherwise the memory of the eager runs would be kept too
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with record(graph, pool=self._pool, capture_error_mode="thread_local"):
             output = self._compute(*own)
         return Recording(graph, own, output)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from ..accelerated.recording import record
 from ..accelerated.settings import cudnn_flags
 from ..config import OptimizerConfig, TrainConfig
 from ..data import FlowBatch
@@ -205,7 +206,7 @@ class RecordedStep(OptimizerStep):
                 buffer.copy_(value)  # undo the warm-up
             # so that replays overwrite gradients instead of adding to them
             self.model.zero_grad(set_to_none=True)
-            with torch.cuda.graph(graph, self._pool, stream):
+            with record(graph, pool=self._pool, stream=stream):
                 floats = [b for b in self.model.buffers() if b.is_floating_point()]
                 result = self._take(lambda: backward(batch), floats, self._follow)
         torch.cuda.current_stream().wait_stream(stream)
