@@ -19,8 +19,7 @@ from dicl_flow.config import (
     TrainConfig,
 )
 from dicl_flow.data import FlowBatch
-from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.estimation.sequence import FlowSequence
+from dicl_flow.estimation.estimator import FlowEstimator, FlowSequence
 from dicl_flow.models import build
 from dicl_flow.render import Renderer, load_textures
 from dicl_flow.training import Processes, Trainer, end_point_error

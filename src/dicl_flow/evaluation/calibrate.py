@@ -121,7 +121,7 @@ def calibrate(
 def _renderer(
     estimator: "FlowEstimator", photos: Path | None, size: tuple[int, int], seed: int
 ) -> "Renderer":
-    from ..estimation.feeding import Feeding
+    from ..estimation.inputs import Feeding
     from ..render import held_out_renderer
 
     config = estimator.model.config

@@ -231,8 +231,8 @@ def load_model(weights: Weights) -> "FlowNetwork":
 
     from ..models import build_empty
 
-    model = build_empty(weights.config)
     with _naming(weights.path):
+        model = build_empty(weights.config)
         check_keys(weights.tensors, model)
     kinds = {key: tensor.dtype for key, tensor in model.state_dict().items()}
     copies = {
