@@ -1,6 +1,6 @@
 """Where and how to compute: device, backend, precision, memory, and the engine that follows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,10 +28,8 @@ from ..ops import normalize, size_of
 from .inputs import Feeding
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-DEVICES = ("auto", "cpu", "cuda", "mps")
 BACKENDS = ("auto", "fast", "plain")
 AS_ASKED = "as asked"
-_MOST_PAIRS = 8  # on 16 cores, 16 pairs at a time were 6 % faster than four
 
 Result = TypeVar("Result")
 
@@ -52,8 +50,8 @@ class Compute:
     backend: str
     memory_limit: int | None
     """Bytes that an estimate may use; None: most of what is free."""
-    reasons: tuple[str, str, str]
-    """Why this device, this precision and this backend."""
+    reasons: Mapping[str, str]
+    """Why this device, this backend and this precision."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -67,14 +65,11 @@ class Compute:
 
     def choices(self) -> dict[str, Choice]:
         """What was chosen, and why."""
-        device, precision, backend = self.reasons
-        memory = AS_ASKED if self.memory_limit else "most of what is free"
-        return {
-            "device": Choice(str(self.device), device),
-            "backend": Choice(self.backend, backend),
-            "precision": Choice(self.precision, precision),
-            "memory": Choice(f"{self.memory / 2**30:.1f} GiB", memory),
+        why = AS_ASKED if self.memory_limit else "most of what is free"
+        choices = {
+            name: Choice(str(getattr(self, name)), why) for name, why in self.reasons.items()
         }
+        return choices | {"memory": Choice(f"{self.memory / 2**30:.1f} GiB", why)}
 
 
 class Engine:
@@ -119,9 +114,7 @@ class PlainEngine(Engine):
         """See `Engine`."""
         if self.compute.device.type != "cuda" or self.compute.precision != "fp32":
             return super().once()
-        return Choice(
-            "search", "fp32: cuDNN times its algorithms for each shape; its guess is inexact"
-        )
+        return Choice("search", "fp32: cuDNN times its algorithms per shape; its guess is inexact")
 
     def bytes_per_pixel(self) -> int:
         """See `Engine`: memory follows what is compared at the finest level."""
@@ -144,7 +137,7 @@ class CpuEngine(Engine):
         threads = torch.get_num_threads()
         if processor.ask().acl:  # NNPACK's threads cannot be shared out
             return threads if in_callers_thread() and fitting >= threads else 1
-        return min(threads, fitting, _MOST_PAIRS)
+        return min(threads, fitting, 8)  # on 16 cores, 16 pairs were 6 % faster than four
 
 
 class CudaEngine(Engine):
@@ -210,7 +203,7 @@ def choose_compute(
     number_format = Choice(precision, AS_ASKED)
     if precision == "auto":
         number_format = best_precision(path.value, place)
-    reasons = (why, number_format.reason, path.reason)
+    reasons = {"device": why, "backend": path.reason, "precision": number_format.reason}
     return Compute(place, number_format.value, path.value, memory_limit, reasons)
 
 
@@ -251,7 +244,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device(next(kind for kind, there in available.items() if there))
     kind, _, index = name.partition(":")
     if kind not in available or (index and not index.isdecimal()):
-        raise unknown_name("device", name, DEVICES)
+        raise unknown_name("device", name, ("auto", "cpu", "cuda", "mps"))
     if not available[kind]:
         raise InputError(f"no {kind} device on this machine; use `device='cpu'`")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():

@@ -30,18 +30,12 @@ class FlowEstimator:
 
     >>> estimator = dicl_flow.load("weights.safetensors", device="cuda", precision="fp16")
     >>> flow = estimator("frame1.png", "frame2.png").flow
+
+    The options are those of `load`; `device`, `precision`, `backend` and `memory_limit` are then
+    attributes, as chosen. `model` is the network that computes: an accelerated version of the one
+    passed, or that itself.
     """
 
-    model: FlowNetwork
-    """The network that computes: an accelerated version of the one passed, or that itself."""
-    device: torch.device
-    """Where it computes."""
-    backend: str
-    """Which implementation runs: "fast" or "plain"."""
-    precision: str
-    """In which number format it computes."""
-    memory_limit: int | None
-    """Bytes that an estimate may use; None: most of what is free."""
     load_seconds: Mapping[str, float] = {}
     """How long `load` took, in parts."""
 
@@ -101,9 +95,8 @@ class FlowEstimator:
         initial: Array | Tensor | None = None,
     ) -> FlowTensors:
         """Do the same as a call, but leave the result on the device, as tensors."""
-        (batch1, is_batch), (batch2, _) = (
-            image_batch(image, self.device) for image in (image1, image2)
-        )
+        batch1, is_batch = image_batch(image1, self.device)
+        batch2, _ = image_batch(image2, self.device)
         if batch1.shape != batch2.shape:
             raise InputError(
                 f"the two images must have one size, got {describe(batch1)} and {describe(batch2)}"
@@ -120,11 +113,7 @@ class FlowEstimator:
         return result if is_batch else result[0]
 
     def estimate(self, image1: Tensor, image2: Tensor, initial: Tensor | None = None) -> Estimate:
-        """Two (B, 3, H, W) in [0, 1] -> the flow of the pixels of `image1`, on the device.
-
-        Frames for which the memory does not suffice are cut into overlapping tiles. `initial`
-        is a flow (B, 2, H, W) to start from.
-        """
+        """Two (B, 3, H, W) in [0, 1], `initial` (B, 2, H, W) -> the flow, left on the device."""
         begin = [] if initial is None else [initial]
         (estimate,) = unpack(self.pipeline(image1, image2, *begin))
         return estimate
@@ -133,10 +122,6 @@ class FlowEstimator:
         """As `estimate`, then the flow from `image2` to `image1`."""
         forward, backward = unpack(self.pipeline(image1, image2, backward=True))
         return forward, backward
-
-    def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
-        """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size of the frames: to calibrate."""
-        return self.pipeline.measure(image1, image2)
 
     def fits(self, image: Tensor) -> bool:
         """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
@@ -211,10 +196,7 @@ class FlowSequence:
 
     @torch.inference_mode()
     def advance(self, frame: Image) -> Tensor | None:
-        """Do the same, but return the packed estimate (1, 3 or 4, H, W), on the device.
-
-        With `backward`, twice the channels: those of the backward flow follow.
-        """
+        """Do the same, but return the packed estimate (1, C, H, W), as `unpack` takes it."""
         last, self._last = self._last, self.prepare(frame)
         return None if last is None else self.match(last, self._last)
 
@@ -224,7 +206,15 @@ class FlowSequence:
         image, is_batch = image_batch(frame, self.estimator.device)
         if is_batch:
             raise InputError("a sequence takes one frame at a time, got a batch")
-        self._check_size(image)
+        size = size_of(image)
+        if self._size is None:
+            self._whole = self._pipeline.tiles.size(image) == size
+            self._size = size  # last: other threads ask for it first
+        if size != self._size:
+            raise InputError(
+                f"the frames of a sequence must have one size, got {_text(size)} "
+                f"after {_text(self._size)}"
+            )
         return self._pack(image) if self._whole else image
 
     @torch.inference_mode()
@@ -246,31 +236,21 @@ class FlowSequence:
         """Another sequence of the same estimator, for frames of another size."""
         return FlowSequence(self.estimator, backward=self.backward, sharpness=self.sharpness)
 
-    def _check_size(self, image: Tensor) -> None:
-        size = size_of(image)
-        if self._size is None:
-            self._whole = self._pipeline.tiles.size(image) == size
-            self._size = size  # last: other threads ask for it first
-        if size != self._size:
-            raise InputError(
-                f"the frames of a sequence must have one size, got {_text(size)} "
-                f"after {_text(self._size)}"
-            )
-
     def _packed(self, image: Tensor) -> Tensor:
         """What `match` needs of a frame as one tensor of bytes: a recording has one output."""
-        parts = self._pipeline.prepare(image)
+        parts = self.estimator.plan.passes(size_of(image)).prepare(image)
         self._layout = [(part.shape, part.stride(), part.dtype) for part in parts]
         in_memory_order = (part.as_strided((part.numel(),), (1,)) for part in parts)
         return torch.cat([part.view(torch.uint8) for part in in_memory_order])
 
     def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
         assert self._size is not None
+        size, passes = self._size, self.estimator.plan.passes(self._size)
         before, after = self._unpacked(first), self._unpacked(second)
-        there = self._pipeline.match(before, after, self._size)
+        there = self._pipeline.finish(passes.match(before, after, size))
         if not self.backward:
             return there
-        return torch.cat([there, self._pipeline.match(after, before, self._size)], 1)
+        return torch.cat([there, self._pipeline.finish(passes.match(after, before, size))], 1)
 
     def _unpacked(self, packed: Tensor) -> list[Tensor]:
         sizes = [shape.numel() * dtype.itemsize for shape, _, dtype in self._layout]
@@ -286,9 +266,9 @@ def explain_frame(estimator: FlowEstimator, size: Size) -> Choice:
     large, feedings = estimator.plan.is_large(size), estimator.plan.passes(size).feedings
     if tile != size:
         piece = (min(tile[0], size[0]), min(tile[1], size[1]))
-        first = f"seen as {_text(feedings[0].seen(size))}, then " if large else ""
-        reason = "the memory does not suffice for the whole"
-        return Choice(f"{first}in tiles of {_text(piece)}", reason)
+        tiles = f"seen as {_text(feedings[0].seen(size))}, then " if large else ""
+        tiles += f"in tiles of {_text(piece)}"
+        return Choice(tiles, "the memory does not suffice for the whole")
     if not large and estimator.quality.scales == (1.0,):
         return _explain_one_pass(feedings[-1], size)
     sizes = ", then as ".join(_text(feeding.seen(size)) for feeding in feedings)

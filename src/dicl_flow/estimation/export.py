@@ -23,7 +23,6 @@ from ..ops import Size
 from .estimator import FlowEstimator
 
 TOLERANCE = 0.01  # px, mean: how much a file may differ from the estimator
-OPSET = 18  # the first with resizing that averages
 INPUT = "image1, image2: (batch, 3, height, width) uint8, RGB, 0 ... 255"
 OUTPUT = (
     "flow: (batch, 2, height, width) float32, px of the input, x right, y down, from image1 to "
@@ -48,8 +47,7 @@ class UintEstimator(nn.Module):
     def __init__(self, estimator: FlowEstimator) -> None:
         super().__init__()
         self.network = estimator.model
-        # in one piece: a file cannot ask for memory
-        self.estimate = estimator.pipeline.estimate_whole
+        self.estimate = estimator.pipeline.estimate_whole  # a file cannot ask for memory
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
         """Two (B, 3, H, W) uint8 images -> flow (B, 2, H, W), confidence (B, 1, H, W)."""
@@ -123,17 +121,18 @@ def _trace(module: nn.Module, size: Size | None) -> ExportedProgram:
 
 
 def _compare(module: nn.Module, run: Runner, tried: list[tuple[int, Size]]) -> Difference:
-    means, maxima = [], []
+    distances = []
     for count, size in tried:
         frames = demo_frames(size, count)
         with torch.no_grad():
             expected, found = module(*frames), run(*frames)
-        if found[0].shape != expected[0].shape or found[1].shape != expected[1].shape:
+        if [output.shape for output in found] != [output.shape for output in expected]:
             raise InputError(f"the file gives a flow of shape {tuple(found[0].shape)} at {size}")
-        distance = (found[0] - expected[0]).norm(dim=1)
-        means.append(float(distance.mean()))
-        maxima.append(float(distance.max()))
-    return Difference(max(means), max(maxima))
+        distances.append((found[0] - expected[0]).norm(dim=1))
+    return Difference(
+        max(float(distance.mean()) for distance in distances),
+        max(float(distance.max()) for distance in distances),
+    )
 
 
 def _require_onnx() -> None:
@@ -152,7 +151,7 @@ def _encode_onnx(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
         program,
         input_names=["image1", "image2"],
         output_names=["flow", "confidence"],
-        opset_version=OPSET,
+        opset_version=18,  # the first with resizing that averages
         dynamo=True,
         verbose=False,
     )
@@ -198,8 +197,7 @@ def _silenced() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logger.setLevel(level)

@@ -92,8 +92,7 @@ def _stack(images: Sequence[Image]) -> Tensor:
 
 
 def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
-    if array.ndim == 2:
-        array = array[..., None]
+    array = array[..., None] if array.ndim == 2 else array
     if array.ndim not in (3, 4) or array.shape[-1] not in (1, 3, 4):
         raise InputError(
             f"an image array has the shape (height, width, 3) or (batch, height, width, 3), "
@@ -180,8 +179,9 @@ class Feeding:
         if self.padding is not None:
             return self._scaled(size)
         if self.scale < 1:  # the nearest multiples: the next larger ones cost more
-            fewer = self.scale**2 * prod(size_in_multiples(size, self.multiple, self.max_pixels))
-            return size_in_multiples(size, self.multiple, max(int(fewer), 1))
+            normal = size_in_multiples(size, self.multiple, self.max_pixels)
+            fewer = max(int(self.scale**2 * prod(normal)), 1)
+            return size_in_multiples(size, self.multiple, fewer)
         limit = int(self.scale**2 * self.max_pixels)
         return size_in_multiples(self._scaled(size), self.multiple, limit)
 
@@ -205,7 +205,7 @@ class Feeding:
         return flow if self.padding is None else pad_to_multiple(flow, self.multiple)
 
     def unfit(
-        self, values: Tensor, size: Size, resize: Callable[[Tensor, Size], Tensor] = resize_pixels
+        self, values: Tensor, size: Size, resize: Callable[..., Tensor] = resize_pixels
     ) -> Tensor:
         """Bring (B, C, h, w) values from the size that the network sees to the frame's `size`."""
         values = self.without_padding(values, size)

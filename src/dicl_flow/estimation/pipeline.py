@@ -29,7 +29,7 @@ OVERLAP = 128  # px over which neighbouring tiles are blended, a multiple of wha
 
 
 class View(NamedTuple):
-    """What a pass found in one direction, and the frames that it saw."""
+    """What a pass computed in one direction, and the frames that it saw."""
 
     levels: list[LevelFlow]
     image1: Tensor
@@ -43,11 +43,9 @@ class PassResult:
 
     view: View
     feeding: Feeding
-    """How the frames were fed to the network."""
     size: Size
-    """(height, width) of the frames."""
+    """(height, width) of the frames, before they were fed."""
     upsample: Callable[[Tensor, Size], Tensor]
-    """How the network enlarges the flow of a level."""
 
     @property
     def flow(self) -> Tensor:
@@ -64,8 +62,7 @@ class PassResult:
 class Passes:
     """One pass for each of the `feedings`, each starting from the flow of the previous one.
 
-    A pass with an initial flow runs the levels from the stride `start` on. Frames are
-    (B, 3, H, W) in [0, 1].
+    From an initial flow, levels run from the stride `start` on. Frames are (B, 3, H, W) in [0, 1].
     """
 
     def __init__(self, engine: Engine, feedings: Sequence[Feeding], start: int) -> None:
@@ -92,7 +89,7 @@ class Passes:
         return self._run(run_pass, size_of(image1))
 
     def prepare(self, image: Tensor) -> list[Tensor]:
-        """For each pass: the frame as the network sees it, and its features."""
+        """For each pass: the frame as the network sees it, and its features, all computed here."""
         parts: list[Tensor] = []
         for feeding in self.feedings:
             fitted = self.engine.fit(feeding, image)[0].contiguous()
@@ -119,10 +116,7 @@ class Passes:
         size: Size,
         initial: Sequence[Tensor] = (),
     ) -> list[PassResult]:
-        """Run each pass; with an initial flow, only the last one is left to do.
-
-        `run_pass` gets the number of a pass and the initial flow of each direction, if any.
-        """
+        """Call `run_pass` with the number of each pass; with an initial flow, of the last one."""
         results, upsample = list[PassResult](), self.network.upsample
         for number in range(len(self.feedings) - 1 if initial else 0, len(self.feedings)):
             feeding = self.feedings[number]
@@ -147,10 +141,8 @@ class Plan:
         fed = config.at_full_size() if full_size else config
         feedings = [Feeding.of(fed, scale) for scale in quality.scales]
         self.last = feedings[-1]
-        self.largest = max(feedings, key=lambda feeding: feeding.scale)
-        """The feeding of the pass that needs the most memory."""
-        self.first = Passes(engine, [scaled_down], BEST.start)
-        """The first pass over large frames."""
+        self.largest = max(feedings, key=lambda feeding: feeding.scale)  # needs the most memory
+        self.first = Passes(engine, [scaled_down], BEST.start)  # over large frames
         self.large = Passes(engine, [scaled_down, self.last], BEST.start)
         self._others = Passes(engine, feedings, quality.start)
         possible = config.begins_from_flow and config.strides[-1] <= BEST.start
@@ -206,39 +198,33 @@ class KernelFinish(Finish):
         self, calibration: Calibration | None, device: torch.device, *, sharpness: bool
     ) -> None:
         super().__init__(calibration, sharpness=sharpness)
+        weights = None if calibration is None else [calibration.bias, *calibration.weights]
+        self._weights = None if weights is None else torch.tensor(weights, device=device)
         self._side = SideStream()
-        self._weights = None
-        if calibration is not None:
-            weights = [calibration.bias, *calibration.weights]
-            self._weights = torch.tensor(weights, device=device)
 
     def __call__(self, result: PassResult) -> Tensor:
         """See `Finish`."""
-        from ..accelerated.estimate import image_ranges, pack_estimate
-
-        levels, image1, image2 = result.view
-        finest, size = levels[-1], size_of(result.images()[0])
-        with self._side.fork(image1.device):
-            extent = image_ranges(image1, image2, size)
-        logit = None if self._weights is None else self._weigh_cues(result, self._weights)
-        self._side.join(image1.device)
-        parts = (finest.refined, finest.entropy, logit, extent)
-        packed = pack_estimate(*parts, BLANK, size_of(image1), size, sharpness=self.sharpness)
-        if result.feeding.keeps_pixels:
-            return packed
-        flow, *scores = packed.split([2] + [1] * (packed.shape[1] - 2), 1)
-        fitted = (result.feeding.unfit(score, result.size) for score in scores)
-        return torch.cat([result.feeding.unfit_flow(flow, result.size), *fitted], 1)
-
-    @staticmethod
-    def _weigh_cues(result: PassResult, weights: Tensor) -> Tensor:
-        from ..accelerated.estimate import weigh_cues
+        from ..accelerated.estimate import image_ranges, pack_estimate, weigh_cues
 
         levels, *images = result.view
-        finest, coarser = levels[-1], levels[-2] if len(levels) > 1 else levels[-1]
-        flows = (finest.refined, finest.matched, coarser.refined)
-        stride = finest_stride(levels, images[0], result.feeding.scale)
-        return weigh_cues(finest.entropy, flows, images, weights, stride, NOISE, INSIDE)
+        finest, feeding, seen = levels[-1], result.feeding, size_of(images[0])
+        size = size_of(result.images()[0])
+        with self._side.fork(images[0].device):
+            extent = image_ranges(images[0], images[1], size)
+        logit = None
+        if self._weights is not None:
+            coarser = levels[-2] if len(levels) > 1 else finest
+            flows = (finest.refined, finest.matched, coarser.refined)
+            stride = finest_stride(levels, images[0], feeding.scale)
+            logit = weigh_cues(finest.entropy, flows, images, self._weights, stride, NOISE, INSIDE)
+        self._side.join(images[0].device)
+        parts = (finest.refined, finest.entropy, logit, extent)
+        packed = pack_estimate(*parts, BLANK, seen, size, sharpness=self.sharpness)
+        if feeding.keeps_pixels:
+            return packed
+        flow, *scores = packed.split([2] + [1] * (packed.shape[1] - 2), 1)
+        fitted = (feeding.unfit(score, result.size) for score in scores)
+        return torch.cat([feeding.unfit_flow(flow, result.size), *fitted], 1)
 
 
 class Tiles:
@@ -345,14 +331,14 @@ class Pipeline:
     ) -> None:
         self._settings = (engine, plan, calibration, sharpness)
         self._plan, self._device = plan, engine.compute.device
-        self._finish = Finish(calibration, sharpness=sharpness)
+        self.finish = Finish(calibration, sharpness=sharpness)
         if isinstance(engine, CudaEngine):
-            self._finish = KernelFinish(calibration, self._device, sharpness=sharpness)
+            self.finish = KernelFinish(calibration, self._device, sharpness=sharpness)
         self._one_way = engine.record(self.estimate_whole)
         self._both_ways = engine.record(self._estimate_both)
         # large frames: the flow of the first pass, then tiles that start from it
         self._first_of_large = engine.record(lambda *pair: plan.first.one_way(*pair).flow)
-        self._last_of_large = engine.record(lambda *pair: self._finish(plan.large.one_way(*pair)))
+        self._last_of_large = engine.record(lambda *pair: self.finish(plan.large.one_way(*pair)))
         self.tiles = Tiles(engine, plan)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -378,26 +364,18 @@ class Pipeline:
     @torch.inference_mode()
     def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
         """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size of the frames: to calibrate."""
-        passes, feeding = self._plan.passes(size_of(image1)), self._plan.last
+        passes = self._plan.passes(size_of(image1))
         result = passes.one_way(image1.to(self._device), image2.to(self._device))
-        levels, fitted1, fitted2 = result.view
-        cues = resize(find_cues(levels, fitted1, fitted2, feeding.scale), size_of(fitted1))
-        return result.flow, feeding.unfit(cues, size_of(image1))
+        cues = find_cues(*result.view, result.feeding.scale)
+        seen = resize(cues, size_of(result.view.image1))
+        return result.flow, result.feeding.unfit(seen, result.size)
 
     def estimate_whole(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> Tensor:
         """(B, 3, H, W) images in [0, 1] -> the packed estimate (B, 3, H, W)."""
         passes = self._plan.passes(size_of(image1))
-        return self._finish(passes.one_way(image1, image2, *initial))
+        return self.finish(passes.one_way(image1, image2, *initial))
 
     def _estimate_both(self, image1: Tensor, image2: Tensor) -> Tensor:
         """The same for both directions, one after the other."""
         passes = self._plan.passes(size_of(image1))
-        return torch.cat([*map(self._finish, passes.both_ways(image1, image2))], 1)
-
-    def prepare(self, image: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) in [0, 1] -> what `match` needs: as the network sees it, and features."""
-        return self._plan.passes(size_of(image)).prepare(image)
-
-    def match(self, first: list[Tensor], second: list[Tensor], size: Size) -> Tensor:
-        """Two prepared images of (height, width) `size` -> the packed estimate (B, 3, H, W)."""
-        return self._finish(self._plan.passes(size).match(first, second, size))
+        return torch.cat([*map(self.finish, passes.both_ways(image1, image2))], 1)

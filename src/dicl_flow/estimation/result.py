@@ -40,10 +40,8 @@ class FlowResult:
     flow: Array
     """(H, W, 2) float32: pixels, x right, y down, from frame 1 to frame 2."""
     confidence: Array
-    """(H, W) float32 in [0, 1]: the probability that the flow is right to 1 px.
-
-    Without a calibration in the weights (`estimator.calibration` is None) it ranks pixels but is
-    not a probability: it is one minus the entropy of the finest match.
+    """(H, W) float32 in [0, 1]: the probability that the flow is right to 1 px. If
+    `estimator.calibration` is None, one minus the entropy of the finest match: only a ranking.
     """
     occlusion: Array | None = None
     """(H, W) bool: pixels of this frame that are hidden in the other; with `backward=True`."""

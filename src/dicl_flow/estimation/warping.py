@@ -35,11 +35,9 @@ def warp(image2: ArrayOrTensor, flow: ArrayOrTensor) -> ArrayOrTensor:
 def _warp_array(image2: Array, flow: Array) -> Array:
     _check(image2.shape[:2], flow.shape[:2], flow.shape[-1])
     channels = image2.reshape(*image2.shape[:2], -1)
-    warped = warp(*(_batch_of_one(array).double() for array in (channels, flow)))
+    warped = warp(to_tensor(channels, torch.float64), to_tensor(flow, torch.float64))
     result = warped[0].permute(1, 2, 0).numpy().reshape(image2.shape)
-    if image2.dtype.kind in "ui":
-        result = np.rint(result)
-    return result.astype(image2.dtype)
+    return (np.rint(result) if image2.dtype.kind in "ui" else result).astype(image2.dtype)
 
 
 def _check(image_size: tuple[int, ...], flow_size: tuple[int, ...], components: int) -> None:
@@ -61,9 +59,7 @@ def interpolate(
     """
     if not 0 <= time <= 1:
         raise InputError(f"the time must lie between 0 (frame 1) and 1 (frame 2), got {time:g}")
-    if not (
-        image1.shape == image2.shape and flow.shape == backward.shape == (*image1.shape[:2], 2)
-    ):
+    if image1.shape != image2.shape or {flow.shape, backward.shape} != {(*image1.shape[:2], 2)}:
         raise InputError(
             f"frames and flows must have one size, got {image1.shape}, {image2.shape}, "
             f"{flow.shape} and {backward.shape}"
@@ -145,13 +141,9 @@ def _fetch(image: Tensor, visible: Tensor, way: Tensor) -> tuple[Tensor, Tensor,
     return sampled[:, :3], sampled[:, 3:], inside.to(image.dtype)
 
 
-def to_tensor(array: Array) -> Tensor:
-    """(H, W, C) -> (1, C, H, W) float32."""
-    return _batch_of_one(array).float()
-
-
-def _batch_of_one(array: Array) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).permute(2, 0, 1)[None]
+def to_tensor(array: Array, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(H, W, C) -> (1, C, H, W)."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype).permute(2, 0, 1)[None]
 
 
 def to_picture(image: Tensor, depth: np.dtype[Any]) -> Array:
