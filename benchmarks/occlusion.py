@@ -11,7 +11,7 @@ import torch
 import dicl_flow
 from dicl_flow.config import RenderConfig
 from dicl_flow.data import collate
-from dicl_flow.estimation.occlusion import find_occlusion
+from dicl_flow.estimation.confidence import find_occlusion
 from dicl_flow.render import Renderer, load_textures
 
 CANDIDATES = [(0.01, 0.5), (0.01, 4.0), (0.05, 1.0), (0.05, 4.0), (0.05, 16.0), (0.1, 4.0)]

@@ -36,7 +36,7 @@ from dicl_flow.files import write_files
 
 ROOT = Path(__file__).parents[1]
 PACKAGED = "src/dicl_flow/weights/rendered.safetensors"
-STORE = "src/dicl_flow/weights/store.py"
+STORE = "src/dicl_flow/weights/__init__.py"
 RECORD = "benchmarks/results/release.json"
 HISTORY = "benchmarks/history.json"
 """What the packaged weights say of their training: data, recipe, time."""

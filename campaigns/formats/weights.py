@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from dicl_flow import LevelConfig, ModelConfig, build
-from dicl_flow.weights import Weights, encode_weights, import_legacy, load_model, read_weights
-from dicl_flow.weights.legacy import rename
+from dicl_flow.weights import Weights, encode_weights, load_model, read_weights
+from dicl_flow.weights.legacy import import_legacy, rename
 
 from ..mutations import EXTREMES, extreme, mutated
 from . import Format

@@ -17,11 +17,9 @@ from .lazy import on_first_use
 if TYPE_CHECKING:
     from .config import LevelConfig, ModelConfig, Quality
     from .errors import InputError
-    from .estimation.estimator import FlowEstimator, load
-    from .estimation.interpolation import interpolate
+    from .estimation.estimator import FlowEstimator, FlowSequence, load
     from .estimation.result import FlowResult, FlowTensors
-    from .estimation.sequence import FlowSequence
-    from .estimation.warping import warp
+    from .estimation.warping import interpolate, warp
     from .evaluation import calibrate, evaluate
     from .files import read_flow, read_image, set_max_size, write_flow
     from .models import build
@@ -32,7 +30,7 @@ _HOME = {
     "FlowEstimator": "estimation.estimator",
     "FlowResult": "estimation.result",
     "FlowTensors": "estimation.result",
-    "FlowSequence": "estimation.sequence",
+    "FlowSequence": "estimation.estimator",
     "build": "models",
     "ModelConfig": "config",
     "LevelConfig": "config",
@@ -43,7 +41,7 @@ _HOME = {
     "set_max_size": "files",
     "flow_to_rgb": "pictures.visualize",
     "warp": "estimation.warping",
-    "interpolate": "estimation.interpolation",
+    "interpolate": "estimation.warping",
     "evaluate": "evaluation",
     "calibrate": "evaluation",
     "InputError": "errors",

@@ -19,12 +19,12 @@ from dicl_flow.config import (
     TrainConfig,
 )
 from dicl_flow.data import FlowBatch
-from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.estimation.sequence import FlowSequence
+from dicl_flow.estimation.estimator import FlowEstimator, FlowSequence
 from dicl_flow.models import build
 from dicl_flow.render import Renderer, load_textures
 from dicl_flow.training import Processes, Trainer, end_point_error
-from dicl_flow.weights import import_legacy, load_model
+from dicl_flow.weights import load_model
+from dicl_flow.weights.legacy import import_legacy
 
 pytestmark = [
     pytest.mark.gpu,

@@ -27,7 +27,8 @@ from dicl_flow.models import build
 from dicl_flow.models.blocks import ConvBlock
 from dicl_flow.models.matching import build_matcher
 from dicl_flow.ops import warp
-from dicl_flow.weights import import_legacy, load_model
+from dicl_flow.weights import load_model
+from dicl_flow.weights.legacy import import_legacy
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import dicl_flow
 from dicl_flow.accelerated import Graphs
 from dicl_flow.config import Calibration
 from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.weights import import_legacy, load_model
+from dicl_flow.weights import load_model
+from dicl_flow.weights.legacy import import_legacy
 
 pytestmark = [
     pytest.mark.gpu,

@@ -26,7 +26,7 @@ from dicl_flow.accelerated.sampling import warp as kernel_warp  # noqa: E402
 from dicl_flow.accelerated.score_layers.cuda import Tail  # noqa: E402
 from dicl_flow.accelerated.stem.cuda import image_layer, normalized  # noqa: E402
 from dicl_flow.config import CUES, Calibration  # noqa: E402
-from dicl_flow.estimation.feeding import Feeding  # noqa: E402
+from dicl_flow.estimation.inputs import Feeding  # noqa: E402
 from dicl_flow.estimation.pipeline import Finish, KernelFinish, PassResult, View  # noqa: E402
 from dicl_flow.models import LevelFlow, build  # noqa: E402
 from dicl_flow.models.blocks import ConvBlock  # noqa: E402

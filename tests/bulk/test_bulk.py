@@ -280,7 +280,7 @@ def test_the_tables_have_the_sharpness_of_the_match(tmp_path, pairs, tiny_weight
     rows, clips = table(tmp_path / "out"), table(tmp_path / "out", "clips")
     for names, row, clip in zip(PAIRS, rows, clips, strict=True):
         images = (image_batch(tmp_path / name)[0] for name in names)
-        entropy = estimator.measure(*images)[1][:, 0]
+        entropy = estimator.pipeline.measure(*images)[1][:, 0]
         assert float(row["sharpness"]) == pytest.approx(float(1 - entropy.mean()), abs=1e-4)
         assert clip["sharpness"] == row["sharpness"]
         assert (row["occluded"] != "") == occlusion

@@ -28,12 +28,13 @@ from conftest import TINY_LEVEL
 from small_study import use_small_scenes
 
 import dicl_flow
+from dicl_flow import weights as store
 from dicl_flow.cli import app, main
 from dicl_flow.config import CUES, Calibration
 from dicl_flow.data import demo_pairs
 from dicl_flow.files import read_image, write_flow
 from dicl_flow.training.recipe import read_recipe
-from dicl_flow.weights import encode_weights, read_weights, store
+from dicl_flow.weights import encode_weights, read_weights
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(

@@ -15,8 +15,7 @@ from benchmarks.release import HISTORY, INSTALL, PACKAGED, RECORD, STEPS, STORE,
 from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.models import build
-from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
-from dicl_flow.weights.store import PACKAGED_SHA256
+from dicl_flow.weights import PACKAGED_SHA256, Weights, encode_weights, read_weights, resolve
 
 ROOT = release.ROOT
 TINY = ModelConfig(levels=(LevelConfig(4, 1),), projection=False, context=False)
@@ -210,11 +209,10 @@ def test_what_was_made_is_checked(fake):
 
 def test_steps_see_the_new_weights(fake):
     """The package of a step has the candidate's weights and their sha256."""
-    code = "import dicl_flow.weights.store as s; print(s.PACKAGED_SHA256['rendered'], s.__file__)"
+    code = "import dicl_flow.weights as s; print(s.PACKAGED_SHA256['rendered'], s.__file__)"
     looking = Step((f'python -c "{code}" > seen.txt',), notes=("seen.txt",))
     (fake.root / "src/dicl_flow/__init__.py").write_text("")
     store = fake.root / STORE
-    (store.parent / "__init__.py").write_text("")
     text = store.read_text()
     start = text.index("PACKAGED_SHA256")
     store.write_text(text[start : text.index("}", start) + 2])

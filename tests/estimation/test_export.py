@@ -98,8 +98,8 @@ def test_a_file_that_differs_is_not_written(run, tmp_path, monkeypatch):
         assert data == b"a file"
         return lambda *frames: tuple(part + 0.5 for part in reference(weights, frames))
 
-    wrong = export.Format(".pt2", lambda program, metadata: b"a file", open_wrongly)
-    monkeypatch.setitem(export.FORMATS, "torch-export", wrong)
+    monkeypatch.setattr(export, "_encode_torch_export", lambda program, metadata: b"a file")
+    monkeypatch.setattr(export, "_open_torch_export", open_wrongly)
     monkeypatch.setattr(export, "_trace", lambda module, size: None)
     code, out, err = run("export", "--size", "16x16", "-w", weights, "-o", output)
     assert (code, out) == (2, "")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import dicl_flow
 from dicl_flow.errors import InputError
-from dicl_flow.estimation.interpolation import splat
+from dicl_flow.estimation.warping import splat
 from dicl_flow.files import read_image, write_flow
 from dicl_flow.ops import sample_clamped
 

@@ -14,9 +14,8 @@ import dicl_flow
 from dicl_flow.accelerated import network_bytes
 from dicl_flow.config import CUES, Calibration, RenderConfig
 from dicl_flow.errors import InputError
-from dicl_flow.estimation.confidence import find_confidence, find_cues
+from dicl_flow.estimation.confidence import find_confidence, find_cues, find_occlusion
 from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.estimation.occlusion import find_occlusion
 from dicl_flow.evaluation.calibrate import (
     CalibrationPixels,
     fit_calibration,

@@ -19,8 +19,7 @@ from dicl_flow.config import CUES, QUALITIES, Calibration, LevelConfig, ModelCon
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.confidence import find_cues
 from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
-from dicl_flow.estimation.feeding import Feeding
-from dicl_flow.estimation.inputs import flow_batch
+from dicl_flow.estimation.inputs import Feeding, flow_batch
 from dicl_flow.estimation.pipeline import in_tiles
 from dicl_flow.files import read_flow, write_flow
 from dicl_flow.lab import speed as cases

@@ -131,7 +131,7 @@ def test_the_sharpness_is_that_of_the_last_pass(quality):
     sequence.advance(FRAMES[0])
     found = sequence.advance(FRAMES[1])
     images = (image_batch(frame)[0] for frame in FRAMES[:2])
-    entropy = estimator.measure(*images)[1][:, 0]
+    entropy = estimator.pipeline.measure(*images)[1][:, 0]
     np.testing.assert_allclose(found[:, 3], 1 - entropy, **ROUNDING)
 
 

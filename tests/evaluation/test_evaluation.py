@@ -459,7 +459,7 @@ BAD_USES = [
 
 @pytest.mark.parametrize(("command", "message", "arguments"), BAD_USES)
 def test_bad_input_is_one_sentence(run, kitti, tmp_path, monkeypatch, command, message, arguments):
-    monkeypatch.setattr("dicl_flow.weights.store._PACKAGED", tmp_path)  # no packaged weights
+    monkeypatch.setattr("dicl_flow.weights._PACKAGED", tmp_path)  # no packaged weights
     before = set(tmp_path.rglob("*"))
     places = {"tmp": tmp_path, "kitti": kitti, "file": kitti / "training/image_2/000000_10.png"}
     code, out, err = run(command, *(argument.format(**places) for argument in arguments))

@@ -134,7 +134,7 @@ def test_the_real_pairs(datasets):
 
 
 def test_the_stored_numbers_are_of_the_packaged_weights():
-    from dicl_flow.weights.store import PACKAGED_SHA256
+    from dicl_flow.weights import PACKAGED_SHA256
 
     path = Path(yardstick.__file__).parent / "results" / "yardstick.json"
     methods = json.loads(path.read_text())["methods"]

@@ -15,6 +15,7 @@ from fake_trees import make_chairs, make_kitti15, make_sintel, make_things
 from signal_child import signal_after
 from small_study import RECIPE
 
+from dicl_flow import weights as store
 from dicl_flow.config import MATCHERS
 from dicl_flow.data import list_pairs, read_frames
 from dicl_flow.errors import InputError
@@ -35,7 +36,6 @@ from dicl_flow.weights import (
     in_parts,
     load_model,
     read_weights,
-    store,
 )
 
 pytestmark = pytest.mark.heavy

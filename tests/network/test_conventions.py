@@ -13,11 +13,9 @@ from conftest import SMALL
 from torch import nn
 
 from dicl_flow.config import CUES, Calibration, ModelConfig
-from dicl_flow.estimation.confidence import find_confidence, find_cues
+from dicl_flow.estimation.confidence import find_confidence, find_cues, find_occlusion
 from dicl_flow.estimation.estimator import FlowEstimator
-from dicl_flow.estimation.feeding import Feeding
-from dicl_flow.estimation.inputs import image_batch
-from dicl_flow.estimation.occlusion import find_occlusion
+from dicl_flow.estimation.inputs import Feeding, image_batch
 from dicl_flow.estimation.pipeline import clear_uninformative
 from dicl_flow.files import exr
 from dicl_flow.files.flow_files import decode_flow, encode_flow

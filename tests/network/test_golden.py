@@ -8,8 +8,8 @@ from straight_line import StraightLine
 from dicl_flow.cli import main
 from dicl_flow.config import ModelConfig
 from dicl_flow.models import build, count_parameters
-from dicl_flow.weights import import_legacy, load_model, read_weights
-from dicl_flow.weights.legacy import rename
+from dicl_flow.weights import load_model, read_weights
+from dicl_flow.weights.legacy import import_legacy, rename
 
 pytestmark = pytest.mark.heavy
 

@@ -12,16 +12,16 @@ from dicl_flow.config import ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.models import build
 from dicl_flow.weights import (
+    PACKAGED_SHA256,
     Weights,
     encode_weights,
     halve,
-    import_legacy,
     load_model,
     packaged_names,
     read_weights,
     resolve,
 )
-from dicl_flow.weights.store import PACKAGED_SHA256
+from dicl_flow.weights.legacy import import_legacy
 
 
 def write(path, content):
@@ -196,7 +196,7 @@ def test_packaged_weights_are_the_listed_ones_and_the_default():
 
 
 def test_damaged_packaged_weights_are_refused(tmp_path, monkeypatch, small_weights):
-    monkeypatch.setattr("dicl_flow.weights.store._PACKAGED", small_weights.parent)
+    monkeypatch.setattr("dicl_flow.weights._PACKAGED", small_weights.parent)
     with pytest.raises(InputError, match="is damaged"):
         read_weights(resolve("small"))
 

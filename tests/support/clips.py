@@ -77,4 +77,4 @@ def know_motion(monkeypatch, sequence=KnownMotion):
     """Let commands estimate with the stand-in; the network, a small one, is not used."""
     estimator = FlowEstimator(build(SMALL), "cpu", "fp32", "plain")
     monkeypatch.setattr("dicl_flow.estimation.estimator.load", lambda *choices, **more: estimator)
-    monkeypatch.setattr("dicl_flow.estimation.sequence.FlowSequence", sequence)
+    monkeypatch.setattr("dicl_flow.estimation.estimator.FlowSequence", sequence)

@@ -35,7 +35,7 @@ ROOMS = {
         "pictures files config errors _version",
     ),
     "web": room(
-        "the HTTP server: uploads, the thread of the estimator, jobs, security; the explorer",
+        "the HTTP server: uploads, the estimator thread, jobs, security; the explorer",
         "lab video estimation files errors",
     ),
     "bulk": room(

@@ -19,8 +19,8 @@ from dicl_flow.models import LevelFlow
 from dicl_flow.training import read_recipe
 from dicl_flow.training.loss import training_loss
 from dicl_flow.training.trainer import Trainer
-from dicl_flow.weights import encode_weights, import_legacy
-from dicl_flow.weights.legacy import rename
+from dicl_flow.weights import encode_weights
+from dicl_flow.weights.legacy import import_legacy, rename
 
 # the recipe of KITTI as it is, except for the size of the batch
 CONFIG = read_recipe("kitti", ["batch=2", "augment.crop=[128,128]"])

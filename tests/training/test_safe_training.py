@@ -34,8 +34,7 @@ from dicl_flow.training import (
 from dicl_flow.training.run_folder import load_checkpoint
 from dicl_flow.training.start import origin
 from dicl_flow.training.stopping import StopSignal
-from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
-from dicl_flow.weights.store import PACKAGED_SHA256
+from dicl_flow.weights import PACKAGED_SHA256, Weights, encode_weights, read_weights, resolve
 
 STEP = "dicl_flow.training.trainer:Trainer.train_step"
 

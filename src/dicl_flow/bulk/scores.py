@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..estimation.occlusion import find_occlusion
+from ..estimation.confidence import find_occlusion
 from ..estimation.result import unpack
 from ..files import Array
 from ..video.cuts import is_unexplained, small_grey, small_size, small_unexplained

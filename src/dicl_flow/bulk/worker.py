@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..estimation.sequence import FlowSequence
+from ..estimation.estimator import FlowSequence
 from ..files import Array
 from ..video.flows import Answer, Pairs
 from ..video.threads import Behind, ahead, arriving, begun_early

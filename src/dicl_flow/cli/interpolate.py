@@ -101,7 +101,7 @@ class Interpolate(ClipSettings):
         frame1, frame2 = map(to_integers, read_frames(*paths))
         check_weights([self.weights])
 
-        from ..estimation.interpolation import interpolate
+        from ..estimation.warping import interpolate
 
         result = self.load()(frame1, frame2, backward=True)
         assert result.backward is not None
@@ -132,7 +132,7 @@ class Interpolate(ClipSettings):
         check_source(clip)
         check_weights([self.weights])
 
-        from ..estimation.sequence import FlowSequence
+        from ..estimation.estimator import FlowSequence
         from ..video import (
             STILL_RATE,
             SlowMotion,

@@ -22,8 +22,7 @@ from .inputs_outputs import (
 from .printing import Size, make_bar, showing
 
 if TYPE_CHECKING:
-    from ..estimation.estimator import FlowEstimator
-    from ..estimation.sequence import FlowSequence
+    from ..estimation.estimator import FlowEstimator, FlowSequence
     from ..video import FrameFlow, Outputs, Selection, Source, Writer
 
 _NOT_RECORDED = {"inputs", "stats", "on_error", "restart", "max_size", "memory_limit"}
@@ -179,7 +178,7 @@ class Video(ClipSettings):
         check_source(self.inputs[0])
         check_weights([self.weights])
 
-        from ..estimation.sequence import FlowSequence
+        from ..estimation.estimator import FlowSequence
         from ..video import CUTS, STILL_RATE, check_rate, open_source, refuse_one_name
 
         if self.cuts not in CUTS:

@@ -116,7 +116,8 @@ class Convert(options.Settings):
 
     def __call__(self) -> None:
         from ..files import write_files
-        from ..weights import encode_weights, halve, import_legacy, read_weights
+        from ..weights import encode_weights, halve, read_weights
+        from ..weights.legacy import import_legacy
 
         _check_weights_output(self.output, self.checkpoint)
         ours = self.checkpoint.suffix == ".safetensors"

@@ -1,11 +1,10 @@
 """Where and how to compute: device, backend, precision, memory, and the engine that follows."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -26,15 +25,12 @@ from ..config import PAPER_LEVELS, ModelConfig
 from ..errors import InputError, unknown_name
 from ..models import DiclFlow, FlowNetwork, has_matching_net
 from ..ops import normalize, size_of
-from .feeding import Feeding
+from .inputs import Feeding
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-DEVICES = ("auto", "cpu", "cuda", "mps")
 BACKENDS = ("auto", "fast", "plain")
 AS_ASKED = "as asked"
-_MOST_PAIRS = 8  # on 16 cores, 16 pairs at a time were 6 % faster than four
 
-Computation: TypeAlias = Callable[..., Tensor]
 Result = TypeVar("Result")
 
 
@@ -54,8 +50,8 @@ class Compute:
     backend: str
     memory_limit: int | None
     """Bytes that an estimate may use; None: most of what is free."""
-    reasons: tuple[str, str, str]
-    """Why this device, this precision and this backend."""
+    reasons: Mapping[str, str]
+    """Why this device, this backend and this precision."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -69,26 +65,18 @@ class Compute:
 
     def choices(self) -> dict[str, Choice]:
         """What was chosen, and why."""
-        device, precision, backend = self.reasons
-        memory = AS_ASKED if self.memory_limit else "most of what is free"
-        return {
-            "device": Choice(str(self.device), device),
-            "backend": Choice(self.backend, backend),
-            "precision": Choice(self.precision, precision),
-            "memory": Choice(f"{self.memory / 2**30:.1f} GiB", memory),
+        why = AS_ASKED if self.memory_limit else "most of what is free"
+        choices = {
+            name: Choice(str(getattr(self, name)), why) for name, why in self.reasons.items()
         }
+        return choices | {"memory": Choice(f"{self.memory / 2**30:.1f} GiB", why)}
 
 
-class Engine(ABC):
+class Engine:
     """A network on a device. Images are (B, 3, H, W) in [-1, 1], of a size that it takes."""
 
     def __init__(self, network: FlowNetwork, compute: Compute) -> None:
         self.network, self.compute = network, compute
-
-    @classmethod
-    @abstractmethod
-    def best_precision(cls) -> Choice:
-        """What precision "auto" means for this engine."""
 
     def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
         """Frames (B, 3, H, W) in [0, 1] as the network takes them."""
@@ -99,7 +87,7 @@ class Engine(ABC):
         with self._arithmetic():
             return computation(*inputs)
 
-    def record(self, computation: Computation) -> Computation:
+    def record(self, computation: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The same computation, prepared for each shape that repeats where that is faster."""
         return computation
 
@@ -122,26 +110,18 @@ class Engine(ABC):
 class PlainEngine(Engine):
     """The network as it is written, on any device."""
 
-    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
-        super().__init__(model.to(compute.device).eval(), compute)
-
-    @classmethod
-    def best_precision(cls) -> Choice:
-        """See `Engine`."""
-        return Choice("fp32", "the plain backend's default")
-
     def once(self) -> Choice:
         """See `Engine`."""
         if self.compute.device.type != "cuda" or self.compute.precision != "fp32":
             return super().once()
-        return Choice(
-            "search", "fp32: cuDNN times its algorithms for each shape; its guess is inexact"
-        )
+        return Choice("search", "fp32: cuDNN times its algorithms per shape; its guess is inexact")
 
     def bytes_per_pixel(self) -> int:
-        """See `Engine`."""
-        needed = network_bytes(self.compute.dtype, self.compute.device, fast=False)
-        return int(needed * _relative_volume(self.network.config))
+        """See `Engine`: memory follows what is compared at the finest level."""
+        config = self.network.config
+        hypotheses = config.levels[-1].num_hypotheses / PAPER_LEVELS[-1].num_hypotheses
+        relative = config.host_record.relative_memory * max(1.0, hypotheses)
+        return int(network_bytes(self.compute.dtype, self.compute.device, fast=False) * relative)
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         if self.compute.dtype == torch.float32:
@@ -152,45 +132,16 @@ class PlainEngine(Engine):
 class CpuEngine(Engine):
     """The accelerated network in plain torch operations: for CPUs."""
 
-    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
-        how = (compute.dtype, compute.memory_limit, compute.device)
-        # refuses other hosts
-        super().__init__(AcceleratedDiclFlow(cast(DiclFlow, model).eval(), *how), compute)
-
-    @classmethod
-    def best_precision(cls) -> Choice:
-        """See `Engine`."""
-        cpu = processor.ask()
-        if cpu.amx:
-            return Choice("bf16", "this processor has AMX")
-        if cpu.acl and cpu.fp16:
-            return Choice("fp16", "for strided layers, as this ARM processor has fp16 arithmetic")
-        if cpu.acl:
-            return Choice("fp32", "this ARM processor has no fp16 arithmetic")
-        return Choice("fp32", "this processor has no AMX")
-
     def pairs_at_once(self, fitting: int) -> int:
         """See `Engine`: what does not occupy all cores then leaves them to another pair."""
         threads = torch.get_num_threads()
         if processor.ask().acl:  # NNPACK's threads cannot be shared out
             return threads if in_callers_thread() and fitting >= threads else 1
-        return min(threads, fitting, _MOST_PAIRS)
+        return min(threads, fitting, 8)  # on 16 cores, 16 pairs were 6 % faster than four
 
 
 class CudaEngine(Engine):
     """The accelerated network made of Triton kernels; computations are recorded as CUDA graphs."""
-
-    def __init__(self, model: FlowNetwork, compute: Compute) -> None:
-        from ..accelerated.cuda import KernelDiclFlow  # imports Triton
-
-        how = (compute.dtype, compute.memory_limit, compute.device)
-        # refuses other hosts
-        super().__init__(KernelDiclFlow(cast(DiclFlow, model).eval(), *how), compute)
-
-    @classmethod
-    def best_precision(cls) -> Choice:
-        """See `Engine`."""
-        return Choice("fp16", "the best of the kernels on CUDA")
 
     def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
         """See `Engine`."""
@@ -203,7 +154,7 @@ class CudaEngine(Engine):
             fitted = feeding.fit(normalized(images, size, white=False))
         return list(fitted.chunk(len(images)))
 
-    def record(self, computation: Computation) -> Computation:
+    def record(self, computation: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """See `Engine`."""
         return Graphs(computation)
 
@@ -215,12 +166,17 @@ class CudaEngine(Engine):
         return exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
 
 
-_ACCELERATED: dict[str, type[Engine]] = {"cpu": CpuEngine, "cuda": CudaEngine}
-
-
 def make_engine(model: FlowNetwork, compute: Compute) -> Engine:
     """Put a network on its device; an accelerated engine has its own copy."""
-    return _find_engine(compute.backend, compute.device)(model, compute)
+    if compute.backend == "plain":
+        return PlainEngine(model.to(compute.device).eval(), compute)
+    how = (compute.dtype, compute.memory_limit, compute.device)
+    dicl = cast(DiclFlow, model).eval()  # the accelerated ones refuse other hosts
+    if compute.device.type != "cuda":
+        return CpuEngine(AcceleratedDiclFlow(dicl, *how), compute)
+    from ..accelerated.cuda import KernelDiclFlow  # imports Triton
+
+    return CudaEngine(KernelDiclFlow(dicl, *how), compute)
 
 
 def choose_compute(
@@ -241,45 +197,54 @@ def choose_compute(
         raise unknown_name("backend", backend, BACKENDS)
     if precision not in ("auto", *PRECISIONS):
         raise unknown_name("precision", precision, ["auto", *PRECISIONS])
-    device_reason = explain_device(place) if device == "auto" else AS_ASKED
+    others = {"mps": "no CUDA device", "cpu": "no CUDA device, no MPS"}
+    why = (gpu_name(place) or others[place.type]) if device == "auto" else AS_ASKED
     path = _best_backend(config, place) if backend == "auto" else Choice(backend, AS_ASKED)
     number_format = Choice(precision, AS_ASKED)
     if precision == "auto":
-        number_format = _find_engine(path.value, place).best_precision()
-    reasons = (device_reason, number_format.reason, path.reason)
+        number_format = best_precision(path.value, place)
+    reasons = {"device": why, "backend": path.reason, "precision": number_format.reason}
     return Compute(place, number_format.value, path.value, memory_limit, reasons)
 
 
-def _find_engine(backend: str, device: torch.device) -> type[Engine]:
-    return PlainEngine if backend == "plain" else _ACCELERATED.get(device.type, CpuEngine)
+def best_precision(backend: str, device: torch.device) -> Choice:
+    """What precision "auto" means."""
+    if backend == "plain":
+        return Choice("fp32", "the plain backend's default")
+    if device.type == "cuda":
+        return Choice("fp16", "the best of the kernels on CUDA")
+    cpu = processor.ask()
+    if cpu.amx:
+        return Choice("bf16", "this processor has AMX")
+    if cpu.acl and cpu.fp16:
+        return Choice("fp16", "for strided layers, as this ARM processor has fp16 arithmetic")
+    missing = "ARM processor has no fp16 arithmetic" if cpu.acl else "processor has no AMX"
+    return Choice("fp32", f"this {missing}")
 
 
 def _best_backend(config: ModelConfig, device: torch.device) -> Choice:
     if not has_matching_net(config):
         network = f"host {config.host!r} with matcher {config.matcher!r}"
         return Choice("plain", f"{network} has no accelerated version")
-    engine = _ACCELERATED.get(device.type)
-    if engine is None:
+    if device.type not in ("cpu", "cuda"):
         return Choice("plain", f"there is no accelerated version for {device.type.upper()}")
-    if engine is CudaEngine and find_spec("triton") is None:
+    if device.type == "cuda" and find_spec("triton") is None:
         return Choice("plain", "Triton is not installed")
     return Choice("fast", "this network has an accelerated version for this device")
 
 
-def _relative_volume(config: ModelConfig) -> float:
-    """What a network compares at its finest level, relative to the paper's: memory follows it."""
-    hypotheses = config.levels[-1].num_hypotheses / PAPER_LEVELS[-1].num_hypotheses
-    return config.host_record.relative_memory * max(1.0, hypotheses)
-
-
 def choose_device(name: str) -> torch.device:
     """Turn a device name into an available device, or raise an error that says what is wrong."""
-    available = _available_devices()
+    available = {  # by preference
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
     kind, _, index = name.partition(":")
     if kind not in available or (index and not index.isdecimal()):
-        raise unknown_name("device", name, DEVICES)
+        raise unknown_name("device", name, ("auto", "cpu", "cuda", "mps"))
     if not available[kind]:
         raise InputError(f"no {kind} device on this machine; use `device='cpu'`")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
@@ -290,18 +255,3 @@ def choose_device(name: str) -> torch.device:
 def gpu_name(device: torch.device) -> str:
     """The name of a CUDA device; "" for any other."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else ""
-
-
-def explain_device(device: torch.device) -> str:
-    """Why `device` is the best one here."""
-    others = {"mps": "no CUDA device", "cpu": "no CUDA device, no MPS"}
-    return gpu_name(device) or others[device.type]
-
-
-def _available_devices() -> dict[str, bool]:
-    """By preference."""
-    return {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }

@@ -1,4 +1,4 @@
-"""Images in, flow out: the interface for Python users."""
+"""Images in, flow out: the interface for Python users. Pairs first, then consecutive frames."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,12 +17,11 @@ from ..files import Array
 from ..models import FlowNetwork
 from ..ops import Size, size_of
 from ..weights import Weights, load_model, read_weights, resolve
-from .compute import Choice, choose_compute, make_engine
+from .compute import Choice, best_precision, choose_compute, make_engine
 from .confidence import UNCALIBRATED
-from .feeding import Feeding
-from .inputs import ImageInput, flow_batch, image_batch
+from .inputs import Feeding, Image, ImageInput, flow_batch, image_batch
 from .pipeline import Pipeline, Plan, describe
-from .result import Estimate, FlowTensors, unpack
+from .result import Estimate, FlowTensors, unpack, unpack_result
 from .result import FlowResult as FlowResult
 
 
@@ -31,6 +30,10 @@ class FlowEstimator:
 
     >>> estimator = dicl_flow.load("weights.safetensors", device="cuda", precision="fp16")
     >>> flow = estimator("frame1.png", "frame2.png").flow
+
+    The options are those of `load`; `device`, `precision`, `backend` and `memory_limit` are then
+    attributes, as chosen. `model` is the network that computes: an accelerated version of the one
+    passed, or that itself.
     """
 
     load_seconds: Mapping[str, float] = {}
@@ -52,8 +55,11 @@ class FlowEstimator:
         self.quality.check_for(model.config)
         self.calibration = calibration
         self.compute = choose_compute(model.config, device, precision, backend, memory_limit)
+        self.device, self.backend = self.compute.device, self.compute.backend
+        self.precision, self.memory_limit = self.compute.precision, self.compute.memory_limit
         self.engine = make_engine(model, self.compute)
-        auto = self.engine.best_precision().value
+        self.model = self.engine.network
+        auto = best_precision(self.backend, self.device).value
         warn_if_emulated(precision, self.device, f"precision 'auto' would choose {auto}")
         self.plan = Plan(self.engine, self.quality, full_size=full_size)
         self.pipeline = Pipeline(self.engine, self.plan, calibration)
@@ -62,31 +68,6 @@ class FlowEstimator:
     def sharp_pipeline(self) -> Pipeline:
         """As `pipeline`, with the sharpness of the match in each packed estimate."""
         return Pipeline(self.engine, self.plan, self.calibration, sharpness=True)
-
-    @property
-    def model(self) -> FlowNetwork:
-        """The network that computes: an accelerated version of the one given, or that itself."""
-        return self.engine.network
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return self.compute.device
-
-    @property
-    def backend(self) -> str:
-        """Which implementation runs: "fast" or "plain"."""
-        return self.compute.backend
-
-    @property
-    def precision(self) -> str:
-        """In which number format it computes."""
-        return self.compute.precision
-
-    @property
-    def memory_limit(self) -> int | None:
-        """Bytes that an estimate may use; None: most of what is free."""
-        return self.compute.memory_limit
 
     def __call__(
         self,
@@ -114,9 +95,8 @@ class FlowEstimator:
         initial: Array | Tensor | None = None,
     ) -> FlowTensors:
         """Do the same as a call, but leave the result on the device, as tensors."""
-        (batch1, is_batch), (batch2, _) = (
-            image_batch(image, self.device) for image in (image1, image2)
-        )
+        batch1, is_batch = image_batch(image1, self.device)
+        batch2, _ = image_batch(image2, self.device)
         if batch1.shape != batch2.shape:
             raise InputError(
                 f"the two images must have one size, got {describe(batch1)} and {describe(batch2)}"
@@ -129,15 +109,11 @@ class FlowEstimator:
         begin = [] if initial is None else [flow_batch(initial, batch1)]
         estimates = unpack(self.pipeline(batch1, batch2, *begin, backward=backward))
         # copies, made here, are ordinary tensors: those of inference mode cannot be changed
-        found = FlowTensors.of(*(Estimate(*(part.clone() for part in e)) for e in estimates))
-        return found if is_batch else found[0]
+        result = FlowTensors.of(*(Estimate(*(part.clone() for part in e)) for e in estimates))
+        return result if is_batch else result[0]
 
     def estimate(self, image1: Tensor, image2: Tensor, initial: Tensor | None = None) -> Estimate:
-        """Two (B, 3, H, W) in [0, 1] -> the flow of the pixels of `image1`, on the device.
-
-        Frames for which the memory does not suffice are cut into overlapping tiles. `initial`
-        is a flow (B, 2, H, W) to start from.
-        """
+        """Two (B, 3, H, W) in [0, 1], `initial` (B, 2, H, W) -> the flow, left on the device."""
         begin = [] if initial is None else [initial]
         (estimate,) = unpack(self.pipeline(image1, image2, *begin))
         return estimate
@@ -146,10 +122,6 @@ class FlowEstimator:
         """As `estimate`, then the flow from `image2` to `image1`."""
         forward, backward = unpack(self.pipeline(image1, image2, backward=True))
         return forward, backward
-
-    def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
-        """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size of the frames: to calibrate."""
-        return self.pipeline.measure(image1, image2)
 
     def fits(self, image: Tensor) -> bool:
         """Whether a pair like (B, 3, H, W) `image` is computed in one piece."""
@@ -183,25 +155,109 @@ def load(
     """
     start = perf_counter()
     quality = find_quality(quality)
-    found, model = _open(weights)
+    contents = weights if isinstance(weights, Weights) else read_weights(resolve(weights))
+    model = load_model(contents)
     read = perf_counter()
-    calibration = found.calibration_for(quality)
+    calibration = contents.calibration_for(quality)
     how = (device, precision, backend, memory_limit, calibration, quality)
     estimator = FlowEstimator(model, *how, full_size=full_size)
     estimator.load_seconds = {"weights": read - start, "prepare": perf_counter() - read}
     return estimator
 
 
-def _open(weights: str | Path | Weights | None) -> tuple[Weights, FlowNetwork]:
-    if isinstance(weights, Weights):
-        return weights, load_model(weights)
-    path = resolve(weights)
-    try:
-        found = read_weights(path)
-        return found, load_model(found)
-    except InputError as error:
-        message = str(error)
-        raise InputError(message if str(path) in message else f"{path}: {message}") from None
+class FlowSequence:
+    """The flow from each frame to the next, equal to what the estimator gives for the pair.
+
+    >>> sequence = FlowSequence(dicl_flow.load())
+    >>> for frame in frames:
+    ...     result = sequence.push(frame)  # None for the first frame
+
+    Each frame passes through the feature net once. Memory does not grow with the frames.
+    With `backward`, results have the backward flow and occlusion too; with `sharpness`, packed
+    estimates have that of the match.
+    """
+
+    def __init__(
+        self, estimator: FlowEstimator, *, backward: bool = False, sharpness: bool = False
+    ) -> None:
+        self.estimator, self.backward, self.sharpness = estimator, backward, sharpness
+        self._pipeline = estimator.sharp_pipeline if sharpness else estimator.pipeline
+        self._pack = estimator.engine.record(self._packed)
+        self._match_whole = estimator.engine.record(self._match_packed)
+        self._layout: list[tuple[torch.Size, tuple[int, ...], torch.dtype]] = []
+        self._size: Size | None = None
+        self._whole = True
+        self._last: Tensor | None = None  # the previous frame: packed, or an image to be tiled
+
+    def push(self, frame: Image) -> FlowResult | None:
+        """Return the flow from the previous frame to this one; None for the first frame."""
+        packed = self.advance(frame)
+        return None if packed is None else unpack_result(packed)[0]
+
+    @torch.inference_mode()
+    def advance(self, frame: Image) -> Tensor | None:
+        """Do the same, but return the packed estimate (1, C, H, W), as `unpack` takes it."""
+        last, self._last = self._last, self.prepare(frame)
+        return None if last is None else self.match(last, self._last)
+
+    @torch.inference_mode()
+    def prepare(self, frame: Image) -> Tensor:
+        """Return what `match` needs of a frame, on the device."""
+        image, is_batch = image_batch(frame, self.estimator.device)
+        if is_batch:
+            raise InputError("a sequence takes one frame at a time, got a batch")
+        size = size_of(image)
+        if self._size is None:
+            self._whole = self._pipeline.tiles.size(image) == size
+            self._size = size  # last: other threads ask for it first
+        if size != self._size:
+            raise InputError(
+                f"the frames of a sequence must have one size, got {_text(size)} "
+                f"after {_text(self._size)}"
+            )
+        return self._pack(image) if self._whole else image
+
+    @torch.inference_mode()
+    def match(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return the packed estimate from one prepared frame to another."""
+        if self._whole:
+            return self._match_whole(before, after)
+        return self._pipeline(before, after, backward=self.backward)
+
+    def at_once(self, size: Size) -> int:
+        """How many pairs of (height, width) frames to estimate at a time, each in its thread."""
+        return self._pipeline.tiles.at_once(size)
+
+    def restart(self) -> None:
+        """Forget the previous frame: the next one counts as the first."""
+        self._last = None
+
+    def fresh(self) -> "FlowSequence":
+        """Another sequence of the same estimator, for frames of another size."""
+        return FlowSequence(self.estimator, backward=self.backward, sharpness=self.sharpness)
+
+    def _packed(self, image: Tensor) -> Tensor:
+        """What `match` needs of a frame as one tensor of bytes: a recording has one output."""
+        parts = self.estimator.plan.passes(size_of(image)).prepare(image)
+        self._layout = [(part.shape, part.stride(), part.dtype) for part in parts]
+        in_memory_order = (part.as_strided((part.numel(),), (1,)) for part in parts)
+        return torch.cat([part.view(torch.uint8) for part in in_memory_order])
+
+    def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
+        assert self._size is not None
+        size, passes = self._size, self.estimator.plan.passes(self._size)
+        before, after = self._unpacked(first), self._unpacked(second)
+        there = self._pipeline.finish(passes.match(before, after, size))
+        if not self.backward:
+            return there
+        return torch.cat([there, self._pipeline.finish(passes.match(after, before, size))], 1)
+
+    def _unpacked(self, packed: Tensor) -> list[Tensor]:
+        sizes = [shape.numel() * dtype.itemsize for shape, _, dtype in self._layout]
+        return [
+            part.view(dtype).as_strided(shape, stride)
+            for part, (shape, stride, dtype) in zip(packed.split(sizes), self._layout, strict=True)
+        ]
 
 
 def explain_frame(estimator: FlowEstimator, size: Size) -> Choice:
@@ -210,9 +266,9 @@ def explain_frame(estimator: FlowEstimator, size: Size) -> Choice:
     large, feedings = estimator.plan.is_large(size), estimator.plan.passes(size).feedings
     if tile != size:
         piece = (min(tile[0], size[0]), min(tile[1], size[1]))
-        first = f"seen as {_text(feedings[0].seen(size))}, then " if large else ""
-        reason = "the memory does not suffice for the whole"
-        return Choice(f"{first}in tiles of {_text(piece)}", reason)
+        tiles = f"seen as {_text(feedings[0].seen(size))}, then " if large else ""
+        tiles += f"in tiles of {_text(piece)}"
+        return Choice(tiles, "the memory does not suffice for the whole")
     if not large and estimator.quality.scales == (1.0,):
         return _explain_one_pass(feedings[-1], size)
     sizes = ", then as ".join(_text(feeding.seen(size)) for feeding in feedings)
@@ -229,7 +285,10 @@ def _explain_one_pass(feeding: Feeding, size: Size) -> Choice:
         return Choice("whole", reason)
     if resized == size:
         return Choice(f"whole, padded to {_text(seen)}", reason)
-    how = f"{_text(seen)}, {_share(seen, size)}"
+    height, width = (f"{seen[i] / size[i]:.2f}" for i in range(2))
+    same = f"{width} of the size"
+    share = same if height == width else f"{width} of the width and {height} of the height"
+    how = f"{_text(seen)}, {share}"
     if prod(seen) < prod(size):
         reason = f"max_pixels: these weights take about {feeding.max_pixels} px at most"
         return Choice(f"scaled down to {how}", reason)
@@ -238,30 +297,16 @@ def _explain_one_pass(feeding: Feeding, size: Size) -> Choice:
 
 def computed(estimator: FlowEstimator, size: Size) -> dict[str, str]:
     """What to report of every estimate of frames of (height, width): its size, in which pixels."""
-    resized = replace(estimator.plan.last, scale=1.0).resized(size)
+    seen, calibration = replace(estimator.plan.last, scale=1.0).resized(size), estimator.calibration
+    meaning = f"uncalibrated: {UNCALIBRATED}" if calibration is None else calibration.meaning
+    if calibration is not None and seen != size:
+        across, down = (calibration.threshold * size[i] / seen[i] for i in (1, 0))
+        meaning += f" of {_text(seen)}: {across:.2f}x{down:.2f} px of the frame"
     return {
         "computed": explain_frame(estimator, size).value,
-        "computed_size": _text(resized),
-        "confidence": _explain_confidence(estimator, resized, size),
+        "computed_size": _text(seen),
+        "confidence": meaning,
     }
-
-
-def _explain_confidence(estimator: FlowEstimator, seen: Size, size: Size) -> str:
-    calibration = estimator.calibration
-    if calibration is None:
-        return f"uncalibrated: {UNCALIBRATED}"
-    if seen == size:
-        return calibration.meaning
-    across, down = (calibration.threshold * size[i] / seen[i] for i in (1, 0))
-    return f"{calibration.meaning} of {_text(seen)}: {across:.2f}x{down:.2f} px of the frame"
-
-
-def _share(seen: Size, size: Size) -> str:
-    """How large one size is, measured by the other."""
-    height, width = (f"{seen[i] / size[i]:.2f}" for i in range(2))
-    if height == width:
-        return f"{width} of the size"
-    return f"{width} of the width and {height} of the height"
 
 
 def _text(size: Size) -> str:

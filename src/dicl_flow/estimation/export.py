@@ -3,10 +3,11 @@
 import io
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -18,34 +19,22 @@ from torch.fx.experimental import _config as tracing
 from .._version import __version__
 from ..errors import InputError
 from ..files import read_image, to_uint8
+from ..ops import Size
 from .estimator import FlowEstimator
 
 TOLERANCE = 0.01  # px, mean: how much a file may differ from the estimator
-OPSET = 18  # the first with resizing that averages
 INPUT = "image1, image2: (batch, 3, height, width) uint8, RGB, 0 ... 255"
 OUTPUT = (
     "flow: (batch, 2, height, width) float32, px of the input, x right, y down, from image1 to "
     "image2; confidence: (batch, 1, height, width) float32 in [0, 1]"
 )
 _DEMO = Path(__file__).parents[1] / "demo"
-_EXTRA_FILE = "dicl_flow.json"  # where a .pt2 archive keeps the metadata
 
-Size = tuple[int, int]
 Outputs = tuple[Tensor, Tensor]
 Runner = Callable[[Tensor, Tensor], Outputs]
 
 
-@dataclass(frozen=True)
-class Format:
-    """A file format: how it is written and how it is run."""
-
-    suffix: str
-    encode: Callable[[ExportedProgram, dict[str, str]], bytes]
-    open: Callable[[bytes], Runner]
-
-
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """How far the flow of a file is from that of the estimator, in px."""
 
     mean: float
@@ -58,8 +47,7 @@ class UintEstimator(nn.Module):
     def __init__(self, estimator: FlowEstimator) -> None:
         super().__init__()
         self.network = estimator.model
-        # in one piece: a file cannot ask for memory
-        self.estimate = estimator.pipeline.estimate_whole
+        self.estimate = estimator.pipeline.estimate_whole  # a file cannot ask for memory
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
         """Two (B, 3, H, W) uint8 images -> flow (B, 2, H, W), confidence (B, 1, H, W)."""
@@ -75,34 +63,33 @@ def export(
     `estimator` is plain, float32, on the CPU; `about` is added to the metadata of the file. The
     number of pairs is free. A file whose flow differs from the estimator's is an `InputError`.
     """
-    config = estimator.model.config
+    config, quality = estimator.model.config, estimator.quality
+    encode, open_file = _encode_torch_export, _open_torch_export
     if kind == "onnx":
         _require_onnx()
-    if size is None and config.max_pixels:
+        encode, open_file = _encode_onnx, _open_onnx
+    if size is None and (config.max_pixels or quality.scales != (1.0,)):
+        who = f"quality {quality.name!r} scales frames"
+        if config.max_pixels:
+            who = f"these weights scale frames of more than {config.max_pixels} px down"
         raise InputError(
-            f"these weights scale frames of more than {config.max_pixels} px down, which only a "
-            f"file for one size can do; give `size`, that of the frames"
+            f"{who}, which only a file for one size can do; give `size`, that of the frames"
         )
-    if size is None and estimator.quality.scales != (1.0,):
-        raise InputError(
-            f"quality {estimator.quality.name!r} scales frames, which only a file for one size can "
-            f"do; give `size`, that of the frames"
-        )
-    form, module = FORMATS[kind], UintEstimator(estimator)
+    module = UintEstimator(estimator)
     metadata = {
         "dicl_flow.version": __version__,
         "dicl_flow.config": config.to_json(),
-        "dicl_flow.quality": estimator.quality.name,
+        "dicl_flow.quality": quality.name,
         "input": INPUT,
         "output": OUTPUT,
         **about,
     }
-    with _calm():
-        data = form.encode(_trace(module, size), metadata)
+    with _silenced():
+        data = encode(_trace(module, size), metadata)
     multiple = config.pad_multiple
     # of the free sizes: one that is padded, and one that is not, with another number of pairs
     free = [(1, (multiple - 3, multiple + 5)), (2, (multiple, multiple))]
-    difference = _compare(module, form.open(data), [(2, size)] if size else free)
+    difference = _compare(module, open_file(data), [(2, size)] if size else free)
     if not difference.mean <= TOLERANCE:
         raise InputError(
             f"the {kind} file's flow differs from the estimator's by {difference.mean:.3g} px on "
@@ -127,28 +114,25 @@ def _trace(module: nn.Module, size: Size | None) -> ExportedProgram:
         free |= {2: Dim("height", min=1), 3: Dim("width", min=1)}
     # Tracing would fix sizes of one, which are not special here: a coarsest map of 1x1, one pair,
     # a border without padding.
-    with (
-        torch.no_grad(),
-        tracing.patch(  # type: ignore[attr-defined]
-            backed_size_oblivious=True
-        ),
-    ):
+    oblivious = tracing.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+    with torch.no_grad(), oblivious:
         example = demo_frames(size or (100, 150), count=2)
         return torch.export.export(module.eval(), example, dynamic_shapes=(free, free))
 
 
 def _compare(module: nn.Module, run: Runner, tried: list[tuple[int, Size]]) -> Difference:
-    means, maxima = [], []
+    distances = []
     for count, size in tried:
         frames = demo_frames(size, count)
         with torch.no_grad():
             expected, found = module(*frames), run(*frames)
-        if found[0].shape != expected[0].shape or found[1].shape != expected[1].shape:
+        if [output.shape for output in found] != [output.shape for output in expected]:
             raise InputError(f"the file gives a flow of shape {tuple(found[0].shape)} at {size}")
-        distance = (found[0] - expected[0]).norm(dim=1)
-        means.append(float(distance.mean()))
-        maxima.append(float(distance.max()))
-    return Difference(max(means), max(maxima))
+        distances.append((found[0] - expected[0]).norm(dim=1))
+    return Difference(
+        max(float(distance.mean()) for distance in distances),
+        max(float(distance.max()) for distance in distances),
+    )
 
 
 def _require_onnx() -> None:
@@ -163,22 +147,22 @@ def _require_onnx() -> None:
 def _encode_onnx(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
     import onnx_ir
 
-    made = torch.onnx.export(
+    exported = torch.onnx.export(
         program,
         input_names=["image1", "image2"],
         output_names=["flow", "confidence"],
-        opset_version=OPSET,
+        opset_version=18,  # the first with resizing that averages
         dynamo=True,
         verbose=False,
     )
-    assert made is not None  # not written to a file
-    for value in [*made.model.graph.inputs, *made.model.graph.outputs]:
+    assert exported is not None  # not written to a file
+    for value in [*exported.model.graph.inputs, *exported.model.graph.outputs]:
         assert value.shape is not None
         # "height" instead of "s16", or of the formula of an output
         free = zip(value.shape, ("batch", "channels", "height", "width"), strict=True)
         value.shape = onnx_ir.Shape([n if isinstance(n, int) else name for n, name in free])
-    made.model.metadata_props.update(metadata)
-    return made.model_proto.SerializeToString()
+    exported.model.metadata_props.update(metadata)
+    return exported.model_proto.SerializeToString()
 
 
 def _open_onnx(data: bytes) -> Runner:
@@ -189,8 +173,8 @@ def _open_onnx(data: bytes) -> Runner:
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def run(image1: Tensor, image2: Tensor) -> Outputs:
-        found = session.run(None, {"image1": image1.numpy(), "image2": image2.numpy()})
-        flow, confidence = (torch.from_numpy(np.asarray(output)) for output in found)
+        outputs = session.run(None, {"image1": image1.numpy(), "image2": image2.numpy()})
+        flow, confidence = (torch.from_numpy(np.asarray(output)) for output in outputs)
         return flow, confidence
 
     return run
@@ -198,7 +182,7 @@ def _open_onnx(data: bytes) -> Runner:
 
 def _encode_torch_export(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files={_EXTRA_FILE: json.dumps(metadata)})
+    torch.export.save(program, buffer, extra_files={"dicl_flow.json": json.dumps(metadata)})
     return buffer.getvalue()
 
 
@@ -207,22 +191,13 @@ def _open_torch_export(data: bytes) -> Runner:
 
 
 @contextmanager
-def _calm() -> Iterator[None]:
+def _silenced() -> Iterator[None]:
     """Silence the exporters, which address developers of torch; users rely on the check."""
-    import warnings
-
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logger.setLevel(level)
-
-
-FORMATS = {
-    "onnx": Format(".onnx", _encode_onnx, _open_onnx),
-    "torch-export": Format(".pt2", _encode_torch_export, _open_torch_export),
-}

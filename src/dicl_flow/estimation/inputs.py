@@ -1,8 +1,10 @@
-"""Images and flows in the forms that users have them -> tensors, on the device."""
+"""Images and flows in the forms that users have them -> tensors, at the size a network sees."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from threading import Lock
 from typing import TypeAlias
@@ -11,14 +13,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..config import ModelConfig
 from ..errors import InputError
 from ..files import Array, check_unit_range, read_image
+from ..ops import (
+    Size,
+    crop,
+    pad_to_multiple,
+    resize_flow_pixels,
+    resize_pixels,
+    size_in_multiples,
+    size_of,
+)
 
 Image: TypeAlias = str | Path | Array | Tensor
 ImageInput: TypeAlias = Image | Sequence[Image]
 
 _WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
-_AHEAD = 4  # frames: the device does not wait if a thread of the host is late by some milliseconds
+_AHEAD = (
+    4  # frames: the device does not wait for a thread of the host that is a few milliseconds late
+)
 
 
 def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[Tensor, bool]:
@@ -44,23 +58,19 @@ def flow_batch(flow: Array | Tensor, images: Tensor) -> Tensor:
     An array is (H, W, 2) or (B, H, W, 2), a tensor (2, H, W) or (B, 2, H, W).
     """
     batch, _, height, width = images.shape
-    found = flow if isinstance(flow, Tensor) else _channels_first(flow)
-    found = found[None] if found.ndim == 3 else found
-    if tuple(found.shape) != (batch, 2, height, width):
-        single = (2, height, width) if isinstance(flow, Tensor) else (height, width, 2)
+    single = (2, height, width) if isinstance(flow, Tensor) else (height, width, 2)
+    expected = single if batch == 1 else (batch, *single)
+    if tuple(flow.shape) not in (expected, (batch, *single)):
         raise InputError(
             f"the initial flow has the shape {tuple(flow.shape)}; frames of {width}x{height} "
-            f"need {single if batch == 1 else (batch, *single)}"
+            f"need {expected}"
         )
-    found = found.to(images.device, torch.float32)
-    if not found.isfinite().all():
+    if not isinstance(flow, Tensor):
+        flow = torch.from_numpy(np.ascontiguousarray(flow)).movedim(-1, -3)
+    flow = (flow if flow.ndim == 4 else flow[None]).to(images.device, torch.float32)
+    if not flow.isfinite().all():
         raise InputError("the initial flow is unknown at some pixels; fill them in first")
-    return found
-
-
-def _channels_first(array: Array) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.movedim(-1, -3) if tensor.ndim > 2 else tensor
+    return flow
 
 
 def _from_file(path: str | Path) -> Tensor:
@@ -82,8 +92,7 @@ def _stack(images: Sequence[Image]) -> Tensor:
 
 
 def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
-    if array.ndim == 2:
-        array = array[..., None]
+    array = array[..., None] if array.ndim == 2 else array
     if array.ndim not in (3, 4) or array.shape[-1] not in (1, 3, 4):
         raise InputError(
             f"an image array has the shape (height, width, 3) or (batch, height, width, 3), "
@@ -91,7 +100,8 @@ def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
         )
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if array.dtype == np.uint8:  # bytes are the least to copy
-        tensor = _transfer(tensor, device)
+        device = torch.device(device)
+        tensor = _transfers(device)(tensor) if device.type == "cuda" else tensor.to(device)
     return _from_tensor(tensor.movedim(-1, -3).contiguous())
 
 
@@ -118,16 +128,10 @@ def _unit_range(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _transfer(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy a frame to `device`, whose computations do not wait for it."""
-    device = torch.device(device)
-    return _transfers(device)(tensor) if device.type == "cuda" else tensor.to(device)
-
-
 class _Transfers:
-    """Copies in a second stream, not further ahead of the computation than `_AHEAD`.
+    """Copies frames in a second stream, at most `_AHEAD` frames ahead of the computation.
 
-    From ordinary memory: to pin 1920x1080 first takes 13 ms on an H200, the copy 1 ms.
+    From ordinary memory: pinning 1920x1080 first takes 13 ms on an H200, the copy 1 ms.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -148,6 +152,80 @@ class _Transfers:
         return copy
 
 
-@cache
-def _transfers(device: torch.device) -> _Transfers:
-    return _Transfers(device)
+_transfers = cache(_Transfers)  # one for each device
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """How frames are resized and padded for a network."""
+
+    padding: str | None
+    """How frames are padded to multiples; None: they are resized to multiples instead."""
+    max_pixels: int
+    """Frames with more pixels are scaled down to about this number; 0: never."""
+    multiple: int
+    """Both sides of what the network sees are multiples of this."""
+    scale: float = 1.0
+    """How many times larger than normal the network sees the frames."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, scale: float = 1.0) -> "Feeding":
+        """As the weights with this `config` expect their frames."""
+        padding = None if config.resizes else config.padding
+        return cls(padding, config.max_pixels, config.pad_multiple, scale)
+
+    def resized(self, size: Size) -> Size:
+        """The size to which frames of `size` are resized, before they are padded."""
+        if self.padding is not None:
+            return self._scaled(size)
+        if self.scale < 1:  # the nearest multiples: the next larger ones cost more
+            normal = size_in_multiples(size, self.multiple, self.max_pixels)
+            fewer = max(int(self.scale**2 * prod(normal)), 1)
+            return size_in_multiples(size, self.multiple, fewer)
+        limit = int(self.scale**2 * self.max_pixels)
+        return size_in_multiples(self._scaled(size), self.multiple, limit)
+
+    def seen(self, size: Size) -> Size:
+        """The size at which the network sees frames of `size`."""
+        return size_in_multiples(self.resized(size), self.multiple)
+
+    def fit(self, image: Tensor) -> Tensor:
+        """Bring (B, 3, H, W) in [-1, 1] to the size that the network sees."""
+        if not self.keeps_pixels:
+            size, enlarged = self.resized(size_of(image)), self.scale > 1
+            image = resize_pixels(image, size, "bicubic" if enlarged else "bilinear")
+            image = image.clamp(-1, 1) if enlarged else image
+        padding = self.padding
+        return image if padding is None else pad_to_multiple(image, self.multiple, padding)
+
+    def fit_flow(self, flow: Tensor) -> Tensor:
+        """(B, 2, H, W) in pixels of the frame -> in pixels of what the network sees of it."""
+        if not self.keeps_pixels:
+            flow = resize_flow_pixels(flow, self.resized(size_of(flow)))
+        return flow if self.padding is None else pad_to_multiple(flow, self.multiple)
+
+    def unfit(
+        self, values: Tensor, size: Size, resize: Callable[..., Tensor] = resize_pixels
+    ) -> Tensor:
+        """Bring (B, C, h, w) values from the size that the network sees to the frame's `size`."""
+        values = self.without_padding(values, size)
+        return values if self.keeps_pixels else resize(values, size)
+
+    def unfit_flow(self, flow: Tensor, size: Size) -> Tensor:
+        """Do the same with a flow, and scale its vectors."""
+        return self.unfit(flow, size, resize_flow_pixels)
+
+    def without_padding(self, values: Tensor, size: Size) -> Tensor:
+        """Cut the padding off (B, C, h, w) values; the frame has the size `size`."""
+        return values if self.padding is None else crop(values, self.resized(size))
+
+    @property
+    def keeps_pixels(self) -> bool:
+        """Whether frames are only padded. Sizes are not compared: an export has symbols there."""
+        return self.padding is not None and self.scale == 1
+
+    def _scaled(self, size: Size) -> Size:
+        if self.scale == 1:  # no arithmetic: an export for any size has symbols here
+            return size
+        height, width = (max(round(self.scale * side), 1) for side in size)
+        return height, width

@@ -1,4 +1,4 @@
-"""The way of a pair: from two batches of tensors to the packed estimate, stage by stage.
+"""From two batches of frames to their packed estimate, stage by stage.
 
 - `Passes`: in each pass the frames are resized and matched, and the flow is resized back
 - `Plan`: which passes frames of a size get
@@ -11,7 +11,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isqrt, prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,18 +19,17 @@ from torch import Tensor
 from ..accelerated import SideStream, check_limit, fixed_bytes
 from ..config import BEST, Calibration, Quality
 from ..models import InitialFlow, LevelFlow
-from ..ops import INSIDE, Size, resize, size_of
+from ..ops import INSIDE, Size, resize, size_in_multiples, size_of
 from .compute import CudaEngine, Engine
 from .confidence import NOISE, find_confidence, find_cues, finest_stride
-from .feeding import Feeding
-from .result import pack
+from .inputs import Feeding
 
 BLANK = 3 / 255  # one grey level, and half of one for rounding; black to white is 2
 OVERLAP = 128  # px over which neighbouring tiles are blended, a multiple of what networks take
 
 
 class View(NamedTuple):
-    """What a pass found in one direction, and the frames that it saw."""
+    """What a pass computed in one direction, and the frames that it saw."""
 
     levels: list[LevelFlow]
     image1: Tensor
@@ -44,11 +43,9 @@ class PassResult:
 
     view: View
     feeding: Feeding
-    """How the frames were fed to the network."""
     size: Size
-    """(height, width) of the frames."""
+    """(height, width) of the frames, before they were fed."""
     upsample: Callable[[Tensor, Size], Tensor]
-    """How the network enlarges the flow of a level."""
 
     @property
     def flow(self) -> Tensor:
@@ -62,15 +59,10 @@ class PassResult:
         return [self.feeding.without_padding(image, self.size) for image in images]
 
 
-RunPass: TypeAlias = Callable[[int, Sequence[InitialFlow]], list[View]]
-"""The number of a pass, and the initial flow of each direction (none: no motion) -> its views."""
-
-
 class Passes:
     """One pass for each of the `feedings`, each starting from the flow of the previous one.
 
-    A pass with an initial flow runs the levels from the stride `start` on. Frames are
-    (B, 3, H, W) in [0, 1].
+    From an initial flow, levels run from the stride `start` on. Frames are (B, 3, H, W) in [0, 1].
     """
 
     def __init__(self, engine: Engine, feedings: Sequence[Feeding], start: int) -> None:
@@ -81,30 +73,28 @@ class Passes:
         """From frame 1 to frame 2; `initial` is a flow (B, 2, H, W) to start from."""
 
         def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
-            fitted1, fitted2 = self._fit(number, image1, image2)
-            levels = self.engine.run(self.network, fitted1, fitted2, *begin)
-            return [View(levels, fitted1, fitted2)]
+            fitted = self.engine.fit(self.feedings[number], image1, image2)
+            return [View(self.engine.run(self.network, *fitted, *begin), *fitted)]
 
-        (result,) = self._run(run_pass, size_of(image1), initial)
-        return result
+        return self._run(run_pass, size_of(image1), initial)[0]
 
     def both_ways(self, image1: Tensor, image2: Tensor) -> list[PassResult]:
         """From frame 1 to frame 2, and from frame 2 to frame 1."""
 
         def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
-            fitted1, fitted2 = self._fit(number, image1, image2)
-            both_ways = self.network.both_ways
-            forward, backward = self.engine.run(both_ways, fitted1, fitted2, *begin)
-            return [View(forward, fitted1, fitted2), View(backward, fitted2, fitted1)]
+            fitted = self.engine.fit(self.feedings[number], image1, image2)
+            forward, backward = self.engine.run(self.network.both_ways, *fitted, *begin)
+            return [View(forward, *fitted), View(backward, *fitted[::-1])]
 
         return self._run(run_pass, size_of(image1))
 
     def prepare(self, image: Tensor) -> list[Tensor]:
-        """For each pass: the frame as the network sees it, and its features."""
+        """For each pass: the frame as the network sees it, and its features, all computed here."""
         parts: list[Tensor] = []
-        for number in range(len(self.feedings)):
-            fitted = self._fit(number, image)[0].contiguous()
-            parts += [fitted, *self.engine.run(self._features, fitted)]
+        for feeding in self.feedings:
+            fitted = self.engine.fit(feeding, image)[0].contiguous()
+            features = self.engine.run(lambda seen: list(self.network.features(seen)), fitted)
+            parts += [fitted, *features]
         return parts
 
     def match(self, first: list[Tensor], second: list[Tensor], size: Size) -> PassResult:
@@ -118,19 +108,15 @@ class Passes:
             levels = self.engine.run(match, pyramid1, pyramid2, fitted1, *begin)
             return [View(levels, fitted1, fitted2)]
 
-        (result,) = self._run(run_pass, size)
-        return result
-
-    def _features(self, fitted: Tensor) -> list[Tensor]:
-        return list(self.network.features(fitted))
-
-    def _fit(self, number: int, *images: Tensor) -> list[Tensor]:
-        return self.engine.fit(self.feedings[number], *images)
+        return self._run(run_pass, size)[0]
 
     def _run(
-        self, run_pass: RunPass, size: Size, initial: Sequence[Tensor] = ()
+        self,
+        run_pass: Callable[[int, Sequence[InitialFlow]], list[View]],
+        size: Size,
+        initial: Sequence[Tensor] = (),
     ) -> list[PassResult]:
-        """Run each pass; with an initial flow, only the last one is left to do."""
+        """Call `run_pass` with the number of each pass; with an initial flow, of the last one."""
         results, upsample = list[PassResult](), self.network.upsample
         for number in range(len(self.feedings) - 1 if initial else 0, len(self.feedings)):
             feeding = self.feedings[number]
@@ -150,19 +136,17 @@ class Plan:
     """
 
     def __init__(self, engine: Engine, quality: Quality, *, full_size: bool) -> None:
-        weights = engine.network.config
-        scaled_down = Feeding.of(weights)
-        fed = weights.at_full_size() if full_size else weights
+        config = engine.network.config
+        scaled_down = Feeding.of(config)
+        fed = config.at_full_size() if full_size else config
         feedings = [Feeding.of(fed, scale) for scale in quality.scales]
         self.last = feedings[-1]
-        self.largest = max(feedings, key=lambda feeding: feeding.scale)
-        """The feeding of the pass that needs the most memory."""
-        self.first = Passes(engine, [scaled_down], BEST.start)
-        """The first pass over large frames."""
+        self.largest = max(feedings, key=lambda feeding: feeding.scale)  # needs the most memory
+        self.first = Passes(engine, [scaled_down], BEST.start)  # over large frames
         self.large = Passes(engine, [scaled_down, self.last], BEST.start)
         self._others = Passes(engine, feedings, quality.start)
-        possible = weights.begins_from_flow and weights.strides[-1] <= BEST.start
-        self._limit = weights.max_pixels if full_size and possible else 0
+        possible = config.begins_from_flow and config.strides[-1] <= BEST.start
+        self._limit = config.max_pixels if full_size and possible else 0
 
     def is_large(self, size: Size) -> bool:
         """Whether frames of `size` get a first pass that is scaled down."""
@@ -186,7 +170,7 @@ class Finish:
         if self.sharpness:
             scores.append(find_confidence(*result.view, calibration=None))
         fitted = (feeding.unfit(score, result.size) for score in scores)
-        return clear_uninformative(pack(result.flow, *fitted), *result.images())
+        return clear_uninformative(torch.cat([result.flow, *fitted], 1), *result.images())
 
 
 def clear_uninformative(packed: Tensor, image1: Tensor, image2: Tensor) -> Tensor:
@@ -214,48 +198,33 @@ class KernelFinish(Finish):
         self, calibration: Calibration | None, device: torch.device, *, sharpness: bool
     ) -> None:
         super().__init__(calibration, sharpness=sharpness)
+        weights = None if calibration is None else [calibration.bias, *calibration.weights]
+        self._weights = None if weights is None else torch.tensor(weights, device=device)
         self._side = SideStream()
-        self._weights = None
-        if calibration is not None:
-            weights = [calibration.bias, *calibration.weights]
-            self._weights = torch.tensor(weights, device=device)
 
     def __call__(self, result: PassResult) -> Tensor:
         """See `Finish`."""
-        from ..accelerated.estimate import image_ranges, pack_estimate
+        from ..accelerated.estimate import image_ranges, pack_estimate, weigh_cues
 
-        levels, image1, image2 = result.view
-        finest, size = levels[-1], size_of(result.images()[0])
-        with self._side.fork(image1.device):
-            extent = image_ranges(image1, image2, size)
-        evidence = self._evidence(result)
-        self._side.join(image1.device)
-        packed = pack_estimate(
-            finest.refined,
-            finest.entropy,
-            evidence,
-            extent,
-            BLANK,
-            size_of(image1),
-            size,
-            sharpness=self.sharpness,
-        )
-        if result.feeding.keeps_pixels:
+        levels, *images = result.view
+        finest, feeding, seen = levels[-1], result.feeding, size_of(images[0])
+        size = size_of(result.images()[0])
+        with self._side.fork(images[0].device):
+            extent = image_ranges(images[0], images[1], size)
+        logit = None
+        if self._weights is not None:
+            coarser = levels[-2] if len(levels) > 1 else finest
+            flows = (finest.refined, finest.matched, coarser.refined)
+            stride = finest_stride(levels, images[0], feeding.scale)
+            logit = weigh_cues(finest.entropy, flows, images, self._weights, stride, NOISE, INSIDE)
+        self._side.join(images[0].device)
+        parts = (finest.refined, finest.entropy, logit, extent)
+        packed = pack_estimate(*parts, BLANK, seen, size, sharpness=self.sharpness)
+        if feeding.keeps_pixels:
             return packed
         flow, *scores = packed.split([2] + [1] * (packed.shape[1] - 2), 1)
-        fitted = (result.feeding.unfit(score, result.size) for score in scores)
-        return pack(result.feeding.unfit_flow(flow, result.size), *fitted)
-
-    def _evidence(self, result: PassResult) -> Tensor | None:
-        from ..accelerated.estimate import weigh_cues
-
-        if self._weights is None:
-            return None
-        levels, *images = result.view
-        finest, coarser = levels[-1], levels[-2] if len(levels) > 1 else levels[-1]
-        flows = (finest.refined, finest.matched, coarser.refined)
-        stride = finest_stride(levels, images[0], result.feeding.scale)
-        return weigh_cues(finest.entropy, flows, images, self._weights, stride, NOISE, INSIDE)
+        fitted = (feeding.unfit(score, result.size) for score in scores)
+        return torch.cat([feeding.unfit_flow(flow, result.size), *fitted], 1)
 
 
 class Tiles:
@@ -304,17 +273,15 @@ def describe(batch: Tensor) -> str:
 
 def smallest_tile(size: Size, multiple: int) -> Size:
     """Return the (height, width) of the smallest tile of frames of `size`."""
-    height, width = (min(2 * OVERLAP, side) for side in size)
-    return -(-height // multiple) * multiple, -(-width // multiple) * multiple
+    return size_in_multiples((min(2 * OVERLAP, size[0]), min(2 * OVERLAP, size[1])), multiple)
 
 
 def tile_size(size: Size, capacity: int, multiple: int) -> Size:
     """Return the tile (height, width) for frames of `size`: all of it where `capacity` px suffice.
 
-    Otherwise nearly square, with sides that are multiples of `multiple`. The capacity is at least
-    that of the smallest tile.
+    Otherwise nearly square, in multiples of `multiple`; the smallest tile must fit.
     """
-    height, width = (-(-side // multiple) * multiple for side in size)
+    height, width = size_in_multiples(size, multiple)
     if height * width <= capacity:
         return size
     least_height, least_width = smallest_tile(size, multiple)
@@ -342,10 +309,7 @@ def in_tiles(compute: Callable[..., Tensor], tile: Size, *inputs: Tensor) -> Ten
 
 
 def _starts(length: int, tile: int) -> list[int]:
-    """Where tiles start: on the grid of the feature net, as in the whole frame.
-
-    The last one overlaps more instead of being narrower.
-    """
+    """Where tiles start, on the grid of the feature net; the last one overlaps more."""
     last = max(0, -(-(length - tile) // OVERLAP) * OVERLAP)
     return [*range(0, last, max(tile - OVERLAP, 1)), last]
 
@@ -360,50 +324,32 @@ def _fade(tile: Tensor) -> Tensor:
 
 
 class Pipeline:
-    """Called with two (B, 3, H, W) images in [0, 1], it gives their packed estimate.
-
-    With `sharpness`, that of the match is in it too: 4 channels in each direction, not 3.
-    """
+    """Called with two (B, 3, H, W) images in [0, 1], it gives their packed estimate."""
 
     def __init__(
-        self,
-        engine: Engine,
-        plan: Plan,
-        calibration: Calibration | None,
-        *,
-        sharpness: bool = False,
+        self, engine: Engine, plan: Plan, calibration: Calibration | None, sharpness: bool = False
     ) -> None:
-        self._engine, self._plan, self._calibration = engine, plan, calibration
-        self._sharpness = sharpness
-        self._device = engine.compute.device
-        self._connect()
-
-    def _connect(self) -> None:
-        """Make what serves this process alone: recordings, and what is known of its memory."""
-        engine = self._engine
-        self._finish = Finish(self._calibration, sharpness=self._sharpness)
+        self._settings = (engine, plan, calibration, sharpness)
+        self._plan, self._device = plan, engine.compute.device
+        self.finish = Finish(calibration, sharpness=sharpness)
         if isinstance(engine, CudaEngine):
-            self._finish = KernelFinish(self._calibration, self._device, sharpness=self._sharpness)
+            self.finish = KernelFinish(calibration, self._device, sharpness=sharpness)
         self._one_way = engine.record(self.estimate_whole)
         self._both_ways = engine.record(self._estimate_both)
-        self._first_of_large = engine.record(self._estimate_first_of_large)
-        self._last_of_large = engine.record(self._estimate_last_of_large)
-        self.tiles = Tiles(engine, self._plan)
+        # large frames: the flow of the first pass, then tiles that start from it
+        self._first_of_large = engine.record(lambda *pair: plan.first.one_way(*pair).flow)
+        self._last_of_large = engine.record(lambda *pair: self.finish(plan.large.one_way(*pair)))
+        self.tiles = Tiles(engine, plan)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For pickles, which another process may open: all but what `_connect` makes."""
-        kept = ("_engine", "_plan", "_calibration", "_sharpness", "_device")
-        return {name: getattr(self, name) for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._connect()
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickles: recordings and what is known of the memory serve this process alone."""
+        return Pipeline, self._settings
 
     @torch.inference_mode()
     def __call__(
         self, image1: Tensor, image2: Tensor, *initial: Tensor, backward: bool = False
     ) -> Tensor:
-        """The packed estimate of one direction or both: (B, 3 or 6, H, W)."""
+        """The packed estimate (B, 3, H, W); 4 channels with sharpness, twice as many both ways."""
         image1, image2 = image1.to(self._device), image2.to(self._device)
         begin = [flow.to(self._device) for flow in initial]
         tile = self.tiles.size(image1)
@@ -412,43 +358,24 @@ class Pipeline:
             return in_tiles(compute, tile, image1, image2, *begin)
         pairs = [(image1, image2), (image2, image1)][: 2 if backward else 1]
         flows = begin or [self._first_of_large(*pair) for pair in pairs]  # of the whole frame
-        estimates = (
-            in_tiles(self._last_of_large, tile, *pair, flow)
-            for pair, flow in zip(pairs, flows, strict=True)
-        )
-        return torch.cat([*estimates], 1)
+        both, compute = zip(pairs, flows, strict=True), self._last_of_large
+        return torch.cat([in_tiles(compute, tile, *pair, flow) for pair, flow in both], 1)
 
     @torch.inference_mode()
     def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
         """Flow (B, 2, H, W) and cues (B, 7, H, W), at the size of the frames: to calibrate."""
-        passes, feeding = self._plan.passes(size_of(image1)), self._plan.last
+        passes = self._plan.passes(size_of(image1))
         result = passes.one_way(image1.to(self._device), image2.to(self._device))
-        levels, fitted1, fitted2 = result.view
-        cues = resize(find_cues(levels, fitted1, fitted2, feeding.scale), size_of(fitted1))
-        return result.flow, feeding.unfit(cues, size_of(image1))
+        cues = find_cues(*result.view, result.feeding.scale)
+        seen = resize(cues, size_of(result.view.image1))
+        return result.flow, result.feeding.unfit(seen, result.size)
 
     def estimate_whole(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> Tensor:
         """(B, 3, H, W) images in [0, 1] -> the packed estimate (B, 3, H, W)."""
         passes = self._plan.passes(size_of(image1))
-        return self._finish(passes.one_way(image1, image2, *initial))
+        return self.finish(passes.one_way(image1, image2, *initial))
 
     def _estimate_both(self, image1: Tensor, image2: Tensor) -> Tensor:
-        """The same for both directions, one after the other: (B, 6, H, W)."""
+        """The same for both directions, one after the other."""
         passes = self._plan.passes(size_of(image1))
-        return torch.cat([*map(self._finish, passes.both_ways(image1, image2))], 1)
-
-    def _estimate_first_of_large(self, image1: Tensor, image2: Tensor) -> Tensor:
-        """The flow (B, 2, H, W) of the first pass over large frames."""
-        return self._plan.first.one_way(image1, image2).flow
-
-    def _estimate_last_of_large(self, image1: Tensor, image2: Tensor, initial: Tensor) -> Tensor:
-        """The packed estimate of a tile of large frames, which starts from the first pass."""
-        return self._finish(self._plan.large.one_way(image1, image2, initial))
-
-    def prepare(self, image: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) in [0, 1] -> what `match` needs: as the network sees it, and features."""
-        return self._plan.passes(size_of(image)).prepare(image)
-
-    def match(self, first: list[Tensor], second: list[Tensor], size: Size) -> Tensor:
-        """Two prepared images of (height, width) `size` -> the packed estimate (B, 3, H, W)."""
-        return self._finish(self._plan.passes(size).match(first, second, size))
+        return torch.cat([*map(self.finish, passes.both_ways(image1, image2))], 1)

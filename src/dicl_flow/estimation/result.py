@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..files import Array, write_flow
 from ..pictures.visualize import flow_to_rgb
-from .occlusion import find_occlusion
+from .confidence import find_occlusion
 
 
 class Estimate(NamedTuple):
@@ -24,16 +23,12 @@ class Estimate(NamedTuple):
     """(B, 1, H, W) float32 in [0, 1]."""
 
 
-def pack(flow: Tensor, confidence: Tensor, *sharpness: Tensor) -> Tensor:
-    """One direction -> (B, 3 or 4, H, W): a recording and a tile have one output.
-
-    Sharpness, (B, 1, H, W) in [0, 1], is one minus the entropy of the finest match.
-    """
-    return torch.cat([flow, confidence, *sharpness], 1)
-
-
 def unpack(packed: Tensor) -> list[Estimate]:
-    """Undo `pack`, of one direction or of both, one after the other; sharpness is left out."""
+    """Split a packed estimate, (B, C, H, W): a recording and a tile have one output.
+
+    In each direction flow, confidence and, with C = 4 or 8, the sharpness, which is left out here:
+    one minus the entropy of the finest match, in [0, 1].
+    """
     channels = 3 if packed.shape[1] in (3, 6) else 4
     return [Estimate(part[:, :2], part[:, 2:3]) for part in packed.split(channels, 1)]
 
@@ -45,10 +40,8 @@ class FlowResult:
     flow: Array
     """(H, W, 2) float32: pixels, x right, y down, from frame 1 to frame 2."""
     confidence: Array
-    """(H, W) float32 in [0, 1]: the probability that the flow is right to 1 px.
-
-    Without a calibration in the weights (`estimator.calibration` is None) one minus the
-    entropy of the finest match: it ranks pixels but is not a probability.
+    """(H, W) float32 in [0, 1]: the probability that the flow is right to 1 px. If
+    `estimator.calibration` is None, one minus the entropy of the finest match: only a ranking.
     """
     occlusion: Array | None = None
     """(H, W) bool: pixels of this frame that are hidden in the other; with `backward=True`."""
@@ -93,10 +86,7 @@ class FlowResult:
 
 @dataclass(frozen=True)
 class FlowTensors:
-    """A `FlowResult` that stays on the device: nothing is waited for or copied.
-
-    The tensors of a batch have a leading batch axis.
-    """
+    """A `FlowResult` that stays on the device; the tensors of a batch have a leading batch axis."""
 
     flow: Tensor
     """(2, H, W) float32: pixels, x right, y down, from frame 1 to frame 2."""
@@ -110,13 +100,12 @@ class FlowTensors:
     @classmethod
     def of(cls, forward: Estimate, backward: Estimate | None = None) -> "FlowTensors":
         """One direction, or both."""
-        there = cls(forward.flow, forward.confidence[:, 0])
         if backward is None:
-            return there
-        hidden1 = find_occlusion(forward.flow, backward.flow)
-        hidden2 = find_occlusion(backward.flow, forward.flow)
-        back = cls(backward.flow, backward.confidence[:, 0], hidden2[:, 0])
-        return replace(there, occlusion=hidden1[:, 0], backward=back)
+            return cls(forward.flow, forward.confidence[:, 0])
+        hidden1 = find_occlusion(forward.flow, backward.flow)[:, 0]
+        hidden2 = find_occlusion(backward.flow, forward.flow)[:, 0]
+        back = cls(backward.flow, backward.confidence[:, 0], hidden2)
+        return cls(forward.flow, forward.confidence[:, 0], hidden1, back)
 
     def __getitem__(self, index: int) -> "FlowTensors":
         if self.flow.ndim == 3:

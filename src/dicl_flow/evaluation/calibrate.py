@@ -121,7 +121,7 @@ def calibrate(
 def _renderer(
     estimator: "FlowEstimator", photos: Path | None, size: tuple[int, int], seed: int
 ) -> "Renderer":
-    from ..estimation.feeding import Feeding
+    from ..estimation.inputs import Feeding
     from ..render import held_out_renderer
 
     config = estimator.model.config
@@ -140,7 +140,7 @@ def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> Ca
     from ..data import collate
 
     batch = collate(renderer.render(1, number).to_samples())
-    flow, cues = estimator.measure(batch.image1, batch.image2)
+    flow, cues = estimator.pipeline.measure(batch.image1, batch.image2)
     error = (flow.cpu() - batch.flow).norm(dim=1)
     some = (..., slice(None, None, _SPACING), slice(None, None, _SPACING))
     valid = batch.valid[some][0]

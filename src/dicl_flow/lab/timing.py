@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..config import NORMAL, QUALITIES, ModelConfig, Quality
 from ..estimation.compute import gpu_name, instructions
-from ..estimation.feeding import Feeding
+from ..estimation.inputs import Feeding
 from ..models import InitialFlow, build
 from ..models.matching import MatchingNet, PairwiseMatcher
 

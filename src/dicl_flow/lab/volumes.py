@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, FlowResult, load
-from ..estimation.feeding import Feeding
+from ..estimation.inputs import Feeding
 from ..files import Array
 from ..models import FlowNetwork, LevelFlow
 from ..models.dicl import DiclLevel

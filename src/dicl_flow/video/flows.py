@@ -11,8 +11,8 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from ..estimation.estimator import FlowSequence
 from ..estimation.result import FlowResult, unpack_result
-from ..estimation.sequence import FlowSequence
 from ..files import Array
 from .cuts import is_cut
 from .frames import Frame, Frames

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..estimation.compute import usable_cores
-from ..estimation.interpolation import interpolate_tensors, to_picture, to_tensor
+from ..estimation.warping import interpolate_tensors, to_picture, to_tensor
 from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
 from ..pictures.visualize import CALMEST
 from .encoding import CODINGS, Coding, Encoder, Segment, check_rate, even, join

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..data.video_frames import pyav
 from ..errors import InputError, unknown_name
-from ..estimation.sequence import FlowSequence
+from ..estimation.estimator import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name
 from .checkpoint import Checkpoint, State
 from .cuts import CUTS

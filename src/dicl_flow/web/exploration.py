@@ -12,8 +12,8 @@ import torch
 
 from ..errors import InputError
 from ..estimation.compute import choose_device
+from ..estimation.confidence import find_occlusion
 from ..estimation.estimator import FlowEstimator
-from ..estimation.occlusion import find_occlusion
 from ..files import Array
 from ..lab.analyses import describe_pixel
 from ..lab.volumes import Volumes, estimate_with_volumes, has_projection, open_networks

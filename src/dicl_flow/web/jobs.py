@@ -23,8 +23,8 @@ from starlette.routing import Route
 from torch import Tensor
 
 from ..errors import InputError, unknown_name
+from ..estimation.estimator import FlowSequence
 from ..estimation.inputs import Image
-from ..estimation.sequence import FlowSequence
 from ..video import CUTS, STILL_RATE, Checkpoint, FrameFlow, Outputs, Selection, run, video_source
 from .limits import busy
 from .requests import Write, read_form, video_container

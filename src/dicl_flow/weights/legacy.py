@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..config import ModelConfig
 from ..errors import InputError
 from ..files import read_bytes
-from .store import Weights, check_finite, check_keys
+from . import Weights, check_finite, check_keys
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,13 +46,21 @@ def import_legacy(path: str | Path, padding: str = "replicate") -> Weights:
         padding=padding,
     )
     renamed = {rename(key): tensor for key, tensor in legacy.items()}
-    _check(path, legacy, renamed, config)
+    if len(renamed) != len(legacy):
+        raise InputError(f"{path}: two keys of the checkpoint are for the same tensor")
+    from ..models import build_empty
+
+    try:
+        check_keys(renamed, build_empty(config))
+        check_finite(renamed)
+    except InputError as error:
+        raise InputError(f"{path} is not a DICL-Flow checkpoint: {error}") from None
     tensors = {key: t.float() if t.is_floating_point() else t for key, t in renamed.items()}
     return Weights(config, tensors, {"source": f"converted from {Path(path).name}"})
 
 
 def rename(key: str) -> str:
-    """Return our name for one of their keys; unknown keys are returned unchanged."""
+    """Our name for one of their keys; unknown keys stay unchanged."""
     for pattern, name in _RULES:
         new, hits = re.subn(f"^{pattern}", name, key)
         if hits:
@@ -84,14 +92,14 @@ def _read_state_dict(path: str | Path) -> "Mapping[str, Tensor]":
         content = content["state_dict"]
     if not isinstance(content, Mapping) or not content:
         raise InputError(f"{path} does not contain a state dict")
-    strangers = [key for key, value in content.items() if not _is_plain(key, value)]
-    if strangers:
-        raise InputError(f"{path} does not contain a state dict: {strangers[0]!r} is not a tensor")
+    for key, value in content.items():
+        if not _is_plain(key, value):
+            raise InputError(f"{path} does not contain a state dict: {key!r} is not a tensor")
     return content
 
 
 def _refuse_bombs(data: bytes) -> None:
-    """Refuse what lets `torch.load` allocate more than the file has: `torch.save` writes none."""
+    """Refuse what makes `torch.load` allocate more than the file has; `torch.save` writes none."""
     packed = data[:2] == b"PK" and any(
         entry.compress_type for entry in zipfile.ZipFile(io.BytesIO(data)).infolist()
     )
@@ -115,21 +123,3 @@ def _strip_prefix(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
         if all(key.startswith(prefix) for key in result):
             result = {key.removeprefix(prefix): tensor for key, tensor in result.items()}
     return result
-
-
-def _check(
-    path: str | Path,
-    legacy: "Mapping[str, Tensor]",
-    renamed: "Mapping[str, Tensor]",
-    config: ModelConfig,
-) -> None:
-    """Refuse missing and unknown keys; unknown ones have the name of the file."""
-    from ..models import build_empty
-
-    if len(renamed) != len(legacy):
-        raise InputError(f"{path}: two keys of the checkpoint are for the same tensor")
-    try:
-        check_keys(renamed, build_empty(config))
-        check_finite(renamed)
-    except InputError as error:
-        raise InputError(f"{path} is not a DICL-Flow checkpoint: {error}") from None
