@@ -149,7 +149,7 @@ def test_a_broken_frame_is_left_out_by_choice(slow, tmp_path):
 )
 def test_wrong_use_is_one_sentence(slow, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dicl_flow.video.sources._camera", lambda text: open_camera())
+    monkeypatch.setattr("dicl_flow.video.frames._camera", lambda text: open_camera())
     for name, frame in zip("abc", FINE, strict=False):
         fake_trees.write_image(tmp_path / "clip" / f"{name}.png", frame)
     for name in ("000000_10", "000000_11"):

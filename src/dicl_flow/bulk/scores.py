@@ -13,7 +13,7 @@ from torch import Tensor
 from ..estimation.occlusion import find_occlusion
 from ..estimation.result import unpack
 from ..files import Array
-from ..video.cuts import is_unexplained, small_grey, small_size, small_unexplained
+from ..video.flows import is_unexplained, small_grey, small_size, small_unexplained
 
 LENGTHS = ("mean", "median", "p95", "max")
 TYPES: dict[str, type] = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,24 +28,13 @@ class Coding(NamedTuple):
 
 # With AVX-512, x264's macroblock tree (core 165) reads memory that it has not written: the same
 # pictures had other bytes in a few of a hundred segments. Without it, crf 21 is as good as 18.
-_H264_OPTIONS = {"preset": "veryfast", "crf": "21", "mbtree": "0"}
-_H264 = Coding("libx264", "yuv420p", _H264_OPTIONS)
+_H264 = Coding("libx264", "yuv420p", {"preset": "veryfast", "crf": "21", "mbtree": "0"})
 _VP9_OPTIONS = {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"}
 _VP9 = Coding("libvpx-vp9", "yuv420p", _VP9_OPTIONS)
-_LOSSLESS = Coding("ffv1", "bgr0", {})
-CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9, ".gif": _LOSSLESS}
+CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9}
+CODINGS[".gif"] = Coding("ffv1", "bgr0", {})
 """How segments are encoded, by the suffix of the video; a GIF is made from them at the end."""
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
-
-
-class Encoder(Protocol):
-    """Writes the pictures of one segment."""
-
-    def __call__(self, picture: Array, number: int) -> None:
-        """Encode an (H, W, 3) uint8 RGB picture, shown at `number` / rate seconds."""
-
-    def close(self) -> None:
-        """Write out what is left."""
 
 
 class Segment:
@@ -55,8 +44,7 @@ class Segment:
     """
 
     def __init__(self, path: Path, rate: Fraction, coding: Coding) -> None:
-        # segments of a GIF are lossless video
-        container = CONTAINERS.get(path.suffix.lower(), "nut")
+        container = CONTAINERS.get(path.suffix.lower(), "nut")  # a GIF's are lossless video
         self._file = path.open("wb")  # PyAV would leave its own open if the disk is full
         self._container = pyav().open(self._file, "w", format=container)
         self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)
@@ -67,7 +55,7 @@ class Segment:
         self._begun = False
 
     def __call__(self, picture: Array, number: int) -> None:
-        """Encode a picture."""
+        """Encode an (H, W, 3) uint8 RGB picture, shown at `number` / rate seconds."""
         frame = pyav().VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), "rgb24")
         if not self._begun:
             self._stream.height, self._stream.width = picture.shape[:2]
@@ -153,7 +141,7 @@ def _numbered(segments: Sequence[Path], rate: Fraction) -> Iterator[tuple[int, A
 
 
 def _palette(frame: Any) -> Any:
-    """A filter that computes a palette for each picture."""
+    """Return a filter that computes a palette for each picture."""
     graph = pyav().filter.Graph()
     source = graph.add_buffer(
         width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base

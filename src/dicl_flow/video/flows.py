@@ -1,25 +1,210 @@
-"""Estimate the flow from each frame of a video to the next."""
+"""Estimate the flow from each frame of a video to the next, between threads that read and write.
+
+One thread decodes frames ahead, one writes results behind. Only the estimating thread computes with
+torch, or several `Workers` that share its threads: more threads than cores slow down everything.
+"""
 
 from collections import OrderedDict, deque
-from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from itertools import islice
+from queue import Empty, Queue, SimpleQueue
+from threading import Event, Thread
+from typing import Any, TypeAlias, TypeVar
 
+import cv2
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..estimation.result import FlowResult, unpack_result
 from ..estimation.sequence import FlowSequence
-from ..files import Array
-from .cuts import is_cut
+from ..files import Array, to_uint8
 from .frames import Frame, Frames
-from .threads import Workers
 
 Answer: TypeAlias = Future[Tensor]
 Item = TypeVar("Item")
+_ROOM = 2  # items queued between two threads
+
+
+def ahead(items: Generator[Item, None, None], room: int = _ROOM) -> Generator[Item, None, None]:
+    """Produce `items` in another thread, at most `room` ahead of the consumer."""
+    queue: Queue[Any] = Queue(room)
+    stopped, end, errors = Event(), object(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            with closing(items):
+                for item in items:
+                    queue.put(item)
+                    if stopped.is_set():
+                        return
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            queue.put(end)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield from iter(queue.get, end)
+        if errors:
+            raise errors[0]
+    finally:
+        stopped.set()
+        while thread.is_alive():  # it may be waiting for room
+            with suppress(Empty):
+                queue.get_nowait()
+            thread.join(0.01)
+
+
+def begun_early(parts: Iterable[Iterator[Item]], room: int) -> Generator[Item, None, None]:
+    """Yield the items of all parts; another thread takes the first `room` of the next part early.
+
+    So whatever is slow at the start of a part, as opening a video, does not interrupt the items.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        at_hand: Iterator[Item] = iter(())
+        for part in parts:
+            first: SimpleQueue[Item | None] = SimpleQueue()
+            begun = pool.submit(_take_first, part, room, first)
+            yield from at_hand
+            at_hand = _continued(first, begun, part)
+        yield from at_hand
+
+
+def _take_first(part: Iterator[Item], room: int, first: "SimpleQueue[Item | None]") -> None:
+    try:
+        for item in islice(part, room):
+            first.put(item)
+    finally:
+        first.put(None)
+
+
+def _continued(
+    first: "SimpleQueue[Item | None]", begun: "Future[None]", rest: Iterator[Item]
+) -> Iterator[Item]:
+    while (item := first.get()) is not None:
+        yield item
+    begun.result()  # raises its error
+    yield from rest
+
+
+class Behind:
+    """Executes calls in another thread, in order, with at most `room` of them queued.
+
+    Leaving the `with` block waits for the rest. After an error, no more calls are executed; the
+    error is raised by the next call of `do` or `check`, or at the end.
+    """
+
+    def __init__(self, room: int = _ROOM) -> None:
+        self._queue: Queue[Callable[[], None] | None] = Queue(room)
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> "Behind":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        self._queue.put(None)
+        self._thread.join()
+        if kind is None:
+            self.check()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Queue a call."""
+        self.check()
+        self._queue.put(work)
+
+    def check(self) -> None:
+        """Raise the error of an earlier call, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            if self._error is None:
+                try:
+                    work()
+                except BaseException as error:
+                    self._error = error
+
+
+def arriving(tensor: Tensor) -> Callable[[], Array]:
+    """Start to copy a tensor to the host, and return a function that waits for it, in any thread.
+
+    The device goes ahead with the next pair.
+    """
+    if not tensor.is_cuda:
+        return tensor.cpu().numpy
+    with torch.cuda.device(tensor.device):
+        host = tensor.to("cpu", non_blocking=True)
+        arrived = torch.cuda.Event(blocking=True)  # who waits leaves the core to others
+        arrived.record()
+
+    def wait() -> Array:
+        arrived.synchronize()
+        return host.numpy()
+
+    return wait
+
+
+class Workers:
+    """Threads that estimate at the same time and share torch's threads; none before `start`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._threads = self._share = 0  # of torch, in all and of each
+        self._running: set[Future[Any]] = set()
+
+    def start(self, count: int) -> None:
+        """Start `count` threads, if there are none; a single one would only be in the way."""
+        if self._pool is not None or count < 2:
+            return
+        self.count, self._threads = count, torch.get_num_threads()
+        self._share = max(1, self._threads // count)
+        torch.set_num_threads(self._share)  # of this thread, which draws meanwhile
+        self._pool = ThreadPoolExecutor(count, "estimate", torch.set_num_threads, (self._share,))
+
+    def close(self) -> None:
+        """Wait for the calls that run, and end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(self._threads)
+            self.count, self._pool = 0, None
+
+    def do(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+        """Queue a call, which may wait for the results of earlier ones; with no thread, call."""
+        if self._pool is None:
+            return _called(call, *arguments)
+        future = self._pool.submit(call, *arguments)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    def alone(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+        """Call when all others have ended, with all of torch's threads."""
+        wait(tuple(self._running))
+        torch.set_num_threads(self._threads)
+        try:
+            return _called(call, *arguments)
+        finally:
+            torch.set_num_threads(self._share)
+
+
+def _called(call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+    """Call now; the future has the result or the error."""
+    future: Future[Item] = Future()
+    try:
+        future.set_result(call(*arguments))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 class Pairs:
@@ -58,7 +243,7 @@ class Pairs:
             before = do(sequence.prepare, image1)
         after = do(sequence.prepare, image2)
         self._last = (sequence, image2, after)
-        return do(_match, sequence, before, after)
+        return do(lambda: sequence.match(before.result(), after.result()))
 
     def in_turn(self, begun: Iterable[Item]) -> Iterator[Item]:
         """Yield what was begun, in order, keeping the workers full.
@@ -89,10 +274,6 @@ class Pairs:
                 self._by_size.popitem(last=False)
         self._by_size.move_to_end(image.shape)
         return self._by_size[image.shape]
-
-
-def _match(sequence: FlowSequence, before: Answer, after: Answer) -> Tensor:
-    return sequence.match(before.result(), after.result())
 
 
 @dataclass(frozen=True)
@@ -132,7 +313,7 @@ class FrameFlow:
         """Whether a new scene begins; judged by the whole flow: at a cut, none is confident."""
         assert self.answer is not None
         estimated = self.answer[0, :2].permute(1, 2, 0).cpu().numpy()
-        return is_cut(*self.images, estimated)
+        return is_unexplained(unexplained(*self.images, estimated))
 
     @property
     def images(self) -> tuple[Array, Array]:
@@ -165,8 +346,8 @@ def estimate_flows(
     """
     with closing(frames), Pairs(sequence, at_most) as pairs:
         for frame, following, answer in pairs.in_turn(_begin(frames, pairs)):
-            found = None if answer is None else answer.result()
-            yield FrameFlow(frame, following, found, min_confidence)
+            estimate = None if answer is None else answer.result()
+            yield FrameFlow(frame, following, estimate, min_confidence)
 
 
 def _begin(frames: Frames, pairs: Pairs) -> Iterator[tuple[Frame, Frame, Answer | None]]:
@@ -181,6 +362,10 @@ def _begin(frames: Frames, pairs: Pairs) -> Iterator[tuple[Frame, Frame, Answer 
         last = frame
 
 
+CUTS = ("estimate", "blank", "hold")
+"""The flow at a cut, a change of scene: as estimated, unknown, or that of the pair before."""
+
+
 def settle_cuts(flows: Flows, cuts: str) -> Flows:
     """Make the flow of cuts unknown ("blank") or that of the pair before ("hold"; see `CUTS`)."""
     before: Tensor | None = None
@@ -193,3 +378,60 @@ def settle_cuts(flows: Flows, cuts: str) -> Flows:
                 yield replace(flow, held=before)
             else:
                 yield replace(flow, min_confidence=float("inf"))
+
+
+_SMALL = 96  # px, the longer side of the compared pictures
+_QUARTER = 4
+_CUT = 0.5  # unexplained share of the contrast: 0.05 to 0.25 within scenes, above 0.8 at cuts
+
+
+def is_unexplained(difference: float) -> bool:
+    """Whether a difference is so large that the frames show different scenes."""
+    return difference > _CUT
+
+
+def unexplained(image1: Array, image2: Array, flow: Array) -> float:
+    """The difference between frame 2, warped by the flow, and frame 1, relative to its contrast.
+
+    Compared small and in grey, where noise and fine texture do not matter.
+    """
+    vectors = _resized(flow, *small_size(*flow.shape[:2]))
+    return small_unexplained(small_grey(image1), small_grey(image2), vectors, flow.shape[:2])
+
+
+def small_size(height: int, width: int) -> tuple[int, int]:
+    """(height, width) of the compared pictures of a frame."""
+    scale = _scale(height, width)
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def small_grey(image: Array) -> Array:
+    """A frame as it is compared; a large one is quartered, which OpenCV does quickly, in colour."""
+    height, width = small_size(*image.shape[:2])
+    rows, columns = image.shape[0] // _QUARTER, image.shape[1] // _QUARTER
+    if min(rows / height, columns / width) >= 2:
+        whole = image[: rows * _QUARTER, : columns * _QUARTER]
+        image = cv2.resize(whole, (columns, rows), interpolation=cv2.INTER_AREA)
+    return _resized(cv2.cvtColor(to_uint8(image), cv2.COLOR_RGB2GRAY), height, width)
+
+
+def small_unexplained(first: Array, second: Array, vectors: Array, size: tuple[int, ...]) -> float:
+    """See `unexplained`; of small frames and a small flow, in px of frames of (height, width)."""
+    height, width = first.shape
+    x, y = np.moveaxis(vectors * np.float32(_scale(*size)), 2, 0)
+    x, y = x + np.arange(width, dtype=np.float32), y + np.arange(height, dtype=np.float32)[:, None]
+    seen = (x >= 0) & (x <= width - 1) & (y >= 0) & (y <= height - 1)  # unknown flow is not
+    again = cv2.remap(second, np.nan_to_num(x), np.nan_to_num(y), cv2.INTER_LINEAR)
+    if not seen.any():
+        return float("inf")
+    contrast = np.abs(first - np.median(first)).mean() + 1  # plus one grey level, for blank frames
+    return float(np.abs(first - again)[seen].mean() / contrast)
+
+
+def _scale(height: int, width: int) -> float:
+    return min(1.0, _SMALL / max(height, width))
+
+
+def _resized(picture: Array, height: int, width: int) -> Array:
+    small = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA)
+    return small.astype(np.float32)

@@ -1,9 +1,11 @@
-"""Videos that are written while flows arrive, in closed segments encoded side by side."""
+"""Videos of pictures of the flows, and in slow motion: segments are encoded side by side."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from fractions import Fraction
+from functools import lru_cache, partial
+from math import isqrt
 from pathlib import Path
 from queue import SimpleQueue
 from threading import BoundedSemaphore, Condition, Thread
@@ -12,15 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, unknown_name
 from ..estimation.compute import usable_cores
 from ..estimation.interpolation import interpolate_tensors, to_picture, to_tensor
+from ..estimation.warping import warp
 from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
-from ..pictures.visualize import CALMEST
-from .encoding import CODINGS, Coding, Encoder, Segment, check_rate, even, join
-from .flows import FrameFlow
-from .panels import draw
-from .writers import FolderWriter, Prepared, Writer
+from ..pictures.visualize import (
+    CALMEST,
+    OUT_OF_RANGE,
+    color_wheel,
+    confidence_to_grey,
+    draw_arrows,
+    tint,
+)
+from .encoding import CODINGS, Coding, Segment, check_rate, even, join
+from .flows import FrameFlow, arriving
+from .writers import FolderWriter, Prepared, Writer, check_one_size
 
 _WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
 
@@ -42,7 +51,7 @@ class SideBySide:
     error, which names the `output`.
     """
 
-    def __init__(self, output: Path, encoder: Callable[[Path], Encoder], at_once: int) -> None:
+    def __init__(self, output: Path, encoder: Callable[[Path], Segment], at_once: int) -> None:
         self._output, self._encoder = output, encoder
         self._slots = BoundedSemaphore(at_once)
         self._tasks: deque[_Task] = deque()
@@ -61,7 +70,8 @@ class SideBySide:
     def add(self, picture: Array, number: int) -> None:
         """Add a picture to the segment; wait if those that wait take too much memory."""
         with self._changed:
-            self._changed.wait_for(lambda: self._error or self._has_room(picture))
+            most = max(0, _WAITING - picture.nbytes)
+            self._changed.wait_for(lambda: self._error or self._waiting <= most)
             if self._error is not None:
                 raise self._error
             self._waiting += picture.nbytes
@@ -84,9 +94,6 @@ class SideBySide:
             task.pictures.put(None)
             task.join()
         self._tasks.clear()
-
-    def _has_room(self, picture: Array) -> bool:
-        return not self._waiting or self._waiting + picture.nbytes <= _WAITING
 
     def _encode(self, task: _Task) -> None:
         """The work of a thread."""
@@ -116,9 +123,6 @@ class SideBySide:
             self._changed.notify()
 
 
-_FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
-
-
 class Movie(Writer):
     """A video of numbered pictures; where a number is missing, the one before is shown longer.
 
@@ -128,20 +132,14 @@ class Movie(Writer):
     piece = 16
 
     def __init__(
-        self,
-        output: Path,
-        parts: Path,
-        rate: Fraction,
-        coding: Coding | None = None,
-        encoder: Callable[[Path, Fraction, Coding], Encoder] = Segment,
+        self, output: Path, parts: Path, rate: Fraction, coding: Coding | None = None
     ) -> None:
         super().__init__()
         check_rate(output, float(rate))
-        self.output, self.rate = output, rate
-        self._parts = parts
+        self.output, self.rate, self._parts = output, rate, parts
         coding = coding or CODINGS[output.suffix.lower()]
         self._segments = SideBySide(
-            output, lambda path: encoder(path, rate, coding), coding.at_once or usable_cores()
+            output, lambda path: Segment(path, rate, coding), coding.at_once or usable_cores()
         )
         self._first: int | None = None  # picture of the open segment
         self._next = 0  # flow
@@ -155,7 +153,9 @@ class Movie(Writer):
 
     def add(self, picture: Array, number: int) -> None:
         """Encode a picture, in another thread."""
-        self._check_size(picture)
+        height, width = picture.shape[:2]
+        first = [self.memory.setdefault(*side) for side in (("height", height), ("width", width))]
+        check_one_size("pictures of a video", (height, width), first)
         if self._first is None:
             self._first = number
             name = f"{number:09d}{self.output.suffix}"
@@ -185,16 +185,94 @@ class Movie(Writer):
         """The number of the first picture of a flow."""
         return flow
 
-    def _check_size(self, picture: Array) -> None:
-        height, width = picture.shape[:2]
-        self.memory.setdefault("height", height)
-        self.memory.setdefault("width", width)
-        expected = self.memory["width"], self.memory["height"]
-        if (width, height) != expected:
-            raise InputError(
-                f"all pictures of a video must have one size; this is {width}x{height} after "
-                f"{expected[0]:.0f}x{expected[1]:.0f}; write a folder"
-            )
+
+def flow_colors(flow: Tensor, maximum: float | Tensor) -> Tensor:
+    """(2, H, W) -> (H, W, 3) uint8: the picture of `visualize.flow_to_rgb`, on the device.
+
+    Computed in float32, so some values differ by one.
+    """
+    known = flow.abs().amax(0) < 1e9  # false for NaN as well
+    x, y = torch.where(known, flow, 0).unbind(0)
+    saturation = torch.hypot(x, y) / maximum
+    corners, slopes = _wheel(flow.device)  # (3, 55) each
+    position = (torch.atan2(-y, -x) / torch.pi + 1) * ((corners.shape[1] - 1) / 2)
+    below = position.long().flatten().expand(3, -1)
+    hue = corners.gather(1, below) + slopes.gather(1, below) * (position % 1).flatten()
+    hue = hue.unflatten(1, x.shape)
+    color = torch.where(saturation <= 1, 1 - saturation * (1 - hue), hue * OUT_OF_RANGE)
+    return torch.where(known, 255 * color, 0).to(torch.uint8).permute(1, 2, 0).contiguous()
+
+
+@lru_cache(maxsize=4)
+@torch.inference_mode(mode=False)
+def _wheel(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Colours, and the differences to the next colours, by channel."""
+    wheel = torch.from_numpy(color_wheel().T.copy())
+    slopes = wheel.roll(-1, 1) - wheel
+    return wheel.float().to(device), slopes.float().to(device)
+
+
+def _grey(values: Array) -> Array:
+    return np.dstack([confidence_to_grey(values)] * 3)
+
+
+def _difference(flow: FrameFlow, maximum: Tensor) -> Tensor:
+    """Difference of frame 1 and frame 2 warped by the flow; black where the flow leads outside."""
+    first, second = (
+        torch.from_numpy(image).to(flow.flow.device).permute(2, 0, 1)[None].float()
+        for image in flow.images
+    )
+    inside = torch.ones_like(second[:, :1])
+    warped, inside = warp(torch.cat([second, inside], 1), flow.flow[None]).split([3, 1], 1)
+    difference = (warped - first).abs() * (inside > 0.999)
+    return difference[0].byte().permute(1, 2, 0).contiguous()
+
+
+PANELS: dict[str, Callable[[FrameFlow, Tensor], Array | Tensor]] = {
+    "frame": lambda flow, maximum: flow.images[0],
+    "wheel": lambda flow, maximum: flow_colors(flow.flow, maximum),
+    "overlay": lambda flow, maximum: tint(
+        flow.images[0], flow_colors(flow.flow, maximum).cpu().numpy()
+    ),
+    "arrows": lambda flow, maximum: draw_arrows(
+        flow.images[0], flow.result.flow, maximum=float(maximum)
+    ),
+    "difference": _difference,
+    "confidence": lambda flow, maximum: _grey(flow.result.confidence),
+    # white where a pixel of frame 1 is hidden in frame 2
+    "occlusion": lambda flow, maximum: _grey(np.asarray(flow.result.occlusion)),
+}
+
+
+def parse_panels(text: str) -> tuple[str, ...]:
+    """Read "frame,wheel": names of `PANELS`, in the order in which they are shown."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in PANELS:
+            raise unknown_name("`show`", name, PANELS)
+    if len(set(names)) < len(names):
+        raise InputError(f"`show` names a picture twice: {text}")
+    return names
+
+
+def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Callable[[], Array]:
+    """Draw all panels; return a function that waits for them and puts them on one picture."""
+    drawn = [PANELS[name](flow, maximum) for name in panels]
+    return partial(_sheet, [arriving(one) if isinstance(one, Tensor) else one for one in drawn])
+
+
+def _sheet(drawn: Sequence[Array | Callable[[], Array]]) -> Array:
+    """(H, W, 3): two side by side, four as 2x2."""
+    pictures = [picture() if callable(picture) else picture for picture in drawn]
+    if len(pictures) == 1:
+        return pictures[0].copy()  # what arrived from a device lies in memory that is scarce
+    columns = isqrt(len(pictures) - 1) + 1
+    pictures += [np.zeros_like(pictures[0])] * (-len(pictures) % columns)
+    rows = range(0, len(pictures), columns)
+    return np.concatenate([np.concatenate(pictures[row : row + columns], 1) for row in rows])
+
+
+_FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
 
 
 class PictureVideo(Movie):
@@ -212,9 +290,8 @@ class PictureVideo(Movie):
         panels: Sequence[str],
         maximum: float | None = None,
         coding: Coding | None = None,
-        encoder: Callable[[Path, Fraction, Coding], Encoder] = Segment,
     ) -> None:
-        super().__init__(output, parts, rate, coding, encoder)
+        super().__init__(output, parts, rate, coding)
         self.panels, self.maximum = panels, maximum
         self._scale: Tensor | None = None
         self._scales: deque[Tensor] = deque()  # of pictures that are not written yet
@@ -251,40 +328,8 @@ class PictureVideo(Movie):
         return self._scale
 
 
-def frames_between(flow: FrameFlow, factor: int) -> Iterator[Array]:
-    """Interpolate `factor` - 1 frames between two; at a cut, the first is repeated.
-
-    Requires the backward flow.
-    """
-    first, second = flow.images
-    if flow.is_cut:
-        yield from [first] * (factor - 1)
-        return
-    assert flow.answer is not None
-    forward, backward = flow.answer[:, :2], flow.answer[:, 3:5]
-    image1, image2 = (to_tensor(image).to(forward.device) for image in (first, second))
-    for step in range(1, factor):
-        between = interpolate_tensors(image1, image2, forward, backward, time=step / factor)
-        yield to_picture(between, first.dtype)
-
-
-def numbered_frames(
-    flow: FrameFlow, new: Array | None, number: int, factor: int
-) -> Iterator[tuple[int, Array]]:
-    """Number the frames of flow `number`: the new ones, then the second of the pair.
-
-    The first frame of the clip has the number 0. Next to a broken frame there are no new ones.
-    """
-    if number == 0 and flow.frame.image is not None:
-        yield 0, flow.frame.image
-    if new is not None:
-        yield from enumerate(new, number * factor + 1)
-    if flow.following.image is not None:
-        yield (number + 1) * factor, flow.following.image
-
-
 class _SlowPictures(Writer):
-    """`factor` pictures for each frame of a clip except the last."""
+    """`factor` pictures for each frame of a clip except the last; needs the backward flow."""
 
     factor: int
     _next = 0  # flow
@@ -294,13 +339,30 @@ class _SlowPictures(Writer):
         raise NotImplementedError
 
     def prepare(self, flow: FrameFlow) -> Array:
-        """(factor - 1, H, W, 3): the frames between the two."""
-        return np.stack(list(frames_between(flow, self.factor)))
+        """(factor - 1, H, W, 3): the frames between the two; at a cut, the first is repeated."""
+        first, second = flow.images
+        if flow.is_cut:
+            return np.stack([first] * (self.factor - 1))
+        assert flow.answer is not None
+        forward, backward = flow.answer[:, :2], flow.answer[:, 3:5]
+        image1, image2 = (to_tensor(image).to(forward.device) for image in (first, second))
+        between = (
+            interpolate_tensors(image1, image2, forward, backward, time=step / self.factor)
+            for step in range(1, self.factor)
+        )
+        return np.stack([to_picture(picture, first.dtype) for picture in between])
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
-        """Add the frames of a pair; count the cuts, for the report."""
-        for number, picture in numbered_frames(flow, prepared, self._next, self.factor):
-            self.add(picture, number)
+        """Add the frames of a pair except the first, which the pair before has; count the cuts.
+
+        The first frame of the clip has the number 0. Next to a broken frame there are no new ones.
+        """
+        if self._next == 0 and flow.frame.image is not None:
+            self.add(flow.frame.image, 0)
+        for step, picture in enumerate([] if prepared is None else prepared, 1):
+            self.add(picture, self._next * self.factor + step)
+        if flow.following.image is not None:
+            self.add(flow.following.image, (self._next + 1) * self.factor)
         cuts = self.memory.get("cuts", 0)
         self.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
         self._next += 1

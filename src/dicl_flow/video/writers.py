@@ -28,7 +28,7 @@ class Writer:
     """Takes flows in order, and commits them in pieces of `piece` flows.
 
     `prepare` runs in the estimating thread and may compute with torch; the rest runs in the writing
-    thread, see `threads`.
+    thread.
     """
 
     piece = 1
@@ -118,6 +118,15 @@ class FlowFiles(FolderWriter):
         return contents
 
 
+def check_one_size(what: str, size: Sequence[float], first: Sequence[float]) -> None:
+    """Refuse (height, width) of another size than the first."""
+    if tuple(size) != tuple(first):
+        now, before = (f"{width:.0f}x{height:.0f}" for height, width in (size, first))
+        raise InputError(
+            f"all {what} must have one size; this is {now} after {before}; write a folder"
+        )
+
+
 def refuse_one_name(frames: Sequence[Path], suffix: str) -> None:
     """Refuse frames whose flows would have the same file name: f0.jpg and f0.png."""
     known: dict[str, Path] = {}
@@ -163,7 +172,6 @@ class FlowStack(Writer):
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Append a flow."""
         self._count += 1
-        self._check_size(prepared)
         if prepared is not None and not self.memory:
             height, width = prepared.shape[-3:-1]
             self.memory.update(stack_height=height, stack_width=width)
@@ -171,16 +179,10 @@ class FlowStack(Writer):
                 self._part.write_bytes(self._header(0))
             for _ in range(self._count - 1):
                 self._append(np.full(self._shape, np.nan))
+        if prepared is not None:
+            check_one_size("flows of an array", prepared.shape[-3:-1], self._shape[-3:-1])
         if self.memory:
             self._append(np.full(self._shape, np.nan) if prepared is None else prepared)
-
-    def _check_size(self, prepared: Array | None) -> None:
-        if prepared is not None and self.memory and prepared.shape != self._shape:
-            size, first = ("{1}x{0}".format(*shape[-3:]) for shape in (prepared.shape, self._shape))
-            raise InputError(
-                f"all flows of an array must have one size; this is {size} after {first}; "
-                "write a folder"
-            )
 
     def commit(self) -> None:
         """Update the header, so that the appended flows belong to the array."""
@@ -215,21 +217,8 @@ class FlowStack(Writer):
         return buffer.getvalue()
 
 
-COLUMNS = (
-    "frame",
-    "time",
-    "known",
-    "mean_length",
-    "median_length",
-    "p95_length",
-    "max_length",
-    "direction",
-    "moving_share",
-    "mean_confidence",
-    "occluded",
-    "scene_cut",
-    "problem",
-)
+COLUMNS = ["frame", "time", "known", "mean_length", "median_length", "p95_length", "max_length"]
+COLUMNS += ["direction", "moving_share", "mean_confidence", "occluded", "scene_cut", "problem"]
 _MOVING = 0.5  # px
 
 
