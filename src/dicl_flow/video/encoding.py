@@ -172,7 +172,12 @@ def find_coding(output: Path, encoder: str | None = None) -> Coding:
     if suffix not in CONTAINERS:
         raise InputError(f"`encoder` is for {', '.join(CONTAINERS)}; {output} is none of them")
     name, *pairs = encoder.split(":")
-    options = dict(_option(pair) for pair in pairs)
+    for pair in pairs:
+        if pair.partition("=")[0] in ("", pair):
+            raise InputError(
+                f"`encoder` must be NAME or NAME:KEY=VALUE:…, and {pair!r} is no KEY=VALUE"
+            )
+    options = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
     codec = _codec(name)
     with pyav().open(BytesIO(), "w", format=CONTAINERS[suffix]) as container:
         if not {codec.name, codec.canonical_name} & set(container.supported_codecs):
@@ -185,15 +190,6 @@ def find_coding(output: Path, encoder: str | None = None) -> Coding:
     coding = Coding(name, pixels, options, _HARDWARE_AT_ONCE if _is_hardware(codec) else None)
     _try(coding)
     return coding
-
-
-def _option(pair: str) -> tuple[str, str]:
-    key, sign, value = pair.partition("=")
-    if not (key and sign):
-        raise InputError(
-            f"`encoder` must be NAME or NAME:KEY=VALUE:…, and {pair!r} is no KEY=VALUE"
-        )
-    return key, value
 
 
 def _codec(name: str) -> Any:

@@ -135,10 +135,7 @@ class Behind:
 
 
 def arriving(tensor: Tensor) -> Callable[[], Array]:
-    """Start to copy a tensor to the host, and return a function that waits for it, in any thread.
-
-    The device goes ahead with the next pair.
-    """
+    """Start to copy a tensor to the host; what is returned waits for it, in any thread."""
     if not tensor.is_cuda:
         return tensor.cpu().numpy
     with torch.cuda.device(tensor.device):
@@ -313,7 +310,7 @@ class FrameFlow:
         """Whether a new scene begins; judged by the whole flow: at a cut, none is confident."""
         assert self.answer is not None
         estimated = self.answer[0, :2].permute(1, 2, 0).cpu().numpy()
-        return is_unexplained(unexplained(*self.images, estimated))
+        return unexplained(*self.images, estimated) > CUT
 
     @property
     def images(self) -> tuple[Array, Array]:
@@ -382,12 +379,8 @@ def settle_cuts(flows: Flows, cuts: str) -> Flows:
 
 _SMALL = 96  # px, the longer side of the compared pictures
 _QUARTER = 4
-_CUT = 0.5  # unexplained share of the contrast: 0.05 to 0.25 within scenes, above 0.8 at cuts
-
-
-def is_unexplained(difference: float) -> bool:
-    """Whether a difference is so large that the frames show different scenes."""
-    return difference > _CUT
+CUT = 0.5
+"""Unexplained share of the contrast at a cut: 0.05 to 0.25 within scenes, above 0.8 at cuts."""
 
 
 def unexplained(image1: Array, image2: Array, flow: Array) -> float:

@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import glob, has_magic
@@ -20,7 +20,6 @@ from ..errors import InputError, unknown_name
 from ..files import Array, read_image, to_integers, to_uint8
 
 Item = TypeVar("Item")
-Stamp = dict[str, object]
 LOGGING: Any = getattr(cv2.utils, "logging", cv2)  # of OpenCV 5; of OpenCV 4
 
 
@@ -41,7 +40,7 @@ class Source:
     """Frames in order; each call of `shots` starts at the first frame."""
 
     shots: Callable[[], Iterator[Shot]]
-    stamp: Stamp
+    stamp: Mapping[str, object]
     """Identifies the source: changes if another or a changed file is given."""
     rate: float | None = None
     """Frames per second."""
@@ -56,7 +55,7 @@ class Source:
 
 
 def open_source(text: str, *, keep_depth: bool = False) -> Source:
-    """Open what a user gives: a video file, a folder, a glob pattern, or camera:0.
+    """Open a video file, a folder, a glob pattern, or camera:0.
 
     Frames are uint8; with `keep_depth`, 16-bit images are uint16.
     """
@@ -64,15 +63,17 @@ def open_source(text: str, *, keep_depth: bool = False) -> Source:
     if text.startswith(CAMERA):
         return _camera(text)
     path = Path(text)
-    if path.is_dir():
-        return images(image_files(path.iterdir()), path, keep_depth=keep_depth)
-    if path.is_file():
-        return video_source(path)
-    files = map(Path, glob(text))  # noqa: PTH207 - Path.glob needs the folder separately
-    return images(image_files(files), path, keep_depth=keep_depth)
+    return video_source(path) if path.is_file() else images(_files(text), path, keep_depth)
 
 
-def images(frames: list[Path], place: Path, *, keep_depth: bool = False) -> Source:
+def _files(text: str) -> list[Path]:
+    """The images in a folder, or of a pattern."""
+    path = Path(text)
+    # Path.glob needs the folder separately
+    return image_files(path.iterdir() if path.is_dir() else map(Path, glob(text)))  # noqa: PTH207
+
+
+def images(frames: list[Path], place: Path, keep_depth: bool = False) -> Source:
     """Frames that are image files."""
     if not frames:
         raise InputError(f"no images in {place}; frames must end in {', '.join(IMAGE_SUFFIXES)}")
@@ -83,8 +84,8 @@ def images(frames: list[Path], place: Path, *, keep_depth: bool = False) -> Sour
         for file, scene in zip(frames, scenes or repeat(""), strict=False):
             yield Shot(file.stem, None, partial(_read, file, in_depth), scene)
 
-    stamp: Stamp = {"path": str(place.resolve())}
-    return Source(shots, stamp, count=len(frames), files=tuple(frames), scenes=scenes)
+    path = {"path": str(place.resolve())}
+    return Source(shots, path, count=len(frames), files=tuple(frames), scenes=scenes)
 
 
 def _read(file: Path, in_depth: Callable[[Array], Array]) -> Array:
@@ -113,8 +114,8 @@ def capture(device: int | str, *, live: bool) -> Source:
             name, number = f"frame_{number:06d}", number + 1
             yield Shot(name, time, partial(cv2.cvtColor, image, cv2.COLOR_BGR2RGB))
 
-    stamp: Stamp = {"path": str(device)}
-    return Source(shots, stamp, rate or None, int(count) if count > 0 else None, live)
+    path = {"path": str(device)}
+    return Source(shots, path, rate or None, int(count) if count > 0 else None, live)
 
 
 def _camera(text: str) -> Source:
@@ -144,10 +145,9 @@ def video_source(path: Path, container: str | None = None) -> Source:
 
 
 def video_from(path: Path, seconds: float) -> Source:
-    """A video whose shots start at a key frame before `seconds`: the rest is not decoded.
+    """A video from a key frame before `seconds`; all of it if seeking misses that.
 
-    Shots are numbered by their time: the rate should be constant. Where the file has no index and
-    the key frame is missed, all is decoded.
+    Shots are numbered by their time: the rate should be constant.
     """
     whole = video_source(path)
 
@@ -169,12 +169,12 @@ def video_from(path: Path, seconds: float) -> Source:
     return replace(whole, shots=shots)
 
 
-def stamp(path: Path) -> Stamp:
+def stamp(path: Path) -> dict[str, object]:
     """The path of a file and its change marks."""
     return {"path": str(path.resolve()), **change_marks(path)}
 
 
-def change_marks(path: Path) -> Stamp:
+def change_marks(path: Path) -> dict[str, object]:
     """Size and time of modification: they differ if the file has changed."""
     state = path.stat()
     return {"bytes": state.st_size, "modified": state.st_mtime_ns}
@@ -189,23 +189,20 @@ def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]
             packet = next(packets, None)  # no more packets after a demuxing error
             frames = None if packet is None else packet.decode()
         except errors as error:
-            yield time, _broken(error.strerror)
+            yield time, partial(_refuse, error.strerror)
             continue
         if frames is None:
             return
         for frame in frames:
             time = frame.time
             if frame.is_corrupt:
-                yield time, _broken("its data are damaged")
+                yield time, partial(_refuse, "its data are damaged")
             else:
                 yield time, partial(to_array, frame)
 
 
-def _broken(reason: str) -> Callable[[], Array]:
-    def read() -> Array:
-        raise InputError(f"cannot be decoded: {reason}")
-
-    return read
+def _refuse(reason: str) -> Array:
+    raise InputError(f"cannot be decoded: {reason}")
 
 
 @dataclass(frozen=True)
@@ -220,7 +217,6 @@ class Frame:
     """(H, W, 3) RGB; None if the frame is broken."""
     problem: str = ""
     scene: str = ""
-    """Flow is estimated only within a scene."""
 
 
 @dataclass(frozen=True)
@@ -368,8 +364,6 @@ class Selection:
 
 
 Frames: TypeAlias = Generator[Frame, None, None]
-
-
 Kind: TypeAlias = tuple[str, int]
 """What all frames share: their size, as "640x480", and the bits of a value."""
 
@@ -423,8 +417,7 @@ def count_frames(clip: str) -> int | None:
     """How many frames a clip has, as far as its files state it without decoding."""
     path = Path(clip)
     if path.is_dir() or has_magic(clip):
-        files = path.iterdir() if path.is_dir() else map(Path, glob(clip))  # noqa: PTH207
-        return len(image_files(files))
+        return len(_files(clip))
     try:
         with open_video(path) as container:
             return container.streams.video[0].frames or None

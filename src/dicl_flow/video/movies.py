@@ -2,13 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
 from functools import lru_cache, partial
 from math import isqrt
 from pathlib import Path
 from queue import SimpleQueue
-from threading import BoundedSemaphore, Condition, Thread
+from threading import BoundedSemaphore, Condition
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -19,14 +20,8 @@ from ..estimation.compute import usable_cores
 from ..estimation.interpolation import interpolate_tensors, to_picture, to_tensor
 from ..estimation.warping import warp
 from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
-from ..pictures.visualize import (
-    CALMEST,
-    OUT_OF_RANGE,
-    color_wheel,
-    confidence_to_grey,
-    draw_arrows,
-    tint,
-)
+from ..pictures import visualize
+from ..pictures.visualize import CALMEST, OUT_OF_RANGE, color_wheel, confidence_to_grey
 from .encoding import CODINGS, Coding, Segment, check_rate, even, join
 from .flows import FrameFlow, arriving
 from .writers import FolderWriter, Prepared, Writer, check_one_size
@@ -34,14 +29,8 @@ from .writers import FolderWriter, Prepared, Writer, check_one_size
 _WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
 
 
-class _Task(Thread):
-    """A segment that is being encoded."""
-
-    def __init__(self, work: Callable[["_Task"], None], temporary: Path, path: Path) -> None:
-        super().__init__(target=work, args=(self,), daemon=True)
-        self.temporary, self.path = temporary, path
-        self.pictures: SimpleQueue[tuple[Array, int] | None] = SimpleQueue()  # None: the end
-        self.ended: Future[None] = Future()
+_Pictures: TypeAlias = "SimpleQueue[tuple[Array, int] | None]"
+"""The numbered pictures of a segment; None: the end."""
 
 
 class SideBySide:
@@ -53,8 +42,8 @@ class SideBySide:
 
     def __init__(self, output: Path, encoder: Callable[[Path], Segment], at_once: int) -> None:
         self._output, self._encoder = output, encoder
-        self._slots = BoundedSemaphore(at_once)
-        self._tasks: deque[_Task] = deque()
+        self._slots, self._pool = BoundedSemaphore(at_once), ThreadPoolExecutor(at_once, "encode")
+        self._tasks: deque[tuple[_Pictures, Future[None]]] = deque()
         self._changed, self._waiting = Condition(), 0
         self._error: BaseException | None = None
         self._stopped = False
@@ -62,10 +51,10 @@ class SideBySide:
     def begin(self, temporary: Path, path: Path) -> None:
         """Begin a segment; wait if there are too many."""
         self._slots.acquire()
-        while self._tasks and self._tasks[0].ended.done():
+        while self._tasks and self._tasks[0][1].done():
             self._tasks.popleft()
-        self._tasks.append(_Task(self._encode, temporary, path))
-        self._tasks[-1].start()
+        pictures: _Pictures = SimpleQueue()
+        self._tasks.append((pictures, self._pool.submit(self._encode, pictures, temporary, path)))
 
     def add(self, picture: Array, number: int) -> None:
         """Add a picture to the segment; wait if those that wait take too much memory."""
@@ -75,32 +64,31 @@ class SideBySide:
             if self._error is not None:
                 raise self._error
             self._waiting += picture.nbytes
-        self._tasks[-1].pictures.put((picture, number))
+        self._tasks[-1][0].put((picture, number))
 
     def end(self) -> "Future[None]":
         """End the segment; the result is there when its file is complete."""
-        self._tasks[-1].pictures.put(None)
-        return self._tasks[-1].ended
+        self._tasks[-1][0].put(None)
+        return self._tasks[-1][1]
 
     def finish(self) -> None:
         """Wait for all segments."""
-        for task in self._tasks:
-            task.ended.result()
+        for _, ended in self._tasks:
+            ended.result()
 
     def stop(self) -> None:
         """Abandon the segments that are not complete; nothing is written after that."""
         self._stopped = True
-        for task in self._tasks:
-            task.pictures.put(None)
-            task.join()
+        for pictures, _ in self._tasks:
+            pictures.put(None)
+        self._pool.shutdown()
         self._tasks.clear()
 
-    def _encode(self, task: _Task) -> None:
-        """The work of a thread."""
+    def _encode(self, pictures: _Pictures, temporary: Path, path: Path) -> None:
         try:
             with naming(self._output):
-                encode = self._encoder(task.temporary)
-                for picture, number in iter(task.pictures.get, None):
+                encode = self._encoder(temporary)
+                for picture, number in iter(pictures.get, None):
                     if self._stopped:
                         return
                     encode(even(to_uint8(picture)), number)
@@ -108,11 +96,10 @@ class SideBySide:
                 if self._stopped:
                     return
                 encode.close()
-                task.temporary.replace(task.path)
-            task.ended.set_result(None)
+                temporary.replace(path)
         except BaseException as error:
             self._change(0, error)
-            task.ended.set_exception(error)
+            raise
         finally:
             self._slots.release()
 
@@ -231,10 +218,10 @@ def _difference(flow: FrameFlow, maximum: Tensor) -> Tensor:
 PANELS: dict[str, Callable[[FrameFlow, Tensor], Array | Tensor]] = {
     "frame": lambda flow, maximum: flow.images[0],
     "wheel": lambda flow, maximum: flow_colors(flow.flow, maximum),
-    "overlay": lambda flow, maximum: tint(
+    "overlay": lambda flow, maximum: visualize.tint(
         flow.images[0], flow_colors(flow.flow, maximum).cpu().numpy()
     ),
-    "arrows": lambda flow, maximum: draw_arrows(
+    "arrows": lambda flow, maximum: visualize.draw_arrows(
         flow.images[0], flow.result.flow, maximum=float(maximum)
     ),
     "difference": _difference,

@@ -8,9 +8,10 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from math import lcm
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ def output_kind(output: Path) -> str:
     raise InputError(
         f"{output}: a video must end in {', '.join(CODINGS)}, an array in .npy, a folder in nothing"
     )
+
+
+_ONLY_FOR = {"show": ["video"], "encoder": ["video"], "format": ["folder"]}
+_ONLY_FOR |= {"backward": ["folder", "array"], "occlusion": ["folder"]}
 
 
 @dataclass(frozen=True)
@@ -72,17 +77,11 @@ class Outputs:
         if self.format is not None and f".{self.format}" not in FLOW_SUFFIXES:
             raise unknown_name("`format`", self.format, [suffix[1:] for suffix in FLOW_SUFFIXES])
         check_flow_name(self.suffix)
-        self._refuse("show", self.show is not None, "video")
-        self._refuse("encoder", self.encoder is not None, "video")
-        self._refuse("format", self.format is not None, "folder")
-        self._refuse("backward", self.backward, "folder", "array")
-        hint = "; a video has `show='occlusion'`"
-        self._refuse("occlusion", self.occlusion, "folder", hint=hint)
-
-    def _refuse(self, name: str, given: bool, *kinds: str, hint: str = "") -> None:
-        """Refuse an option that makes no sense for these outputs."""
-        if given and not set(kinds) & set(self.kinds.values()):
-            raise InputError(f"`{name}` is for a {' or '.join(kinds)}, and no output is one{hint}")
+        for name, kinds in _ONLY_FOR.items():
+            if getattr(self, name) not in (None, False) and not {*kinds} & {*self.kinds.values()}:
+                hint = "; a video has `show='occlusion'`" if name == "occlusion" else ""
+                meant = " or ".join(kinds)
+                raise InputError(f"`{name}` is for a {meant}, and no output is one{hint}")
 
     @property
     def kinds(self) -> dict[Path, str]:
@@ -160,7 +159,10 @@ class Checkpoint:
         output = output.resolve()
         self.folder = output.with_name(f"{output.name}.parts")
         self._path = self.folder / "state.json"
-        self._frames, self._frames_path = stamps(frames), self.folder / "frames.json"
+        self._frames_path = self.folder / "frames.json"
+        self._frames = {  # a broken link has no change marks
+            str(path.absolute()): change_marks(path) if path.exists() else {} for path in frames
+        }
         self._settings = json.loads(json.dumps(settings, default=str))
         self._used, self._frames_saved = used, False
         self.state = State()
@@ -231,14 +233,11 @@ class Checkpoint:
                 path.unlink()
 
     def _resume(self) -> None:
-        try:
-            saved = json.loads(self._path.read_text())
-            if saved == {}:  # killed while it was removed
-                return self._clear()
-            settings = dict(saved.pop("settings"))
+        with _undamaged(self._path) as saved:
+            settings = dict(saved.pop("settings")) if saved else {}
             self.state = State(**saved)
-        except (ValueError, KeyError, TypeError):
-            raise self._damage(self._path) from None
+        if not saved:  # killed while it was removed
+            return self._clear()
         changes = [
             _change(key, settings.get(key), self._settings.get(key))
             for key in {**settings, **self._settings}
@@ -254,7 +253,8 @@ class Checkpoint:
         """Refuse other frames; a frame without a flow so far may have been repaired."""
         if not (self._frames and self.done):
             return
-        before = self._frames_before()
+        with _undamaged(self._frames_path) as saved:
+            before: dict[str, Any] = dict(saved)
         used = list(before)[: self._used(self.done)]
         counts = {
             "added": sum(name not in before for name in self._frames),
@@ -268,20 +268,14 @@ class Checkpoint:
                 "restore them, or start again with `restart=True`"
             )
 
-    def _frames_before(self) -> dict[str, Any]:
-        try:
-            return dict(json.loads(self._frames_path.read_text()))
-        except (OSError, ValueError, TypeError):
-            raise self._damage(self._frames_path) from None
 
-    @staticmethod
-    def _damage(path: Path) -> InputError:
-        return InputError(f"{path} is damaged; start again with `restart=True`")
-
-
-def stamps(files: Sequence[Path]) -> dict[str, dict[str, object]]:
-    """The change marks of files by path; empty for a broken link."""
-    return {str(file.absolute()): change_marks(file) if file.exists() else {} for file in files}
+@contextmanager
+def _undamaged(path: Path) -> Iterator[Any]:
+    """Yield what a file of a checkpoint contains; refuse it if that cannot be used."""
+    try:
+        yield json.loads(path.read_text())
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{path} is damaged; start again with `restart=True`") from None
 
 
 def _change(setting: str, before: Any, now: Any) -> str:
@@ -328,14 +322,24 @@ def run(
         raise InputError("a camera recording cannot be resumed; start again with `restart=True`")
     if cuts not in CUTS:
         raise unknown_name("cuts", cuts, CUTS)
-    _resume(writers, checkpoint)
+    if not checkpoint.done:
+        checkpoint.save(State(memory=[{} for _ in writers]))
+    for writer, memory in zip(writers, checkpoint.state.memory, strict=True):
+        writer.memory = memory
+        writer.resume(checkpoint.done)
     piece, total = lcm(*(writer.piece for writer in writers)), selection.expected_flows(source)
     state, stopped, errors = replace(checkpoint.state), False, list[InputError]()
+    frames = ahead(selection.frames(source, skip=selection.first_frame(source, state.begin)))
     at_most = 1 if source.live else total  # live, a flow should not wait for later frames
-    new = _new_flows(source, selection, sequence, min_confidence, cuts, state, at_most)
+    flows = estimate_flows(frames, sequence, min_confidence, at_most=at_most)
+    if cuts != "estimate":
+        flows = settle_cuts(flows, cuts)
     with _Output(writers, checkpoint) as output:
-        with closing(new) as flows, Behind() as behind:
-            for flow in _until_error(flows, errors):
+        with (
+            closing(_new_flows(flows, state.done - state.begin, errors)) as new,
+            Behind() as behind,
+        ):
+            for flow in new:
                 prepared = [None if flow.problem else writer.prepare(flow) for writer in writers]
                 behind.do(partial(output.write, flow, prepared))
                 _count(state, flow, cuts)
@@ -347,7 +351,10 @@ def run(
                     break
         if not state.done:
             checkpoint.remove()
-            raise errors[0] if errors else _no_flow(source)
+            needs = "a flow needs at least two frames"
+            if source.scenes:
+                needs = "no pair is selected: KITTI's flow goes from NNNNNN_10 to NNNNNN_11"
+            raise errors[0] if errors else InputError(needs)
         output.commit(state)
         output.save(wait=True)
     if errors:
@@ -359,25 +366,16 @@ def run(
     return written
 
 
-def _new_flows(
-    source: Source,
-    selection: Selection,
-    sequence: FlowSequence,
-    min_confidence: float | None,
-    cuts: str,
-    state: State,
-    at_most: int | None,
-) -> Flows:
-    """Yield the flows that are not done; one that cuts still show is estimated again first."""
-    frames = selection.frames(source, skip=selection.first_frame(source, state.begin))
-    flows = estimate_flows(ahead(frames), sequence, min_confidence, at_most=at_most)
-    if cuts != "estimate":
-        flows = settle_cuts(flows, cuts)
-    known = state.done - state.begin
-    with closing(flows):
-        for number, flow in enumerate(flows):
-            if number >= known:
-                yield flow
+def _new_flows(flows: Flows, known: int, errors: list[InputError]) -> Flows:
+    """Yield all flows except the first `known`, which cuts still show.
+
+    Stops at a broken frame, so that earlier flows are committed before the error is raised.
+    """
+    try:
+        with closing(flows):
+            yield from islice(flows, known, None)
+    except InputError as error:
+        errors.append(error)
 
 
 def _count(state: State, flow: FrameFlow, cuts: str) -> None:
@@ -389,20 +387,6 @@ def _count(state: State, flow: FrameFlow, cuts: str) -> None:
     state.missing += bool(flow.problem)
     if not holds:
         state.begin = state.done
-
-
-def _no_flow(source: Source) -> InputError:
-    if source.scenes:
-        return InputError("no pair is selected: KITTI's flow goes from NNNNNN_10 to NNNNNN_11")
-    return InputError("a flow needs at least two frames")
-
-
-def _resume(writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
-    if not checkpoint.done:
-        checkpoint.save(State(memory=[{} for _ in writers]))
-    for writer, memory in zip(writers, checkpoint.state.memory, strict=True):
-        writer.memory = memory
-        writer.resume(checkpoint.done)
 
 
 class _Output:
@@ -439,11 +423,3 @@ class _Output:
             for end in ends:
                 end.result()
             self._checkpoint.save(state)
-
-
-def _until_error(flows: Iterator[FrameFlow], errors: list[InputError]) -> Iterator[FrameFlow]:
-    """Stop at a broken frame, so that earlier flows are committed before the error is raised."""
-    try:
-        yield from flows
-    except InputError as error:
-        errors.append(error)

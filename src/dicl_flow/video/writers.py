@@ -5,7 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from io import BytesIO, StringIO
+from io import BytesIO
 from math import atan2, degrees
 from pathlib import Path
 from typing import TypeAlias
@@ -25,11 +25,7 @@ _BACKWARD, _OCCLUSION = "_backward", "_occlusion"  # suffixes of a frame's name
 
 
 class Writer:
-    """Takes flows in order, and commits them in pieces of `piece` flows.
-
-    `prepare` runs in the estimating thread and may compute with torch; the rest runs in the writing
-    thread.
-    """
+    """Takes flows in order, and commits them in pieces of `piece` flows, in the writing thread."""
 
     piece = 1
 
@@ -41,7 +37,7 @@ class Writer:
         """Prepare for flow number `done`; remove output of it and of later ones."""
 
     def prepare(self, flow: FrameFlow) -> Prepared:
-        """Return the array to write for a flow: (H, W, 2)."""
+        """Return the array to write, (H, W, 2); called in the estimating thread, for torch."""
         return flow.result.flow
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
@@ -143,8 +139,7 @@ class FlowStack(Writer):
     """One .npy file (T, H, W, 2) float32 that grows; unknown (NaN) if a frame is broken.
 
     With `backward` (T, 2, H, W, 2): [t, 0] is the forward flow, [t, 1] the backward flow.
-    numpy leaves room in the header for a longer first axis, so that it can be
-    updated in place when a flow is added.
+    numpy leaves room in the header for a longer first axis: it is updated in place.
     """
 
     def __init__(self, output: Path, parts: Path, *, backward: bool = False) -> None:
@@ -229,7 +224,15 @@ def describe(flow: FrameFlow) -> dict[str, object]:
         row["time"] = f"{flow.frame.time:.4f}"
     if flow.problem:
         return row
-    numbers = _motion(flow.result.flow)
+    motion = flow.result.flow
+    known = known_flow(motion)
+    numbers = {"known": 0.0}
+    if known.any():
+        found = flow_statistics(motion)
+        numbers = {name: value for name, value in found.items() if name in COLUMNS}
+        numbers["direction"] = degrees(atan2(found["mean_y"], found["mean_x"]))
+        lengths = np.hypot(motion[..., 0], motion[..., 1])
+        numbers["moving_share"] = float((lengths[known] > _MOVING).mean())
     numbers["mean_confidence"] = float(flow.result.confidence.mean())
     if flow.result.occlusion is not None:
         numbers["occluded"] = float(flow.result.occlusion.mean())
@@ -237,48 +240,31 @@ def describe(flow: FrameFlow) -> dict[str, object]:
     return {**row, **{name: f"{value:.5g}" for name, value in numbers.items()}}
 
 
-def _motion(flow: Array) -> dict[str, float]:
-    known = known_flow(flow)
-    if not known.any():
-        return {"known": 0.0}
-    found = flow_statistics(flow)
-    numbers = {name: value for name, value in found.items() if name in COLUMNS}
-    numbers["direction"] = degrees(atan2(found["mean_y"], found["mean_x"]))
-    lengths = np.hypot(flow[..., 0], flow[..., 1])
-    numbers["moving_share"] = float((lengths[known] > _MOVING).mean())
-    return numbers
-
-
 class StatisticsTable(Writer):
     """A CSV file with one row for each flow."""
 
     def __init__(self, output: Path, parts: Path) -> None:
         super().__init__()
-        self.output, self._part, self._rows = output, parts / "statistics.csv", ""
+        self.output, self._part = output, parts / "statistics.csv"
+        self._rows: list[dict[str, object]] = []
 
     def resume(self, done: int) -> None:
         """Keep the header and `done` rows."""
-        lines = self._part.read_text().splitlines(keepends=True) if done else [_line(COLUMNS)]
+        header = [",".join(COLUMNS) + "\n"]
+        lines = self._part.read_text().splitlines(keepends=True) if done else header
         write_files({self._part: "".join(lines[: done + 1]).encode()})
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Add a row."""
-        row = describe(flow)
-        self._rows += _line([row.get(column, "") for column in COLUMNS])
+        self._rows.append(describe(flow))
 
     def commit(self) -> None:
         """Append the rows."""
         with naming(self.output), self._part.open("a") as file:
-            file.write(self._rows)
-        self._rows = ""
+            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerows(self._rows)
+        self._rows.clear()
 
     def finish(self) -> Path:
         """Write the table to its destination."""
         write_files({self.output: self._part.read_bytes()})
         return self.output
-
-
-def _line(values: Sequence[object]) -> str:
-    buffer = StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(values)
-    return buffer.getvalue()
