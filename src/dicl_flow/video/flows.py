@@ -1,7 +1,7 @@
 """Estimate the flow from each frame of a video to the next, between threads that read and write.
 
 One thread decodes frames ahead, one writes results behind. Only the estimating thread computes with
-torch, or several `Workers` that share its threads: more threads than cores slow down everything.
+torch, or several workers that share its threads: more threads than cores slow down everything.
 """
 
 from collections import OrderedDict, deque
@@ -150,65 +150,12 @@ def arriving(tensor: Tensor) -> Callable[[], Array]:
     return wait
 
 
-class Workers:
-    """Threads that estimate at the same time and share torch's threads; none before `start`."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._pool: ThreadPoolExecutor | None = None
-        self._threads = self._share = 0  # of torch, in all and of each
-        self._running: set[Future[Any]] = set()
-
-    def start(self, count: int) -> None:
-        """Start `count` threads, if there are none; a single one would only be in the way."""
-        if self._pool is not None or count < 2:
-            return
-        self.count, self._threads = count, torch.get_num_threads()
-        self._share = max(1, self._threads // count)
-        torch.set_num_threads(self._share)  # of this thread, which draws meanwhile
-        self._pool = ThreadPoolExecutor(count, "estimate", torch.set_num_threads, (self._share,))
-
-    def close(self) -> None:
-        """Wait for the calls that run, and end the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(self._threads)
-            self.count, self._pool = 0, None
-
-    def do(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
-        """Queue a call, which may wait for the results of earlier ones; with no thread, call."""
-        if self._pool is None:
-            return _called(call, *arguments)
-        future = self._pool.submit(call, *arguments)
-        self._running.add(future)
-        future.add_done_callback(self._running.discard)
-        return future
-
-    def alone(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
-        """Call when all others have ended, with all of torch's threads."""
-        wait(tuple(self._running))
-        torch.set_num_threads(self._threads)
-        try:
-            return _called(call, *arguments)
-        finally:
-            torch.set_num_threads(self._share)
-
-
-def _called(call: Callable[..., Item], *arguments: object) -> "Future[Item]":
-    """Call now; the future has the result or the error."""
-    future: Future[Item] = Future()
-    try:
-        future.set_result(call(*arguments))
-    except Exception as error:
-        future.set_exception(error)
-    return future
-
-
 class Pairs:
     """The flow of pairs; a frame that two pairs share passes through the feature net once.
 
     There is a sequence for each size of frames, of the last `sizes` of them. In a `with` block,
-    several pairs are estimated at a time where that is faster, but no more than `at_most`.
+    several pairs are estimated at a time where that is faster, but no more than `at_most`, by
+    threads that share those of torch.
     """
 
     def __init__(
@@ -217,7 +164,10 @@ class Pairs:
         self._first, self._at_most, self._sizes = first, at_most, sizes
         self._by_size: OrderedDict[tuple[int, ...], tuple[FlowSequence, int]] = OrderedDict()
         self._last: tuple[FlowSequence, Array, Answer] | None = None  # a frame, prepared
-        self._workers, self._open = Workers(), False
+        self._open, self._workers = False, 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._threads = self._share = 0  # of torch, in all and of each worker
+        self._running: set[Future[Any]] = set()
 
     def __enter__(self) -> "Pairs":
         self._open = True
@@ -225,14 +175,17 @@ class Pairs:
 
     def __exit__(self, *error: object) -> None:
         self._open, self._last = False, None
-        self._workers.close()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(self._threads)
+            self._workers, self._pool = 0, None
 
     def begin(self, image1: Array, image2: Array) -> Answer:
         """Begin to estimate a pair; the result is that of `FlowSequence.advance`."""
         sequence, at_once = self._find(image1)
-        if self._open:
-            self._workers.start(at_once)
-        do = self._workers.alone if at_once < self._workers.count else self._workers.do
+        if self._open and self._pool is None and at_once > 1:
+            self._start(at_once)
+        do = self._alone if at_once < self._workers else self._do
         last, self._last = self._last, None
         if last is not None and last[0] is sequence and last[1] is image1:
             before = last[2]
@@ -252,12 +205,36 @@ class Pairs:
         try:
             for item in begun:
                 waiting.append(item)
-                while len(waiting) > (0 if item is None else self._workers.count):
+                while len(waiting) > (0 if item is None else self._workers):
                     yield waiting.popleft()
         except Exception:
             yield from waiting
             raise
         yield from waiting
+
+    def _start(self, workers: int) -> None:
+        self._workers, self._threads = workers, torch.get_num_threads()
+        self._share = max(1, self._threads // workers)
+        torch.set_num_threads(self._share)  # of this thread, which draws meanwhile
+        self._pool = ThreadPoolExecutor(workers, "estimate", torch.set_num_threads, (self._share,))
+
+    def _do(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+        """Queue a call, which may wait for the results of earlier ones; with no thread, call."""
+        if self._pool is None:
+            return _called(call, *arguments)
+        future = self._pool.submit(call, *arguments)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    def _alone(self, call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+        """Call when all others have ended, with all of torch's threads."""
+        wait(tuple(self._running))
+        torch.set_num_threads(self._threads)
+        try:
+            return _called(call, *arguments)
+        finally:
+            torch.set_num_threads(self._share)
 
     def _find(self, image: Array) -> tuple[FlowSequence, int]:
         """The sequence of a size, and how many pairs of it to estimate at a time."""
@@ -271,6 +248,16 @@ class Pairs:
                 self._by_size.popitem(last=False)
         self._by_size.move_to_end(image.shape)
         return self._by_size[image.shape]
+
+
+def _called(call: Callable[..., Item], *arguments: object) -> "Future[Item]":
+    """Call now; the future has the result or the error."""
+    future: Future[Item] = Future()
+    try:
+        future.set_result(call(*arguments))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 @dataclass(frozen=True)

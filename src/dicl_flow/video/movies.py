@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import isqrt
 from pathlib import Path
 from queue import SimpleQueue
@@ -245,18 +245,19 @@ def parse_panels(text: str) -> tuple[str, ...]:
 def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Callable[[], Array]:
     """Draw all panels; return a function that waits for them and puts them on one picture."""
     drawn = [PANELS[name](flow, maximum) for name in panels]
-    return partial(_sheet, [arriving(one) if isinstance(one, Tensor) else one for one in drawn])
+    begun = [arriving(panel) if isinstance(panel, Tensor) else panel for panel in drawn]
 
+    def sheet() -> Array:
+        """(H, W, 3): two side by side, four as 2x2."""
+        pictures = [picture() if callable(picture) else picture for picture in begun]
+        if len(pictures) == 1:
+            return pictures[0].copy()  # what arrived from a device lies in memory that is scarce
+        columns = isqrt(len(pictures) - 1) + 1
+        pictures += [np.zeros_like(pictures[0])] * (-len(pictures) % columns)
+        rows = range(0, len(pictures), columns)
+        return np.concatenate([np.concatenate(pictures[row : row + columns], 1) for row in rows])
 
-def _sheet(drawn: Sequence[Array | Callable[[], Array]]) -> Array:
-    """(H, W, 3): two side by side, four as 2x2."""
-    pictures = [picture() if callable(picture) else picture for picture in drawn]
-    if len(pictures) == 1:
-        return pictures[0].copy()  # what arrived from a device lies in memory that is scarce
-    columns = isqrt(len(pictures) - 1) + 1
-    pictures += [np.zeros_like(pictures[0])] * (-len(pictures) % columns)
-    rows = range(0, len(pictures), columns)
-    return np.concatenate([np.concatenate(pictures[row : row + columns], 1) for row in rows])
+    return sheet
 
 
 _FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next

@@ -8,7 +8,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
@@ -167,7 +167,14 @@ class Checkpoint:
         self._used, self._frames_saved = used, False
         self.state = State()
         self._lock = FolderLock(self.folder)
-        self._take()
+        strange = any(not path.name.startswith(".") for path in self.folder.glob("*"))
+        if strange and not self._path.exists():
+            raise InputError(f"{self.folder} is in the way: unfinished runs are stored there")
+        if not self._lock.acquire():
+            raise InputError(
+                f"another run is writing to {self.folder}; wait until it ends, or give another "
+                "output"
+            )
         try:
             if restart:
                 self._clear()
@@ -207,17 +214,6 @@ class Checkpoint:
         """Remove the folder: the run is finished."""
         self._clear()
         self._lock.remove()
-
-    def _take(self) -> None:
-        """Lock the folder, unless it is not a checkpoint."""
-        strange = any(not path.name.startswith(".") for path in self.folder.glob("*"))
-        if strange and not self._path.exists():
-            raise InputError(f"{self.folder} is in the way: unfinished runs are stored there")
-        if not self._lock.acquire():
-            raise InputError(
-                f"another run is writing to {self.folder}; wait until it ends, or give another "
-                "output"
-            )
 
     def _clear(self) -> None:
         """Remove all but the lock; the state last, because it marks the folder as a checkpoint.
@@ -334,11 +330,11 @@ def run(
     flows = estimate_flows(frames, sequence, min_confidence, at_most=at_most)
     if cuts != "estimate":
         flows = settle_cuts(flows, cuts)
-    with _Output(writers, checkpoint) as output:
-        with (
-            closing(_new_flows(flows, state.done - state.begin, errors)) as new,
-            Behind() as behind,
-        ):
+    new, output = _new_flows(flows, state.done - state.begin, errors), _Output(writers, checkpoint)
+    with ExitStack() as stack:
+        for writer in writers:
+            stack.callback(writer.stop)
+        with closing(new), Behind() as behind:
             for flow in new:
                 prepared = [None if flow.problem else writer.prepare(flow) for writer in writers]
                 behind.do(partial(output.write, flow, prepared))
@@ -396,21 +392,12 @@ class _Output:
         self._writers, self._checkpoint = writers, checkpoint
         self._waiting: deque[tuple[State, list[Future[None]]]] = deque()
 
-    def __enter__(self) -> "_Output":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for writer in self._writers:
-            writer.stop()
-
     def write(self, flow: FrameFlow, prepared: list[Prepared | None]) -> None:
-        """Write a flow."""
         for writer, array in zip(self._writers, prepared, strict=True):
             writer.write(flow, array() if callable(array) else array)
         self.save()
 
     def commit(self, state: State) -> None:
-        """Commit all flows so far."""
         ends = [writer.commit() for writer in self._writers]
         memory = [dict(writer.memory) for writer in self._writers]
         self._waiting.append((replace(state, memory=memory), [end for end in ends if end]))
