@@ -1,27 +1,199 @@
-"""The explorer's page, and what it asks the server for."""
+"""The explorer: clips, their flows by each network, and what its page asks the server for."""
 
-from collections.abc import Callable
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+import torch
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ..errors import InputError
+from ..estimation.compute import choose_device
+from ..estimation.estimator import FlowEstimator
+from ..estimation.occlusion import find_occlusion
 from ..files import FLOW_SUFFIXES, Array, encode_flow, encode_image, to_uint8
-from .exploration import Exploration, View
-from .exploration_clips import Clip, clip_of_arrays, clip_of_upload
+from ..lab.analyses import describe_pixel
+from ..lab.volumes import Volumes, estimate_with_volumes, has_projection, open_networks
+from .clips import Clip, clip_of_arrays, clip_of_upload
 from .requests import read_form, read_frames, video_container
 from .service import service_of
 
+_MOST_NETWORKS = 4
+_KEPT_BYTES = 1 << 29  # of estimates and frames
+_KEPT_CLIPS = 8  # uploaded ones
+Value = TypeVar("Value")
+
+
+class View(NamedTuple):
+    """A pair of a clip, seen by a network."""
+
+    clip: str
+    pair: int
+    network: int
+
+
+@dataclass(frozen=True)
+class Explored:
+    """The estimate of a pair, with the volumes behind it."""
+
+    flow: Array
+    """(H, W, 2) float32."""
+    confidence: Array
+    """(H, W) float32."""
+    volumes: Volumes
+    projection: bool
+    """Whether the network has one."""
+
+    def level(self, stride: int, stage: str) -> Array:
+        """The flow of a level at the size of the frame, "matched" or "refined", (H, W, 2)."""
+        if stride not in self.volumes.levels or stage not in ("matched", "refined"):
+            raise InputError(f"there is no {stage} flow of stride {stride}")
+        return self.volumes.to_frame(getattr(self.volumes.levels[stride], stage))
+
+    def beliefs(self, x: int, y: int) -> dict[str, Any]:
+        """What each level believed about the pixel (x, y) of frame 1."""
+        return describe_pixel(self.volumes, x, y, projection=self.projection)
+
+
+def open_explored(weights: Sequence[str], device: str, precision: str) -> dict[str, FlowEstimator]:
+    """Load up to four networks; accelerated on a CPU, where it has volumes to record."""
+    if len(weights) > _MOST_NETWORKS:
+        raise InputError(f"at most {_MOST_NETWORKS} `weights` can be compared, got {len(weights)}")
+    backend = "auto" if choose_device(device).type == "cpu" else "plain"
+    return open_networks(weights or [None], device, precision, backend)
+
+
+class Exploration:
+    """Computes what the page asks for, once; the least recently used is forgotten first.
+
+    Estimates and occlusion are computed in one thread: hooks of one run must not see another.
+    """
+
+    def __init__(self, networks: Mapping[str, FlowEstimator], clip: Clip) -> None:
+        self._networks = dict(networks)
+        self._clips: OrderedDict[str, Clip] = OrderedDict({"0": clip})
+        self._kept = _Kept(_KEPT_BYTES)
+
+    def add(self, clip: Clip) -> str:
+        """Add an uploaded clip; return its id, which nobody can guess."""
+        name = secrets.token_urlsafe(9)
+        self._clips[name] = clip
+        uploaded = [key for key in self._clips if key != "0"]
+        for oldest in uploaded[:-_KEPT_CLIPS]:
+            self._clips.pop(oldest).close()
+        return name
+
+    def close(self) -> None:
+        """Remove what the clips have on disk."""
+        for clip in self._clips.values():
+            clip.close()
+
+    def clip(self, name: str) -> Clip:
+        """Return a clip by its id; "0" is the one of the start."""
+        if name not in self._clips:
+            raise InputError(f"there is no clip {name} any more; open the files again")
+        return self._clips[name]
+
+    def summary(self, clip: str) -> dict[str, Any]:
+        """The clip and the networks, for JSON."""
+        networks = [
+            {
+                "name": name,
+                "strides": list(estimator.model.config.strides),
+                "projection": has_projection(estimator),
+            }
+            for name, estimator in self._networks.items()
+        ]
+        return {"id": clip, **self.clip(clip).summary(), "networks": networks}
+
+    def frames(self, clip: str, pair: int) -> tuple[Array, Array]:
+        """Both frames of a pair, (H, W, 3) RGB."""
+        return self._kept.get(("frames", clip, pair), self.clip(clip).pair(pair).frames)
+
+    def truth(self, clip: str, pair: int) -> Array:
+        """The true flow of a pair, (H, W, 2) float32, NaN where it is unknown."""
+        truth = self.clip(clip).pair(pair).truth()
+        if truth is None:
+            raise InputError("the true flow of this pair is not known")
+        return truth
+
+    def estimate(self, view: View) -> Explored:
+        """The flow of a pair by a network, and the volumes behind it."""
+
+        def compute() -> Explored:
+            network, frames = self._network(view), self.frames(view.clip, view.pair)
+            result, volumes = estimate_with_volumes(network, *frames)
+            return Explored(result.flow, result.confidence, volumes, has_projection(network))
+
+        return self._kept.get(("estimate", view), compute)
+
+    def occlusion(self, view: View) -> Array:
+        """(H, W) bool: pixels of frame 1 that are hidden in frame 2."""
+
+        def compute() -> Array:
+            image1, image2 = self.frames(view.clip, view.pair)
+            flows = self.estimate(view).flow, self._network(view)(image2, image1).flow
+            there, back = (torch.from_numpy(flow).permute(2, 0, 1)[None] for flow in flows)
+            return find_occlusion(there, back)[0, 0].numpy()
+
+        return self._kept.get(("occlusion", view), compute)
+
+    def known(self, what: str, view: View) -> Any:
+        """The "estimate" or "occlusion" if it was computed already, else None."""
+        return self._kept.find((what, view))
+
+    def _network(self, view: View) -> FlowEstimator:
+        if not 0 <= view.network < len(self._networks):
+            raise InputError(f"there are {len(self._networks)} networks, got {view.network}")
+        return list(self._networks.values())[view.network]
+
+
+class _Kept:
+    """Values by key, up to a number of bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._lock = limit, Lock()
+        self._values: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+
+    def find(self, key: tuple[Any, ...]) -> Any:
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def get(self, key: tuple[Any, ...], make: Callable[[], Value]) -> Value:
+        found = self.find(key)
+        if found is not None:
+            return cast(Value, found)
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > 1 and sum(map(_bytes, self._values.values())) > self._limit:
+                self._values.popitem(last=False)
+        return value
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, np.ndarray | torch.Tensor):
+        return value.nbytes
+    if isinstance(value, Explored):
+        return _bytes((value.flow, value.confidence, *value.volumes.levels.values()))
+    return sum(map(_bytes, value))
+
+
 _STATIC = Path(__file__).with_name("static")
-Result = TypeVar("Result")
 
 
 def explorer_pages(exploration: Exploration) -> list[BaseRoute]:
@@ -29,7 +201,7 @@ def explorer_pages(exploration: Exploration) -> list[BaseRoute]:
     asked = _Asked(exploration)
     pair = "/explore/clips/{clip}/{pair:int}"
     return [
-        Route("/", _page),
+        Route("/", asked.page),
         Mount("/static", StaticFiles(directory=_STATIC)),
         Route("/explore/clips", asked.upload, methods=["POST"]),
         Route("/explore/clips/{clip}", asked.clip),
@@ -43,15 +215,14 @@ def explorer_pages(exploration: Exploration) -> list[BaseRoute]:
     ]
 
 
-async def _page(request: Request) -> Response:
-    return FileResponse(_STATIC / "index.html")
-
-
 class _Asked:
     """The answers. Arrays are sent as planes of little-endian float32."""
 
     def __init__(self, exploration: Exploration) -> None:
         self._exploration = exploration
+
+    async def page(self, request: Request) -> Response:
+        return FileResponse(_STATIC / "index.html")
 
     async def clip(self, request: Request) -> Response:
         """Send which pairs a clip has, and which networks there are."""
@@ -68,12 +239,12 @@ class _Asked:
 
     async def estimate(self, request: Request) -> Response:
         """Send three planes: the flow to the right, the flow down, the confidence."""
-        found = await self._computed(request, "estimate", self._exploration.estimate)
-        return _planes(np.dstack([found.flow, found.confidence]))
+        explored = await self._computed(request, "estimate")
+        return _planes(np.dstack([explored.flow, explored.confidence]))
 
     async def occlusion(self, request: Request) -> Response:
         """Send a byte for each pixel: 1 where it is hidden in frame 2."""
-        hidden = await self._computed(request, "occlusion", self._exploration.occlusion)
+        hidden = await self._computed(request, "occlusion")
         return _binary(hidden.astype(np.uint8))
 
     async def truth(self, request: Request) -> Response:
@@ -83,22 +254,22 @@ class _Asked:
     async def level(self, request: Request) -> Response:
         """Send two planes: the flow of a level at the size of the frame."""
         stride, stage = _integer(request, "stride"), request.query_params.get("stage", "refined")
-        found = await self._computed(request, "estimate", self._exploration.estimate)
-        return _planes(await _aside(request, found.level, stride, stage))
+        explored = await self._computed(request, "estimate")
+        return _planes(await _aside(request, explored.level, stride, stage))
 
     async def beliefs(self, request: Request) -> Response:
         """Send what each level believed about a pixel."""
         x, y = (_integer(request, name) for name in "xy")
-        found = await self._computed(request, "estimate", self._exploration.estimate)
-        return JSONResponse(found.beliefs(x, y))
+        explored = await self._computed(request, "estimate")
+        return JSONResponse(explored.beliefs(x, y))
 
     async def flow(self, request: Request) -> Response:
         """Send the flow as a file."""
         suffix = f".{request.path_params['suffix']}"
         if suffix not in FLOW_SUFFIXES:
             raise HTTPException(404, f"known flow files: {', '.join(FLOW_SUFFIXES)}")
-        found = await self._computed(request, "estimate", self._exploration.estimate)
-        data = await _aside(request, encode_flow, f"flow{suffix}", found.flow)
+        explored = await self._computed(request, "estimate")
+        data = await _aside(request, encode_flow, f"flow{suffix}", explored.flow)
         headers = {"Content-Disposition": f'attachment; filename="flow{suffix}"'}
         return Response(data, media_type="application/octet-stream", headers=headers)
 
@@ -109,14 +280,14 @@ class _Asked:
         clip = await (_read_video if is_video else _read_pair)(request, name)
         return JSONResponse({"id": self._exploration.add(clip)}, 201)
 
-    async def _computed(
-        self, request: Request, what: str, compute: Callable[[View], Result]
-    ) -> Result:
+    async def _computed(self, request: Request, what: str) -> Any:
         """Compute in the thread of the estimator; what is known need not wait for its turn."""
-        view, service = _view(request), service_of(request)
-        known: Result | None = self._exploration.known(what, view)
+        service = service_of(request)
+        view = View(*_place(request), _integer(request, "network", "0"))
+        known = self._exploration.known(what, view)
         if known is not None:
             return known
+        compute = getattr(self._exploration, what)
         with service.admission.enter():
             await request.body()  # so that what is received next is the end of the connection
             return await service.wait(request, service.call(partial(compute, view)))
@@ -143,16 +314,12 @@ async def _read_video(request: Request, name: str) -> Clip:
         raise
 
 
-async def _aside(request: Request, function: Callable[..., Result], *arguments: Any) -> Result:
+async def _aside(request: Request, function: Callable[..., Value], *arguments: Any) -> Value:
     return await service_of(request).aside(function, *arguments)
 
 
 def _place(request: Request) -> tuple[str, int]:
     return request.path_params["clip"], request.path_params["pair"]
-
-
-def _view(request: Request) -> View:
-    return View(*_place(request), _integer(request, "network", "0"))
 
 
 def _integer(request: Request, name: str, default: str = "") -> int:

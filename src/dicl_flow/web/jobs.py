@@ -1,7 +1,4 @@
-"""Videos as jobs: one at a time is estimated, results are kept for a while, disk is limited.
-
-And what is answered about them: upload, progress, result, removal.
-"""
+"""Videos as jobs: one at a time is estimated, results are kept for a while; what is answered."""
 
 import logging
 import secrets
@@ -14,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from threading import Condition, Thread
 from time import monotonic
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,7 +21,7 @@ from torch import Tensor
 from ..errors import InputError, unknown_name
 from ..estimation.inputs import Image
 from ..estimation.sequence import FlowSequence
-from ..video import CUTS, STILL_RATE, Checkpoint, FrameFlow, Outputs, Selection, run, video_source
+from ..video import CUTS, STILL_RATE, Checkpoint, Outputs, Selection, run, video_source
 from .limits import busy
 from .requests import Write, read_form, video_container
 from .service import FlowService, service_of
@@ -60,8 +56,7 @@ class Job:
         self.folder = place / self.id
         self.folder.mkdir()
         self.order = Order()
-        self.state, self.error = WAITING, ""
-        self.done = 0
+        self.state, self.error, self.done = WAITING, "", 0
         self.total: int | None = None
         self.ended: float | None = None
         self.removed = False
@@ -77,14 +72,9 @@ class Job:
         (path,) = self.order.outputs(self.folder).paths
         return path
 
-    def size(self) -> int:
-        """Bytes on disk."""
-        return sum(_size(path) for path in self.folder.rglob("*"))
-
-    def described(self, keep: float) -> dict[str, Any]:
+    def described(self, keep: float) -> dict[str, object]:
         """Return what is answered about the job."""
-        known: dict[str, Any] = {"id": self.id, "state": self.state}
-        known |= {"done": self.done, "total": self.total}
+        known = {"id": self.id, "state": self.state, "done": self.done, "total": self.total}
         if self.error:
             known["error"] = self.error
         if self.state == DONE:
@@ -163,7 +153,8 @@ class Jobs:
 
     def used(self) -> int:
         """Bytes on disk."""
-        return sum(job.size() for job in list(self._jobs.values()))
+        folders = [job.folder for job in list(self._jobs.values())]
+        return sum(_size(path) for folder in folders for path in folder.rglob("*"))
 
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
@@ -219,16 +210,13 @@ def estimate_video(service: FlowService, job: Job, goes_well: Callable[[Job], bo
     def note(done: int, total: int | None) -> None:
         job.done, job.total = done, total
 
-    def watch(flow: FrameFlow) -> bool:
-        return goes_well(job)
-
     source = video_source(job.source, job.order.container)
     outputs, cuts = job.order.outputs(job.folder), job.order.cuts
     sequence = SharedSequence(service, backward=outputs.needs_backward)
     with Checkpoint(job.result, {}) as checkpoint:
         writers = outputs.writers(checkpoint.folder, source.rate or STILL_RATE)
         what = (source, Selection(), sequence, writers, checkpoint)
-        run(*what, watch, cuts=cuts, on_progress=note)
+        run(*what, lambda flow: goes_well(job), cuts=cuts, on_progress=note)
 
 
 class SharedSequence(FlowSequence):

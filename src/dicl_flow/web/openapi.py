@@ -24,7 +24,6 @@ _ERRORS = {
     503: "Too many requests in progress: wait for Retry-After seconds, then try again.",
 }
 _FILE = {"type": "string", "format": "binary"}
-_BYTES: Json = {"schema": _FILE}
 _ID: Json = {
     "name": "id",
     "in": "path",
@@ -91,10 +90,10 @@ def _flow() -> Json:
 
 
 def _create_video() -> Json:
-    accepted = "Accepted; the header Location has its address."
+    answers = {202: "Accepted; the header Location has its address."}
     return _operation(
         "Take a video; its flow is estimated when its turn comes.",
-        {202: accepted, 507: "The disk space for videos is full.", **_ERRORS},
+        {**answers, 507: "The disk space for videos is full.", **_ERRORS},
         parameters=[
             _query("format", "File to make; default: mp4.", [*VIDEO_FORMATS]),
             _query("show", f"Pictures, with commas, of {', '.join(PANELS)}; default: wheel."),
@@ -110,7 +109,7 @@ def _operation(
     """Describe what an address does; `content` has the media types of the answer 200."""
     responses: Json = {str(status): {"description": text} for status, text in answers.items()}
     if content:
-        responses["200"]["content"] = dict.fromkeys(content, _BYTES)
+        responses["200"]["content"] = {kind: {"schema": _FILE} for kind in content}
     return {"summary": summary, **request, "responses": responses}
 
 
@@ -155,38 +154,27 @@ def _page(document: Json) -> Iterator[str]:
         for method, operation in methods.items():
             yield f"<h2><b>{method.upper()}</b> <code>{escape(path)}</code></h2>"
             yield f"<p>{escape(operation['summary'])}</p>"
-            yield from _table("Parameters", _parameters(operation))
-            yield from _table("Fields of the form", _fields(operation))
-            yield from _table("Answers", _answers(operation))
+            for title, rows in _tables(operation).items():
+                if rows:
+                    yield f"<h3>{title}</h3><table>"
+                    for name, meaning in rows.items():
+                        yield f"<tr><td><code>{escape(name)}</code><td>{escape(meaning)}"
+                    yield "</table>"
 
 
-def _table(title: str, rows: dict[str, str]) -> Iterator[str]:
-    if rows:
-        yield f"<h3>{title}</h3><table>"
-        for name, meaning in rows.items():
-            yield f"<tr><td><code>{escape(name)}</code><td>{escape(meaning)}"
-        yield "</table>"
-
-
-def _parameters(operation: Json) -> dict[str, str]:
+def _tables(operation: Json) -> dict[str, dict[str, str]]:
+    """Names and meanings, by the title of their table."""
+    parameters, form = {}, operation.get("requestBody", {}).get("content", {})
+    for known in operation.get("parameters", []):
+        choices = ", ".join(known["schema"].get("enum", []))
+        parameters[known["name"]] = known["description"] + (f" ({choices})" if choices else "")
+    fields = form.get("multipart/form-data", {}).get("schema", {}).get("properties", {})
+    answers = sorted(operation["responses"].items())
     return {
-        known["name"]: known["description"] + _choices(known["schema"].get("enum", []))
-        for known in operation.get("parameters", [])
-    }
-
-
-def _choices(values: list[str]) -> str:
-    return f" ({', '.join(values)})" if values else ""
-
-
-def _fields(operation: Json) -> dict[str, str]:
-    content = operation.get("requestBody", {}).get("content", {})
-    properties = content.get("multipart/form-data", {}).get("schema", {}).get("properties", {})
-    return {name: known["description"] for name, known in properties.items()}
-
-
-def _answers(operation: Json) -> dict[str, str]:
-    return {
-        status: " ".join([known["description"], *known.get("content", {})])
-        for status, known in sorted(operation["responses"].items())
+        "Parameters": parameters,
+        "Fields of the form": {name: known["description"] for name, known in fields.items()},
+        "Answers": {
+            status: " ".join([known["description"], *known.get("content", {})])
+            for status, known in answers
+        },
     }
