@@ -1,4 +1,4 @@
-"""Clips of the explorer: the pairs of two images, a folder or a video, read when they are shown."""
+"""Clips of the explorer: pairs of two images, a folder or a video, read when they are shown."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -35,10 +35,6 @@ class ExploredPair:
         image1, image2 = self.read1(), self.read2()
         check_sizes(image1, image2, f"the frames of {self.name}")
         return image1, image2
-
-    def truth(self) -> Array | None:
-        """Read the true flow, if there is one."""
-        return None if self.read_truth is None else self.read_truth()
 
 
 @dataclass(frozen=True)

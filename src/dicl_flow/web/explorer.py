@@ -30,7 +30,6 @@ from .clips import Clip, clip_of_arrays, clip_of_upload
 from .requests import read_form, read_frames, video_container
 from .service import service_of
 
-_MOST_NETWORKS = 4
 _KEPT_BYTES = 1 << 29  # of estimates and frames
 _KEPT_CLIPS = 8  # uploaded ones
 Value = TypeVar("Value")
@@ -62,15 +61,11 @@ class Explored:
             raise InputError(f"there is no {stage} flow of stride {stride}")
         return self.volumes.to_frame(getattr(self.volumes.levels[stride], stage))
 
-    def beliefs(self, x: int, y: int) -> dict[str, Any]:
-        """What each level believed about the pixel (x, y) of frame 1."""
-        return describe_pixel(self.volumes, x, y, projection=self.projection)
-
 
 def open_explored(weights: Sequence[str], device: str, precision: str) -> dict[str, FlowEstimator]:
     """Load up to four networks; accelerated on a CPU, where it has volumes to record."""
-    if len(weights) > _MOST_NETWORKS:
-        raise InputError(f"at most {_MOST_NETWORKS} `weights` can be compared, got {len(weights)}")
+    if len(weights) > 4:
+        raise InputError(f"at most 4 `weights` can be compared, got {len(weights)}")
     backend = "auto" if choose_device(device).type == "cpu" else "plain"
     return open_networks(weights or [None], device, precision, backend)
 
@@ -124,10 +119,10 @@ class Exploration:
 
     def truth(self, clip: str, pair: int) -> Array:
         """The true flow of a pair, (H, W, 2) float32, NaN where it is unknown."""
-        truth = self.clip(clip).pair(pair).truth()
-        if truth is None:
+        read = self.clip(clip).pair(pair).read_truth
+        if read is None:
             raise InputError("the true flow of this pair is not known")
-        return truth
+        return read()
 
     def estimate(self, view: View) -> Explored:
         """The flow of a pair by a network, and the volumes behind it."""
@@ -201,7 +196,7 @@ def explorer_pages(exploration: Exploration) -> list[BaseRoute]:
     asked = _Asked(exploration)
     pair = "/explore/clips/{clip}/{pair:int}"
     return [
-        Route("/", asked.page),
+        Route("/", asked._page),
         Mount("/static", StaticFiles(directory=_STATIC)),
         Route("/explore/clips", asked.upload, methods=["POST"]),
         Route("/explore/clips/{clip}", asked.clip),
@@ -221,15 +216,13 @@ class _Asked:
     def __init__(self, exploration: Exploration) -> None:
         self._exploration = exploration
 
-    async def page(self, request: Request) -> Response:
+    async def _page(self, request: Request) -> Response:
         return FileResponse(_STATIC / "index.html")
 
     async def clip(self, request: Request) -> Response:
-        """Send which pairs a clip has, and which networks there are."""
         return JSONResponse(self._exploration.summary(request.path_params["clip"]))
 
     async def frame(self, request: Request) -> Response:
-        """Send a frame as PNG."""
         number = request.path_params["number"]
         if number not in (1, 2):
             raise HTTPException(404, "a pair has frame1.png and frame2.png")
@@ -244,11 +237,9 @@ class _Asked:
 
     async def occlusion(self, request: Request) -> Response:
         """Send a byte for each pixel: 1 where it is hidden in frame 2."""
-        hidden = await self._computed(request, "occlusion")
-        return _binary(hidden.astype(np.uint8))
+        return _binary((await self._computed(request, "occlusion")).astype(np.uint8))
 
     async def truth(self, request: Request) -> Response:
-        """Send two planes: the true flow."""
         return _planes(await _aside(request, self._exploration.truth, *_place(request)))
 
     async def level(self, request: Request) -> Response:
@@ -261,10 +252,10 @@ class _Asked:
         """Send what each level believed about a pixel."""
         x, y = (_integer(request, name) for name in "xy")
         explored = await self._computed(request, "estimate")
-        return JSONResponse(explored.beliefs(x, y))
+        found = describe_pixel(explored.volumes, x, y, projection=explored.projection)
+        return JSONResponse(found)
 
     async def flow(self, request: Request) -> Response:
-        """Send the flow as a file."""
         suffix = f".{request.path_params['suffix']}"
         if suffix not in FLOW_SUFFIXES:
             raise HTTPException(404, f"known flow files: {', '.join(FLOW_SUFFIXES)}")
@@ -276,8 +267,11 @@ class _Asked:
     async def upload(self, request: Request) -> Response:
         """Take two images, or a video with `?kind=video`, as a new clip."""
         name = Path(request.query_params.get("name", "")).name[:80] or "upload"
-        is_video = request.query_params.get("kind") == "video"
-        clip = await (_read_video if is_video else _read_pair)(request, name)
+        if request.query_params.get("kind") == "video":
+            clip = await _read_video(request, name)
+        else:
+            with service_of(request).admission.enter() as hold:
+                clip = clip_of_arrays(name, *await read_frames(request, hold))
         return JSONResponse({"id": self._exploration.add(clip)}, 201)
 
     async def _computed(self, request: Request, what: str) -> Any:
@@ -291,13 +285,6 @@ class _Asked:
         with service.admission.enter():
             await request.body()  # so that what is received next is the end of the connection
             return await service.wait(request, service.call(partial(compute, view)))
-
-
-async def _read_pair(request: Request, name: str) -> Clip:
-    """Read two uploaded images."""
-    with service_of(request).admission.enter() as hold:
-        frames = await read_frames(request, hold)
-    return clip_of_arrays(name, *frames)
 
 
 async def _read_video(request: Request, name: str) -> Clip:

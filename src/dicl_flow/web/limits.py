@@ -8,15 +8,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from hmac import compare_digest
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -256,16 +256,16 @@ class Guard:
             return error(403, "pages of other sites may not use this server")
         if self.token is None or scope["path"] == "/health":
             return None
-        return self._check_token(scope, headers, self.token)
+        return self._check_token(scope, self.token)
 
-    def _check_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+    def _check_token(self, scope: Scope, token: str) -> Response | None:
+        request = Request(scope)
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _equal(given.strip(), token):
             return None
-        if _equal(_cookie(headers), token):
+        if _equal(request.cookies.get(_COOKIE, ""), token):
             return None
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["method"] == "GET" and _equal(asked, token):
+        if request.method == "GET" and _equal(request.query_params.get("token", ""), token):
             # the address that was printed: the token moves from there into a cookie
             answer = RedirectResponse("/" + scope["path"].lstrip("/"), 303)
             answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
@@ -316,14 +316,6 @@ def _is_foreign(headers: Headers, host: str) -> bool:
         return True
     site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
     return site in ("cross-site", "same-site") and mode != "navigate"
-
-
-def _cookie(headers: Headers) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
 
 
 def _equal(given: str, token: str) -> bool:

@@ -24,14 +24,6 @@ _ERRORS = {
     503: "Too many requests in progress: wait for Retry-After seconds, then try again.",
 }
 _FILE = {"type": "string", "format": "binary"}
-_ID: Json = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "The id that the upload was answered with.",
-    "schema": {"type": "string"},
-}
-_MISSING = "There is no such video."
 
 
 def describe_interface() -> Json:
@@ -48,23 +40,19 @@ def describe_interface() -> Json:
             "/flow": {"post": _flow()},
             "/video": {"post": _create_video()},
             "/video/{id}": {
-                "get": _operation(
+                "get": _about_video(
                     "The progress of a video: state (waiting, running, done, failed), flows done.",
-                    {200: "The progress, as JSON.", 404: _MISSING},
-                    parameters=[_ID],
+                    {200: "The progress, as JSON."},
                 ),
-                "delete": _operation(
-                    "Stop a video and remove its files.",
-                    {204: "It is removed.", 404: _MISSING},
-                    parameters=[_ID],
+                "delete": _about_video(
+                    "Stop a video and remove its files.", {204: "It is removed."}
                 ),
             },
             "/video/{id}/result": {
-                "get": _operation(
+                "get": _about_video(
                     "What was made of a video.",
-                    {200: "The file.", 409: "It is not done.", 404: _MISSING},
-                    content=VIDEO_FORMATS.values(),
-                    parameters=[_ID],
+                    {200: "The file.", 409: "It is not done."},
+                    VIDEO_FORMATS.values(),
                 )
             },
             "/health": {"get": _operation("Whether the server runs. Needs no token.", {200: "ok"})},
@@ -111,6 +99,14 @@ def _operation(
     if content:
         responses["200"]["content"] = {kind: {"schema": _FILE} for kind in content}
     return {"summary": summary, **request, "responses": responses}
+
+
+def _about_video(summary: str, answers: dict[int, str], content: Iterable[str] = ()) -> Json:
+    number = _query("id", "The id that the upload was answered with.")
+    answers = {**answers, 404: "There is no such video."}
+    return _operation(
+        summary, answers, content, parameters=[{**number, "in": "path", "required": True}]
+    )
 
 
 def _query(name: str, meaning: str, values: list[str] | None = None) -> Json:

@@ -65,6 +65,7 @@ async def read_frames(request: Request, hold: Hold) -> list[Array]:
         if not data:
             raise HTTPException(400, f"{name} is missing or empty; send it as a file in a form")
     files = {name: bytes(data) for name, data in parts.items()}
+    parts.clear()  # it is not held twice
     for name, file in files.items():
         hold(_check_frame(file, name))
     return [await service.aside(_decode_frame, file, name) for name, file in files.items()]
@@ -87,11 +88,14 @@ async def read_form(request: Request, write_to: Callable[[str], Write], most: in
                 received += len(chunk)
                 if received > most:
                     raise _too_large(most)
-                form.feed(chunk)
+                form.parser.write(chunk)
                 deadline.reschedule(start + timeout + received / SLOWEST)
     except TimeoutError:
         raise HTTPException(408, f"the upload took more than {timeout:g} s") from None
-    form.finish()
+    except FormParserError:
+        raise _damaged() from None
+    if not form.ended.is_set():
+        raise _damaged()
 
 
 def _decode_frame(data: bytes, name: str) -> Array:
@@ -134,8 +138,8 @@ class _Form:
         self._write_to = write_to
         self._write: Write = lambda data: None
         self._header, self._value, self._parts = bytearray(), bytearray(), 0
-        self._disposition, self._ended = b"", Event()
-        self._parser = MultipartParser(
+        self._disposition, self.ended = b"", Event()
+        self.parser = MultipartParser(
             boundary,
             {
                 "on_part_begin": self._begin,
@@ -144,20 +148,9 @@ class _Form:
                 "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._open,
-                "on_end": self._ended.set,
+                "on_end": self.ended.set,
             },
         )
-
-    def feed(self, data: bytes) -> None:
-        try:
-            self._parser.write(data)
-        except FormParserError:
-            raise _damaged() from None
-
-    def finish(self) -> None:
-        """Refuse a body that ended early."""
-        if not self._ended.is_set():
-            raise _damaged()
 
     def _begin(self) -> None:
         self._parts, self._disposition = self._parts + 1, b""

@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, FlowResult
 from ..files import Array
+from .clips import check_sizes
 from .limits import Admission, Counters, Limits, busy
 
 Result = TypeVar("Result")
@@ -42,11 +43,9 @@ class FlowService:
 
     def __init__(self, estimator: FlowEstimator, limits: Limits | None = None) -> None:
         self.estimator, self.limits = estimator, limits or Limits()
-        self.admission = Admission(self.limits.queue)
-        self.counters = Counters()
+        self.admission, self.counters = Admission(self.limits.queue), Counters()
         self._waiting: deque[_Work] = deque()
-        self._changed = Condition()
-        self._closed = False
+        self._changed, self._closed = Condition(), False
         self._worker = Thread(target=self._run, name="estimator", daemon=True)
         self._helpers = ThreadPoolExecutor(os.cpu_count(), "helper")
 
@@ -67,9 +66,7 @@ class FlowService:
         self, image1: Array, image2: Array, *, backward: bool = False
     ) -> "Future[FlowResult]":
         """Estimate the flow of two (H, W, 3) frames of one size, in a batch with others."""
-        if image1.shape != image2.shape:
-            sizes = (f"{image.shape[1]}x{image.shape[0]}" for image in (image1, image2))
-            raise InputError(f"the two images must have one size, got {' and '.join(sizes)}")
+        check_sizes(image1, image2, "the two images")
         return self._put(_Work(images=(image1, image2), backward=backward))
 
     def call(self, function: Callable[[], Result]) -> "Future[Result]":
@@ -171,5 +168,4 @@ class FlowService:
 
 def service_of(request: Request) -> FlowService:
     """Return the service of the application that a request is for."""
-    service: FlowService = request.app.state.service
-    return service
+    return request.app.state.service
