@@ -38,10 +38,7 @@ CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
 
 
 class Segment:
-    """A short, complete video; its file has the suffix of the output.
-
-    One thread encodes it: others encode other segments, and its bytes do not depend on the cores.
-    """
+    """A short, complete video; one thread encodes it, so its bytes do not depend on the cores."""
 
     def __init__(self, path: Path, rate: Fraction, coding: Coding) -> None:
         container = CONTAINERS.get(path.suffix.lower(), "nut")  # a GIF's are lossless video
@@ -74,11 +71,6 @@ def even(picture: Array) -> Array:
     """Repeat the last row or column if a side is odd: video encoders need even sides."""
     odd = [side % 2 for side in picture.shape[:2]]
     return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
-
-
-def exact_rate(rate: float) -> Fraction:
-    """Return the exact rate: 29.97 means 30000/1001."""
-    return Fraction(rate).limit_denominator(1001)
 
 
 def check_rate(output: Path, rate: float) -> None:

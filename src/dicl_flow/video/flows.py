@@ -266,12 +266,12 @@ class FrameFlow:
 
     frame: Frame
     following: Frame
-    answer: Tensor | None
+    estimate: Tensor | None
     """The result of `FlowSequence.advance`, on the device; None if either frame is broken."""
     min_confidence: float | None = None
     """Flow with less confidence becomes unknown (NaN)."""
     held: Tensor | None = None
-    """The answer of an earlier pair, shown instead because this pair is a cut."""
+    """The estimate of an earlier pair, shown instead because this pair is a cut."""
 
     @property
     def problem(self) -> str:
@@ -295,8 +295,8 @@ class FrameFlow:
     @cached_property
     def is_cut(self) -> bool:
         """Whether a new scene begins; judged by the whole flow: at a cut, none is confident."""
-        assert self.answer is not None
-        estimated = self.answer[0, :2].permute(1, 2, 0).cpu().numpy()
+        assert self.estimate is not None
+        estimated = self.estimate[0, :2].permute(1, 2, 0).cpu().numpy()
         return unexplained(*self.images, estimated) > CUT
 
     @property
@@ -309,7 +309,7 @@ class FrameFlow:
     @property
     def _shown(self) -> Tensor:
         """The estimate, or the one shown instead."""
-        shown = self.answer if self.held is None else self.held
+        shown = self.estimate if self.held is None else self.held
         assert shown is not None
         return shown
 
@@ -324,10 +324,7 @@ def estimate_flows(
     *,
     at_most: int | None = None,
 ) -> Flows:
-    """Estimate from each frame to the next of its scene; a broken frame has no flow.
-
-    Where that is faster, several pairs are estimated at a time, but no more than `at_most`.
-    """
+    """Estimate from each frame to the next of its scene, at most `at_most` pairs at a time."""
     with closing(frames), Pairs(sequence, at_most) as pairs:
         for frame, following, answer in pairs.in_turn(_begin(frames, pairs)):
             estimate = None if answer is None else answer.result()
@@ -356,7 +353,7 @@ def settle_cuts(flows: Flows, cuts: str) -> Flows:
     with closing(flows):
         for flow in flows:
             if flow.problem or not flow.is_cut:
-                before = before if flow.problem else flow.answer
+                before = before if flow.problem else flow.estimate
                 yield flow
             elif cuts == "hold" and before is not None:
                 yield replace(flow, held=before)

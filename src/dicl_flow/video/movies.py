@@ -119,14 +119,15 @@ class Movie(Writer):
     piece = 16
 
     def __init__(
-        self, output: Path, parts: Path, rate: Fraction, coding: Coding | None = None
+        self, output: Path, parts: Path, rate: float, coding: Coding | None = None
     ) -> None:
         super().__init__()
         check_rate(output, float(rate))
-        self.output, self.rate, self._parts = output, rate, parts
+        self.output, self._parts = output, parts
+        self.rate = exact = Fraction(rate).limit_denominator(1001)  # 29.97 means 30000/1001
         coding = coding or CODINGS[output.suffix.lower()]
         self._segments = SideBySide(
-            output, lambda path: Segment(path, rate, coding), coding.at_once or usable_cores()
+            output, lambda path: Segment(path, exact, coding), coding.at_once or usable_cores()
         )
         self._first: int | None = None  # picture of the open segment
         self._next = 0  # flow
@@ -174,10 +175,7 @@ class Movie(Writer):
 
 
 def flow_colors(flow: Tensor, maximum: float | Tensor) -> Tensor:
-    """(2, H, W) -> (H, W, 3) uint8: the picture of `visualize.flow_to_rgb`, on the device.
-
-    Computed in float32, so some values differ by one.
-    """
+    """(2, H, W) -> (H, W, 3) uint8: `visualize.flow_to_rgb`, up to 1, in float32 on the device."""
     known = flow.abs().amax(0) < 1e9  # false for NaN as well
     x, y = torch.where(known, flow, 0).unbind(0)
     saturation = torch.hypot(x, y) / maximum
@@ -274,7 +272,7 @@ class PictureVideo(Movie):
         self,
         output: Path,
         parts: Path,
-        rate: Fraction,
+        rate: float,
         panels: Sequence[str],
         maximum: float | None = None,
         coding: Coding | None = None,
@@ -331,8 +329,8 @@ class _SlowPictures(Writer):
         first, second = flow.images
         if flow.is_cut:
             return np.stack([first] * (self.factor - 1))
-        assert flow.answer is not None
-        forward, backward = flow.answer[:, :2], flow.answer[:, 3:5]
+        assert flow.estimate is not None
+        forward, backward = flow.estimate[:, :2], flow.estimate[:, 3:5]
         image1, image2 = (to_tensor(image).to(forward.device) for image in (first, second))
         between = (
             interpolate_tensors(image1, image2, forward, backward, time=step / self.factor)
@@ -341,10 +339,7 @@ class _SlowPictures(Writer):
         return np.stack([to_picture(picture, first.dtype) for picture in between])
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
-        """Add the frames of a pair except the first, which the pair before has; count the cuts.
-
-        The first frame of the clip has the number 0. Next to a broken frame there are no new ones.
-        """
+        """Add the new frames of a pair and the second; before the first pair, frame 0."""
         if self._next == 0 and flow.frame.image is not None:
             self.add(flow.frame.image, 0)
         for step, picture in enumerate([] if prepared is None else prepared, 1):
@@ -362,7 +357,7 @@ class SlowMotion(Movie, _SlowPictures):
     piece = 8
 
     def __init__(
-        self, output: Path, parts: Path, rate: Fraction, factor: int, coding: Coding | None = None
+        self, output: Path, parts: Path, rate: float, factor: int, coding: Coding | None = None
     ) -> None:
         super().__init__(output, parts, rate, coding)
         self.factor = factor

@@ -20,7 +20,7 @@ from ..data.video_frames import pyav
 from ..errors import InputError, unknown_name
 from ..estimation.sequence import FlowSequence
 from ..files import FLOW_SUFFIXES, FolderLock, check_flow_name, write_files
-from .encoding import CODINGS, Coding, exact_rate, find_coding
+from .encoding import CODINGS, Coding, find_coding
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
 from .frames import Selection, Source, change_marks
 from .movies import PictureVideo, parse_panels
@@ -118,8 +118,7 @@ class Outputs:
                 return FlowFiles(path, self.suffix, **both)
             if kind == "array":
                 return FlowStack(path, parts, backward=self.backward)
-            rest = (exact_rate(rate), self.panels, self.max, self.coding)
-            return PictureVideo(path, parts, *rest)
+            return PictureVideo(path, parts, rate, self.panels, self.max, self.coding)
 
         made = [make(path, kind) for path, kind in self.kinds.items()]
         return [*made, *([StatisticsTable(self.stats, parts)] if self.stats else [])]
@@ -363,10 +362,7 @@ def run(
 
 
 def _new_flows(flows: Flows, known: int, errors: list[InputError]) -> Flows:
-    """Yield all flows except the first `known`, which cuts still show.
-
-    Stops at a broken frame, so that earlier flows are committed before the error is raised.
-    """
+    """Yield all flows except the first `known`; an error ends them, to be raised after a commit."""
     try:
         with closing(flows):
             yield from islice(flows, known, None)

@@ -82,10 +82,7 @@ class FolderWriter(Writer):
 
 
 class FlowFiles(FolderWriter):
-    """A folder with a file for each flow, named after its first frame.
-
-    Optionally with the backward flow, NAME_backward, and the occlusion, NAME_occlusion.png.
-    """
+    """A folder with a flow file for each frame, NAME; also NAME_backward, NAME_occlusion.png."""
 
     def __init__(
         self, folder: Path, suffix: str, *, backward: bool = False, occlusion: bool = False

@@ -1,7 +1,6 @@
 """The application: which address is answered by what; and the server that runs it on a socket."""
 
 import asyncio
-import json
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -41,8 +40,7 @@ def create_app(
 ) -> ASGIApp:
     """Return the application of a server, which starts and closes the service.
 
-    With a `token`, every request must have it. `allowed_hosts` are names of the server, besides
-    localhost and addresses. `pages` are further routes.
+    `allowed_hosts` are names of the server, besides localhost and addresses.
     """
     jobs = Jobs(service)
 
@@ -83,7 +81,7 @@ async def flow(request: Request) -> Response:
         frames = await read_frames(request, hold)
         future = service.estimate(*frames, backward=wanted.backward or wanted.occlusion)
         result = await service.wait(request, future)
-        body = await service.aside(wanted.answer, result)
+        body = await service.in_thread(wanted.encode, result)
         kept = admitted.pop_all()
     form = FORMATS[wanted.format]
     headers = {"Content-Disposition": f'attachment; filename="{form.file_name}"'}
@@ -133,8 +131,19 @@ def run_server(
         make_server(app, limits, lambda: announce(address_of(listening))).run([listening])
 
 
-def make_server(app: ASGIApp, limits: Limits, on_start: Callable[[], None]) -> "Server":
+def make_server(app: ASGIApp, limits: Limits, on_start: Callable[[], None]) -> uvicorn.Server:
     """Return a server, which runs until its `should_exit` is set."""
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            on_start()
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            """Stop, without raising the signal again; a second Ctrl-C waits for no requests."""
+            self.force_exit = self.should_exit and sig == signal.SIGINT
+            self.should_exit = True
+
     config = uvicorn.Config(
         app,
         http=protocol_with(limits),
@@ -145,7 +154,7 @@ def make_server(app: ASGIApp, limits: Limits, on_start: Callable[[], None]) -> "
         server_header=False,
         proxy_headers=False,
     )
-    return Server(config, on_start)
+    return Server(config)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -168,25 +177,7 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-class Server(uvicorn.Server):
-    """A server that reports when it has started, and ends without raising the signal again."""
-
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_start = on_start
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to answer."""
-        await super().startup(sockets)
-        self._on_start()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; a second Ctrl-C does not wait for requests."""
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
-
-
-_BAD_BODY = json.dumps({"error": "this is not a valid HTTP request"}).encode()
+_BAD_BODY = b'{"error": "this is not a valid HTTP request"}'
 _BAD_REQUEST = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
     b"content-length: %d\r\n\r\n%s" % (len(_BAD_BODY), _BAD_BODY)

@@ -101,17 +101,20 @@ class Exploration:
             raise InputError(f"there is no clip {name} any more; open the files again")
         return self._clips[name]
 
-    def summary(self, clip: str) -> dict[str, Any]:
+    def summary(self, name: str) -> dict[str, Any]:
         """The clip and the networks, for JSON."""
+        clip = self.clip(name)
+        pairs = [{"name": pair.name, "truth": pair.read_truth is not None} for pair in clip.pairs]
         networks = [
             {
-                "name": name,
+                "name": network,
                 "strides": list(estimator.model.config.strides),
                 "projection": has_projection(estimator),
             }
-            for name, estimator in self._networks.items()
+            for network, estimator in self._networks.items()
         ]
-        return {"id": clip, **self.clip(clip).summary(), "networks": networks}
+        about = {"id": name, "name": clip.name, "pairs": pairs, "rate": clip.rate}
+        return {**about, "networks": networks}
 
     def frames(self, clip: str, pair: int) -> tuple[Array, Array]:
         """Both frames of a pair, (H, W, 3) RGB."""
@@ -193,24 +196,23 @@ _STATIC = Path(__file__).with_name("static")
 
 def explorer_pages(exploration: Exploration) -> list[BaseRoute]:
     """Return the routes of the page and of what it asks for."""
-    asked = _Asked(exploration)
+    endpoints = _Endpoints(exploration)
     pair = "/explore/clips/{clip}/{pair:int}"
     return [
-        Route("/", asked._page),
+        Route("/", endpoints._page),
         Mount("/static", StaticFiles(directory=_STATIC)),
-        Route("/explore/clips", asked.upload, methods=["POST"]),
-        Route("/explore/clips/{clip}", asked.clip),
-        Route(f"{pair}/frame{{number:int}}.png", asked.frame),
-        Route(f"{pair}/estimate", asked.estimate),
-        Route(f"{pair}/occlusion", asked.occlusion),
-        Route(f"{pair}/truth", asked.truth),
-        Route(f"{pair}/level", asked.level),
-        Route(f"{pair}/beliefs", asked.beliefs),
-        Route(f"{pair}/flow.{{suffix}}", asked.flow),
+        Route("/explore/clips", endpoints.upload, methods=["POST"]),
+        Route("/explore/clips/{clip}", endpoints.clip),
+        Route(f"{pair}/frame{{number:int}}.png", endpoints.frame),
+        Route(f"{pair}/flow.{{suffix}}", endpoints.flow),
+        *(
+            Route(f"{pair}/{name}", getattr(endpoints, name))
+            for name in ("estimate", "occlusion", "truth", "level", "beliefs")
+        ),
     ]
 
 
-class _Asked:
+class _Endpoints:
     """The answers. Arrays are sent as planes of little-endian float32."""
 
     def __init__(self, exploration: Exploration) -> None:
@@ -226,8 +228,9 @@ class _Asked:
         number = request.path_params["number"]
         if number not in (1, 2):
             raise HTTPException(404, "a pair has frame1.png and frame2.png")
-        frames = await _aside(request, self._exploration.frames, *_place(request))
-        png = await _aside(request, encode_image, "frame.png", to_uint8(frames[number - 1]))
+        service = service_of(request)
+        frames = await service.in_thread(self._exploration.frames, *_place(request))
+        png = await service.in_thread(encode_image, "frame.png", to_uint8(frames[number - 1]))
         return Response(png, media_type="image/png")
 
     async def estimate(self, request: Request) -> Response:
@@ -240,13 +243,15 @@ class _Asked:
         return _binary((await self._computed(request, "occlusion")).astype(np.uint8))
 
     async def truth(self, request: Request) -> Response:
-        return _planes(await _aside(request, self._exploration.truth, *_place(request)))
+        return _planes(
+            await service_of(request).in_thread(self._exploration.truth, *_place(request))
+        )
 
     async def level(self, request: Request) -> Response:
         """Send two planes: the flow of a level at the size of the frame."""
         stride, stage = _integer(request, "stride"), request.query_params.get("stage", "refined")
         explored = await self._computed(request, "estimate")
-        return _planes(await _aside(request, explored.level, stride, stage))
+        return _planes(await service_of(request).in_thread(explored.level, stride, stage))
 
     async def beliefs(self, request: Request) -> Response:
         """Send what each level believed about a pixel."""
@@ -260,7 +265,7 @@ class _Asked:
         if suffix not in FLOW_SUFFIXES:
             raise HTTPException(404, f"known flow files: {', '.join(FLOW_SUFFIXES)}")
         explored = await self._computed(request, "estimate")
-        data = await _aside(request, encode_flow, f"flow{suffix}", explored.flow)
+        data = await service_of(request).in_thread(encode_flow, f"flow{suffix}", explored.flow)
         headers = {"Content-Disposition": f'attachment; filename="flow{suffix}"'}
         return Response(data, media_type="application/octet-stream", headers=headers)
 
@@ -294,15 +299,11 @@ async def _read_video(request: Request, name: str) -> Clip:
     try:
         with service.admission.enter(), path.open("wb") as file:
             await read_form(request, lambda field: file.write, service.limits.max_video)
-        container = await service.aside(video_container, path)
-        return await service.aside(clip_of_upload, path, name, container, remove)
+        container = await service.in_thread(video_container, path)
+        return await service.in_thread(clip_of_upload, path, name, container, remove)
     except BaseException:
         remove()
         raise
-
-
-async def _aside(request: Request, function: Callable[..., Value], *arguments: Any) -> Value:
-    return await service_of(request).aside(function, *arguments)
 
 
 def _place(request: Request) -> tuple[str, int]:

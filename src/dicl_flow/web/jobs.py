@@ -181,9 +181,9 @@ class Jobs:
         with Checkpoint(job.result, {}) as checkpoint:
             writers = outputs.writers(checkpoint.folder, source.rate or STILL_RATE)
             what = (source, Selection(), sequence, writers, checkpoint)
-            run(*what, lambda flow: self._goes_well(job), cuts=job.cuts, on_progress=note)
+            run(*what, lambda flow: self._may_continue(job), cuts=job.cuts, on_progress=note)
 
-    def _goes_well(self, job: Job) -> bool:
+    def _may_continue(self, job: Job) -> bool:
         """Whether to continue with the next frame."""
         self.sweep()
         if self.used() > self._limits.disk:
@@ -242,7 +242,7 @@ async def create_video(request: Request) -> Response:
         job = jobs.create(format, query.get("show"), cuts)
         try:
             await _receive(request, job)
-            await service.aside(_check, job)
+            await service.in_thread(_check, job)
         except BaseException:
             jobs.remove(job)
             raise
@@ -267,7 +267,7 @@ async def video_result(request: Request) -> Response:
 
 async def delete_video(request: Request) -> Response:
     """Stop a video and remove its files."""
-    await service_of(request).aside(jobs_of(request).remove, _find(request))
+    await service_of(request).in_thread(jobs_of(request).remove, _find(request))
     return Response(status_code=204)
 
 

@@ -101,10 +101,7 @@ _PIECE = 256 * 1024
 
 
 class PacedResponse(Response):
-    """An answer that is sent as fast as it is read, and given up if that takes too long.
-
-    `kept` is closed at the end: what is counted for the request until then.
-    """
+    """An answer that is given up if it is read too slowly; `kept` is closed at the end."""
 
     def __init__(
         self, body: bytes, media_type: str, headers: dict[str, str], timeout: float, kept: ExitStack

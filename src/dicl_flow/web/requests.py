@@ -68,7 +68,7 @@ async def read_frames(request: Request, hold: Hold) -> list[Array]:
     parts.clear()  # it is not held twice
     for name, file in files.items():
         hold(_check_frame(file, name))
-    return [await service.aside(_decode_frame, file, name) for name, file in files.items()]
+    return [await service.in_thread(_decode_frame, file, name) for name, file in files.items()]
 
 
 async def read_form(request: Request, write_to: Callable[[str], Write], most: int) -> None:
@@ -218,7 +218,7 @@ class Wanted(NamedTuple):
     occlusion: bool
     confidence: bool
 
-    def answer(self, result: FlowResult) -> bytes:
+    def encode(self, result: FlowResult) -> bytes:
         """Return the body of the answer."""
         if self.format == "wheel":
             return encode_image("flow.png", result.to_rgb())
@@ -265,14 +265,11 @@ def _accepted(accept: str) -> str | None:
 
 
 def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.strip().partition("=")
-        if name == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
+    given = [text.strip()[2:] for text in parameters if text.strip().startswith("q=")]
+    try:
+        return float(given[0]) if given else 1.0
+    except ValueError:
+        return 0.0
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:

@@ -62,9 +62,7 @@ class FlowService:
             self._worker.join()
         self._helpers.shutdown()
 
-    def estimate(
-        self, image1: Array, image2: Array, *, backward: bool = False
-    ) -> "Future[FlowResult]":
+    def estimate(self, image1: Array, image2: Array, *, backward: bool) -> "Future[FlowResult]":
         """Estimate the flow of two (H, W, 3) frames of one size, in a batch with others."""
         check_sizes(image1, image2, "the two images")
         return self._put(_Work(images=(image1, image2), backward=backward))
@@ -73,7 +71,7 @@ class FlowService:
         """Let the thread of the estimator call a function: whatever computes with torch."""
         return self._put(_Work(function))
 
-    async def aside(self, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Let another thread decode or encode, while the event loop serves others."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._helpers, function, *arguments)
