@@ -144,7 +144,7 @@ WRONG = {
     "/explore/clips/0/0/level?stride=4&stage=before": "no before flow",
     "/explore/clips/0/0/flow.txt": "known flow files",
     "/explore/clips/0/0/frame3.png": "frame1.png and frame2.png",
-    "/static/../exploration.py": "nothing at this address",
+    "/static/../explorer.py": "nothing at this address",
     "/static/no.js": "nothing at this address",
 }
 

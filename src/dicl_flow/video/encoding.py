@@ -1,6 +1,6 @@
 """Encode pictures as videos: in segments while they arrive, joined at the end; by any encoder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +13,6 @@ from ..errors import InputError
 from ..files import Array
 
 STILL_RATE = 25.0  # frames per second of images, which have no time
-GIF_RATE = 50  # frames per second: viewers show a faster GIF at 10
 
 
 class Coding(NamedTuple):
@@ -73,15 +72,6 @@ def even(picture: Array) -> Array:
     return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
 
 
-def check_rate(output: Path, rate: float) -> None:
-    """Refuse more frames per second than a format can show."""
-    if output.suffix.lower() == ".gif" and rate > GIF_RATE:
-        raise InputError(
-            f"a GIF shows at most {GIF_RATE} frames per second, {output} would need {rate:g}; "
-            "give a lower rate, or write a video"
-        )
-
-
 def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) -> None:
     """Join segments, which are named by the number of their first picture."""
     if suffix.lower() == ".gif":
@@ -113,23 +103,18 @@ def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
         stream = target.add_stream("gif", rate=rate)
         stream.pix_fmt, stream.codec_context.time_base = "pal8", hundredth
         palette: Any = None
-        for number, frame in _numbered(segments, rate):
-            frame = frame.reformat(format="rgb24")
-            frame.pts, frame.time_base = round(number / rate / hundredth), hundredth
-            if palette is None:
-                palette = _palette(frame)
-                stream.height, stream.width = frame.height, frame.width
-            palette.push(frame)
-            target.mux(stream.encode(palette.pull()))
+        for segment in segments:
+            with pyav().open(str(segment), format="nut") as source:
+                for frame in source.decode(video=0):
+                    number = int(segment.stem) + round(frame.pts * frame.time_base * rate)
+                    frame = frame.reformat(format="rgb24")
+                    frame.pts, frame.time_base = round(number / rate / hundredth), hundredth
+                    if palette is None:
+                        palette = _palette(frame)
+                        stream.height, stream.width = frame.height, frame.width
+                    palette.push(frame)
+                    target.mux(stream.encode(palette.pull()))
         target.mux(stream.encode())
-
-
-def _numbered(segments: Sequence[Path], rate: Fraction) -> Iterator[tuple[int, Any]]:
-    """Decode the pictures of all segments, each with its number."""
-    for segment in segments:
-        with pyav().open(str(segment), format="nut") as source:
-            for frame in source.decode(video=0):
-                yield int(segment.stem) + round(frame.pts * frame.time_base * rate), frame
 
 
 def _palette(frame: Any) -> Any:
@@ -150,7 +135,6 @@ def _palette(frame: Any) -> Any:
 
 
 _PIXELS = ("yuv420p", "nv12")  # what players show
-_HARDWARE_AT_ONCE = 2  # segments: cards encode few videos at a time
 
 
 def find_coding(output: Path, encoder: str | None = None) -> Coding:
@@ -179,7 +163,8 @@ def find_coding(output: Path, encoder: str | None = None) -> Coding:
     pixels = next((known for known in _PIXELS if known in formats), None)
     if pixels is None:
         raise InputError(f"`encoder`: {name} does not take pictures of this program")
-    coding = Coding(name, pixels, options, _HARDWARE_AT_ONCE if _is_hardware(codec) else None)
+    at_once = 2 if _is_hardware(codec) else None  # cards encode few videos at a time
+    coding = Coding(name, pixels, options, at_once)
     _try(coding)
     return coding
 

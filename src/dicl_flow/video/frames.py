@@ -389,10 +389,10 @@ def clips_below(folder: Path) -> Iterator[str]:
 def clips_of_pattern(pattern: Path) -> Iterator[str]:
     """Do the same for a pattern: its videos, its folders, and its frames by their folder."""
     found = sorted(glob(str(pattern), recursive=True), key=natural_key)  # noqa: PTH207
-    folders = [name for name in found if Path(name).is_dir()]
+    folders = dict.fromkeys(name for name in found if Path(name).is_dir())
     yield from folders
     frames = f"/{pattern.name}" if has_magic(pattern.name) else ""
-    yield from clips_by_folder((name for name in found if name not in {*folders}), frames)
+    yield from clips_by_folder((name for name in found if name not in folders), frames)
 
 
 def clips_by_folder(files: Iterable[str], frames: str = "") -> Iterator[str]:

@@ -22,10 +22,11 @@ from ..estimation.warping import warp
 from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
 from ..pictures import visualize
 from ..pictures.visualize import CALMEST, OUT_OF_RANGE, color_wheel, confidence_to_grey
-from .encoding import CODINGS, Coding, Segment, check_rate, even, join
+from .encoding import CODINGS, Coding, Segment, even, join
 from .flows import FrameFlow, arriving
 from .writers import FolderWriter, Prepared, Writer, check_one_size
 
+GIF_RATE = 50  # frames per second: viewers show a faster GIF at 10
 _WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
 
 
@@ -110,6 +111,15 @@ class SideBySide:
             self._changed.notify()
 
 
+def check_rate(output: Path, rate: float) -> None:
+    """Refuse more frames per second than a format can show."""
+    if output.suffix.lower() == ".gif" and rate > GIF_RATE:
+        raise InputError(
+            f"a GIF shows at most {GIF_RATE} frames per second, {output} would need {rate:g}; "
+            "give a lower rate, or write a video"
+        )
+
+
 class Movie(Writer):
     """A video of numbered pictures; where a number is missing, the one before is shown longer.
 
@@ -130,11 +140,9 @@ class Movie(Writer):
             output, lambda path: Segment(path, exact, coding), coding.at_once or usable_cores()
         )
         self._first: int | None = None  # picture of the open segment
-        self._next = 0  # flow
 
     def resume(self, done: int) -> None:
         """Remove segments that were not closed."""
-        self._next = done
         for path in self._parts.glob(f"*{self.output.suffix}"):
             if path.stem.startswith("open_") or int(path.stem) >= self._first_picture(done):
                 path.unlink()
@@ -292,9 +300,8 @@ class PictureVideo(Movie):
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Encode a picture."""
         if prepared is not None:
-            self.add(prepared, self._next)
+            self.add(prepared, self.done)
             self._shown = self._scales.popleft()
-        self._next += 1
 
     def commit(self) -> "Future[None] | None":
         """End the segment."""
@@ -318,7 +325,6 @@ class _SlowPictures(Writer):
     """`factor` pictures for each frame of a clip except the last; needs the backward flow."""
 
     factor: int
-    _next = 0  # flow
 
     def add(self, picture: Array, number: int) -> None:
         """Write a picture."""
@@ -340,15 +346,14 @@ class _SlowPictures(Writer):
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Add the new frames of a pair and the second; before the first pair, frame 0."""
-        if self._next == 0 and flow.frame.image is not None:
+        if self.done == 0 and flow.frame.image is not None:
             self.add(flow.frame.image, 0)
         for step, picture in enumerate([] if prepared is None else prepared, 1):
-            self.add(picture, self._next * self.factor + step)
+            self.add(picture, self.done * self.factor + step)
         if flow.following.image is not None:
-            self.add(flow.following.image, (self._next + 1) * self.factor)
+            self.add(flow.following.image, (self.done + 1) * self.factor)
         cuts = self.memory.get("cuts", 0)
         self.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
-        self._next += 1
 
 
 class SlowMotion(Movie, _SlowPictures):
@@ -372,11 +377,6 @@ class SlowMotionFrames(FolderWriter, _SlowPictures):
     def __init__(self, folder: Path, factor: int) -> None:
         super().__init__(folder, ".frame_*.png.*")
         self.factor = factor
-
-    def resume(self, done: int) -> None:
-        """Prepare for flow number `done`."""
-        super().resume(done)
-        self._next = done
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the frames of a pair."""

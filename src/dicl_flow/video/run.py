@@ -320,8 +320,8 @@ def run(
     if not checkpoint.done:
         checkpoint.save(State(memory=[{} for _ in writers]))
     for writer, memory in zip(writers, checkpoint.state.memory, strict=True):
-        writer.memory = memory
-        writer.resume(checkpoint.done)
+        writer.memory, writer.done = memory, checkpoint.done
+        writer.resume(writer.done)
     piece, total = lcm(*(writer.piece for writer in writers)), selection.expected_flows(source)
     state, stopped, errors = replace(checkpoint.state), False, list[InputError]()
     frames = ahead(selection.frames(source, skip=selection.first_frame(source, state.begin)))
@@ -391,6 +391,7 @@ class _Output:
     def write(self, flow: FrameFlow, prepared: list[Prepared | None]) -> None:
         for writer, array in zip(self._writers, prepared, strict=True):
             writer.write(flow, array() if callable(array) else array)
+            writer.done += 1
         self.save()
 
     def commit(self, state: State) -> None:

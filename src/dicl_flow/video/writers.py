@@ -32,6 +32,8 @@ class Writer:
     def __init__(self) -> None:
         self.memory: dict[str, float] = {}
         """What it remembers of earlier flows; restored when a run is resumed."""
+        self.done = 0
+        """How many flows were written, those of earlier runs included; `run` counts."""
 
     def resume(self, done: int) -> None:
         """Prepare for flow number `done`; remove output of it and of later ones."""
@@ -141,12 +143,10 @@ class FlowStack(Writer):
 
     def __init__(self, output: Path, parts: Path, *, backward: bool = False) -> None:
         super().__init__()
-        self.output, self._part, self._count = output, parts / "stack.npy", 0
-        self.backward = backward
+        self.output, self._part, self.backward = output, parts / "stack.npy", backward
 
     def resume(self, done: int) -> None:
         """Cut the file after `done` flows."""
-        self._count = done
         if not self.memory:  # the size is not known yet
             self._part.unlink(missing_ok=True)
         elif self._part.exists():
@@ -163,13 +163,12 @@ class FlowStack(Writer):
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Append a flow."""
-        self._count += 1
         if prepared is not None and not self.memory:
             height, width = prepared.shape[-3:-1]
             self.memory.update(stack_height=height, stack_width=width)
             with naming(self.output):
                 self._part.write_bytes(self._header(0))
-            for _ in range(self._count - 1):
+            for _ in range(self.done):
                 self._append(np.full(self._shape, np.nan))
         if prepared is not None:
             check_one_size("flows of an array", prepared.shape[-3:-1], self._shape[-3:-1])
@@ -180,7 +179,7 @@ class FlowStack(Writer):
         """Update the header, so that the appended flows belong to the array."""
         if self.memory:
             with naming(self.output), self._part.open("r+b") as file:
-                file.write(self._header(self._count))
+                file.write(self._header(self.done))
 
     def finish(self) -> Path:
         """Link the file to its destination; killed before all writers are done, it is needed."""
