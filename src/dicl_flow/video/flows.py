@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from queue import Empty, Queue, SimpleQueue
 from threading import Event, Thread
 from typing import Any, TypeAlias, TypeVar
@@ -333,14 +333,12 @@ def estimate_flows(
 
 def _begin(frames: Frames, pairs: Pairs) -> Iterator[tuple[Frame, Frame, Answer | None]]:
     """Yield each frame, the next of its scene, and the estimate that was begun for them."""
-    last: Frame | None = None
-    for frame in frames:
-        if last is not None and last.scene == frame.scene:
-            if last.image is None or frame.image is None:
-                yield last, frame, None
+    for frame, following in pairwise(frames):
+        if frame.scene == following.scene:
+            if frame.image is None or following.image is None:
+                yield frame, following, None
             else:
-                yield last, frame, pairs.begin(last.image, frame.image)
-        last = frame
+                yield frame, following, pairs.begin(frame.image, following.image)
 
 
 CUTS = ("estimate", "blank", "hold")

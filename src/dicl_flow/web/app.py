@@ -24,11 +24,10 @@ from .limits import Guard, Limits, PacedResponse, error, resident_bytes
 from .requests import FORMATS, read_frames, read_wanted
 from .service import FlowService, service_of
 
-_SENTENCES = {
+_SENTENCES = {  # what Starlette says, and what we say
     "Not Found": "there is nothing at this address; /docs lists what there is",
     "Method Not Allowed": "this address takes other methods; /docs lists them",
 }
-"""What Starlette says, and what we say."""
 
 
 def create_app(

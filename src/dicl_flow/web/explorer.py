@@ -113,8 +113,8 @@ class Exploration:
             }
             for network, estimator in self._networks.items()
         ]
-        about = {"id": name, "name": clip.name, "pairs": pairs, "rate": clip.rate}
-        return {**about, "networks": networks}
+        about = {"name": clip.name, "pairs": pairs, "rate": clip.rate}
+        return {"id": name, **about, "networks": networks}
 
     def frames(self, clip: str, pair: int) -> tuple[Array, Array]:
         """Both frames of a pair, (H, W, 3) RGB."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ..video import CUTS, PANELS
@@ -132,8 +132,7 @@ async def docs(request: Request) -> Response:
 
 async def docs_style(request: Request) -> Response:
     """Return the style of the page."""
-    style = files(__package__).joinpath("docs.css").read_text(encoding="utf-8")
-    return Response(style, media_type="text/css")
+    return FileResponse(Path(__file__).with_name("docs.css"))
 
 
 ROUTES = [Route("/openapi.json", openapi), Route("/docs", docs), Route("/docs.css", docs_style)]
