@@ -25,7 +25,6 @@ import torch
 import dicl_flow
 from dicl_flow.estimation.compute import usable_cores
 from dicl_flow.video import (
-    CODINGS,
     Checkpoint,
     PictureVideo,
     Selection,
@@ -35,8 +34,8 @@ from dicl_flow.video import (
     open_source,
     run,
 )
-from dicl_flow.video.encoding import Segment
 from dicl_flow.video.frames import capture
+from dicl_flow.video.movies import CODINGS, Segment
 
 width, height = map(int, (sys.argv[1] if len(sys.argv) > 1 else "1920x1080").split("x"))
 count = int(sys.argv[2]) if len(sys.argv) > 2 else 600

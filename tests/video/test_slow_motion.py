@@ -11,7 +11,8 @@ import pytest
 from clips import KnownMotion, know_motion, read_video, write_images, write_video
 
 from dicl_flow.files import read_image, write_flow
-from dicl_flow.video import Checkpoint, Movie, Selection, SlowMotion, open_source, run
+from dicl_flow.video import Checkpoint, Selection, SlowMotion, open_source, run
+from dicl_flow.video.movies import Movie
 
 pytestmark = pytest.mark.heavy
 

@@ -45,7 +45,7 @@ from dicl_flow.video import (
 from dicl_flow.video import run as run_video
 from dicl_flow.video.flows import begun_early
 from dicl_flow.video.frames import Shot
-from dicl_flow.video.movies import flow_colors
+from dicl_flow.video.writers import flow_colors
 from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy

@@ -3,9 +3,8 @@
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from .encoding import CODINGS, STILL_RATE, find_coding
 from .flows import CUTS, Behind, FrameFlow, ahead, estimate_flows
 from .frames import Frame, Moment, Selection, Source, open_source, stamp, video_source
-from .movies import PANELS, Movie, PictureVideo, SlowMotion, SlowMotionFrames, check_rate
+from .movies import STILL_RATE, PictureVideo, SlowMotion, SlowMotionFrames, check_rate, find_coding
 from .run import Checkpoint, Outputs, State, output_kind, run
-from .writers import FlowFiles, FlowStack, StatisticsTable, Writer, refuse_one_name
+from .writers import PANELS, FlowFiles, FlowStack, StatisticsTable, Writer, refuse_one_name

@@ -1,32 +1,216 @@
-"""Videos of pictures of the flows, and in slow motion: segments are encoded side by side."""
+"""Videos that are written while flows arrive, in closed segments encoded side by side."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
-from functools import lru_cache
-from math import isqrt
+from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
 from threading import BoundedSemaphore, Condition
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, unknown_name
+from ..data.video_frames import pyav
+from ..errors import InputError
 from ..estimation.compute import usable_cores
 from ..estimation.interpolation import interpolate_tensors, to_picture, to_tensor
-from ..estimation.warping import warp
 from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
-from ..pictures import visualize
-from ..pictures.visualize import CALMEST, OUT_OF_RANGE, color_wheel, confidence_to_grey
-from .encoding import CODINGS, Coding, Segment, even, join
-from .flows import FrameFlow, arriving
-from .writers import FolderWriter, Prepared, Writer, check_one_size
+from ..pictures.visualize import CALMEST
+from .flows import FrameFlow
+from .writers import FolderWriter, Prepared, Writer, check_one_size, draw
 
+STILL_RATE = 25.0  # frames per second of images, which have no time
 GIF_RATE = 50  # frames per second: viewers show a faster GIF at 10
+
+
+class Coding(NamedTuple):
+    """How FFmpeg encodes pictures."""
+
+    codec: str
+    pixels: str
+    options: dict[str, str]
+    at_once: int | None = None
+    """How many segments; None: one for each core."""
+
+
+# With AVX-512, x264's macroblock tree (core 165) reads memory that it has not written: the same
+# pictures had other bytes in a few of a hundred segments. Without it, crf 21 is as good as 18.
+_H264 = Coding("libx264", "yuv420p", {"preset": "veryfast", "crf": "21", "mbtree": "0"})
+_VP9_OPTIONS = {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"}
+_VP9 = Coding("libvpx-vp9", "yuv420p", _VP9_OPTIONS)
+CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9}
+CODINGS[".gif"] = Coding("ffv1", "bgr0", {})
+"""How segments are encoded, by the suffix of the video; a GIF is made from them at the end."""
+CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
+
+
+class Segment:
+    """A short, complete video; one thread encodes it, so its bytes do not depend on the cores."""
+
+    def __init__(self, path: Path, rate: Fraction, coding: Coding) -> None:
+        container = CONTAINERS.get(path.suffix.lower(), "nut")  # a GIF's are lossless video
+        self._file = path.open("wb")  # PyAV would leave its own open if the disk is full
+        self._container = pyav().open(self._file, "w", format=container)
+        self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)
+        self._stream.pix_fmt = coding.pixels
+        self._stream.codec_context.time_base = 1 / rate
+        self._stream.codec_context.thread_count = 1
+        self._stream.codec_context.max_b_frames = 0  # so that packets are in the order of pictures
+        self._begun = False
+
+    def __call__(self, picture: Array, number: int) -> None:
+        """Encode an (H, W, 3) uint8 RGB picture, shown at `number` / rate seconds."""
+        frame = pyav().VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), "rgb24")
+        if not self._begun:
+            self._stream.height, self._stream.width = picture.shape[:2]
+            self._begun = True
+        frame.pts = number
+        self._container.mux(self._stream.encode(frame))
+
+    def close(self) -> None:
+        """Write out what is left."""
+        with self._file:
+            self._container.mux(self._stream.encode())
+            self._container.close()
+
+
+def even(picture: Array) -> Array:
+    """Repeat the last row or column if a side is odd: video encoders need even sides."""
+    odd = [side % 2 for side in picture.shape[:2]]
+    return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
+
+
+def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) -> None:
+    """Join segments, which are named by the number of their first picture."""
+    if suffix.lower() == ".gif":
+        _write_gif(segments, output, rate)
+    else:
+        _copy_packets(segments, output, CONTAINERS[suffix.lower()], rate)
+
+
+def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: Fraction) -> None:
+    """Join without encoding again."""
+    stream: Any = None
+    with output.open("wb") as file, pyav().open(file, "w", format=container) as target:
+        for segment in segments:
+            with pyav().open(str(segment)) as source:
+                stream = stream or target.add_stream_from_template(source.streams.video[0])
+                for packet in source.demux(video=0):
+                    if packet.size:  # the last one is empty
+                        number = int(segment.stem) + round(packet.pts * packet.time_base * rate)
+                        packet.stream, packet.time_base = stream, 1 / rate
+                        packet.pts = packet.dts = number
+                        packet.duration = 1
+                        target.mux(packet)
+
+
+def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
+    """Encode again, each picture with its own palette of 256 colours."""
+    hundredth = Fraction(1, 100)  # of a second, the unit of time in a GIF
+    with output.open("wb") as file, pyav().open(file, "w", format="gif") as target:
+        stream = target.add_stream("gif", rate=rate)
+        stream.pix_fmt, stream.codec_context.time_base = "pal8", hundredth
+        palette: Any = None
+        for segment in segments:
+            with pyav().open(str(segment), format="nut") as source:
+                for frame in source.decode(video=0):
+                    number = int(segment.stem) + round(frame.pts * frame.time_base * rate)
+                    frame = frame.reformat(format="rgb24")
+                    frame.pts, frame.time_base = round(number / rate / hundredth), hundredth
+                    if palette is None:
+                        palette = _palette(frame)
+                        stream.height, stream.width = frame.height, frame.width
+                    palette.push(frame)
+                    target.mux(stream.encode(palette.pull()))
+        target.mux(stream.encode())
+
+
+def _palette(frame: Any) -> Any:
+    """Return a filter that computes a palette for each picture."""
+    graph = pyav().filter.Graph()
+    source = graph.add_buffer(
+        width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
+    )
+    split, choose = graph.add("split"), graph.add("palettegen", "stats_mode=single")
+    use, sink = graph.add("paletteuse", "new=1"), graph.add("buffersink")
+    source.link_to(split)
+    split.link_to(choose, 0, 0)
+    split.link_to(use, 1, 0)
+    choose.link_to(use, 0, 1)
+    use.link_to(sink)
+    graph.configure()
+    return graph
+
+
+_PIXELS = ("yuv420p", "nv12")  # what players show
+
+
+def find_coding(output: Path, encoder: str | None = None) -> Coding:
+    """Return how to encode a video: by its suffix, or with an `encoder` of FFmpeg.
+
+    "h264_nvenc" is an encoder, "libx264:crf=23:preset=slow" one with options. It is tried.
+    """
+    suffix = output.suffix.lower()
+    if encoder is None:
+        return CODINGS[suffix]
+    if suffix not in CONTAINERS:
+        raise InputError(f"`encoder` is for {', '.join(CONTAINERS)}; {output} is none of them")
+    name, *pairs = encoder.split(":")
+    for pair in pairs:
+        if pair.partition("=")[0] in ("", pair):
+            raise InputError(
+                f"`encoder` must be NAME or NAME:KEY=VALUE:…, and {pair!r} is no KEY=VALUE"
+            )
+    options = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    codec = _codec(name)
+    with pyav().open(BytesIO(), "w", format=CONTAINERS[suffix]) as container:
+        if not {codec.name, codec.canonical_name} & set(container.supported_codecs):
+            kind = codec.canonical_name
+            raise InputError(f"`encoder`: {name} makes {kind}, which {suffix} cannot hold")
+    formats = [known.name for known in codec.video_formats or ()] or list(_PIXELS)
+    pixels = next((known for known in _PIXELS if known in formats), None)
+    if pixels is None:
+        raise InputError(f"`encoder`: {name} does not take pictures of this program")
+    at_once = 2 if _is_hardware(codec) else None  # cards encode few videos at a time
+    coding = Coding(name, pixels, options, at_once)
+    _try(coding)
+    return coding
+
+
+def _codec(name: str) -> Any:
+    try:
+        codec = pyav().Codec(name, "w")
+    except ValueError:
+        codec = None
+    if codec is None or codec.type != "video":
+        raise InputError(f"`encoder`: FFmpeg, as PyAV has it here, has no video encoder {name!r}")
+    return codec
+
+
+def _is_hardware(codec: Any) -> bool:
+    return bool(codec.capabilities & pyav().codec.codec.Capabilities.hardware)
+
+
+def _try(coding: Coding) -> None:
+    """Refuse an encoder that does not start, now rather than after the first flows."""
+    context = pyav().CodecContext.create(coding.codec, "w")
+    context.width, context.height, context.pix_fmt = 256, 256, coding.pixels
+    context.time_base, context.options = Fraction(1, 25), dict(coding.options)
+    context.max_b_frames = 0
+    try:
+        context.open()
+    except pyav().error.FFmpegError as error:
+        raise InputError(f"`encoder`: {coding.codec} does not start: {error.strerror}") from None
+    if context.options:  # those that it did not take
+        raise InputError(f"`encoder`: {coding.codec} has no option {', '.join(context.options)}")
+    if context.has_b_frames:
+        raise InputError("`encoder` must keep the order of pictures; leave out bf")
+
+
 _WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
 
 
@@ -180,90 +364,6 @@ class Movie(Writer):
     def _first_picture(self, flow: int) -> int:
         """The number of the first picture of a flow."""
         return flow
-
-
-def flow_colors(flow: Tensor, maximum: float | Tensor) -> Tensor:
-    """(2, H, W) -> (H, W, 3) uint8: `visualize.flow_to_rgb`, up to 1, in float32 on the device."""
-    known = flow.abs().amax(0) < 1e9  # false for NaN as well
-    x, y = torch.where(known, flow, 0).unbind(0)
-    saturation = torch.hypot(x, y) / maximum
-    corners, slopes = _wheel(flow.device)  # (3, 55) each
-    position = (torch.atan2(-y, -x) / torch.pi + 1) * ((corners.shape[1] - 1) / 2)
-    below = position.long().flatten().expand(3, -1)
-    hue = corners.gather(1, below) + slopes.gather(1, below) * (position % 1).flatten()
-    hue = hue.unflatten(1, x.shape)
-    color = torch.where(saturation <= 1, 1 - saturation * (1 - hue), hue * OUT_OF_RANGE)
-    return torch.where(known, 255 * color, 0).to(torch.uint8).permute(1, 2, 0).contiguous()
-
-
-@lru_cache(maxsize=4)
-@torch.inference_mode(mode=False)
-def _wheel(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Colours, and the differences to the next colours, by channel."""
-    wheel = torch.from_numpy(color_wheel().T.copy())
-    slopes = wheel.roll(-1, 1) - wheel
-    return wheel.float().to(device), slopes.float().to(device)
-
-
-def _grey(values: Array) -> Array:
-    return np.dstack([confidence_to_grey(values)] * 3)
-
-
-def _difference(flow: FrameFlow, maximum: Tensor) -> Tensor:
-    """Difference of frame 1 and frame 2 warped by the flow; black where the flow leads outside."""
-    first, second = (
-        torch.from_numpy(image).to(flow.flow.device).permute(2, 0, 1)[None].float()
-        for image in flow.images
-    )
-    inside = torch.ones_like(second[:, :1])
-    warped, inside = warp(torch.cat([second, inside], 1), flow.flow[None]).split([3, 1], 1)
-    difference = (warped - first).abs() * (inside > 0.999)
-    return difference[0].byte().permute(1, 2, 0).contiguous()
-
-
-PANELS: dict[str, Callable[[FrameFlow, Tensor], Array | Tensor]] = {
-    "frame": lambda flow, maximum: flow.images[0],
-    "wheel": lambda flow, maximum: flow_colors(flow.flow, maximum),
-    "overlay": lambda flow, maximum: visualize.tint(
-        flow.images[0], flow_colors(flow.flow, maximum).cpu().numpy()
-    ),
-    "arrows": lambda flow, maximum: visualize.draw_arrows(
-        flow.images[0], flow.result.flow, maximum=float(maximum)
-    ),
-    "difference": _difference,
-    "confidence": lambda flow, maximum: _grey(flow.result.confidence),
-    # white where a pixel of frame 1 is hidden in frame 2
-    "occlusion": lambda flow, maximum: _grey(np.asarray(flow.result.occlusion)),
-}
-
-
-def parse_panels(text: str) -> tuple[str, ...]:
-    """Read "frame,wheel": names of `PANELS`, in the order in which they are shown."""
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in PANELS:
-            raise unknown_name("`show`", name, PANELS)
-    if len(set(names)) < len(names):
-        raise InputError(f"`show` names a picture twice: {text}")
-    return names
-
-
-def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Callable[[], Array]:
-    """Draw all panels; return a function that waits for them and puts them on one picture."""
-    drawn = [PANELS[name](flow, maximum) for name in panels]
-    begun = [arriving(panel) if isinstance(panel, Tensor) else panel for panel in drawn]
-
-    def sheet() -> Array:
-        """(H, W, 3): two side by side, four as 2x2."""
-        pictures = [picture() if callable(picture) else picture for picture in begun]
-        if len(pictures) == 1:
-            return pictures[0].copy()  # what arrived from a device lies in memory that is scarce
-        columns = isqrt(len(pictures) - 1) + 1
-        pictures += [np.zeros_like(pictures[0])] * (-len(pictures) % columns)
-        rows = range(0, len(pictures), columns)
-        return np.concatenate([np.concatenate(pictures[row : row + columns], 1) for row in rows])
-
-    return sheet
 
 
 _FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next

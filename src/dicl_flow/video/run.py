@@ -20,11 +20,10 @@ from ..data.video_frames import pyav
 from ..errors import InputError, unknown_name
 from ..estimation.sequence import FlowSequence
 from ..files import FLOW_SUFFIXES, FolderLock, check_flow_name, write_files
-from .encoding import CODINGS, Coding, find_coding
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
 from .frames import Selection, Source, change_marks
-from .movies import PictureVideo, parse_panels
-from .writers import FlowFiles, FlowStack, Prepared, StatisticsTable, Writer
+from .movies import CODINGS, Coding, PictureVideo, find_coding
+from .writers import FlowFiles, FlowStack, Prepared, StatisticsTable, Writer, parse_panels
 
 
 def output_kind(output: Path) -> str:

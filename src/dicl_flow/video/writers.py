@@ -1,22 +1,27 @@
-"""Writers of flows: files, an array that grows, a table of statistics."""
+"""Writers of flows: files, an array that grows, a table of statistics; and pictures of flows."""
 
 import csv
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import lru_cache
 from io import BytesIO
-from math import atan2, degrees
+from math import atan2, degrees, isqrt
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, unknown_name
 from ..estimation.result import FlowResult
+from ..estimation.warping import warp
 from ..files import Array, encode_flow, encode_image, naming, replacing, write_files
-from ..pictures.visualize import confidence_to_grey, flow_statistics, known_flow
-from .flows import FrameFlow
+from ..pictures import visualize
+from ..pictures.visualize import OUT_OF_RANGE, confidence_to_grey, flow_statistics, known_flow
+from .flows import FrameFlow, arriving
 
 Prepared: TypeAlias = Array | Callable[[], Array]
 """An array to write, or a function that waits until it has arrived from the device."""
@@ -264,3 +269,87 @@ class StatisticsTable(Writer):
         """Write the table to its destination."""
         write_files({self.output: self._part.read_bytes()})
         return self.output
+
+
+def flow_colors(flow: Tensor, maximum: float | Tensor) -> Tensor:
+    """(2, H, W) -> (H, W, 3) uint8: `visualize.flow_to_rgb`, up to 1, in float32 on the device."""
+    known = flow.abs().amax(0) < 1e9  # false for NaN as well
+    x, y = torch.where(known, flow, 0).unbind(0)
+    saturation = torch.hypot(x, y) / maximum
+    corners, slopes = _wheel(flow.device)  # (3, 55) each
+    position = (torch.atan2(-y, -x) / torch.pi + 1) * ((corners.shape[1] - 1) / 2)
+    below = position.long().flatten().expand(3, -1)
+    hue = corners.gather(1, below) + slopes.gather(1, below) * (position % 1).flatten()
+    hue = hue.unflatten(1, x.shape)
+    color = torch.where(saturation <= 1, 1 - saturation * (1 - hue), hue * OUT_OF_RANGE)
+    return torch.where(known, 255 * color, 0).to(torch.uint8).permute(1, 2, 0).contiguous()
+
+
+@lru_cache(maxsize=4)
+@torch.inference_mode(mode=False)
+def _wheel(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Colours, and the differences to the next colours, by channel."""
+    wheel = torch.from_numpy(visualize.color_wheel().T.copy())
+    slopes = wheel.roll(-1, 1) - wheel
+    return wheel.float().to(device), slopes.float().to(device)
+
+
+def _grey(values: Array) -> Array:
+    return np.dstack([confidence_to_grey(values)] * 3)
+
+
+def _difference(flow: FrameFlow, maximum: Tensor) -> Tensor:
+    """Difference of frame 1 and frame 2 warped by the flow; black where the flow leads outside."""
+    first, second = (
+        torch.from_numpy(image).to(flow.flow.device).permute(2, 0, 1)[None].float()
+        for image in flow.images
+    )
+    inside = torch.ones_like(second[:, :1])
+    warped, inside = warp(torch.cat([second, inside], 1), flow.flow[None]).split([3, 1], 1)
+    difference = (warped - first).abs() * (inside > 0.999)
+    return difference[0].byte().permute(1, 2, 0).contiguous()
+
+
+PANELS: dict[str, Callable[[FrameFlow, Tensor], Array | Tensor]] = {
+    "frame": lambda flow, maximum: flow.images[0],
+    "wheel": lambda flow, maximum: flow_colors(flow.flow, maximum),
+    "overlay": lambda flow, maximum: visualize.tint(
+        flow.images[0], flow_colors(flow.flow, maximum).cpu().numpy()
+    ),
+    "arrows": lambda flow, maximum: visualize.draw_arrows(
+        flow.images[0], flow.result.flow, maximum=float(maximum)
+    ),
+    "difference": _difference,
+    "confidence": lambda flow, maximum: _grey(flow.result.confidence),
+    # white where a pixel of frame 1 is hidden in frame 2
+    "occlusion": lambda flow, maximum: _grey(np.asarray(flow.result.occlusion)),
+}
+
+
+def parse_panels(text: str) -> tuple[str, ...]:
+    """Read "frame,wheel": names of `PANELS`, in the order in which they are shown."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in PANELS:
+            raise unknown_name("`show`", name, PANELS)
+    if len(set(names)) < len(names):
+        raise InputError(f"`show` names a picture twice: {text}")
+    return names
+
+
+def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Callable[[], Array]:
+    """Draw all panels; return a function that waits for them and puts them on one picture."""
+    drawn = [PANELS[name](flow, maximum) for name in panels]
+    begun = [arriving(panel) if isinstance(panel, Tensor) else panel for panel in drawn]
+
+    def sheet() -> Array:
+        """(H, W, 3): two side by side, four as 2x2."""
+        pictures = [picture() if callable(picture) else picture for picture in begun]
+        if len(pictures) == 1:
+            return pictures[0].copy()  # what arrived from a device lies in memory that is scarce
+        columns = isqrt(len(pictures) - 1) + 1
+        pictures += [np.zeros_like(pictures[0])] * (-len(pictures) % columns)
+        rows = range(0, len(pictures), columns)
+        return np.concatenate([np.concatenate(pictures[row : row + columns], 1) for row in rows])
+
+    return sheet
