@@ -26,7 +26,7 @@ from dicl_flow.bulk.manifest import read_manifest
 from dicl_flow.bulk.segments import Plan
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.video import Selection, ahead, estimate_flows
-from dicl_flow.video.sources import capture
+from dicl_flow.video.frames import capture
 
 width, height = map(int, (sys.argv[1] if len(sys.argv) > 1 else "1920x1080").split("x"))
 count = int(sys.argv[2]) if len(sys.argv) > 2 else 256

@@ -25,17 +25,17 @@ import torch
 import dicl_flow
 from dicl_flow.estimation.compute import usable_cores
 from dicl_flow.video import (
-    CODINGS,
     Checkpoint,
     PictureVideo,
     Selection,
     ahead,
     estimate_flows,
+    movies,
     open_source,
     run,
 )
-from dicl_flow.video.encoding import Segment
-from dicl_flow.video.sources import capture
+from dicl_flow.video.frames import capture
+from dicl_flow.video.movies import CODINGS, Segment
 
 width, height = map(int, (sys.argv[1] if len(sys.argv) > 1 else "1920x1080").split("x"))
 count = int(sys.argv[2]) if len(sys.argv) > 2 else 600
@@ -104,9 +104,9 @@ def frames():
 
 def everything(kind, encoder, at_once):
     output, numbers = Path(folder) / "out.mp4", []
-    coding = CODINGS[".mp4"]._replace(at_once=at_once)
+    coding, movies.Segment = CODINGS[".mp4"]._replace(at_once=at_once), encoder
     with Checkpoint(output, {}, restart=True) as checkpoint:
-        how = (Fraction(30), ["wheel"], None, coding, encoder)
+        how = (Fraction(30), ["wheel"], None, coding)
         run(
             *(source(), Selection(), sequence, [kind(output, checkpoint.folder, *how)], checkpoint),
             lambda flow: numbers.append(flow.frame.number) is None,

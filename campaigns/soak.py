@@ -26,7 +26,7 @@ import torch
 
 from dicl_flow import FlowEstimator, FlowSequence, load
 from dicl_flow.video import Checkpoint, Outputs, Selection, Source, open_source, run
-from dicl_flow.video.sources import capture
+from dicl_flow.video.frames import capture
 
 from .inputs import moving_frames, small_weights, write_clip
 from .report import Options, Part, main

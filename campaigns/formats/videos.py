@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dicl_flow.video.frames import Selection
-from dicl_flow.video.sources import capture, open_source
+from dicl_flow.video.frames import Selection, capture, open_source
 
 from ..mutations import extreme
 from . import Format

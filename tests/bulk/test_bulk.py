@@ -42,7 +42,7 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.files import locking, read_flow, read_image
 from dicl_flow.video import Moment, Selection, open_source
-from dicl_flow.video.sources import video_from
+from dicl_flow.video.frames import video_from
 
 PAIRS = [("f0.png", "f1.png"), ("f1.png", "f2.png"), ("f2.png", "f3.png"), ("f3.png", "f0.png")]
 

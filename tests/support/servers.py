@@ -7,9 +7,8 @@ from threading import Event, Thread
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from dicl_flow.web.app import create_app
+from dicl_flow.web.app import address_of, bind, create_app, make_server
 from dicl_flow.web.limits import Limits
-from dicl_flow.web.listening import address_of, bind, make_server
 from dicl_flow.web.service import FlowService
 
 BOUNDARY = "a-line-between-parts"

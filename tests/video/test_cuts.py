@@ -18,7 +18,7 @@ from dicl_flow.video import (
     open_source,
     run,
 )
-from dicl_flow.video.cuts import is_cut, unexplained
+from dicl_flow.video.flows import CUT, unexplained
 
 pytestmark = pytest.mark.heavy
 
@@ -76,7 +76,7 @@ def test_fast_fades_are_cuts_and_slow_ones_are_not():
                 np.rint(frame * level).astype(np.uint8)
                 for frame, level in zip(ONE, levels, strict=False)
             )
-            found.append(is_cut(*dark, right))
+            found.append(unexplained(*dark, right) > CUT)
         assert found == expected
 
 

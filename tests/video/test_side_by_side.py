@@ -11,9 +11,8 @@ import pytest
 from clips import read_video
 
 from dicl_flow.errors import InputError
-from dicl_flow.video import Movie, encoding, find_coding, movies
-from dicl_flow.video.encoding import CODINGS, Segment
-from dicl_flow.video.movies import SideBySide
+from dicl_flow.video import find_coding, movies
+from dicl_flow.video.movies import CODINGS, Movie, Segment, SideBySide
 
 PICTURE = np.zeros((4, 6, 3), np.uint8)
 
@@ -151,7 +150,7 @@ def test_encoders_that_cannot_be_used(tmp_path, name, encoder, message):
 def test_an_encoder_by_name_and_few_at_once_on_a_card(tmp_path, monkeypatch):
     coding = find_coding(tmp_path / "a.mp4", "libx264:crf=40:preset=ultrafast")
     assert coding == ("libx264", "yuv420p", {"crf": "40", "preset": "ultrafast"}, None)
-    monkeypatch.setattr(encoding, "_is_hardware", lambda codec: True)
+    monkeypatch.setattr(movies, "_is_hardware", lambda codec: True)
     assert find_coding(tmp_path / "a.mp4", "libx264").at_once == 2
 
 

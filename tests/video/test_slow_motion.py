@@ -11,7 +11,8 @@ import pytest
 from clips import KnownMotion, know_motion, read_video, write_images, write_video
 
 from dicl_flow.files import read_image, write_flow
-from dicl_flow.video import Checkpoint, Movie, Selection, SlowMotion, open_source, run
+from dicl_flow.video import Checkpoint, Selection, SlowMotion, open_source, run
+from dicl_flow.video.movies import Movie
 
 pytestmark = pytest.mark.heavy
 
@@ -149,7 +150,7 @@ def test_a_broken_frame_is_left_out_by_choice(slow, tmp_path):
 )
 def test_wrong_use_is_one_sentence(slow, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dicl_flow.video.sources._camera", lambda text: open_camera())
+    monkeypatch.setattr("dicl_flow.video.frames._camera", lambda text: open_camera())
     for name, frame in zip("abc", FINE, strict=False):
         fake_trees.write_image(tmp_path / "clip" / f"{name}.png", frame)
     for name in ("000000_10", "000000_11"):

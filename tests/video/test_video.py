@@ -40,12 +40,12 @@ from dicl_flow.video import (
     Source,
     State,
     ahead,
-    flow_colors,
     open_source,
 )
 from dicl_flow.video import run as run_video
-from dicl_flow.video.sources import Shot
-from dicl_flow.video.threads import begun_early
+from dicl_flow.video.flows import begun_early
+from dicl_flow.video.frames import Shot
+from dicl_flow.video.writers import flow_colors
 from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy

@@ -15,8 +15,8 @@ from dicl_flow.bulk.manifest import Row, read_manifest, write_manifest
 from dicl_flow.bulk.segments import Plan
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.pictures.visualize import flow_to_rgb
-from dicl_flow.video import flow_colors
-from dicl_flow.video.threads import arriving
+from dicl_flow.video.flows import arriving
+from dicl_flow.video.writers import flow_colors
 
 pytestmark = [
     pytest.mark.gpu,

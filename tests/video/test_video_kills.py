@@ -39,6 +39,7 @@ def test_the_scale_of_colours_is_saved_as_of_the_last_picture_written(tmp_path, 
     drawn = [(flow, video.prepare(flow)) for flow in flows]
     for flow, picture in drawn[:written]:
         video.write(flow, picture())
+        video.done += 1
     video.commit()
     longest = float(flows[written - 1].flow.norm(dim=0).max())
     assert video.memory["scale"] == pytest.approx(longest)

@@ -12,7 +12,7 @@ from dicl_flow.cli.printing import report
 from dicl_flow.cli.video import VideoProgress, show_progress
 from dicl_flow.training import journal
 from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, open_source, run
-from dicl_flow.video.sources import LOGGING
+from dicl_flow.video.frames import LOGGING
 
 pytestmark = pytest.mark.heavy
 

@@ -21,9 +21,8 @@ pytest.importorskip("playwright", reason="Playwright, which drives a browser, is
 from playwright.sync_api import expect, sync_playwright
 from servers import serving
 
-from dicl_flow.web.exploration import Exploration
-from dicl_flow.web.exploration_clips import Clip, clip_of_arrays
-from dicl_flow.web.explorer import explorer_pages
+from dicl_flow.web.clips import Clip, clip_of_arrays
+from dicl_flow.web.explorer import Exploration, explorer_pages
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("browser")]
 

@@ -22,10 +22,9 @@ from dicl_flow.lab.volumes import read_volumes
 pytest.importorskip("starlette", reason="the extra web is not installed")
 from servers import serving
 
-from dicl_flow.web.exploration import Exploration, View, _Kept, open_explored
-from dicl_flow.web.exploration_clips import clip_of_arrays, clip_of_source
-from dicl_flow.web.explorer import explorer_pages
-from dicl_flow.web.listening import bind
+from dicl_flow.web.app import bind
+from dicl_flow.web.clips import clip_of_arrays, clip_of_source
+from dicl_flow.web.explorer import Exploration, View, _Kept, explorer_pages, open_explored
 
 STATIC = Path(__file__).parents[2] / "src/dicl_flow/web/static"
 SIZE = (64, 96)
@@ -145,7 +144,7 @@ WRONG = {
     "/explore/clips/0/0/level?stride=4&stage=before": "no before flow",
     "/explore/clips/0/0/flow.txt": "known flow files",
     "/explore/clips/0/0/frame3.png": "frame1.png and frame2.png",
-    "/static/../exploration.py": "nothing at this address",
+    "/static/../explorer.py": "nothing at this address",
     "/static/no.js": "nothing at this address",
 }
 
@@ -244,7 +243,7 @@ def announced(monkeypatch):
     """Run no server: tell the address at once; return the pages that were opened."""
     pages = []
     told = lambda app, host, port, limits, announce: announce("http://127.0.0.1:1/")  # noqa: E731
-    monkeypatch.setattr("dicl_flow.web.listening.run_server", told)
+    monkeypatch.setattr("dicl_flow.web.app.run_server", told)
     monkeypatch.setattr("webbrowser.open", pages.append)
     return pages
 

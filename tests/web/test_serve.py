@@ -27,8 +27,8 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 from hostile import StandIn
 from servers import BOUNDARY, busy_estimator, form, serving
 
+from dicl_flow.web.app import bind
 from dicl_flow.web.limits import Limits
-from dicl_flow.web.listening import bind
 from dicl_flow.web.openapi import describe_interface
 
 IMAGES = formula.pair(37, 51)

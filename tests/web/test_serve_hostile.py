@@ -13,8 +13,7 @@ from clips import KnownMotion
 from hostile import StandIn, check_answer, dice, hostile_request, mutated, pictures, sent, videos
 from servers import serving
 
-from dicl_flow.web.counters import resident_bytes
-from dicl_flow.web.limits import Limits
+from dicl_flow.web.limits import Limits, resident_bytes
 
 pytestmark = pytest.mark.heavy
 

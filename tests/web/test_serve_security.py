@@ -14,7 +14,7 @@ from servers import serving
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
-from dicl_flow.web.security import HEADERS, choose_token, is_loopback
+from dicl_flow.web.limits import HEADERS, choose_token, is_loopback
 
 TOKEN = "0123456789abcdef"
 

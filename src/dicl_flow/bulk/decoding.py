@@ -12,8 +12,17 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import Array, decode_image, to_uint8
-from ..video.frames import Frame, Moment, Selection
-from ..video.sources import Shot, Source, capture, images, open_source, video_from
+from ..video.frames import (
+    Frame,
+    Moment,
+    Selection,
+    Shot,
+    Source,
+    capture,
+    images,
+    open_source,
+    video_from,
+)
 from .job import Job
 from .manifest import Row
 from .storage import on_this_machine, read_input

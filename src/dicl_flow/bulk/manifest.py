@@ -246,14 +246,14 @@ def list_rows(text: str) -> Iterator[Row]:
 
 def with_flows(row: Row, place: str) -> Row:
     """Fill in how many flows the clip at `place` will have, if that is known."""
-    from ..video.sources import count_frames
+    from ..video.frames import count_frames
 
     frames = None if is_address(place) else count_frames(place)
     return row if frames is None else row._replace(flows=str(max(1, frames - 1)))
 
 
 def _clips(text: str) -> Iterator[str]:
-    from ..video.sources import clips_among, clips_below, clips_by_folder, clips_of_pattern
+    from ..video.frames import clips_among, clips_below, clips_by_folder, clips_of_pattern
 
     path = local_path(text)
     if is_address(text):

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..estimation.confidence import find_occlusion
 from ..estimation.result import unpack
 from ..files import Array
-from ..video.cuts import is_unexplained, small_grey, small_size, small_unexplained
+from ..video.flows import CUT, small_grey, small_size, small_unexplained
 
 LENGTHS = ("mean", "median", "p95", "max")
 TYPES: dict[str, type] = {
@@ -140,7 +140,7 @@ def describe(numbers: Array, first: Array, second: Array, size: tuple[int, int])
     explained = 1 - small_unexplained(first, second, vectors, size)
     names = ("density", "confidence", "sharpness", "occluded")
     entries |= dict(zip(names, (density, *scores), strict=True))
-    entries |= {"explained": explained, "scene_cut": is_unexplained(1 - explained)}
+    entries |= {"explained": explained, "scene_cut": 1 - explained > CUT}
     return {name: _rounded(value) for name, value in entries.items()}
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..estimation.estimator import FlowSequence
 from ..files import Array
-from ..video.flows import Answer, Pairs
-from ..video.threads import Behind, ahead, arriving, begun_early
+from ..video.flows import Answer, Behind, Pairs, ahead, arriving, begun_early
 from .decoding import Decoder, Pair, threads
 from .job import Job
 from .manifest import Row

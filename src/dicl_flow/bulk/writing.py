@@ -25,7 +25,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import Array, FolderLock, encode_flow, encode_npy, naming
-from ..video.threads import Behind
+from ..video.flows import Behind
 from .decoding import Pair
 from .job import Settings
 from .manifest import Row

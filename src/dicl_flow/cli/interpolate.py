@@ -138,7 +138,6 @@ class Interpolate(ClipSettings):
             SlowMotion,
             SlowMotionFrames,
             check_rate,
-            exact_rate,
             find_coding,
             open_source,
         )
@@ -154,7 +153,7 @@ class Interpolate(ClipSettings):
         made: list[Writer] = []
 
         def writers(parts: Path) -> "list[Writer]":
-            rest = (parts, exact_rate(rate), factor, coding)
+            rest = (parts, rate, factor, coding)
             made.append(
                 SlowMotionFrames(output, factor) if to_folder else SlowMotion(output, *rest)
             )

@@ -13,7 +13,7 @@ from . import options
 from .inputs_outputs import check_weights, find_weights, read_frames
 
 if TYPE_CHECKING:
-    from ..web.exploration_clips import Clip
+    from ..web.clips import Clip
     from ..web.limits import Limits
 
 Host = Annotated[str, Option(help="Address to listen on; another than loopback needs a token.")]
@@ -56,12 +56,9 @@ class Explore(options.Settings):
         find_weights(self.weights)
         check_installed()
 
-        from ..web.app import create_app
-        from ..web.exploration import Exploration, View, open_explored
-        from ..web.explorer import explorer_pages
-        from ..web.limits import Limits
-        from ..web.listening import run_server
-        from ..web.security import choose_token
+        from ..web.app import create_app, run_server
+        from ..web.explorer import Exploration, View, explorer_pages, open_explored
+        from ..web.limits import Limits, choose_token
         from ..web.service import FlowService
 
         token = choose_token(self.host, None)
@@ -91,7 +88,7 @@ def _check_inputs(inputs: list[Path], truth: Path | None) -> "Callable[[], Clip]
     """Read two images; a video or a folder is only opened by the result, since it needs torch."""
     from ..data.video_frames import check_source
     from ..files import read_flow
-    from ..web.exploration_clips import clip_of_arrays, clip_of_source
+    from ..web.clips import clip_of_arrays, clip_of_source
 
     if len(inputs) > 2:
         raise InputError(f"explore takes two images, a video or a folder; got {len(inputs)} files")
@@ -110,7 +107,7 @@ def _check_inputs(inputs: list[Path], truth: Path | None) -> "Callable[[], Clip]
 
 def _demo_clip() -> "Clip":
     from ..data import demo_pairs
-    from ..web.exploration_clips import Clip, pair_of_files
+    from ..web.clips import Clip, pair_of_files
 
     return Clip("demo", [pair_of_files(p.name, p.image1, p.image2, p.truth) for p in demo_pairs()])
 
@@ -170,7 +167,7 @@ class Serve(options.ComputeSettings):
         check_installed()
         set_max_size(self.max_size)
 
-        from ..web.security import choose_token, is_loopback
+        from ..web.limits import choose_token, is_loopback
 
         limits = self._limits()
         if self.quiet and self.token is None and not is_loopback(self.host):
@@ -178,10 +175,8 @@ class Serve(options.ComputeSettings):
         token = choose_token(self.host, self.token)
 
         from ..lab.volumes import has_scores
-        from ..web.app import create_app
-        from ..web.exploration import Exploration, open_explored
-        from ..web.explorer import explorer_pages
-        from ..web.listening import run_server
+        from ..web.app import create_app, run_server
+        from ..web.explorer import Exploration, explorer_pages, open_explored
         from ..web.service import FlowService
 
         estimator = self.load()

@@ -1,18 +1,208 @@
-"""Select frames of a source, and handle broken ones."""
+"""Frames of a video, a folder or pattern of images, a camera; which are selected; broken ones."""
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple, TypeAlias, TypeVar
+import os
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from glob import glob, has_magic
+from itertools import pairwise, repeat
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import cv2
 
+from ..data.datasets import kitti_scenes
+from ..data.listing import IMAGE_SUFFIXES, image_files, natural_key
+from ..data.video_frames import CAMERA, VIDEO_SUFFIXES, check_source, open_video, pyav, to_array
 from ..errors import InputError, unknown_name
-from ..files import Array
-from .sources import Shot, Source
+from ..files import Array, read_image, to_integers, to_uint8
 
-ON_ERROR = ("stop", "skip")
 Item = TypeVar("Item")
+LOGGING: Any = getattr(cv2.utils, "logging", cv2)  # of OpenCV 5; of OpenCV 4
+
+
+class Shot(NamedTuple):
+    """A frame that is not decoded yet: many are skipped."""
+
+    name: str
+    time: float | None
+    """Seconds from the start; None for images, which have no time."""
+    read: Callable[[], Array]
+    """Returns (H, W, 3) RGB; raises an `InputError` if the frame is broken."""
+    scene: str = ""
+    """Flow is estimated only within a scene."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Frames in order; each call of `shots` starts at the first frame."""
+
+    shots: Callable[[], Iterator[Shot]]
+    stamp: Mapping[str, object]
+    """Identifies the source: changes if another or a changed file is given."""
+    rate: float | None = None
+    """Frames per second."""
+    count: int | None = None
+    """The number of frames, if the file states it."""
+    live: bool = False
+    """Whether it can be read only once, like a camera."""
+    files: tuple[Path, ...] = ()
+    """The files of the frames, if each frame is a file."""
+    scenes: tuple[str, ...] = ()
+    """The scene of each frame, if there are several: KITTI's pairs, _10 and _11."""
+
+
+def open_source(text: str, *, keep_depth: bool = False) -> Source:
+    """Open a video file, a folder, a glob pattern, or camera:0.
+
+    Frames are uint8; with `keep_depth`, 16-bit images are uint16.
+    """
+    check_source(text)
+    if text.startswith(CAMERA):
+        return _camera(text)
+    path = Path(text)
+    return video_source(path) if path.is_file() else images(_files(text), path, keep_depth)
+
+
+def _files(text: str) -> list[Path]:
+    """The images in a folder, or of a pattern."""
+    path = Path(text)
+    # Path.glob needs the folder separately
+    return image_files(path.iterdir() if path.is_dir() else map(Path, glob(text)))  # noqa: PTH207
+
+
+def images(frames: list[Path], place: Path, keep_depth: bool = False) -> Source:
+    """Frames that are image files."""
+    if not frames:
+        raise InputError(f"no images in {place}; frames must end in {', '.join(IMAGE_SUFFIXES)}")
+    scenes = kitti_scenes(frames)
+    in_depth = to_integers if keep_depth else to_uint8
+
+    def shots() -> Iterator[Shot]:
+        for file, scene in zip(frames, scenes or repeat(""), strict=False):
+            yield Shot(file.stem, None, partial(_read, file, in_depth), scene)
+
+    path = {"path": str(place.resolve())}
+    return Source(shots, path, count=len(frames), files=tuple(frames), scenes=scenes)
+
+
+def _read(file: Path, in_depth: Callable[[Array], Array]) -> Array:
+    return in_depth(read_image(file))
+
+
+def capture(device: int | str, *, live: bool) -> Source:
+    """Frames that OpenCV reads: a camera by its number, or a file."""
+    level = LOGGING.getLogLevel()
+    LOGGING.setLogLevel(0)  # the error is raised below
+    try:
+        video = cv2.VideoCapture(device)
+    finally:
+        LOGGING.setLogLevel(level)
+    if not video.isOpened():
+        raise InputError(f"OpenCV cannot open {'camera ' if live else ''}{device}")
+    rate, count = video.get(cv2.CAP_PROP_FPS), video.get(cv2.CAP_PROP_FRAME_COUNT)
+
+    def shots() -> Iterator[Shot]:
+        start, number = monotonic(), 0
+        while True:
+            there, image = video.read()
+            if not there:
+                return
+            time = monotonic() - start if live else number / rate
+            name, number = f"frame_{number:06d}", number + 1
+            yield Shot(name, time, partial(cv2.cvtColor, image, cv2.COLOR_BGR2RGB))
+
+    path = {"path": str(device)}
+    return Source(shots, path, rate or None, int(count) if count > 0 else None, live)
+
+
+def _camera(text: str) -> Source:
+    number = text.removeprefix(CAMERA)
+    if not number.isdecimal():
+        raise InputError(f"a camera must be camera:0, camera:1 and so on, got {text!r}")
+    return capture(int(number), live=True)
+
+
+def video_source(path: Path, container: str | None = None) -> Source:
+    """Frames of a video file; `container` as for `open_video`."""
+    with open_video(path, container) as opened:
+        stream = opened.streams.video[0]
+        rate = float(stream.average_rate or stream.guessed_rate or 0) or None
+        count = stream.frames or None
+        if count is None and rate and opened.duration:
+            count = round(opened.duration / 1e6 * rate)  # FFmpeg counts microseconds
+
+    def shots() -> Iterator[Shot]:
+        with open_video(path, container) as opened:
+            for number, (time, read) in enumerate(_decoded(opened)):
+                if time is None and rate:
+                    time = number / rate
+                yield Shot(f"frame_{number:06d}", time, read)
+
+    return Source(shots, stamp(path), rate, count)
+
+
+def video_from(path: Path, seconds: float) -> Source:
+    """A video from a key frame before `seconds`; all of it if seeking misses that.
+
+    Shots are numbered by their time: the rate should be constant.
+    """
+    whole = video_source(path)
+
+    def shots() -> Iterator[Shot]:
+        with open_video(path) as container:
+            stream = container.streams.video[0]
+            start = float((stream.start_time or 0) * stream.time_base)
+            container.seek(int(seconds / stream.time_base), stream=stream)
+            decoded = _decoded(container)
+            time, read = next(decoded, (None, None))
+            found = time is not None and time <= seconds and whole.rate is not None
+            while found and read is not None:
+                number = round(((time or start) - start) * (whole.rate or 0))
+                yield Shot(f"frame_{number:06d}", time, read)
+                time, read = next(decoded, (None, None))
+        if not found:
+            yield from whole.shots()
+
+    return replace(whole, shots=shots)
+
+
+def stamp(path: Path) -> dict[str, object]:
+    """The path of a file and its change marks."""
+    return {"path": str(path.resolve()), **change_marks(path)}
+
+
+def change_marks(path: Path) -> dict[str, object]:
+    """Size and time of modification: they differ if the file has changed."""
+    state = path.stat()
+    return {"bytes": state.st_size, "modified": state.st_mtime_ns}
+
+
+def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]]]:
+    """Frames as they are decoded; a frame that fails raises its error when it is read."""
+    errors, time = pyav().FFmpegError, None
+    packets = container.demux(video=0)
+    while True:
+        try:
+            packet = next(packets, None)  # no more packets after a demuxing error
+            frames = None if packet is None else packet.decode()
+        except errors as error:
+            yield time, partial(_refuse, error.strerror)
+            continue
+        if frames is None:
+            return
+        for frame in frames:
+            time = frame.time
+            if frame.is_corrupt:
+                yield time, partial(_refuse, "its data are damaged")
+            else:
+                yield time, partial(to_array, frame)
+
+
+def _refuse(reason: str) -> Array:
+    raise InputError(f"cannot be decoded: {reason}")
 
 
 @dataclass(frozen=True)
@@ -27,7 +217,6 @@ class Frame:
     """(H, W, 3) RGB; None if the frame is broken."""
     problem: str = ""
     scene: str = ""
-    """Flow is estimated only within a scene."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +242,6 @@ class Moment:
             )
         return cls(value, text.endswith("s"))
 
-    def is_before(self, other: "Moment") -> bool:
-        """Whether this is before the other or equal to it; false if the units differ."""
-        return self.in_seconds == other.in_seconds and self.value <= other.value
-
     def __str__(self) -> str:
         return f"{self.value:g} s" if self.in_seconds else f"frame {self.value:.0f}"
 
@@ -80,15 +265,15 @@ class Selection:
     on_error: str = "stop"
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if self.stride < 1:
             raise InputError(f"`stride` must be at least 1, got {self.stride}")
         if not 0 < self.scale <= 8:
             raise InputError(f"`scale` must be above 0 and at most 8, got {self.scale:g}")
-        if self.on_error not in ON_ERROR:
-            raise unknown_name("`on_error`", self.on_error, ON_ERROR)
-        if self.start is not None and self.end is not None and self.end.is_before(self.start):
-            raise InputError(f"the end ({self.end}) must be after the start ({self.start})")
+        if self.on_error not in ("stop", "skip"):
+            raise unknown_name("`on_error`", self.on_error, ("stop", "skip"))
+        start, end = self.start, self.end
+        if start and end and start.in_seconds == end.in_seconds and end.value <= start.value:
+            raise InputError(f"the end ({end}) must be after the start ({start})")
 
     def frames(self, source: Source, skip: int = 0) -> "Frames":
         """Yield the selected frames except the first `skip`; the others are not converted."""
@@ -111,10 +296,10 @@ class Selection:
             if position >= skip:
                 yield frame
         if first is None and self.start is not None:
-            raise InputError(
-                f"the start ({self.start}) is past the end: the input has "
-                f"{_length(number + 1, source.rate)}"
-            )
+            count = number + 1
+            seconds = f" ({count / source.rate:.2f} s)" if source.rate else ""
+            length = f"{count} frame{'s' * (count != 1)}{seconds}"
+            raise InputError(f"the start ({self.start}) is past the end: the input has {length}")
 
     @property
     def in_seconds(self) -> bool:
@@ -130,8 +315,9 @@ class Selection:
         """How many flows there will be, if known."""
         if source.scenes:
             return len(self._pairs(source))
-        frames = self.expected(source)
-        return None if frames is None else max(frames - 1, 0)
+        start, end = (self._number(moment, source.rate) for moment in (self.start, self.end))
+        ends = [value for value in (end, source.count) if value is not None]
+        return max(-(-(min(ends) - (start or 0)) // self.stride) - 1, 0) if ends else None
 
     def first_frame(self, source: Source, flow: int) -> int:
         """How many selected frames come before the first frame of flow number `flow`."""
@@ -149,17 +335,11 @@ class Selection:
         neighbours = pairwise(self.chosen(source.scenes))
         return [place for place, (one, two) in enumerate(neighbours) if one == two]
 
-    def expected(self, source: Source) -> int | None:
-        """How many frames there will be, if known."""
-        start, end = (self._number(moment, source.rate) for moment in (self.start, self.end))
-        ends = [value for value in (end, source.count) if value is not None]
-        return -(-max(min(ends) - (start or 0), 0) // self.stride) if ends else None
-
     @staticmethod
     def _number(moment: Moment | None, rate: float | None) -> int | None:
-        if moment is None or (moment.in_seconds and not rate):
-            return None
-        return round(moment.value * rate) if moment.in_seconds and rate else int(moment.value)
+        if moment is None or not moment.in_seconds:
+            return None if moment is None else int(moment.value)
+        return round(moment.value * rate) if rate else None
 
     def _frame(self, number: int, shot: Shot, kind: "Kind | None") -> Frame:
         try:
@@ -184,28 +364,62 @@ class Selection:
 
 
 Frames: TypeAlias = Generator[Frame, None, None]
-
-
-class Kind(NamedTuple):
-    """The properties that all frames share."""
-
-    width: int
-    height: int
-    bits: int
+Kind: TypeAlias = tuple[str, int]
+"""What all frames share: their size, as "640x480", and the bits of a value."""
 
 
 def _kind(image: Array) -> Kind:
-    return Kind(image.shape[1], image.shape[0], 8 * image.dtype.itemsize)
+    return f"{image.shape[1]}x{image.shape[0]}", 8 * image.dtype.itemsize
 
 
 def _difference(kind: Kind, before: Kind) -> str:
-    sizes = f"{kind.width}x{kind.height}", f"{before.width}x{before.height}"
-    if sizes[0] != sizes[1]:
-        return f"is {sizes[0]}, but the frames before were {sizes[1]}; all must have one size"
-    return f"has {kind.bits} bits, but the frames before had {before.bits}; all must have the same"
+    (size, bits), (size_before, bits_before) = kind, before
+    if size != size_before:
+        return f"is {size}, but the frames before were {size_before}; all must have one size"
+    return f"has {bits} bits, but the frames before had {bits_before}; all must have the same"
 
 
-def _length(frames: int, rate: float | None) -> str:
-    """The length of an input, in words."""
-    seconds = f" ({frames / rate:.2f} s)" if rate else ""
-    return f"{frames} frame{'s' * (frames != 1)}{seconds}"
+def clips_below(folder: Path) -> Iterator[str]:
+    """Yield what `open_source` takes for each clip in a folder tree."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted((f for f in folders if not f.startswith(".")), key=natural_key)
+        yield from clips_among(place, names, place)
+
+
+def clips_of_pattern(pattern: Path) -> Iterator[str]:
+    """Do the same for a pattern: its videos, its folders, and its frames by their folder."""
+    found = sorted(glob(str(pattern), recursive=True), key=natural_key)  # noqa: PTH207
+    folders = dict.fromkeys(name for name in found if Path(name).is_dir())
+    yield from folders
+    frames = f"/{pattern.name}" if has_magic(pattern.name) else ""
+    yield from clips_by_folder((name for name in found if name not in folders), frames)
+
+
+def clips_by_folder(files: Iterable[str], frames: str = "") -> Iterator[str]:
+    """Do the same for files; `frames` is added to the folder of images."""
+    folders = defaultdict(list)
+    for file in files:
+        folder, _, name = file.replace(os.sep, "/").rpartition("/")
+        folders[folder].append(name)
+    for folder in sorted(folders, key=natural_key):
+        yield from clips_among(folder, folders[folder], folder + frames)
+
+
+def clips_among(folder: str, names: Iterable[str], frames: str) -> Iterator[str]:
+    """The videos of a folder one by one, then its images as one clip, called `frames`."""
+    shown = sorted((name for name in names if not name.startswith(".")), key=natural_key)
+    yield from (f"{folder}/{name}" for name in shown if name.lower().endswith(VIDEO_SUFFIXES))
+    if sum(name.lower().endswith(IMAGE_SUFFIXES) for name in shown) > 1:
+        yield frames
+
+
+def count_frames(clip: str) -> int | None:
+    """How many frames a clip has, as far as its files state it without decoding."""
+    path = Path(clip)
+    if path.is_dir() or has_magic(clip):
+        return len(_files(clip))
+    try:
+        with open_video(path) as container:
+            return container.streams.video[0].frames or None
+    except (InputError, OSError):
+        return None

@@ -1,38 +1,221 @@
 """Videos that are written while flows arrive, in closed segments encoded side by side."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from fractions import Fraction
+from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
-from threading import BoundedSemaphore, Condition, Thread
+from threading import BoundedSemaphore, Condition
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.video_frames import pyav
 from ..errors import InputError
 from ..estimation.compute import usable_cores
 from ..estimation.warping import interpolate_tensors, to_picture, to_tensor
 from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
 from ..pictures.visualize import CALMEST
-from .encoding import CODINGS, Coding, Encoder, Segment, check_rate, even, join
 from .flows import FrameFlow
-from .panels import draw
-from .writers import FolderWriter, Prepared, Writer
+from .writers import FolderWriter, Prepared, Writer, check_one_size, draw
+
+STILL_RATE = 25.0  # frames per second of images, which have no time
+GIF_RATE = 50  # frames per second: viewers show a faster GIF at 10
+
+
+class Coding(NamedTuple):
+    """How FFmpeg encodes pictures."""
+
+    codec: str
+    pixels: str
+    options: dict[str, str]
+    at_once: int | None = None
+    """How many segments; None: one for each core."""
+
+
+# With AVX-512, x264's macroblock tree (core 165) reads memory that it has not written: the same
+# pictures had other bytes in a few of a hundred segments. Without it, crf 21 is as good as 18.
+_H264 = Coding("libx264", "yuv420p", {"preset": "veryfast", "crf": "21", "mbtree": "0"})
+_VP9_OPTIONS = {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"}
+_VP9 = Coding("libvpx-vp9", "yuv420p", _VP9_OPTIONS)
+CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9}
+CODINGS[".gif"] = Coding("ffv1", "bgr0", {})
+"""How segments are encoded, by the suffix of the video; a GIF is made from them at the end."""
+CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
+
+
+class Segment:
+    """A short, complete video; one thread encodes it, so its bytes do not depend on the cores."""
+
+    def __init__(self, path: Path, rate: Fraction, coding: Coding) -> None:
+        container = CONTAINERS.get(path.suffix.lower(), "nut")  # a GIF's are lossless video
+        self._file = path.open("wb")  # PyAV would leave its own open if the disk is full
+        self._container = pyav().open(self._file, "w", format=container)
+        self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)
+        self._stream.pix_fmt = coding.pixels
+        self._stream.codec_context.time_base = 1 / rate
+        self._stream.codec_context.thread_count = 1
+        self._stream.codec_context.max_b_frames = 0  # so that packets are in the order of pictures
+        self._begun = False
+
+    def __call__(self, picture: Array, number: int) -> None:
+        """Encode an (H, W, 3) uint8 RGB picture, shown at `number` / rate seconds."""
+        frame = pyav().VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), "rgb24")
+        if not self._begun:
+            self._stream.height, self._stream.width = picture.shape[:2]
+            self._begun = True
+        frame.pts = number
+        self._container.mux(self._stream.encode(frame))
+
+    def close(self) -> None:
+        """Write out what is left."""
+        with self._file:
+            self._container.mux(self._stream.encode())
+            self._container.close()
+
+
+def even(picture: Array) -> Array:
+    """Repeat the last row or column if a side is odd: video encoders need even sides."""
+    odd = [side % 2 for side in picture.shape[:2]]
+    return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
+
+
+def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) -> None:
+    """Join segments, which are named by the number of their first picture."""
+    if suffix.lower() == ".gif":
+        _write_gif(segments, output, rate)
+    else:
+        _copy_packets(segments, output, CONTAINERS[suffix.lower()], rate)
+
+
+def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: Fraction) -> None:
+    """Join without encoding again."""
+    stream: Any = None
+    with output.open("wb") as file, pyav().open(file, "w", format=container) as target:
+        for segment in segments:
+            with pyav().open(str(segment)) as source:
+                stream = stream or target.add_stream_from_template(source.streams.video[0])
+                for packet in source.demux(video=0):
+                    if packet.size:  # the last one is empty
+                        number = int(segment.stem) + round(packet.pts * packet.time_base * rate)
+                        packet.stream, packet.time_base = stream, 1 / rate
+                        packet.pts = packet.dts = number
+                        packet.duration = 1
+                        target.mux(packet)
+
+
+def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
+    """Encode again, each picture with its own palette of 256 colours."""
+    hundredth = Fraction(1, 100)  # of a second, the unit of time in a GIF
+    with output.open("wb") as file, pyav().open(file, "w", format="gif") as target:
+        stream = target.add_stream("gif", rate=rate)
+        stream.pix_fmt, stream.codec_context.time_base = "pal8", hundredth
+        palette: Any = None
+        for segment in segments:
+            with pyav().open(str(segment), format="nut") as source:
+                for frame in source.decode(video=0):
+                    number = int(segment.stem) + round(frame.pts * frame.time_base * rate)
+                    frame = frame.reformat(format="rgb24")
+                    frame.pts, frame.time_base = round(number / rate / hundredth), hundredth
+                    if palette is None:
+                        palette = _palette(frame)
+                        stream.height, stream.width = frame.height, frame.width
+                    palette.push(frame)
+                    target.mux(stream.encode(palette.pull()))
+        target.mux(stream.encode())
+
+
+def _palette(frame: Any) -> Any:
+    """Return a filter that computes a palette for each picture."""
+    graph = pyav().filter.Graph()
+    source = graph.add_buffer(
+        width=frame.width, height=frame.height, format=frame.format, time_base=frame.time_base
+    )
+    split, choose = graph.add("split"), graph.add("palettegen", "stats_mode=single")
+    use, sink = graph.add("paletteuse", "new=1"), graph.add("buffersink")
+    source.link_to(split)
+    split.link_to(choose, 0, 0)
+    split.link_to(use, 1, 0)
+    choose.link_to(use, 0, 1)
+    use.link_to(sink)
+    graph.configure()
+    return graph
+
+
+_PIXELS = ("yuv420p", "nv12")  # what players show
+
+
+def find_coding(output: Path, encoder: str | None = None) -> Coding:
+    """Return how to encode a video: by its suffix, or with an `encoder` of FFmpeg.
+
+    "h264_nvenc" is an encoder, "libx264:crf=23:preset=slow" one with options. It is tried.
+    """
+    suffix = output.suffix.lower()
+    if encoder is None:
+        return CODINGS[suffix]
+    if suffix not in CONTAINERS:
+        raise InputError(f"`encoder` is for {', '.join(CONTAINERS)}; {output} is none of them")
+    name, *pairs = encoder.split(":")
+    for pair in pairs:
+        if pair.partition("=")[0] in ("", pair):
+            raise InputError(
+                f"`encoder` must be NAME or NAME:KEY=VALUE:…, and {pair!r} is no KEY=VALUE"
+            )
+    options = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    codec = _codec(name)
+    with pyav().open(BytesIO(), "w", format=CONTAINERS[suffix]) as container:
+        if not {codec.name, codec.canonical_name} & set(container.supported_codecs):
+            kind = codec.canonical_name
+            raise InputError(f"`encoder`: {name} makes {kind}, which {suffix} cannot hold")
+    formats = [known.name for known in codec.video_formats or ()] or list(_PIXELS)
+    pixels = next((known for known in _PIXELS if known in formats), None)
+    if pixels is None:
+        raise InputError(f"`encoder`: {name} does not take pictures of this program")
+    at_once = 2 if _is_hardware(codec) else None  # cards encode few videos at a time
+    coding = Coding(name, pixels, options, at_once)
+    _try(coding)
+    return coding
+
+
+def _codec(name: str) -> Any:
+    try:
+        codec = pyav().Codec(name, "w")
+    except ValueError:
+        codec = None
+    if codec is None or codec.type != "video":
+        raise InputError(f"`encoder`: FFmpeg, as PyAV has it here, has no video encoder {name!r}")
+    return codec
+
+
+def _is_hardware(codec: Any) -> bool:
+    return bool(codec.capabilities & pyav().codec.codec.Capabilities.hardware)
+
+
+def _try(coding: Coding) -> None:
+    """Refuse an encoder that does not start, now rather than after the first flows."""
+    context = pyav().CodecContext.create(coding.codec, "w")
+    context.width, context.height, context.pix_fmt = 256, 256, coding.pixels
+    context.time_base, context.options = Fraction(1, 25), dict(coding.options)
+    context.max_b_frames = 0
+    try:
+        context.open()
+    except pyav().error.FFmpegError as error:
+        raise InputError(f"`encoder`: {coding.codec} does not start: {error.strerror}") from None
+    if context.options:  # those that it did not take
+        raise InputError(f"`encoder`: {coding.codec} has no option {', '.join(context.options)}")
+    if context.has_b_frames:
+        raise InputError("`encoder` must keep the order of pictures; leave out bf")
+
 
 _WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
 
 
-class _Task(Thread):
-    """A segment that is being encoded."""
-
-    def __init__(self, work: Callable[["_Task"], None], temporary: Path, path: Path) -> None:
-        super().__init__(target=work, args=(self,), daemon=True)
-        self.temporary, self.path = temporary, path
-        self.pictures: SimpleQueue[tuple[Array, int] | None] = SimpleQueue()  # None: the end
-        self.ended: Future[None] = Future()
+_Pictures: TypeAlias = "SimpleQueue[tuple[Array, int] | None]"
+"""The numbered pictures of a segment; None: the end."""
 
 
 class SideBySide:
@@ -42,10 +225,10 @@ class SideBySide:
     error, which names the `output`.
     """
 
-    def __init__(self, output: Path, encoder: Callable[[Path], Encoder], at_once: int) -> None:
+    def __init__(self, output: Path, encoder: Callable[[Path], Segment], at_once: int) -> None:
         self._output, self._encoder = output, encoder
-        self._slots = BoundedSemaphore(at_once)
-        self._tasks: deque[_Task] = deque()
+        self._slots, self._pool = BoundedSemaphore(at_once), ThreadPoolExecutor(at_once, "encode")
+        self._tasks: deque[tuple[_Pictures, Future[None]]] = deque()
         self._changed, self._waiting = Condition(), 0
         self._error: BaseException | None = None
         self._stopped = False
@@ -53,47 +236,44 @@ class SideBySide:
     def begin(self, temporary: Path, path: Path) -> None:
         """Begin a segment; wait if there are too many."""
         self._slots.acquire()
-        while self._tasks and self._tasks[0].ended.done():
+        while self._tasks and self._tasks[0][1].done():
             self._tasks.popleft()
-        self._tasks.append(_Task(self._encode, temporary, path))
-        self._tasks[-1].start()
+        pictures: _Pictures = SimpleQueue()
+        self._tasks.append((pictures, self._pool.submit(self._encode, pictures, temporary, path)))
 
     def add(self, picture: Array, number: int) -> None:
         """Add a picture to the segment; wait if those that wait take too much memory."""
         with self._changed:
-            self._changed.wait_for(lambda: self._error or self._has_room(picture))
+            most = max(0, _WAITING - picture.nbytes)
+            self._changed.wait_for(lambda: self._error or self._waiting <= most)
             if self._error is not None:
                 raise self._error
             self._waiting += picture.nbytes
-        self._tasks[-1].pictures.put((picture, number))
+        self._tasks[-1][0].put((picture, number))
 
     def end(self) -> "Future[None]":
         """End the segment; the result is there when its file is complete."""
-        self._tasks[-1].pictures.put(None)
-        return self._tasks[-1].ended
+        self._tasks[-1][0].put(None)
+        return self._tasks[-1][1]
 
     def finish(self) -> None:
         """Wait for all segments."""
-        for task in self._tasks:
-            task.ended.result()
+        for _, ended in self._tasks:
+            ended.result()
 
     def stop(self) -> None:
         """Abandon the segments that are not complete; nothing is written after that."""
         self._stopped = True
-        for task in self._tasks:
-            task.pictures.put(None)
-            task.join()
+        for pictures, _ in self._tasks:
+            pictures.put(None)
+        self._pool.shutdown()
         self._tasks.clear()
 
-    def _has_room(self, picture: Array) -> bool:
-        return not self._waiting or self._waiting + picture.nbytes <= _WAITING
-
-    def _encode(self, task: _Task) -> None:
-        """The work of a thread."""
+    def _encode(self, pictures: _Pictures, temporary: Path, path: Path) -> None:
         try:
             with naming(self._output):
-                encode = self._encoder(task.temporary)
-                for picture, number in iter(task.pictures.get, None):
+                encode = self._encoder(temporary)
+                for picture, number in iter(pictures.get, None):
                     if self._stopped:
                         return
                     encode(even(to_uint8(picture)), number)
@@ -101,11 +281,10 @@ class SideBySide:
                 if self._stopped:
                     return
                 encode.close()
-                task.temporary.replace(task.path)
-            task.ended.set_result(None)
+                temporary.replace(path)
         except BaseException as error:
             self._change(0, error)
-            task.ended.set_exception(error)
+            raise
         finally:
             self._slots.release()
 
@@ -116,7 +295,13 @@ class SideBySide:
             self._changed.notify()
 
 
-_FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
+def check_rate(output: Path, rate: float) -> None:
+    """Refuse more frames per second than a format can show."""
+    if output.suffix.lower() == ".gif" and rate > GIF_RATE:
+        raise InputError(
+            f"a GIF shows at most {GIF_RATE} frames per second, {output} would need {rate:g}; "
+            "give a lower rate, or write a video"
+        )
 
 
 class Movie(Writer):
@@ -128,34 +313,29 @@ class Movie(Writer):
     piece = 16
 
     def __init__(
-        self,
-        output: Path,
-        parts: Path,
-        rate: Fraction,
-        coding: Coding | None = None,
-        encoder: Callable[[Path, Fraction, Coding], Encoder] = Segment,
+        self, output: Path, parts: Path, rate: float, coding: Coding | None = None
     ) -> None:
         super().__init__()
         check_rate(output, float(rate))
-        self.output, self.rate = output, rate
-        self._parts = parts
+        self.output, self._parts = output, parts
+        self.rate = exact = Fraction(rate).limit_denominator(1001)  # 29.97 means 30000/1001
         coding = coding or CODINGS[output.suffix.lower()]
         self._segments = SideBySide(
-            output, lambda path: encoder(path, rate, coding), coding.at_once or usable_cores()
+            output, lambda path: Segment(path, exact, coding), coding.at_once or usable_cores()
         )
         self._first: int | None = None  # picture of the open segment
-        self._next = 0  # flow
 
     def resume(self, done: int) -> None:
         """Remove segments that were not closed."""
-        self._next = done
         for path in self._parts.glob(f"*{self.output.suffix}"):
             if path.stem.startswith("open_") or int(path.stem) >= self._first_picture(done):
                 path.unlink()
 
     def add(self, picture: Array, number: int) -> None:
         """Encode a picture, in another thread."""
-        self._check_size(picture)
+        height, width = picture.shape[:2]
+        first = [self.memory.setdefault(*side) for side in (("height", height), ("width", width))]
+        check_one_size("pictures of a video", (height, width), first)
         if self._first is None:
             self._first = number
             name = f"{number:09d}{self.output.suffix}"
@@ -185,16 +365,8 @@ class Movie(Writer):
         """The number of the first picture of a flow."""
         return flow
 
-    def _check_size(self, picture: Array) -> None:
-        height, width = picture.shape[:2]
-        self.memory.setdefault("height", height)
-        self.memory.setdefault("width", width)
-        expected = self.memory["width"], self.memory["height"]
-        if (width, height) != expected:
-            raise InputError(
-                f"all pictures of a video must have one size; this is {width}x{height} after "
-                f"{expected[0]:.0f}x{expected[1]:.0f}; write a folder"
-            )
+
+_FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
 
 
 class PictureVideo(Movie):
@@ -208,13 +380,12 @@ class PictureVideo(Movie):
         self,
         output: Path,
         parts: Path,
-        rate: Fraction,
+        rate: float,
         panels: Sequence[str],
         maximum: float | None = None,
         coding: Coding | None = None,
-        encoder: Callable[[Path, Fraction, Coding], Encoder] = Segment,
     ) -> None:
-        super().__init__(output, parts, rate, coding, encoder)
+        super().__init__(output, parts, rate, coding)
         self.panels, self.maximum = panels, maximum
         self._scale: Tensor | None = None
         self._scales: deque[Tensor] = deque()  # of pictures that are not written yet
@@ -229,9 +400,8 @@ class PictureVideo(Movie):
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Encode a picture."""
         if prepared is not None:
-            self.add(prepared, self._next)
+            self.add(prepared, self.done)
             self._shown = self._scales.popleft()
-        self._next += 1
 
     def commit(self) -> "Future[None] | None":
         """End the segment."""
@@ -251,59 +421,39 @@ class PictureVideo(Movie):
         return self._scale
 
 
-def frames_between(flow: FrameFlow, factor: int) -> Iterator[Array]:
-    """Interpolate `factor` - 1 frames between two; at a cut, the first is repeated.
-
-    Requires the backward flow.
-    """
-    first, second = flow.images
-    if flow.is_cut:
-        yield from [first] * (factor - 1)
-        return
-    assert flow.answer is not None
-    forward, backward = flow.answer[:, :2], flow.answer[:, 3:5]
-    image1, image2 = (to_tensor(image).to(forward.device) for image in (first, second))
-    for step in range(1, factor):
-        between = interpolate_tensors(image1, image2, forward, backward, time=step / factor)
-        yield to_picture(between, first.dtype)
-
-
-def numbered_frames(
-    flow: FrameFlow, new: Array | None, number: int, factor: int
-) -> Iterator[tuple[int, Array]]:
-    """Number the frames of flow `number`: the new ones, then the second of the pair.
-
-    The first frame of the clip has the number 0. Next to a broken frame there are no new ones.
-    """
-    if number == 0 and flow.frame.image is not None:
-        yield 0, flow.frame.image
-    if new is not None:
-        yield from enumerate(new, number * factor + 1)
-    if flow.following.image is not None:
-        yield (number + 1) * factor, flow.following.image
-
-
 class _SlowPictures(Writer):
-    """`factor` pictures for each frame of a clip except the last."""
+    """`factor` pictures for each frame of a clip except the last; needs the backward flow."""
 
     factor: int
-    _next = 0  # flow
 
     def add(self, picture: Array, number: int) -> None:
         """Write a picture."""
         raise NotImplementedError
 
     def prepare(self, flow: FrameFlow) -> Array:
-        """(factor - 1, H, W, 3): the frames between the two."""
-        return np.stack(list(frames_between(flow, self.factor)))
+        """(factor - 1, H, W, 3): the frames between the two; at a cut, the first is repeated."""
+        first, second = flow.images
+        if flow.is_cut:
+            return np.stack([first] * (self.factor - 1))
+        assert flow.estimate is not None
+        forward, backward = flow.estimate[:, :2], flow.estimate[:, 3:5]
+        image1, image2 = (to_tensor(image).to(forward.device) for image in (first, second))
+        between = (
+            interpolate_tensors(image1, image2, forward, backward, time=step / self.factor)
+            for step in range(1, self.factor)
+        )
+        return np.stack([to_picture(picture, first.dtype) for picture in between])
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
-        """Add the frames of a pair; count the cuts, for the report."""
-        for number, picture in numbered_frames(flow, prepared, self._next, self.factor):
-            self.add(picture, number)
+        """Add the new frames of a pair and the second; before the first pair, frame 0."""
+        if self.done == 0 and flow.frame.image is not None:
+            self.add(flow.frame.image, 0)
+        for step, picture in enumerate([] if prepared is None else prepared, 1):
+            self.add(picture, self.done * self.factor + step)
+        if flow.following.image is not None:
+            self.add(flow.following.image, (self.done + 1) * self.factor)
         cuts = self.memory.get("cuts", 0)
         self.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
-        self._next += 1
 
 
 class SlowMotion(Movie, _SlowPictures):
@@ -312,7 +462,7 @@ class SlowMotion(Movie, _SlowPictures):
     piece = 8
 
     def __init__(
-        self, output: Path, parts: Path, rate: Fraction, factor: int, coding: Coding | None = None
+        self, output: Path, parts: Path, rate: float, factor: int, coding: Coding | None = None
     ) -> None:
         super().__init__(output, parts, rate, coding)
         self.factor = factor
@@ -327,11 +477,6 @@ class SlowMotionFrames(FolderWriter, _SlowPictures):
     def __init__(self, folder: Path, factor: int) -> None:
         super().__init__(folder, ".frame_*.png.*")
         self.factor = factor
-
-    def resume(self, done: int) -> None:
-        """Prepare for flow number `done`."""
-        super().resume(done)
-        self._next = done
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the frames of a pair."""

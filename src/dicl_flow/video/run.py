@@ -1,28 +1,29 @@
-"""Process a video, from the first frame or from where the last run stopped, into its outputs."""
+"""Process a video, from the first frame or from where the last run stopped, into its outputs.
 
+The progress of a run is saved, so that the same command resumes it.
+"""
+
+import json
+import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from math import lcm
 from pathlib import Path
+from typing import Any
 
 from ..data.video_frames import pyav
 from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowSequence
-from ..files import FLOW_SUFFIXES, check_flow_name
-from .checkpoint import Checkpoint, State
-from .cuts import CUTS
-from .encoding import CODINGS, Coding, exact_rate, find_coding
-from .flows import Flows, FrameFlow, estimate_flows, settle_cuts
-from .frames import Selection
-from .movies import PictureVideo
-from .panels import parse_panels
-from .sources import Source
-from .threads import Behind, ahead
-from .writers import FlowFiles, FlowStack, Prepared, StatisticsTable, Writer
+from ..files import FLOW_SUFFIXES, FolderLock, check_flow_name, write_files
+from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
+from .frames import Selection, Source, change_marks
+from .movies import CODINGS, Coding, PictureVideo, find_coding
+from .writers import FlowFiles, FlowStack, Prepared, StatisticsTable, Writer, parse_panels
 
 
 def output_kind(output: Path) -> str:
@@ -38,6 +39,10 @@ def output_kind(output: Path) -> str:
     raise InputError(
         f"{output}: a video must end in {', '.join(CODINGS)}, an array in .npy, a folder in nothing"
     )
+
+
+_ONLY_FOR = {"show": ["video"], "encoder": ["video"], "format": ["folder"]}
+_ONLY_FOR |= {"backward": ["folder", "array"], "occlusion": ["folder"]}
 
 
 @dataclass(frozen=True)
@@ -71,17 +76,11 @@ class Outputs:
         if self.format is not None and f".{self.format}" not in FLOW_SUFFIXES:
             raise unknown_name("`format`", self.format, [suffix[1:] for suffix in FLOW_SUFFIXES])
         check_flow_name(self.suffix)
-        self._refuse("show", self.show is not None, "video")
-        self._refuse("encoder", self.encoder is not None, "video")
-        self._refuse("format", self.format is not None, "folder")
-        self._refuse("backward", self.backward, "folder", "array")
-        hint = "; a video has `show='occlusion'`"
-        self._refuse("occlusion", self.occlusion, "folder", hint=hint)
-
-    def _refuse(self, name: str, given: bool, *kinds: str, hint: str = "") -> None:
-        """Refuse an option that makes no sense for these outputs."""
-        if given and not set(kinds) & set(self.kinds.values()):
-            raise InputError(f"`{name}` is for a {' or '.join(kinds)}, and no output is one{hint}")
+        for name, kinds in _ONLY_FOR.items():
+            if getattr(self, name) not in (None, False) and not {*kinds} & {*self.kinds.values()}:
+                hint = "; a video has `show='occlusion'`" if name == "occlusion" else ""
+                meant = " or ".join(kinds)
+                raise InputError(f"`{name}` is for a {meant}, and no output is one{hint}")
 
     @property
     def kinds(self) -> dict[Path, str]:
@@ -118,11 +117,179 @@ class Outputs:
                 return FlowFiles(path, self.suffix, **both)
             if kind == "array":
                 return FlowStack(path, parts, backward=self.backward)
-            rest = (exact_rate(rate), self.panels, self.max, self.coding)
-            return PictureVideo(path, parts, *rest)
+            return PictureVideo(path, parts, rate, self.panels, self.max, self.coding)
 
         made = [make(path, kind) for path, kind in self.kinds.items()]
         return [*made, *([StatisticsTable(self.stats, parts)] if self.stats else [])]
+
+
+@dataclass
+class State:
+    """The progress of a run."""
+
+    done: int = 0
+    """Flows that need not be computed again."""
+    missing: int = 0
+    """How many of them do not exist because a frame is broken."""
+    begin: int = 0
+    """The first flow to estimate: number `done`, or an earlier one that cuts still show."""
+    memory: list[dict[str, float]] = field(default_factory=list)
+    """What each writer remembers of earlier flows."""
+
+
+class Checkpoint:
+    """The folder OUTPUT.parts, next to the output, that holds an unfinished run.
+
+    state.json contains the settings of the run and its `State`; frames.json lists the files of the
+    frames. `used` returns how many frames a number of flows needs. The folder is locked until the
+    `with` block ends.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        settings: Mapping[str, Any],
+        *,
+        frames: Sequence[Path] = (),
+        used: Callable[[int], int] = lambda flows: flows + 1,
+        restart: bool = False,
+    ) -> None:
+        output = output.resolve()
+        self.folder = output.with_name(f"{output.name}.parts")
+        self._path = self.folder / "state.json"
+        self._frames_path = self.folder / "frames.json"
+        self._frames = {  # a broken link has no change marks
+            str(path.absolute()): change_marks(path) if path.exists() else {} for path in frames
+        }
+        self._settings = json.loads(json.dumps(settings, default=str))
+        self._used, self._frames_saved = used, False
+        self.state = State()
+        self._lock = FolderLock(self.folder)
+        strange = any(not path.name.startswith(".") for path in self.folder.glob("*"))
+        if strange and not self._path.exists():
+            raise InputError(f"{self.folder} is in the way: unfinished runs are stored there")
+        if not self._lock.acquire():
+            raise InputError(
+                f"another run is writing to {self.folder}; wait until it ends, or give another "
+                "output"
+            )
+        try:
+            if restart:
+                self._clear()
+            elif self._path.exists():
+                self._resume()
+                self._check_frames()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._path.exists():
+            self._lock.release()
+        else:
+            self._lock.remove()  # nothing was saved
+
+    @property
+    def done(self) -> int:
+        """How many flows need not be computed again."""
+        return self.state.done
+
+    def save(self, state: State) -> None:
+        """Save the progress of the run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state = state
+        saved = {"settings": self._settings, **asdict(state)}
+        contents = {self._path: json.dumps(saved, indent=1).encode()}
+        if self._frames and not self._frames_saved:  # only once: there may be thousands
+            contents[self._frames_path] = json.dumps(self._frames).encode()
+        write_files(contents)
+        self._frames_saved = True
+
+    def remove(self) -> None:
+        """Remove the folder: the run is finished."""
+        self._clear()
+        self._lock.remove()
+
+    def _clear(self) -> None:
+        """Remove all but the lock; the state last, because it marks the folder as a checkpoint.
+
+        Until then it is empty: killed in between, the run must not be resumed with what is left.
+        """
+        if self._path.exists():
+            write_files({self._path: b"{}"})
+        for path in sorted(self.folder.iterdir(), key=self._path.__eq__):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path != self._lock.path:
+                path.unlink()
+
+    def _resume(self) -> None:
+        with _undamaged(self._path) as saved:
+            settings = dict(saved.pop("settings")) if saved else {}
+            self.state = State(**saved)
+        if not saved:  # killed while it was removed
+            return self._clear()
+        changes = [
+            _change(key, settings.get(key), self._settings.get(key))
+            for key in {**settings, **self._settings}
+            if settings.get(key) != self._settings.get(key)
+        ]
+        if changes:
+            raise InputError(
+                f"{self.folder} holds an unfinished run with other settings: "
+                f"{', '.join(changes)}; use the same settings, or start again with `restart=True`"
+            )
+
+    def _check_frames(self) -> None:
+        """Refuse other frames; a frame without a flow so far may have been repaired."""
+        if not (self._frames and self.done):
+            return
+        with _undamaged(self._frames_path) as saved:
+            before: dict[str, Any] = dict(saved)
+        used = list(before)[: self._used(self.done)]
+        counts = {
+            "added": sum(name not in before for name in self._frames),
+            "changed": sum(before[name] != self._frames.get(name, before[name]) for name in used),
+            "gone": sum(name not in self._frames for name in before),
+        }
+        changes = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+        if changes:
+            raise InputError(
+                f"{self.folder} holds an unfinished run of other frames ({changes} since); "
+                "restore them, or start again with `restart=True`"
+            )
+
+
+@contextmanager
+def _undamaged(path: Path) -> Iterator[Any]:
+    """Yield what a file of a checkpoint contains; refuse it if that cannot be used."""
+    try:
+        yield json.loads(path.read_text())
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{path} is damaged; start again with `restart=True`") from None
+
+
+def _change(setting: str, before: Any, now: Any) -> str:
+    """Describe how a setting differs: "stride was 1 and is 2 now"."""
+    name = setting.replace("_", " ")
+    if isinstance(before, dict) and isinstance(now, dict):  # the stamps of a file
+        before, now = before.get("path"), now.get("path")
+        if before == now:
+            return f"{name} ({now}) changed since"
+    return f"{name} was {_word(before)} and is {_word(now)} now"
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "not given"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def run(
@@ -149,14 +316,24 @@ def run(
         raise InputError("a camera recording cannot be resumed; start again with `restart=True`")
     if cuts not in CUTS:
         raise unknown_name("cuts", cuts, CUTS)
-    _resume(writers, checkpoint)
+    if not checkpoint.done:
+        checkpoint.save(State(memory=[{} for _ in writers]))
+    for writer, memory in zip(writers, checkpoint.state.memory, strict=True):
+        writer.memory, writer.done = memory, checkpoint.done
+        writer.resume(writer.done)
     piece, total = lcm(*(writer.piece for writer in writers)), selection.expected_flows(source)
     state, stopped, errors = replace(checkpoint.state), False, list[InputError]()
+    frames = ahead(selection.frames(source, skip=selection.first_frame(source, state.begin)))
     at_most = 1 if source.live else total  # live, a flow should not wait for later frames
-    new = _new_flows(source, selection, sequence, min_confidence, cuts, state, at_most)
-    with _Output(writers, checkpoint) as output:
-        with closing(new) as flows, Behind() as behind:
-            for flow in _until_error(flows, errors):
+    flows = estimate_flows(frames, sequence, min_confidence, at_most=at_most)
+    if cuts != "estimate":
+        flows = settle_cuts(flows, cuts)
+    new, output = _new_flows(flows, state.done - state.begin, errors), _Output(writers, checkpoint)
+    with ExitStack() as stack:
+        for writer in writers:
+            stack.callback(writer.stop)
+        with closing(new), Behind() as behind:
+            for flow in new:
                 prepared = [None if flow.problem else writer.prepare(flow) for writer in writers]
                 behind.do(partial(output.write, flow, prepared))
                 _count(state, flow, cuts)
@@ -168,7 +345,10 @@ def run(
                     break
         if not state.done:
             checkpoint.remove()
-            raise errors[0] if errors else _no_flow(source)
+            needs = "a flow needs at least two frames"
+            if source.scenes:
+                needs = "no pair is selected: KITTI's flow goes from NNNNNN_10 to NNNNNN_11"
+            raise errors[0] if errors else InputError(needs)
         output.commit(state)
         output.save(wait=True)
     if errors:
@@ -180,25 +360,13 @@ def run(
     return written
 
 
-def _new_flows(
-    source: Source,
-    selection: Selection,
-    sequence: FlowSequence,
-    min_confidence: float | None,
-    cuts: str,
-    state: State,
-    at_most: int | None,
-) -> Flows:
-    """Yield the flows that are not done; one that cuts still show is estimated again first."""
-    frames = selection.frames(source, skip=selection.first_frame(source, state.begin))
-    flows = estimate_flows(ahead(frames), sequence, min_confidence, at_most=at_most)
-    if cuts != "estimate":
-        flows = settle_cuts(flows, cuts)
-    known = state.done - state.begin
-    with closing(flows):
-        for number, flow in enumerate(flows):
-            if number >= known:
-                yield flow
+def _new_flows(flows: Flows, known: int, errors: list[InputError]) -> Flows:
+    """Yield all flows except the first `known`; an error ends them, to be raised after a commit."""
+    try:
+        with closing(flows):
+            yield from islice(flows, known, None)
+    except InputError as error:
+        errors.append(error)
 
 
 def _count(state: State, flow: FrameFlow, cuts: str) -> None:
@@ -212,20 +380,6 @@ def _count(state: State, flow: FrameFlow, cuts: str) -> None:
         state.begin = state.done
 
 
-def _no_flow(source: Source) -> InputError:
-    if source.scenes:
-        return InputError("no pair is selected: KITTI's flow goes from NNNNNN_10 to NNNNNN_11")
-    return InputError("a flow needs at least two frames")
-
-
-def _resume(writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
-    if not checkpoint.done:
-        checkpoint.save(State(memory=[{} for _ in writers]))
-    for writer, memory in zip(writers, checkpoint.state.memory, strict=True):
-        writer.memory = memory
-        writer.resume(checkpoint.done)
-
-
 class _Output:
     """All writers of a run; saves how far it is when they have committed."""
 
@@ -233,21 +387,13 @@ class _Output:
         self._writers, self._checkpoint = writers, checkpoint
         self._waiting: deque[tuple[State, list[Future[None]]]] = deque()
 
-    def __enter__(self) -> "_Output":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for writer in self._writers:
-            writer.stop()
-
     def write(self, flow: FrameFlow, prepared: list[Prepared | None]) -> None:
-        """Write a flow."""
         for writer, array in zip(self._writers, prepared, strict=True):
             writer.write(flow, array() if callable(array) else array)
+            writer.done += 1
         self.save()
 
     def commit(self, state: State) -> None:
-        """Commit all flows so far."""
         ends = [writer.commit() for writer in self._writers]
         memory = [dict(writer.memory) for writer in self._writers]
         self._waiting.append((replace(state, memory=memory), [end for end in ends if end]))
@@ -260,11 +406,3 @@ class _Output:
             for end in ends:
                 end.result()
             self._checkpoint.save(state)
-
-
-def _until_error(flows: Iterator[FrameFlow], errors: list[InputError]) -> Iterator[FrameFlow]:
-    """Stop at a broken frame, so that earlier flows are committed before the error is raised."""
-    try:
-        yield from flows
-    except InputError as error:
-        errors.append(error)

@@ -1,22 +1,27 @@
-"""Writers of flows: files, an array that grows, a table of statistics."""
+"""Writers of flows: files, an array that grows, a table of statistics; and pictures of flows."""
 
 import csv
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from io import BytesIO, StringIO
-from math import atan2, degrees
+from functools import lru_cache
+from io import BytesIO
+from math import atan2, degrees, isqrt
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, unknown_name
 from ..estimation.result import FlowResult
+from ..estimation.warping import warp
 from ..files import Array, encode_flow, encode_image, naming, replacing, write_files
-from ..pictures.visualize import confidence_to_grey, flow_statistics, known_flow
-from .flows import FrameFlow
+from ..pictures import visualize
+from ..pictures.visualize import OUT_OF_RANGE, confidence_to_grey, flow_statistics, known_flow
+from .flows import FrameFlow, arriving
 
 Prepared: TypeAlias = Array | Callable[[], Array]
 """An array to write, or a function that waits until it has arrived from the device."""
@@ -25,23 +30,21 @@ _BACKWARD, _OCCLUSION = "_backward", "_occlusion"  # suffixes of a frame's name
 
 
 class Writer:
-    """Takes flows in order, and commits them in pieces of `piece` flows.
-
-    `prepare` runs in the estimating thread and may compute with torch; the rest runs in the writing
-    thread, see `threads`.
-    """
+    """Takes flows in order, and commits them in pieces of `piece` flows, in the writing thread."""
 
     piece = 1
 
     def __init__(self) -> None:
         self.memory: dict[str, float] = {}
         """What it remembers of earlier flows; restored when a run is resumed."""
+        self.done = 0
+        """How many flows were written, those of earlier runs included; `run` counts."""
 
     def resume(self, done: int) -> None:
         """Prepare for flow number `done`; remove output of it and of later ones."""
 
     def prepare(self, flow: FrameFlow) -> Prepared:
-        """Return the array to write for a flow: (H, W, 2)."""
+        """Return the array to write, (H, W, 2); called in the estimating thread, for torch."""
         return flow.result.flow
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
@@ -86,10 +89,7 @@ class FolderWriter(Writer):
 
 
 class FlowFiles(FolderWriter):
-    """A folder with a file for each flow, named after its first frame.
-
-    Optionally with the backward flow, NAME_backward, and the occlusion, NAME_occlusion.png.
-    """
+    """A folder with a flow file for each frame, NAME; also NAME_backward, NAME_occlusion.png."""
 
     def __init__(
         self, folder: Path, suffix: str, *, backward: bool = False, occlusion: bool = False
@@ -118,6 +118,15 @@ class FlowFiles(FolderWriter):
         return contents
 
 
+def check_one_size(what: str, size: Sequence[float], first: Sequence[float]) -> None:
+    """Refuse (height, width) of another size than the first."""
+    if tuple(size) != tuple(first):
+        now, before = (f"{width:.0f}x{height:.0f}" for height, width in (size, first))
+        raise InputError(
+            f"all {what} must have one size; this is {now} after {before}; write a folder"
+        )
+
+
 def refuse_one_name(frames: Sequence[Path], suffix: str) -> None:
     """Refuse frames whose flows would have the same file name: f0.jpg and f0.png."""
     known: dict[str, Path] = {}
@@ -134,18 +143,15 @@ class FlowStack(Writer):
     """One .npy file (T, H, W, 2) float32 that grows; unknown (NaN) if a frame is broken.
 
     With `backward` (T, 2, H, W, 2): [t, 0] is the forward flow, [t, 1] the backward flow.
-    numpy leaves room in the header for a longer first axis, so that it can be
-    updated in place when a flow is added.
+    numpy leaves room in the header for a longer first axis: it is updated in place.
     """
 
     def __init__(self, output: Path, parts: Path, *, backward: bool = False) -> None:
         super().__init__()
-        self.output, self._part, self._count = output, parts / "stack.npy", 0
-        self.backward = backward
+        self.output, self._part, self.backward = output, parts / "stack.npy", backward
 
     def resume(self, done: int) -> None:
         """Cut the file after `done` flows."""
-        self._count = done
         if not self.memory:  # the size is not known yet
             self._part.unlink(missing_ok=True)
         elif self._part.exists():
@@ -162,31 +168,23 @@ class FlowStack(Writer):
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Append a flow."""
-        self._count += 1
-        self._check_size(prepared)
         if prepared is not None and not self.memory:
             height, width = prepared.shape[-3:-1]
             self.memory.update(stack_height=height, stack_width=width)
             with naming(self.output):
                 self._part.write_bytes(self._header(0))
-            for _ in range(self._count - 1):
+            for _ in range(self.done):
                 self._append(np.full(self._shape, np.nan))
+        if prepared is not None:
+            check_one_size("flows of an array", prepared.shape[-3:-1], self._shape[-3:-1])
         if self.memory:
             self._append(np.full(self._shape, np.nan) if prepared is None else prepared)
-
-    def _check_size(self, prepared: Array | None) -> None:
-        if prepared is not None and self.memory and prepared.shape != self._shape:
-            size, first = ("{1}x{0}".format(*shape[-3:]) for shape in (prepared.shape, self._shape))
-            raise InputError(
-                f"all flows of an array must have one size; this is {size} after {first}; "
-                "write a folder"
-            )
 
     def commit(self) -> None:
         """Update the header, so that the appended flows belong to the array."""
         if self.memory:
             with naming(self.output), self._part.open("r+b") as file:
-                file.write(self._header(self._count))
+                file.write(self._header(self.done))
 
     def finish(self) -> Path:
         """Link the file to its destination; killed before all writers are done, it is needed."""
@@ -215,21 +213,8 @@ class FlowStack(Writer):
         return buffer.getvalue()
 
 
-COLUMNS = (
-    "frame",
-    "time",
-    "known",
-    "mean_length",
-    "median_length",
-    "p95_length",
-    "max_length",
-    "direction",
-    "moving_share",
-    "mean_confidence",
-    "occluded",
-    "scene_cut",
-    "problem",
-)
+COLUMNS = ["frame", "time", "known", "mean_length", "median_length", "p95_length", "max_length"]
+COLUMNS += ["direction", "moving_share", "mean_confidence", "occluded", "scene_cut", "problem"]
 _MOVING = 0.5  # px
 
 
@@ -240,7 +225,15 @@ def describe(flow: FrameFlow) -> dict[str, object]:
         row["time"] = f"{flow.frame.time:.4f}"
     if flow.problem:
         return row
-    numbers = _motion(flow.result.flow)
+    motion = flow.result.flow
+    known = known_flow(motion)
+    numbers = {"known": 0.0}
+    if known.any():
+        found = flow_statistics(motion)
+        numbers = {name: value for name, value in found.items() if name in COLUMNS}
+        numbers["direction"] = degrees(atan2(found["mean_y"], found["mean_x"]))
+        lengths = np.hypot(motion[..., 0], motion[..., 1])
+        numbers["moving_share"] = float((lengths[known] > _MOVING).mean())
     numbers["mean_confidence"] = float(flow.result.confidence.mean())
     if flow.result.occlusion is not None:
         numbers["occluded"] = float(flow.result.occlusion.mean())
@@ -248,40 +241,29 @@ def describe(flow: FrameFlow) -> dict[str, object]:
     return {**row, **{name: f"{value:.5g}" for name, value in numbers.items()}}
 
 
-def _motion(flow: Array) -> dict[str, float]:
-    known = known_flow(flow)
-    if not known.any():
-        return {"known": 0.0}
-    found = flow_statistics(flow)
-    numbers = {name: value for name, value in found.items() if name in COLUMNS}
-    numbers["direction"] = degrees(atan2(found["mean_y"], found["mean_x"]))
-    lengths = np.hypot(flow[..., 0], flow[..., 1])
-    numbers["moving_share"] = float((lengths[known] > _MOVING).mean())
-    return numbers
-
-
 class StatisticsTable(Writer):
     """A CSV file with one row for each flow."""
 
     def __init__(self, output: Path, parts: Path) -> None:
         super().__init__()
-        self.output, self._part, self._rows = output, parts / "statistics.csv", ""
+        self.output, self._part = output, parts / "statistics.csv"
+        self._rows: list[dict[str, object]] = []
 
     def resume(self, done: int) -> None:
         """Keep the header and `done` rows."""
-        lines = self._part.read_text().splitlines(keepends=True) if done else [_line(COLUMNS)]
+        header = [",".join(COLUMNS) + "\n"]
+        lines = self._part.read_text().splitlines(keepends=True) if done else header
         write_files({self._part: "".join(lines[: done + 1]).encode()})
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Add a row."""
-        row = describe(flow)
-        self._rows += _line([row.get(column, "") for column in COLUMNS])
+        self._rows.append(describe(flow))
 
     def commit(self) -> None:
         """Append the rows."""
         with naming(self.output), self._part.open("a") as file:
-            file.write(self._rows)
-        self._rows = ""
+            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerows(self._rows)
+        self._rows.clear()
 
     def finish(self) -> Path:
         """Write the table to its destination."""
@@ -289,7 +271,85 @@ class StatisticsTable(Writer):
         return self.output
 
 
-def _line(values: Sequence[object]) -> str:
-    buffer = StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(values)
-    return buffer.getvalue()
+def flow_colors(flow: Tensor, maximum: float | Tensor) -> Tensor:
+    """(2, H, W) -> (H, W, 3) uint8: `visualize.flow_to_rgb`, up to 1, in float32 on the device."""
+    known = flow.abs().amax(0) < 1e9  # false for NaN as well
+    x, y = torch.where(known, flow, 0).unbind(0)
+    saturation = torch.hypot(x, y) / maximum
+    corners, slopes = _wheel(flow.device)  # (3, 55) each
+    position = (torch.atan2(-y, -x) / torch.pi + 1) * ((corners.shape[1] - 1) / 2)
+    below = position.long().flatten().expand(3, -1)
+    hue = corners.gather(1, below) + slopes.gather(1, below) * (position % 1).flatten()
+    hue = hue.unflatten(1, x.shape)
+    color = torch.where(saturation <= 1, 1 - saturation * (1 - hue), hue * OUT_OF_RANGE)
+    return torch.where(known, 255 * color, 0).to(torch.uint8).permute(1, 2, 0).contiguous()
+
+
+@lru_cache(maxsize=4)
+@torch.inference_mode(mode=False)
+def _wheel(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Colours, and the differences to the next colours, by channel."""
+    wheel = torch.from_numpy(visualize.color_wheel().T.copy())
+    slopes = wheel.roll(-1, 1) - wheel
+    return wheel.float().to(device), slopes.float().to(device)
+
+
+def _grey(values: Array) -> Array:
+    return np.dstack([confidence_to_grey(values)] * 3)
+
+
+def _difference(flow: FrameFlow, maximum: Tensor) -> Tensor:
+    """Difference of frame 1 and frame 2 warped by the flow; black where the flow leads outside."""
+    first, second = (
+        torch.from_numpy(image).to(flow.flow.device).permute(2, 0, 1)[None].float()
+        for image in flow.images
+    )
+    inside = torch.ones_like(second[:, :1])
+    warped, inside = warp(torch.cat([second, inside], 1), flow.flow[None]).split([3, 1], 1)
+    difference = (warped - first).abs() * (inside > 0.999)
+    return difference[0].byte().permute(1, 2, 0).contiguous()
+
+
+PANELS: dict[str, Callable[[FrameFlow, Tensor], Array | Tensor]] = {
+    "frame": lambda flow, maximum: flow.images[0],
+    "wheel": lambda flow, maximum: flow_colors(flow.flow, maximum),
+    "overlay": lambda flow, maximum: visualize.tint(
+        flow.images[0], flow_colors(flow.flow, maximum).cpu().numpy()
+    ),
+    "arrows": lambda flow, maximum: visualize.draw_arrows(
+        flow.images[0], flow.result.flow, maximum=float(maximum)
+    ),
+    "difference": _difference,
+    "confidence": lambda flow, maximum: _grey(flow.result.confidence),
+    # white where a pixel of frame 1 is hidden in frame 2
+    "occlusion": lambda flow, maximum: _grey(np.asarray(flow.result.occlusion)),
+}
+
+
+def parse_panels(text: str) -> tuple[str, ...]:
+    """Read "frame,wheel": names of `PANELS`, in the order in which they are shown."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in PANELS:
+            raise unknown_name("`show`", name, PANELS)
+    if len(set(names)) < len(names):
+        raise InputError(f"`show` names a picture twice: {text}")
+    return names
+
+
+def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Callable[[], Array]:
+    """Draw all panels; return a function that waits for them and puts them on one picture."""
+    drawn = [PANELS[name](flow, maximum) for name in panels]
+    begun = [arriving(panel) if isinstance(panel, Tensor) else panel for panel in drawn]
+
+    def sheet() -> Array:
+        """(H, W, 3): two side by side, four as 2x2."""
+        pictures = [picture() if callable(picture) else picture for picture in begun]
+        if len(pictures) == 1:
+            return pictures[0].copy()  # what arrived from a device lies in memory that is scarce
+        columns = isqrt(len(pictures) - 1) + 1
+        pictures += [np.zeros_like(pictures[0])] * (-len(pictures) % columns)
+        rows = range(0, len(pictures), columns)
+        return np.concatenate([np.concatenate(pictures[row : row + columns], 1) for row in rows])
+
+    return sheet

@@ -1,20 +1,15 @@
-"""Videos as jobs: one at a time is estimated, results are kept for a while, disk is limited.
-
-And what is answered about them: upload, progress, result, removal.
-"""
+"""Videos as jobs: one at a time is estimated, results are kept for a while; what is answered."""
 
 import logging
 import secrets
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition, Thread
 from time import monotonic
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,7 +20,7 @@ from torch import Tensor
 from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..estimation.inputs import Image
-from ..video import CUTS, STILL_RATE, Checkpoint, FrameFlow, Outputs, Selection, run, video_source
+from ..video import CUTS, STILL_RATE, Checkpoint, Outputs, Selection, run, video_source
 from .limits import busy
 from .requests import Write, read_form, video_container
 from .service import FlowService, service_of
@@ -36,55 +31,27 @@ WAITING, RUNNING, DONE, FAILED = "waiting", "running", "done", "failed"
 _SWEEP = 10.0  # seconds between looks for videos that are too old
 
 
-@dataclass(frozen=True)
-class Order:
-    """What to make of a video."""
-
-    format: str = "mp4"
-    show: str | None = None
-    """The pictures of a video, with commas; None: the colour wheel."""
-    cuts: str = "estimate"
-    container: str | None = None
-    """FFmpeg's name of the file format of the upload."""
-
-    def outputs(self, folder: Path) -> Outputs:
-        """Return what to write; refuse what makes no sense."""
-        return Outputs((folder / f"flow.{self.format}",), show=self.show)
-
-
 class Job:
-    """A video, its progress and its result, in a folder that goes away with it."""
+    """A video, what to make of it, its progress and its result, in a folder removed with it."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, format: str, show: str | None, cuts: str) -> None:
+        self.format, self.show, self.cuts = format, show, cuts  # see `Outputs` and `CUTS`
+        self.container: str | None = None  # FFmpeg's name of the file format of the upload
         self.id = secrets.token_urlsafe(12)
         self.folder = place / self.id
         self.folder.mkdir()
-        self.order = Order()
-        self.state, self.error = WAITING, ""
-        self.done = 0
+        self.source, self.result = self.folder / "video", self.folder / f"flow.{format}"
+        self.state, self.error, self.removed, self.done = WAITING, "", False, 0
         self.total: int | None = None
         self.ended: float | None = None
-        self.removed = False
 
-    @property
-    def source(self) -> Path:
-        """The uploaded video."""
-        return self.folder / "video"
+    def outputs(self) -> Outputs:
+        """Return what to write; refuse what makes no sense."""
+        return Outputs((self.result,), show=self.show)
 
-    @property
-    def result(self) -> Path:
-        """What was made of it."""
-        (path,) = self.order.outputs(self.folder).paths
-        return path
-
-    def size(self) -> int:
-        """Bytes on disk."""
-        return sum(_size(path) for path in self.folder.rglob("*"))
-
-    def described(self, keep: float) -> dict[str, Any]:
+    def described(self, keep: float) -> dict[str, object]:
         """Return what is answered about the job."""
-        known: dict[str, Any] = {"id": self.id, "state": self.state}
-        known |= {"done": self.done, "total": self.total}
+        known = {"id": self.id, "state": self.state, "done": self.done, "total": self.total}
         if self.error:
             known["error"] = self.error
         if self.state == DONE:
@@ -101,8 +68,7 @@ class Jobs:
         self._service, self._limits = service, service.limits
         self._jobs: dict[str, Job] = {}
         self._waiting: deque[Job] = deque()
-        self._changed = Condition()
-        self._closed = False
+        self._changed, self._closed = Condition(), False
         self._worker = Thread(target=self._work, name="videos", daemon=True)
         self._place: Path | None = None
 
@@ -120,28 +86,30 @@ class Jobs:
             self._worker.join()
             shutil.rmtree(self._place, ignore_errors=True)
 
-    def create(self) -> Job:
+    def create(self, format: str, show: str | None, cuts: str) -> Job:
         """Return a job with an empty folder; refuse it if there are too many."""
         self.sweep()
         with self._changed:
             active = sum(job.state in (WAITING, RUNNING) for job in self._jobs.values())
             if self._closed or self._place is None or active >= self._limits.jobs:
                 raise busy("too many videos are waiting; try again later")
-            job = Job(self._place)
+            job = Job(self._place, format, show, cuts)
             self._jobs[job.id] = job
             return job
 
-    def submit(self, job: Job, order: Order) -> None:
+    def submit(self, job: Job) -> None:
         """Let a job with an uploaded video wait for its turn."""
-        job.order = order
         with self._changed:
             self._waiting.append(job)
             self._changed.notify()
 
-    def find(self, name: str) -> Job | None:
+    def find(self, name: str) -> Job:
         """Return the job with this id."""
         self.sweep()
-        return self._jobs.get(name)
+        job = self._jobs.get(name)
+        if job is None:
+            raise HTTPException(404, "there is no such video, or its time is over")
+        return job
 
     def remove(self, job: Job) -> None:
         """Stop a job and remove its files."""
@@ -163,7 +131,12 @@ class Jobs:
 
     def used(self) -> int:
         """Bytes on disk."""
-        return sum(job.size() for job in list(self._jobs.values()))
+        size = 0
+        for job in list(self._jobs.values()):
+            for path in job.folder.rglob("*"):
+                with suppress(OSError):  # just removed
+                    size += path.stat().st_size
+        return size
 
     def counts(self) -> dict[str, int]:
         """How many jobs are in each state."""
@@ -186,7 +159,7 @@ class Jobs:
 
     def _finish(self, job: Job) -> None:
         try:
-            estimate_video(self._service, job, self._goes_well)
+            self._estimate(job)
             state, error = DONE, ""
         except InputError as problem:
             state, error = FAILED, told(problem, job)
@@ -199,7 +172,18 @@ class Jobs:
         if job.removed:
             shutil.rmtree(job.folder, ignore_errors=True)
 
-    def _goes_well(self, job: Job) -> bool:
+    def _estimate(self, job: Job) -> None:
+        def note(done: int, total: int | None) -> None:
+            job.done, job.total = done, total
+
+        source, outputs = video_source(job.source, job.container), job.outputs()
+        sequence = SharedSequence(self._service, backward=outputs.needs_backward)
+        with Checkpoint(job.result, {}) as checkpoint:
+            writers = outputs.writers(checkpoint.folder, source.rate or STILL_RATE)
+            what = (source, Selection(), sequence, writers, checkpoint)
+            run(*what, lambda flow: self._may_continue(job), cuts=job.cuts, on_progress=note)
+
+    def _may_continue(self, job: Job) -> bool:
         """Whether to continue with the next frame."""
         self.sweep()
         if self.used() > self._limits.disk:
@@ -211,24 +195,6 @@ def told(problem: InputError, job: Job) -> str:
     """Return the message of an error without paths of the server."""
     text = str(problem).replace(str(job.source), "the video").replace(f"{job.folder}/", "")
     return " ".join(text.split())
-
-
-def estimate_video(service: FlowService, job: Job, goes_well: Callable[[Job], bool]) -> None:
-    """Estimate a video and write its result."""
-
-    def note(done: int, total: int | None) -> None:
-        job.done, job.total = done, total
-
-    def watch(flow: FrameFlow) -> bool:
-        return goes_well(job)
-
-    source = video_source(job.source, job.order.container)
-    outputs, cuts = job.order.outputs(job.folder), job.order.cuts
-    sequence = SharedSequence(service, backward=outputs.needs_backward)
-    with Checkpoint(job.result, {}) as checkpoint:
-        writers = outputs.writers(checkpoint.folder, source.rate or STILL_RATE)
-        what = (source, Selection(), sequence, writers, checkpoint)
-        run(*what, watch, cuts=cuts, on_progress=note)
 
 
 class SharedSequence(FlowSequence):
@@ -255,13 +221,6 @@ class SharedSequence(FlowSequence):
         return SharedSequence(self._service, backward=self.backward)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # just removed
-        return 0
-
-
 VIDEO_FORMATS = {
     "mp4": "video/mp4",
     "webm": "video/webm",
@@ -273,23 +232,28 @@ VIDEO_FORMATS = {
 
 async def create_video(request: Request) -> Response:
     """Take a video that waits for its turn."""
-    order = _read_order(request)
-    service, jobs = service_of(request), jobs_of(request)
+    service, jobs, query = service_of(request), jobs_of(request), request.query_params
+    format, cuts = query.get("format", "mp4"), query.get("cuts", "estimate")
+    if format not in VIDEO_FORMATS:
+        raise unknown_name("format", format, VIDEO_FORMATS)
+    if cuts not in CUTS:
+        raise unknown_name("cuts", cuts, CUTS)
     with service.admission.enter():
-        job = jobs.create()
+        job = jobs.create(format, query.get("show"), cuts)
         try:
             await _receive(request, job)
-            order = await service.aside(_checked, job, order)
+            await service.in_thread(_check, job)
         except BaseException:
             jobs.remove(job)
             raise
-    jobs.submit(job, order)
-    return JSONResponse(_described(request, job), 202, {"Location": f"/video/{job.id}"})
+    jobs.submit(job)
+    described = job.described(service.limits.keep)
+    return JSONResponse(described, 202, {"Location": f"/video/{job.id}"})
 
 
 async def video(request: Request) -> Response:
     """Return the progress of a video."""
-    return JSONResponse(_described(request, _find(request)))
+    return JSONResponse(_find(request).described(service_of(request).limits.keep))
 
 
 async def video_result(request: Request) -> Response:
@@ -297,13 +261,13 @@ async def video_result(request: Request) -> Response:
     job = _find(request)
     if job.state != DONE:
         raise HTTPException(409, f"the video is {job.state}; ask again when it is done")
-    kind = VIDEO_FORMATS[job.order.format]
+    kind = VIDEO_FORMATS[job.format]
     return FileResponse(job.result, media_type=kind, filename=job.result.name)
 
 
 async def delete_video(request: Request) -> Response:
     """Stop a video and remove its files."""
-    await service_of(request).aside(jobs_of(request).remove, _find(request))
+    await service_of(request).in_thread(jobs_of(request).remove, _find(request))
     return Response(status_code=204)
 
 
@@ -317,29 +281,11 @@ VIDEO_ROUTES = [
 
 def jobs_of(request: Request) -> Jobs:
     """Return the videos of the application that a request is for."""
-    jobs: Jobs = request.app.state.jobs
-    return jobs
+    return request.app.state.jobs
 
 
 def _find(request: Request) -> Job:
-    job = jobs_of(request).find(request.path_params["id"])
-    if job is None:
-        raise HTTPException(404, "there is no such video, or its time is over")
-    return job
-
-
-def _described(request: Request, job: Job) -> dict[str, object]:
-    return job.described(service_of(request).limits.keep)
-
-
-def _read_order(request: Request) -> Order:
-    query = request.query_params
-    order = Order(query.get("format", "mp4"), query.get("show"), query.get("cuts", "estimate"))
-    if order.format not in VIDEO_FORMATS:
-        raise unknown_name("format", order.format, VIDEO_FORMATS)
-    if order.cuts not in CUTS:
-        raise unknown_name("cuts", order.cuts, CUTS)
-    return order
+    return jobs_of(request).find(request.path_params["id"])
 
 
 async def _receive(request: Request, job: Job) -> None:
@@ -360,12 +306,11 @@ async def _receive(request: Request, job: Job) -> None:
         await read_form(request, write_to, limits.max_video)
 
 
-def _checked(job: Job, order: Order) -> Order:
+def _check(job: Job) -> None:
     """Refuse, before it waits for its turn, what cannot be estimated or written."""
-    container = video_container(job.source)
+    job.container = video_container(job.source)
     try:
-        order.outputs(job.folder)
-        video_source(job.source, container)
+        job.outputs()
+        video_source(job.source, job.container)
     except InputError as error:
         raise HTTPException(400, told(error, job)) from None
-    return replace(order, container=container)

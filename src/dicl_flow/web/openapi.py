@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ..video import CUTS, PANELS
@@ -24,15 +24,6 @@ _ERRORS = {
     503: "Too many requests in progress: wait for Retry-After seconds, then try again.",
 }
 _FILE = {"type": "string", "format": "binary"}
-_BYTES: Json = {"schema": _FILE}
-_ID: Json = {
-    "name": "id",
-    "in": "path",
-    "required": True,
-    "description": "The id that the upload was answered with.",
-    "schema": {"type": "string"},
-}
-_MISSING = "There is no such video."
 
 
 def describe_interface() -> Json:
@@ -49,23 +40,19 @@ def describe_interface() -> Json:
             "/flow": {"post": _flow()},
             "/video": {"post": _create_video()},
             "/video/{id}": {
-                "get": _operation(
+                "get": _about_video(
                     "The progress of a video: state (waiting, running, done, failed), flows done.",
-                    {200: "The progress, as JSON.", 404: _MISSING},
-                    parameters=[_ID],
+                    {200: "The progress, as JSON."},
                 ),
-                "delete": _operation(
-                    "Stop a video and remove its files.",
-                    {204: "It is removed.", 404: _MISSING},
-                    parameters=[_ID],
+                "delete": _about_video(
+                    "Stop a video and remove its files.", {204: "It is removed."}
                 ),
             },
             "/video/{id}/result": {
-                "get": _operation(
+                "get": _about_video(
                     "What was made of a video.",
-                    {200: "The file.", 409: "It is not done.", 404: _MISSING},
-                    content=VIDEO_FORMATS.values(),
-                    parameters=[_ID],
+                    {200: "The file.", 409: "It is not done."},
+                    VIDEO_FORMATS.values(),
                 )
             },
             "/health": {"get": _operation("Whether the server runs. Needs no token.", {200: "ok"})},
@@ -91,10 +78,10 @@ def _flow() -> Json:
 
 
 def _create_video() -> Json:
-    accepted = "Accepted; the header Location has its address."
+    answers = {202: "Accepted; the header Location has its address."}
     return _operation(
         "Take a video; its flow is estimated when its turn comes.",
-        {202: accepted, 507: "The disk space for videos is full.", **_ERRORS},
+        {**answers, 507: "The disk space for videos is full.", **_ERRORS},
         parameters=[
             _query("format", "File to make; default: mp4.", [*VIDEO_FORMATS]),
             _query("show", f"Pictures, with commas, of {', '.join(PANELS)}; default: wheel."),
@@ -110,8 +97,16 @@ def _operation(
     """Describe what an address does; `content` has the media types of the answer 200."""
     responses: Json = {str(status): {"description": text} for status, text in answers.items()}
     if content:
-        responses["200"]["content"] = dict.fromkeys(content, _BYTES)
+        responses["200"]["content"] = {kind: {"schema": _FILE} for kind in content}
     return {"summary": summary, **request, "responses": responses}
+
+
+def _about_video(summary: str, answers: dict[int, str], content: Iterable[str] = ()) -> Json:
+    number = _query("id", "The id that the upload was answered with.")
+    answers = {**answers, 404: "There is no such video."}
+    return _operation(
+        summary, answers, content, parameters=[{**number, "in": "path", "required": True}]
+    )
 
 
 def _query(name: str, meaning: str, values: list[str] | None = None) -> Json:
@@ -137,8 +132,7 @@ async def docs(request: Request) -> Response:
 
 async def docs_style(request: Request) -> Response:
     """Return the style of the page."""
-    style = files(__package__).joinpath("docs.css").read_text(encoding="utf-8")
-    return Response(style, media_type="text/css")
+    return FileResponse(Path(__file__).with_name("docs.css"))
 
 
 ROUTES = [Route("/openapi.json", openapi), Route("/docs", docs), Route("/docs.css", docs_style)]
@@ -155,38 +149,27 @@ def _page(document: Json) -> Iterator[str]:
         for method, operation in methods.items():
             yield f"<h2><b>{method.upper()}</b> <code>{escape(path)}</code></h2>"
             yield f"<p>{escape(operation['summary'])}</p>"
-            yield from _table("Parameters", _parameters(operation))
-            yield from _table("Fields of the form", _fields(operation))
-            yield from _table("Answers", _answers(operation))
+            for title, rows in _tables(operation).items():
+                if rows:
+                    yield f"<h3>{title}</h3><table>"
+                    for name, meaning in rows.items():
+                        yield f"<tr><td><code>{escape(name)}</code><td>{escape(meaning)}"
+                    yield "</table>"
 
 
-def _table(title: str, rows: dict[str, str]) -> Iterator[str]:
-    if rows:
-        yield f"<h3>{title}</h3><table>"
-        for name, meaning in rows.items():
-            yield f"<tr><td><code>{escape(name)}</code><td>{escape(meaning)}"
-        yield "</table>"
-
-
-def _parameters(operation: Json) -> dict[str, str]:
+def _tables(operation: Json) -> dict[str, dict[str, str]]:
+    """Names and meanings, by the title of their table."""
+    parameters, form = {}, operation.get("requestBody", {}).get("content", {})
+    for known in operation.get("parameters", []):
+        choices = ", ".join(known["schema"].get("enum", []))
+        parameters[known["name"]] = known["description"] + (f" ({choices})" if choices else "")
+    fields = form.get("multipart/form-data", {}).get("schema", {}).get("properties", {})
+    answers = sorted(operation["responses"].items())
     return {
-        known["name"]: known["description"] + _choices(known["schema"].get("enum", []))
-        for known in operation.get("parameters", [])
-    }
-
-
-def _choices(values: list[str]) -> str:
-    return f" ({', '.join(values)})" if values else ""
-
-
-def _fields(operation: Json) -> dict[str, str]:
-    content = operation.get("requestBody", {}).get("content", {})
-    properties = content.get("multipart/form-data", {}).get("schema", {}).get("properties", {})
-    return {name: known["description"] for name, known in properties.items()}
-
-
-def _answers(operation: Json) -> dict[str, str]:
-    return {
-        status: " ".join([known["description"], *known.get("content", {})])
-        for status, known in sorted(operation["responses"].items())
+        "Parameters": parameters,
+        "Fields of the form": {name: known["description"] for name, known in fields.items()},
+        "Answers": {
+            status: " ".join([known["description"], *known.get("content", {})])
+            for status, known in answers
+        },
     }

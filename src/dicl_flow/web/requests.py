@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 
 from python_multipart.exceptions import FormParserError
@@ -29,7 +30,6 @@ from ..files.images import image_size
 from .limits import BYTES_PER_PIXEL, SLOWEST, Hold
 from .service import service_of
 
-_FRAMES = ("image1", "image2")
 _MOST_PARTS = 16
 _IMAGES = rb"\x89PNG|\xff\xd8\xff|RIFF....WEBP|II[*+]\0|MM\0[*+]|BM|P[1-6]\s"
 """The first bytes of images that are taken; for other formats OpenCV writes temporary files."""
@@ -48,33 +48,27 @@ Write = Callable[[bytes], Any]
 
 async def read_frames(request: Request, hold: Hold) -> list[Array]:
     """Return the images in the fields image1 and image2, (H, W, 3) RGB each."""
-    service = service_of(request)
-    files = await _read_images(request, service.limits.max_upload, hold)
-    for name, data in files.items():
-        hold(_check_frame(data, name))
-    return [await service.aside(_decode_frame, files[name], name) for name in _FRAMES]
-
-
-async def _read_images(request: Request, most: int, hold: Hold) -> dict[str, bytes]:
-    """Return the bytes of the files of both fields, which must be there."""
-    found = {name: bytearray() for name in _FRAMES}
+    service, parts = service_of(request), {"image1": bytearray(), "image2": bytearray()}
 
     def write_to(name: str) -> Write:
-        if name not in found:
-            raise HTTPException(400, f"unknown field {name!r}; expected: {', '.join(_FRAMES)}")
-        part = found[name]
+        if name not in parts:
+            raise HTTPException(400, f"unknown field {name!r}; expected: {', '.join(parts)}")
 
         def write(data: bytes) -> None:
             hold(len(data))
-            part.extend(data)
+            parts[name].extend(data)
 
         return write
 
-    await read_form(request, write_to, most)
-    for name, data in found.items():
+    await read_form(request, write_to, service.limits.max_upload)
+    for name, data in parts.items():
         if not data:
             raise HTTPException(400, f"{name} is missing or empty; send it as a file in a form")
-    return {name: bytes(data) for name, data in found.items()}
+    files = {name: bytes(data) for name, data in parts.items()}
+    parts.clear()  # it is not held twice
+    for name, file in files.items():
+        hold(_check_frame(file, name))
+    return [await service.in_thread(_decode_frame, file, name) for name, file in files.items()]
 
 
 async def read_form(request: Request, write_to: Callable[[str], Write], most: int) -> None:
@@ -94,15 +88,17 @@ async def read_form(request: Request, write_to: Callable[[str], Write], most: in
                 received += len(chunk)
                 if received > most:
                     raise _too_large(most)
-                form.feed(chunk)
+                form.parser.write(chunk)
                 deadline.reschedule(start + timeout + received / SLOWEST)
     except TimeoutError:
         raise HTTPException(408, f"the upload took more than {timeout:g} s") from None
-    form.finish()
+    except FormParserError:
+        raise _damaged() from None
+    if not form.ended.is_set():
+        raise _damaged()
 
 
 def _decode_frame(data: bytes, name: str) -> Array:
-    """Return an uploaded image, (H, W, 3) RGB; only its header is read if it is too large."""
     image = decode_image(data, name)
     if image.dtype.kind == "f":
         check_unit_range(float(image.min()), float(image.max()))
@@ -141,55 +137,34 @@ class _Form:
     def __init__(self, boundary: bytes, write_to: Callable[[str], Write]) -> None:
         self._write_to = write_to
         self._write: Write = lambda data: None
-        self._header, self._value, self._parts = b"", b"", 0
-        self._disposition, self._ended = b"", False
-        self._parser = MultipartParser(
+        self._header, self._value, self._parts = bytearray(), bytearray(), 0
+        self._disposition, self.ended = b"", Event()
+        self.parser = MultipartParser(
             boundary,
             {
                 "on_part_begin": self._begin,
                 "on_part_data": lambda data, start, end: self._write(data[start:end]),
-                "on_header_field": self._add_header,
-                "on_header_value": self._add_value,
+                "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
+                "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
                 "on_header_end": self._end_header,
                 "on_headers_finished": self._open,
-                "on_end": self._end,
+                "on_end": self.ended.set,
             },
         )
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes of the body."""
-        try:
-            self._parser.write(data)
-        except FormParserError:
-            raise _damaged() from None
-
-    def finish(self) -> None:
-        """Refuse a body that ended early."""
-        if not self._ended:
-            raise _damaged()
 
     def _begin(self) -> None:
         self._parts, self._disposition = self._parts + 1, b""
         if self._parts > _MOST_PARTS:
             raise HTTPException(400, f"the form has more than {_MOST_PARTS} parts")
 
-    def _add_header(self, data: bytes, start: int, end: int) -> None:
-        self._header += data[start:end]
-
-    def _add_value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
     def _end_header(self) -> None:
         if self._header.lower() == b"content-disposition":
-            self._disposition = self._value
-        self._header, self._value = b"", b""
+            self._disposition = bytes(self._value)
+        self._header, self._value = bytearray(), bytearray()
 
     def _open(self) -> None:
         _, options = parse_options_header(self._disposition)
         self._write = self._write_to(options.get(b"name", b"").decode("utf-8", "replace"))
-
-    def _end(self) -> None:
-        self._ended = True
 
 
 def _boundary(request: Request) -> bytes:
@@ -225,7 +200,14 @@ class Format(NamedTuple):
     media_type: str
     file_name: str
     meaning: str
-    encode: Callable[[FlowResult, "Wanted"], bytes]
+
+
+FORMATS = {  # of two that an Accept allows, the first
+    "flo": Format("application/x-flo", "flow.flo", "Middlebury file"),
+    "npz": Format("application/x-npz", "flow.npz", "arrays of NumPy, with what was added"),
+    "wheel": Format("image/png", "flow.png", "picture in the colours of the wheel"),
+    "kitti": Format("image/x-kitti-flow", "flow.png", "16-bit PNG of KITTI"),
+}
 
 
 class Wanted(NamedTuple):
@@ -236,68 +218,36 @@ class Wanted(NamedTuple):
     occlusion: bool
     confidence: bool
 
-    @property
-    def both_ways(self) -> bool:
-        """Whether the backward flow must be estimated."""
-        return self.backward or self.occlusion
-
-    def answer(self, result: FlowResult) -> bytes:
+    def encode(self, result: FlowResult) -> bytes:
         """Return the body of the answer."""
-        return FORMATS[self.format].encode(result, self)
-
-
-def _npz(result: FlowResult, wanted: Wanted) -> bytes:
-    arrays: dict[str, Array] = {"flow": result.flow}
-    if wanted.confidence:
-        arrays["confidence"] = result.confidence
-    if wanted.backward and result.backward is not None:
-        arrays["backward"] = result.backward.flow
-    if wanted.occlusion and result.occlusion is not None:
-        arrays["occlusion"] = result.occlusion
-    return encode_arrays(arrays)
-
-
-FORMATS = {  # of two that an Accept allows, the first
-    "flo": Format(
-        "application/x-flo",
-        "flow.flo",
-        "Middlebury file",
-        lambda result, wanted: encode_flow("flow.flo", result.flow),
-    ),
-    "npz": Format("application/x-npz", "flow.npz", "arrays of NumPy, with what was added", _npz),
-    "wheel": Format(
-        "image/png",
-        "flow.png",
-        "picture in the colours of the wheel",
-        lambda result, wanted: encode_image("flow.png", result.to_rgb()),
-    ),
-    "kitti": Format(
-        "image/x-kitti-flow",
-        "flow.png",
-        "16-bit PNG of KITTI",
-        lambda result, wanted: encode_flow("flow.png", result.flow),
-    ),
-}
+        if self.format == "wheel":
+            return encode_image("flow.png", result.to_rgb())
+        if self.format != "npz":
+            return encode_flow(FORMATS[self.format].file_name, result.flow)
+        arrays: dict[str, Array] = {"flow": result.flow}
+        if self.confidence:
+            arrays["confidence"] = result.confidence
+        if self.backward and result.backward is not None:
+            arrays["backward"] = result.backward.flow
+        if self.occlusion and result.occlusion is not None:
+            arrays["occlusion"] = result.occlusion
+        return encode_arrays(arrays)
 
 
 def read_wanted(request: Request) -> Wanted:
     """Read what a request asks for; refuse what cannot be given."""
     extras = {name: _flag(request.query_params, name) for name in EXTRAS}
-    given = _given_format(request)
-    chosen = given or ("npz" if any(extras.values()) else "flo")
-    if chosen != "npz" and any(extras.values()):
-        names = " and ".join(name for name in EXTRAS if extras[name])
+    asked = [name for name in EXTRAS if extras[name]]
+    chosen = request.query_params.get("format")
+    if chosen is None:
+        accepted = _accepted(request.headers.get("accept", "*/*"))
+        chosen = accepted or ("npz" if asked else "flo")
+    if chosen not in FORMATS:
+        raise unknown_name("format", chosen, FORMATS)
+    if chosen != "npz" and asked:
+        names = " and ".join(asked)
         raise HTTPException(400, f"only format=npz has room for {names}; {chosen} has the flow")
     return Wanted(chosen, **extras)
-
-
-def _given_format(request: Request) -> str | None:
-    name = request.query_params.get("format")
-    if name is not None:
-        if name not in FORMATS:
-            raise unknown_name("format", name, FORMATS)
-        return name
-    return _accepted(request.headers.get("accept", "*/*"))
 
 
 def _accepted(accept: str) -> str | None:
@@ -315,14 +265,11 @@ def _accepted(accept: str) -> str | None:
 
 
 def _weight(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.strip().partition("=")
-        if name == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
+    given = [text.strip()[2:] for text in parameters if text.strip().startswith("q=")]
+    try:
+        return float(given[0]) if given else 1.0
+    except ValueError:
+        return 0.0
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from time import perf_counter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from starlette.requests import ClientDisconnect, Request
@@ -17,36 +17,25 @@ from starlette.requests import ClientDisconnect, Request
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, FlowResult
 from ..files import Array
-from .counters import Counters
-from .limits import Admission, Limits, busy
+from .clips import check_sizes
+from .limits import Admission, Counters, Limits, busy
 
 Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
-class _Call:
-    function: Callable[[], Any]
+class _Work:
+    """What waits for the estimator: a call, or a pair."""
+
+    function: Callable[[], Any] | None = None
+    images: tuple[Array, ...] = ()
+    backward: bool = False
     future: "Future[Any]" = field(default_factory=Future)
 
-
-@dataclass(eq=False)
-class _Pair:
-    image1: Array
-    image2: Array
-    backward: bool
-    future: "Future[FlowResult]" = field(default_factory=Future)
-
-    def goes_with(self, other: "_Work") -> bool:
-        """Whether both can be estimated in one batch."""
-        return (
-            isinstance(other, _Pair)
-            and other.image1.shape == self.image1.shape
-            and other.backward == self.backward
-        )
-
-
-_Work: TypeAlias = _Call | _Pair
-"""What waits for the estimator."""
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Pairs of one kind can be estimated in one batch."""
+        return self.images[0].shape if self.images else None, self.backward
 
 
 class FlowService:
@@ -54,11 +43,9 @@ class FlowService:
 
     def __init__(self, estimator: FlowEstimator, limits: Limits | None = None) -> None:
         self.estimator, self.limits = estimator, limits or Limits()
-        self.admission = Admission(self.limits.queue)
-        self.counters = Counters()
+        self.admission, self.counters = Admission(self.limits.queue), Counters()
         self._waiting: deque[_Work] = deque()
-        self._changed = Condition()
-        self._closed = False
+        self._changed, self._closed = Condition(), False
         self._worker = Thread(target=self._run, name="estimator", daemon=True)
         self._helpers = ThreadPoolExecutor(os.cpu_count(), "helper")
 
@@ -75,24 +62,16 @@ class FlowService:
             self._worker.join()
         self._helpers.shutdown()
 
-    def estimate(
-        self, image1: Array, image2: Array, *, backward: bool = False
-    ) -> "Future[FlowResult]":
+    def estimate(self, image1: Array, image2: Array, *, backward: bool) -> "Future[FlowResult]":
         """Estimate the flow of two (H, W, 3) frames of one size, in a batch with others."""
-        if image1.shape != image2.shape:
-            sizes = (f"{image.shape[1]}x{image.shape[0]}" for image in (image1, image2))
-            raise InputError(f"the two images must have one size, got {' and '.join(sizes)}")
-        pair = _Pair(image1, image2, backward)
-        self._put(pair)
-        return pair.future
+        check_sizes(image1, image2, "the two images")
+        return self._put(_Work(images=(image1, image2), backward=backward))
 
     def call(self, function: Callable[[], Result]) -> "Future[Result]":
         """Let the thread of the estimator call a function: whatever computes with torch."""
-        work = _Call(function)
-        self._put(work)
-        return work.future
+        return self._put(_Work(function))
 
-    async def aside(self, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def in_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Let another thread decode or encode, while the event loop serves others."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._helpers, function, *arguments)
@@ -121,20 +100,24 @@ class FlowService:
         """How many pairs and calls wait for the estimator."""
         return len(self._waiting)
 
-    def _put(self, work: _Work) -> None:
+    def _put(self, work: _Work) -> "Future[Any]":
         with self._changed:
             if self._closed:
                 raise busy("the server is shutting down")
             self._waiting.append(work)
             self._changed.notify()
+        return work.future
 
     def _run(self) -> None:
         while works := self._take():
             started = [work for work in works if work.future.set_running_or_notify_cancel()]
-            if started and isinstance(started[0], _Pair):
-                self._estimate([work for work in started if isinstance(work, _Pair)])
-            elif started and isinstance(started[0], _Call):
-                _settle(started[0].future, started[0].function)
+            if started and started[0].function is not None:
+                try:
+                    started[0].future.set_result(started[0].function())
+                except BaseException as error:
+                    started[0].future.set_exception(error)
+            elif started:
+                self._estimate(started)
 
     def _take(self) -> list[_Work]:
         """Wait for work: a call, or pairs for one batch; nothing when the service is closed."""
@@ -143,32 +126,32 @@ class FlowService:
             if not self._waiting:
                 return []
             first = self._waiting[0]
-            if not isinstance(first, _Pair):
+            if first.function is not None:
                 return [self._waiting.popleft()]
-            alike = [work for work in self._waiting if first.goes_with(work)]
+            alike = [work for work in self._waiting if work.kind == first.kind]
             taken = alike[: self._batch_size(first, len(alike))]
             self._waiting = deque(work for work in self._waiting if work not in taken)
             return taken
 
-    def _batch_size(self, pair: _Pair, available: int) -> int:
+    def _batch_size(self, pair: _Work, available: int) -> int:
         """A power of two, so that few sizes are prepared for; at most what fits into memory."""
         size = 2 ** (min(available, self.limits.batch).bit_length() - 1)
         while size > 1 and not self._fits(size, pair):
             size //= 2
         return size
 
-    def _fits(self, number: int, pair: _Pair) -> bool:
+    def _fits(self, number: int, pair: _Work) -> bool:
         try:
-            shape = (number, 3, *pair.image1.shape[:2])
+            shape = (number, 3, *pair.images[0].shape[:2])
             return self.estimator.fits(torch.empty(shape, device="meta"))
         except InputError:
             return False
 
-    def _estimate(self, pairs: list[_Pair]) -> None:
+    def _estimate(self, pairs: list[_Work]) -> None:
         start = perf_counter()
         try:
-            images1, images2 = [p.image1 for p in pairs], [p.image2 for p in pairs]
-            found = self.estimator(images1, images2, backward=pairs[0].backward)
+            images1, images2 = ([pair.images[side] for pair in pairs] for side in (0, 1))
+            results = self.estimator(images1, images2, backward=pairs[0].backward)
         except Exception as error:
             if len(pairs) == 1:
                 pairs[0].future.set_exception(error)
@@ -177,20 +160,10 @@ class FlowService:
                     self._estimate([pair])
             return
         self.counters.batch(len(pairs), perf_counter() - start)
-        for pair, result in zip(pairs, found, strict=True):
+        for pair, result in zip(pairs, results, strict=True):
             pair.future.set_result(result)
 
 
 def service_of(request: Request) -> FlowService:
     """Return the service of the application that a request is for."""
-    service: FlowService = request.app.state.service
-    return service
-
-
-def _settle(future: "Future[Any]", function: Callable[[], Any]) -> None:
-    try:
-        result = function()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+    return request.app.state.service

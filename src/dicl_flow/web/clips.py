@@ -1,4 +1,4 @@
-"""Clips of the explorer: the pairs of two images, a folder or a video, read when they are shown."""
+"""Clips of the explorer: pairs of two images, a folder or a video, read when they are shown."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from ..files import Array, read_flow, read_image
 
 if TYPE_CHECKING:
     from ..video import Source
-    from ..video.sources import Shot
+    from ..video.frames import Shot
 
 _KEPT_FRAMES = 8  # of a video: those around the pair that is shown
 
@@ -36,10 +36,6 @@ class ExploredPair:
         check_sizes(image1, image2, f"the frames of {self.name}")
         return image1, image2
 
-    def truth(self) -> Array | None:
-        """Read the true flow, if there is one."""
-        return None if self.read_truth is None else self.read_truth()
-
 
 @dataclass(frozen=True)
 class Clip:
@@ -57,11 +53,6 @@ class Clip:
         if not 0 <= number < len(self.pairs):
             raise InputError(f"there is no pair {number}; {self.name} has {len(self.pairs)}")
         return self.pairs[number]
-
-    def summary(self) -> dict[str, object]:
-        """Values for JSON."""
-        pairs = [{"name": p.name, "truth": p.read_truth is not None} for p in self.pairs]
-        return {"name": self.name, "pairs": pairs, "rate": self.rate}
 
 
 def check_sizes(one: Array, two: Array, what: str) -> None:
@@ -107,20 +98,23 @@ def clip_of_upload(path: Path, name: str, container: str, close: Callable[[], No
 
 
 def _checked(source: "Source", name: str) -> Clip:
-    pairs = _pairs_of_files(source) if source.files else _pairs_of_video(source)
+    if source.files:
+        frames = pairwise(zip(source.shots(), source.files, strict=True))
+        pairs = [
+            pair_of_files(one.name, path1, path2)
+            for (one, path1), (two, path2) in frames
+            if one.scene == two.scene
+        ]
+    else:
+        read, count = _Decoder(source), source.count or sum(1 for _ in source.shots())
+        pairs = [
+            ExploredPair(f"frame {number}", partial(read, number), partial(read, number + 1))
+            for number in range(count - 1)
+        ]
     if not pairs:
         raise InputError(f"{name} has a single frame; at least two are needed")
     pairs[0].frames()
     return Clip(name, pairs, source.rate)
-
-
-def _pairs_of_files(source: "Source") -> list[ExploredPair]:
-    frames = list(zip(source.shots(), source.files, strict=True))
-    return [
-        pair_of_files(one.name, path1, path2)
-        for (one, path1), (two, path2) in pairwise(frames)
-        if one.scene == two.scene
-    ]
 
 
 def _read(path: Path) -> Array:
@@ -128,15 +122,6 @@ def _read(path: Path) -> Array:
         return read_image(path)
     except (InputError, OSError) as error:  # an answer names the file, not its folder
         raise InputError(str(error).replace(str(path), path.name)) from None
-
-
-def _pairs_of_video(source: "Source") -> list[ExploredPair]:
-    count = source.count or sum(1 for _ in source.shots())
-    read = _Decoder(source)
-    return [
-        ExploredPair(f"frame {number}", partial(read, number), partial(read, number + 1))
-        for number in range(count - 1)
-    ]
 
 
 class _Decoder:
