@@ -40,7 +40,7 @@ from dicl_flow.bulk.worker import Worker
 from dicl_flow.bulk.writing import PartsFolder, Writer
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
-from dicl_flow.files import locking, read_flow, read_image
+from dicl_flow.files import atomic, read_flow, read_image
 from dicl_flow.video import Moment, Selection, open_source
 from dicl_flow.video.sources import video_from
 
@@ -382,7 +382,7 @@ def test_what_another_run_computes_is_waited_for(tmp_path, pairs, known, monkeyp
 
 
 def test_without_locks_two_processes_keep_their_parts_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(locking, "lock", lambda file: None)
+    monkeypatch.setattr(atomic, "lock", lambda file: None)
     storage = open_storage(str(tmp_path))
     monkeypatch.setattr(writing, "node", lambda: "one")
     mine = PartsFolder(storage, "000000-a")

@@ -24,7 +24,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..files import Array, FolderLock, encode_flow, encode_npy, naming
+from ..files import Array, encode_flow, encode_npy, naming
+from ..files.atomic import FolderLock
 from ..video.threads import Behind
 from .decoding import Pair
 from .job import Settings

@@ -3,13 +3,15 @@
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from .arrays import Array, decode_npy, encode_arrays, encode_npy
 from .atomic import check_folder, check_writable, naming, replacing, temporaries, write_files
 from .flow_files import (
     FLOW_SUFFIXES,
     check_flow_name,
     decode_flow,
+    decode_npy,
+    encode_arrays,
     encode_flow,
+    encode_npy,
     flow_suffix,
     read_disparity,
     read_flow,
@@ -24,5 +26,4 @@ from .images import (
     to_integers,
     to_uint8,
 )
-from .locking import FolderLock
-from .reading import check_file, max_size, read_bytes, read_stream, set_max_size
+from .reading import Array, check_file, max_size, read_bytes, read_stream, set_max_size

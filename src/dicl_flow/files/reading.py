@@ -2,21 +2,42 @@
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil, isfinite
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from ..errors import InputError
 
-DEFAULT_MAX_SIZE = 150.0  # megapixels; a frame of 16K has 133
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DEFAULT = 150.0  # megapixels; a frame of 16K has 133
 _VARIABLE = "DICL_FLOW_MAX_SIZE"  # an environment variable, so that loader processes inherit it
 _COUNTABLE = 10**15
 _BYTES_PER_PIXEL = 16  # two float64 of a flow, or four float32 of an image
+_CHUNK = 2**20
+
+
+@contextmanager
+def refusing(start: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn errors of these kinds into an `InputError` that starts with `start`.
+
+    An `InputError` passes unchanged unless it is one of the kinds.
+    """
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, InputError) and InputError not in kinds:
+            raise
+        raise InputError(f"{start}: {error}") from None
 
 
 def max_size() -> float:
     """Return the largest size of images and flows that are read, in megapixels."""
-    return _checked(os.environ.get(_VARIABLE, DEFAULT_MAX_SIZE))
+    return _checked(os.environ.get(_VARIABLE, _DEFAULT))
 
 
 def set_max_size(megapixels: float) -> None:
@@ -26,6 +47,18 @@ def set_max_size(megapixels: float) -> None:
     environment variable DICL_FLOW_MAX_SIZE does the same.
     """
     os.environ[_VARIABLE] = str(_checked(megapixels))
+
+
+def _checked(megapixels: float | str) -> float:
+    try:
+        value = float(megapixels)
+    except ValueError:
+        value = 0.0
+    if not (value > 0 and isfinite(value)):
+        raise InputError(
+            f"`max_size` ({_VARIABLE}) must be a number of megapixels above 0, got {megapixels!r}"
+        )
+    return value
 
 
 def check_size(width: int, height: int) -> None:
@@ -45,28 +78,13 @@ def check_pixels(pixels: int, what: str) -> None:
         )
 
 
-def most_bytes() -> int:
-    """Return the size in bytes of the largest file that `max_size` allows."""
-    return int(max_size() * 1e6) * _BYTES_PER_PIXEL + 2**20  # plus headers
-
-
-def _checked(megapixels: float | str) -> float:
-    try:
-        value = float(megapixels)
-    except ValueError:
-        value = 0.0
-    if not (value > 0 and isfinite(value)):
-        raise InputError(
-            f"`max_size` ({_VARIABLE}) must be a number of megapixels above 0, got {megapixels!r}"
-        )
-    return value
-
-
 def _text(megapixels: float) -> str:
     return f"{megapixels:,.0f}" if megapixels >= 10 else f"{megapixels:.3g}"
 
 
-_CHUNK = 2**20
+def most_bytes() -> int:
+    """Return the size in bytes of the largest file that `max_size` allows."""
+    return int(max_size() * 1e6) * _BYTES_PER_PIXEL + 2**20  # plus headers
 
 
 def read_bytes(path: str | Path, most: int | None = None) -> bytes:
@@ -82,7 +100,7 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
     size = path.stat().st_size
     if most is not None and size > most:
         raise _too_long(str(path), size)
-    return _some(path.read_bytes(), str(path))
+    return _not_empty(path.read_bytes(), str(path))
 
 
 def check_file(path: Path) -> None:
@@ -103,10 +121,10 @@ def read_stream(stream: BinaryIO, name: str) -> bytes:
         data += chunk
         if len(data) > most:
             raise _too_long(name, len(data))
-    return _some(bytes(data), name)
+    return _not_empty(bytes(data), name)
 
 
-def _some(data: bytes, name: str) -> bytes:
+def _not_empty(data: bytes, name: str) -> bytes:
     if not data:
         raise InputError(f"{name} is empty (0 bytes)")
     return data

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import FolderLock, write_files
+from ..files import write_files
+from ..files.atomic import FolderLock
 from .sources import change_marks
 
 Settings = Mapping[str, Any]
