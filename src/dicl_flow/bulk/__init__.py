@@ -1,4 +1,4 @@
 """Flow of millions of pairs: manifests, segments that are written whole or not at all, engines.
 
-`segments` describes how the parts fit together. Nothing here imports torch until it computes.
+`job` describes how the parts fit together. Nothing here imports torch until it computes.
 """

@@ -2,13 +2,15 @@
 
 import os
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from operator import eq
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 from ..files import Array, decode_image, to_uint8
@@ -25,23 +27,46 @@ _THREADS, _AHEAD = 8, 8  # at most; images that are read before they are needed
 class Pair:
     """Two frames of a row, or why they cannot be read. Consecutive pairs share their frame."""
 
-    row: int
-    """The number of the row in the manifest."""
-    number: int
-    """The number of the flow in its row."""
-    name: str
-    """What the row is called."""
+    row: int  # its number in the manifest
+    number: int  # of the flow in its row
+    name: str  # of the row
     frame1: str = ""
     frame2: str = ""
     time: float | None = None
-    images: tuple[Array, Array] | None = None
-    """(H, W, 3) uint8 RGB, of one size."""
+    images: tuple[Array, Array] | None = None  # (H, W, 3) uint8 RGB, of one size
     problem: str = ""
 
     @property
     def key(self) -> str:
         """Identifies the flow in the whole output."""
         return f"{self.row:09d}_{self.number:06d}"
+
+    @property
+    def about(self) -> dict[str, str]:
+        """Names its row and its frames."""
+        return {"clip": self.name, "frame1": self.frame1, "frame2": self.frame2}
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1))
+
+
+class SharedCalls:
+    """Calls a function in other threads; consecutive calls with the same argument are one.
+
+    Consecutive pairs share a frame, which need not be read or made small twice.
+    """
+
+    def __init__(self, call: Callable[[Any], Array], same: Callable[[Any, Any], bool]) -> None:
+        self._call, self._same = call, same
+        self._last: tuple[Any, Future[Array]] | None = None
+
+    def submit(self, argument: Any) -> "Future[Array]":
+        """Return the result for an argument, which is being computed."""
+        if self._last is None or not self._same(self._last[0], argument):
+            self._last = argument, _threads().submit(self._call, argument)
+        return self._last[1]
 
 
 class Decoder:
@@ -52,7 +77,7 @@ class Decoder:
         self._rows, self._first = rows, first
         self._coming = iter(row for row in rows if not row.path)
         self._reading: deque[tuple[Future[Array], Future[Array]]] = deque()
-        self._submitted: tuple[str, Future[Array]] | None = None
+        self._images = SharedCalls(self._image, eq)
 
     def rows(self) -> Iterator[tuple[int, Row, Generator[Pair, None, None]]]:
         """Yield each row with its number and its pairs, of which there is at least one.
@@ -76,18 +101,13 @@ class Decoder:
 
     def _pair(self, number: int, row: Row) -> Iterator[Pair]:
         while len(self._reading) < _AHEAD and (coming := next(self._coming, None)):
-            self._reading.append((self._submit(coming.image1), self._submit(coming.image2)))
+            names = (coming.image1, coming.image2)
+            self._reading.append((self._images.submit(names[0]), self._images.submit(names[1])))
         image1, image2 = (future.result() for future in self._reading.popleft())
         if image1.shape != image2.shape:
             sizes = [f"{image.shape[1]}x{image.shape[0]}" for image in (image1, image2)]
             raise InputError(f"the two images must have one size, got {' and '.join(sizes)}")
         yield Pair(number, 0, row.name, row.image1, row.image2, images=(image1, image2))
-
-    def _submit(self, name: str) -> "Future[Array]":
-        """Let another thread read an image, but not the one that was submitted just before."""
-        if self._submitted is None or self._submitted[0] != name:
-            self._submitted = name, threads().submit(self._image, name)
-        return self._submitted[1]
 
     def _image(self, name: str) -> Array:
         place = self._place(name)
@@ -95,12 +115,10 @@ class Decoder:
             return to_uint8(decode_image(read_input(place), name))
 
     def _clip(self, number: int, row: Row) -> Iterator[Pair]:
-        selection = Selection(
-            Moment.parse("start", row.start or None),
-            Moment.parse("end", row.end or None),
-            _whole(row.stride or "1"),
-            on_error="skip",
-        )
+        if row.stride and not row.stride.isdecimal():
+            raise InputError(f"stride must be a number of frames, got {row.stride!r}")
+        start, end = Moment.parse("start", row.start or None), Moment.parse("end", row.end or None)
+        selection = Selection(start, end, int(row.stride or 1), on_error="skip")
         with (
             on_this_machine(self._place(row.path)) as path,
             _calling_it(row.path, path),
@@ -108,8 +126,12 @@ class Decoder:
         ):
             both = (two for two in pairwise(frames) if two[0].scene == two[1].scene)
             for made, (frame, following) in enumerate(both):
-                problem = (frame.problem or following.problem).replace(path, row.path)
-                yield _joined(number, made, row, (frame, following), problem)
+                about = (row.name, frame.name, following.name, frame.time)
+                if frame.image is None or following.image is None:
+                    problem = (frame.problem or following.problem).replace(path, row.path)
+                    yield Pair(number, made, *about, problem=problem)
+                else:
+                    yield Pair(number, made, *about, images=(frame.image, following.image))
 
     def _frames(self, path: str, selection: Selection) -> Generator[Frame, None, None]:
         if self._decoder == "opencv" and Path(path).is_file():
@@ -132,26 +154,12 @@ def _read_ahead(source: Source) -> Source:
     def shots() -> Iterator[Shot]:
         waiting: deque[Shot] = deque()
         for shot in source.shots():
-            waiting.append(shot._replace(read=threads().submit(shot.read).result))
+            waiting.append(shot._replace(read=_threads().submit(shot.read).result))
             if len(waiting) > _AHEAD:
                 yield waiting.popleft()
         yield from waiting
 
     return replace(source, shots=shots)
-
-
-@cache
-def threads() -> ThreadPoolExecutor:
-    """Threads for what OpenCV does with frames."""
-    return ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1))
-
-
-def _joined(number: int, made: int, row: Row, frames: tuple[Frame, Frame], problem: str) -> Pair:
-    frame, following = frames
-    about = (row.name, frame.name, following.name, frame.time)
-    if frame.image is None or following.image is None:
-        return Pair(number, made, *about, problem=problem)
-    return Pair(number, made, *about, images=(frame.image, following.image))
 
 
 @contextmanager
@@ -161,12 +169,6 @@ def _calling_it(name: str, path: str) -> Iterator[None]:
         yield
     except (InputError, OSError) as error:
         raise InputError(_sentence(error).replace(path, name)) from None
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise InputError(f"stride is a number of frames, got {text!r}")
-    return int(text)
 
 
 def _sentence(error: Exception) -> str:
@@ -179,6 +181,5 @@ def _sentence(error: Exception) -> str:
 def find_pair(job: Job, row: Row, key: str) -> Pair | None:
     """Read a pair again by its key."""
     place, number = map(int, key.split("_"))
-    for _, _, pairs in Decoder(job, [row], place).rows():
-        return next((pair for pair in pairs if pair.number == number), None)
-    return None
+    ((_, _, pairs),) = Decoder(job, [row], place).rows()
+    return next((pair for pair in pairs if pair.number == number), None)

@@ -1,21 +1,52 @@
-"""What the output of a bulk run depends on: kept with it, so that no two runs mix."""
+"""A bulk run as plain data: its settings, its plan of segments, and the markers of finished ones.
+
+An engine, whether it is the loop of one process or a cluster, does this:
+
+    plan = Plan(manifest, job.settings)            # plan[i] is a Segment; the same on every machine
+    keep_settings(job, manifest.sha256(), len(plan))    # refuses the output of other settings
+    done = finished(job.storage())                 # by name: markers whose files are there
+    for outcome in Worker(job, device).run(segments):    # decodes ahead, across segments
+        ...                                        # an Outcome: segment, marker, seconds, slowest
+
+`Job`, `Settings`, `Segment` and `Outcome` can be pickled; a `Worker` stays in its process. It may
+get its segments from a generator that waits and yields None meanwhile; the outcome of a segment is
+then yielded while others are computed or waited for.
+
+A segment is written whole or not at all. Its name is its number and a hash of its rows, the
+settings and the weights: not of pixels, and not of a scheduler's blocks. Its files depend on
+nothing else, except the kind of the device and the number of threads. They are written to a folder
+of parts, then renamed, and at last the marker is written: segments/NAME.json, with the size and
+sha256 of each file. A segment is finished if its marker is there and right. Computing a segment
+twice does no harm; on a local folder, a lock keeps two processes from doing so.
+"""
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, unknown_name
 from ..files import FLOW_SUFFIXES, check_flow_name, read_bytes
-from .storage import Storage, is_address, open_storage, read_json
-from .tables import TABLE_SUFFIXES, check_table
+from .manifest import Manifest, Row
+from .storage import (
+    TABLE_SUFFIXES,
+    Storage,
+    check_table,
+    encode_json,
+    is_address,
+    open_storage,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
 
-FILE = "settings.json"
-FIELDS, DECODERS = ("npy", "png"), ("pyav", "opencv")
+_FILE = "settings.json"
+Marker = Mapping[str, Any]
+MARKERS = "segments"
 
 
 @dataclass(frozen=True)
@@ -52,32 +83,29 @@ class Settings:
     """What columns the tables have: a change of them gets the next number, so that none mix."""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if not (self.scores or self.fields or self.flows):
             raise InputError("nothing to write: choose scores, `fields` or `flows`")
-        _check("table", self.table, [suffix[1:] for suffix in TABLE_SUFFIXES])
+        for name, known in {
+            "table": [suffix[1:] for suffix in TABLE_SUFFIXES],
+            "decoder": ["pyav", "opencv"],
+            "fields": ["npy", "png"],
+            "flows": [suffix[1:] for suffix in FLOW_SUFFIXES],
+        }.items():
+            value = getattr(self, name)
+            if value not in known and not (value == "" and name in ("fields", "flows")):
+                raise unknown_name(f"`{name}`", value, known)
         check_table(f".{self.table}")
-        _check("decoder", self.decoder, DECODERS)
-        if self.fields:
-            _check("fields", self.fields, FIELDS)
-        elif self.grid != 1:
-            raise InputError("`grid` is for `fields`, and none are written")
         if self.flows:
-            _check("flows", self.flows, [suffix[1:] for suffix in FLOW_SUFFIXES])
             check_flow_name(f".{self.flows}")
-        if self.grid < 1:
-            raise InputError(f"`grid` must be at least 1, got {self.grid}")
-        if self.segment < 1:
-            raise InputError(f"`segment` must be at least 1, got {self.segment}")
+        if self.grid != 1 and not self.fields:
+            raise InputError("`grid` is for `fields`, and none are written")
+        for name in ("grid", "segment"):
+            if getattr(self, name) < 1:
+                raise InputError(f"`{name}` must be at least 1, got {getattr(self, name)}")
 
     def encode(self) -> bytes:
         """The same settings are the same bytes."""
         return json.dumps(asdict(self), sort_keys=True).encode()
-
-
-def _check(name: str, value: str, known: Any) -> None:
-    if value not in known:
-        raise unknown_name(f"`{name}`", value, known)
 
 
 @dataclass(frozen=True)
@@ -114,12 +142,8 @@ class Job:
                 f"{self.weights} differs from the weights of {self.out}, whose sha256 is "
                 f"{how.weights}"
             )
-        precision, backend = how.precision, how.backend
-        return load(
-            self.weights,
-            *(device, precision, backend, self.memory_limit, how.quality),
-            full_size=how.full_size,
-        )
+        compute = (device, how.precision, how.backend, self.memory_limit, how.quality)
+        return load(self.weights, *compute, full_size=how.full_size)
 
 
 def sha256_of(path: str | Path) -> str:
@@ -133,11 +157,10 @@ def keep_settings(job: Job, manifest: str, segments: int) -> None:
     `manifest` is the sha256 of its rows.
     """
     about = {"manifest": manifest, "root": job.root, "segments": segments}
-    now = {**asdict(job.settings), **about}
-    storage = job.storage()
-    if storage.create(FILE, (json.dumps(now, indent=1) + "\n").encode()):
+    now, storage = {**asdict(job.settings), **about}, job.storage()
+    if storage.create(_FILE, encode_json(now)):
         return
-    before = read_json(storage, FILE)
+    before = read_json(storage, _FILE)
     changes = [
         f"`{name}` was {_word(before.get(name))} and is {_word(now.get(name))} now"
         for name in now
@@ -153,15 +176,16 @@ def keep_settings(job: Job, manifest: str, segments: int) -> None:
 def read_settings(storage: Storage, out: str) -> tuple[Settings, dict[str, Any]]:
     """Read the settings of an output, and what it says of its manifest: sha256, root, segments."""
     try:
-        found = dict(read_json(storage, FILE))
+        stored = dict(read_json(storage, _FILE))
     except FileNotFoundError:
-        raise FileNotFoundError(f"no bulk output at {out}: it has no {FILE}") from None
-    names = [field.name for field in fields(Settings)]
+        raise FileNotFoundError(f"no bulk output at {out}: it has no {_FILE}") from None
     try:
-        return Settings(**{name: found.pop(name) for name in names}), found
+        return Settings(
+            **{field.name: stored.pop(field.name) for field in fields(Settings)}
+        ), stored
     except KeyError as error:
         raise InputError(
-            f"{out}/{FILE} has no {error}: another version of dicl-flow wrote it, or it is damaged"
+            f"{out}/{_FILE} has no {error}: another version of dicl-flow wrote it, or it is damaged"
         ) from None
 
 
@@ -172,3 +196,80 @@ def _word(value: Any) -> str:
         return "on" if value else "off"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return f"{text[:12]}…" if len(text) == hashlib.sha256().digest_size * 2 else text
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive rows of a manifest."""
+
+    name: str
+    first: int
+    """The number of its first row, counted from 0."""
+    rows: tuple[Row, ...]
+
+
+class Plan:
+    """The segments of a manifest; a segment holds its rows only when it is taken out."""
+
+    def __init__(self, manifest: Manifest, settings: Settings) -> None:
+        self.manifest = manifest
+        self._edges = _edges(manifest.counts.tolist(), settings.segment)
+        common = hashlib.sha256(settings.encode() + manifest.root.encode())
+        self.names = [self._name(number, common) for number in range(len(self))]
+
+    def __len__(self) -> int:
+        return len(self._edges) - 1
+
+    def __iter__(self) -> Iterator[Segment]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> Segment:
+        first, last = self._edges[number], self._edges[number + 1]
+        return Segment(self.names[number], first, tuple(self.manifest.rows(first, last)))
+
+    def count(self, number: int) -> int:
+        """How many flows the plan expects of a segment."""
+        return int(self.manifest.counts[self._edges[number] : self._edges[number + 1]].sum())
+
+    def _name(self, number: int, common: Any) -> str:
+        first, last = self._edges[number], self._edges[number + 1]
+        identity = common.copy()
+        identity.update(b"%d %d " % (first, last))
+        identity.update(self.manifest.part(first, last))
+        return f"{number:06d}-{identity.hexdigest()[:16]}"
+
+
+def _edges(counts: list[int], size: int) -> list[int]:
+    """Cut between rows, so that segments have at most `size` flows, or a single row."""
+    edges, total = [0], 0
+    for number, count in enumerate(counts):
+        if total and total + count > size:
+            edges.append(number)
+            total = 0
+        total += count
+    return [*edges, len(counts)]
+
+
+def marker_name(segment: str) -> str:
+    """The file that says that a segment is finished."""
+    return f"{MARKERS}/{segment}.json"
+
+
+def read_marker(storage: Storage, segment: str) -> Marker | None:
+    """Return the marker of a segment; None if it is missing or damaged."""
+    with suppress(OSError, ValueError):
+        return dict(read_json(storage, marker_name(segment)))
+    return None
+
+
+def finished(storage: Storage) -> dict[str, Marker]:
+    """Return the markers of all finished segments: each of their files has the size it should."""
+    names = [name.partition("/")[2].removesuffix(".json") for name in storage.sizes(MARKERS)]
+    markers = {name: marker for name in names if (marker := read_marker(storage, name))}
+    kinds = {name.partition("/")[0] for marker in markers.values() for name in marker["files"]}
+    sizes = {name: size for kind in kinds for name, size in storage.sizes(kind).items()}
+    return {
+        name: marker
+        for name, marker in markers.items()
+        if all(sizes.get(file) == marks["bytes"] for file, marks in marker["files"].items())
+    }

@@ -1,4 +1,4 @@
-"""Computes segments: decodes ahead of the network, and writes behind it."""
+"""Computes segments: decodes ahead of the network, measures its flows, and writes behind it."""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -6,28 +6,36 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any, TypeAlias
+from math import atan2, degrees, hypot, isfinite, isqrt
+from operator import is_
+from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import InputError
+from ..estimation.occlusion import find_occlusion
+from ..estimation.result import unpack
 from ..estimation.sequence import FlowSequence
 from ..files import Array
+from ..video.cuts import is_unexplained, small_grey, small_size, small_unexplained
 from ..video.flows import Answer, Pairs
 from ..video.threads import Behind, ahead, arriving, begun_early
-from .decoding import Decoder, Pair, threads
-from .job import Job
+from .decoding import Decoder, Pair, SharedCalls
+from .job import Job, Segment, read_marker
 from .manifest import Row
-from .scores import SmallFrames, describe, measure, to_grid
-from .segments import Segment, is_finished
-from .writing import Arriving, OpenSegment, Outcome, PartsFolder, SegmentFiles, Step, Watch, Writer
+from .writing import LENGTHS, Outcome, PartsFolder, SegmentFiles, Step, Watch, Writer
 
 _SIZES = 4  # of frames, for which the network stays ready
 _AHEAD = 8  # pairs that are decoded before they are needed, and as many of the next row
 _BEHIND = 8  # flows that wait to be written, if only scores of them are
-
-Begun: TypeAlias = tuple[Step, Answer | None]
+_MOVING = 0.5  # px, as in the statistics of a video
+_SHARES = (0.5, 0.95)  # of which the median and the percentile are the places
+_SAMPLES = 2**16  # lengths that are sorted, at least, if a frame has more: a GPU sorts slowly
+_FINER = 4  # how much finer than the small flow the pixels are that it is the mean of
+_NUMBERS = 11  # in front of the small flow
 
 
 class Worker:
@@ -38,11 +46,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        job: Job,
-        device: str,
-        watch: Watch = lambda flows: None,
-        most: int | None = None,
+        self, job: Job, device: str, watch: Watch = lambda flows: None, most: int | None = None
     ) -> None:
         self.job, self._watch, self._most = job, watch, most
         self._storage = job.storage()
@@ -51,7 +55,7 @@ class Worker:
         self._pairs = Pairs(FlowSequence(self.estimator, **how), sizes=_SIZES)
         self._keep = job.settings.min_confidence or 0.0
         self._measure = self.estimator.engine.record(partial(measure, min_confidence=self._keep))
-        self._small_frames = SmallFrames(threads())
+        self._small_frames = SharedCalls(small_grey, is_)
         on_cuda = self.estimator.device.type == "cuda"
         self._second_stream = torch.cuda.Stream(self.estimator.device) if on_cuda else None
 
@@ -96,13 +100,12 @@ class Worker:
         again: bool,
     ) -> Iterator[Iterator[Step]]:
         """The steps of each row, of which nothing is decoded yet."""
-        settings = self.job.settings
         for segment in segments:
             if segment is None:
                 yield iter([Step()])
                 continue
             folder = PartsFolder(self._storage, segment.name)
-            if not again and folder.held and is_finished(self._storage, segment.name):
+            if not again and folder.held and read_marker(self._storage, segment.name):
                 folder.release()
             if not folder.held:
                 outcomes.append(Outcome(segment.name, None))
@@ -110,22 +113,22 @@ class Worker:
             while folders and not folders[0].held:
                 folders.popleft()  # published
             folders.append(folder)
-            opened = OpenSegment(folder, SegmentFiles(folder.path, segment.name, settings))
+            files = SegmentFiles(folder, self.job.settings)
             *rows, last = Decoder(self.job, segment.rows, segment.first).rows()
             for row in rows:
-                yield self._steps(opened, *row)
-            yield chain(self._steps(opened, *last), [Step(opened)])
+                yield self._steps(files, *row)
+            yield chain(self._steps(files, *last), [Step(files)])
 
     def _steps(
-        self, opened: OpenSegment, number: int, row: Row, pairs: Iterator[Pair]
+        self, files: SegmentFiles, number: int, row: Row, pairs: Iterator[Pair]
     ) -> Generator[Step, None, None]:
         for pair in islice(pairs, self._most):
-            yield Step(opened, pair)
-        yield Step(opened, row=(number, row))
+            yield Step(files, pair)
+        yield Step(files, row=(number, row))
 
-    def _begin(self, step: Step) -> Begun | None:
+    def _begin(self, step: Step) -> tuple[Step, Answer | None] | None:
         """Begin to estimate the flow of a step, if it has one; None: there is nothing to do."""
-        if step.segment is None:
+        if step.files is None:
             return None
         if step.pair is None or step.pair.images is None:
             return step, None
@@ -133,26 +136,28 @@ class Worker:
 
     def _estimated(self, step: Step, answer: Answer | None, writer: Writer) -> partial[None]:
         """Wait for the flow of a step, on the device; return what is left to do."""
+        assert step.files is not None
         if step.pair is None:
-            return partial(writer.end, step)
+            return partial(writer.end, step.files, step.row)
+        write = partial(writer.write, step.files)
         if step.pair.images is None or answer is None:
-            return partial(writer.write, step, None, None, None)
+            return partial(write, step.pair)
         settings = self.job.settings
         try:
-            found = answer.result()
+            packed = answer.result()
         except InputError as error:  # the network cannot take such frames
-            broken = replace(step.pair, images=None, problem=str(error))
-            return partial(writer.write, replace(step, pair=broken), None, None, None)
-        with torch.inference_mode(), self._measuring(found):
-            numbers = self._measure(found)
-            field = to_grid(found, settings.grid, self._keep) if settings.fields else None
-            flow = to_grid(found, 1, self._keep) if settings.flows else None
-            scores = self._scores(numbers, step.pair.images)
-            return partial(writer.write, step, scores, _sent(field), _sent(flow))
+            return partial(write, replace(step.pair, images=None, problem=str(error)))
+        with torch.inference_mode(), self._measuring(packed):
+            scores = self._scores(self._measure(packed), step.pair.images)
+            field = (
+                arriving(to_grid(packed, settings.grid, self._keep)) if settings.fields else None
+            )
+            flow = arriving(to_grid(packed, 1, self._keep)) if settings.flows else None
+            return partial(write, step.pair, scores, field, flow)
 
     def _scores(self, numbers: Tensor, images: tuple[Array, Array]) -> Callable[[], dict[str, Any]]:
         """Start what the scores are made of, and return a function that waits for it."""
-        arrived, (first, second) = arriving(numbers), self._small_frames.begin(images)
+        arrived, (first, second) = arriving(numbers), map(self._small_frames.submit, images)
         height, width, _ = images[0].shape
         return lambda: describe(arrived(), first.result(), second.result(), (height, width))
 
@@ -165,11 +170,113 @@ class Worker:
         return torch.cuda.stream(self._second_stream)
 
 
-def _sent(tensor: Tensor | None) -> Arriving | None:
-    return None if tensor is None else arriving(tensor)
-
-
 def run_segment(worker: Worker, segment: Segment, *, again: bool = False) -> Outcome:
     """Compute one segment."""
     (outcome,) = worker.run([segment], again=again)
     return outcome
+
+
+def measure(answer: Tensor, min_confidence: float = 0.0) -> Tensor:
+    """Packed estimate (1, 4 or 8, H, W) -> the numbers and the small flow for `describe`.
+
+    One tensor, because a recording has one output, and without waiting for the device.
+    """
+    forward, *backward = unpack(answer)
+    values, confidence = answer[0, :4], answer[0, 2]  # flow, confidence, sharpness
+    small, length = _small(values[:2]), torch.hypot(values[0], values[1])
+    pixels = length.numel()
+    count = length.new_full((1,), pixels)
+    if min_confidence > 0:
+        known = confidence >= min_confidence
+        quantiles = _known_quantiles(length, known)
+        count, length = known.sum()[None], length * known
+        values = torch.cat([values[:2] * known, values[2:]])
+    else:
+        quantiles = _quantiles(length)
+    occluded = length.new_full((1,), torch.nan)
+    if backward:
+        occluded = find_occlusion(forward.flow, backward[0].flow).float().mean()[None]
+    sums = values.sum((1, 2))
+    lengths = torch.stack([length.sum(), (length > _MOVING).sum()])
+    means = torch.cat([lengths[:1], sums[:2], lengths[1:]]) / count
+    others = [length.amax()[None], count / pixels, sums[2:] / pixels, occluded]
+    return torch.cat([means, quantiles, *others, small.flatten()])
+
+
+def _small(flow: Tensor) -> Tensor:
+    """(2, H, W) -> the small flow by which cuts are found; of large frames, of every n-th pixel."""
+    height, width = small_size(*flow.shape[1:])
+    step = max(1, min(flow.shape[1] // height, flow.shape[2] // width) // _FINER)
+    return F.interpolate(_every(step, flow)[None], (height, width), mode="area")
+
+
+def _quantiles(length: Tensor) -> Tensor:
+    """Median and 95th percentile of lengths; of large frames, at every n-th pixel."""
+    ordered = _sampled(length).flatten().sort().values
+    quantiles = []
+    for share in _SHARES:
+        low, part = divmod((ordered.numel() - 1) * share, 1)
+        two = ordered[int(low) : int(low) + 2]
+        quantiles.append(torch.lerp(two[:1], two[-1:], part))
+    return torch.cat(quantiles)
+
+
+def _known_quantiles(length: Tensor, known: Tensor) -> Tensor:
+    """The same of known lengths only; how many there are is not known on the host."""
+    known = _sampled(known)
+    last = (known.sum() - 1).clamp(min=0)
+    ordered = _sampled(length).masked_fill(~known, torch.inf).flatten().sort().values
+    place = torch.stack([last * share for share in _SHARES])
+    low = place.floor().long()
+    high = (low + 1).clamp(max=ordered.numel() - 1)
+    below, above = ordered[low], ordered[high]
+    part = place - low
+    return torch.where(part > 0, below + (above - below) * part, below)
+
+
+def _sampled(values: Tensor) -> Tensor:
+    return _every(max(1, isqrt(values.numel() // _SAMPLES)), values)
+
+
+def _every(step: int, values: Tensor) -> Tensor:
+    """Every `step`-th pixel in both directions, from half a step on."""
+    return values[..., step // 2 :: step, step // 2 :: step]
+
+
+def describe(numbers: Array, first: Array, second: Array, size: tuple[int, int]) -> dict[str, Any]:
+    """Measured numbers, and small frames of (height, width) `size` -> entries of the table.
+
+    All entries of a flow that do not name it.
+    """
+    height, width = size
+    mean, x, y, moving, median, p95, longest, density, *scores = map(float, numbers[:_NUMBERS])
+    entries: dict[str, Any] = {"width": width, "height": height}
+    if density:
+        diagonal = hypot(width, height)
+        for name, value in zip(LENGTHS, (mean, median, p95, longest), strict=True):
+            entries[f"{name}_length"], entries[f"{name}_share"] = value, value / diagonal
+        entries |= {"direction": degrees(atan2(y, x)), "moving_share": moving}
+    vectors = np.moveaxis(numbers[_NUMBERS:].reshape(2, *first.shape), 0, 2)
+    explained = 1 - small_unexplained(first, second, vectors, size)
+    names = ("density", "confidence", "sharpness", "occluded")
+    entries |= dict(zip(names, (density, *scores), strict=True))
+    entries |= {"explained": explained, "scene_cut": is_unexplained(1 - explained)}
+    return {name: _rounded(value) for name, value in entries.items()}
+
+
+def _rounded(value: Any) -> Any:
+    """Seven digits, which float32 has; None where there is no number."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.7g}") if isfinite(value) else None
+
+
+def to_grid(answer: Tensor, grid: int, min_confidence: float = 0.0) -> Tensor:
+    """Packed estimate (1, K, H, W) -> flow (2, h, w), the mean of known vectors of squares."""
+    flow, known = answer[:, :2], answer[:, 2:3] >= min_confidence
+    if grid == 1:
+        return flow[0].masked_fill(~known[0], torch.nan)
+    how: dict[str, Any] = {"ceil_mode": True, "count_include_pad": False}
+    pool: Callable[..., Tensor] = F.avg_pool2d
+    share = pool(known.float(), grid, **how)
+    return (pool(flow * known, grid, **how) / share)[0]  # unknown, if all of a square is

@@ -11,15 +11,16 @@ import os
 import shutil
 import tarfile
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from platform import node
 from tempfile import mkdtemp
 from time import perf_counter
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
@@ -28,15 +29,24 @@ from ..files import Array, encode_flow, encode_npy, naming
 from ..files.atomic import FolderLock
 from ..video.threads import Behind
 from .decoding import Pair
-from .job import Settings
+from .job import Marker, Settings, marker_name
 from .manifest import Row
-from .scores import TYPES
-from .segments import Marker, marker_name
-from .storage import LocalFolder, Storage, write_json
-from .tables import encode_table
+from .storage import LocalFolder, Storage, encode_json, encode_table
 
-PARTS = ".parts"
-CLIP_TYPES: dict[str, type] = {
+_PARTS = ".parts"
+LENGTHS = ("mean", "median", "p95", "max")
+_FLOW_TYPES: dict[str, type] = {
+    **dict.fromkeys(("key", "clip", "frame1", "frame2"), str),
+    "time": float,
+    **dict.fromkeys(("width", "height"), int),
+    **dict.fromkeys([f"{name}_length" for name in LENGTHS], float),
+    **dict.fromkeys([f"{name}_share" for name in LENGTHS], float),
+    **dict.fromkeys(("direction", "moving_share", "density"), float),
+    **dict.fromkeys(("confidence", "sharpness", "occluded", "explained"), float),
+    "scene_cut": bool,
+    **dict.fromkeys(("status", "weights"), str),
+}
+_CLIP_TYPES: dict[str, type] = {
     "row": int,
     **{name: str for name in Row._fields if name != "flows"},
     **dict.fromkeys(("flows", "failed", "cuts"), int),
@@ -44,11 +54,12 @@ CLIP_TYPES: dict[str, type] = {
     **dict.fromkeys(("confidence", "sharpness", "explained"), float),
     **dict.fromkeys(("status", "weights"), str),
 }
-"""The columns of the table of clips; lengths and shares are means over the flows of a clip."""
+TABLES = {"scores": _FLOW_TYPES, "clips": _CLIP_TYPES}
+"""The columns of each table; lengths and shares of a clip are means over its flows."""
 OK = "ok"
 BINS = np.geomspace(0.01, 1000, 51)
 """Edges of the histogram of mean lengths, in px; the first and the last bin are open."""
-_EXTREMES = 4  # of each kind, for every segment
+SHOWN = 4  # calmest and fastest flows, of each segment and of the run
 _FAILURES = 5
 
 Entries = dict[str, Any]
@@ -73,28 +84,25 @@ class PartsFolder:
         if not isinstance(storage, LocalFolder):
             self.path = Path(mkdtemp(prefix="dicl-flow-"))
             return
-        place = storage.root / PARTS / segment
+        place = storage.root / _PARTS / segment
         self.path = place / f"{node()}-{os.getpid()}"
         self._lock = FolderLock(place)
         self.held = self._lock.acquire()
         if self.held:
             try:
-                self._make_folder(storage.root / PARTS)
+                if _locks_work(place.parent):
+                    for left in (path for path in place.iterdir() if path.is_dir()):
+                        shutil.rmtree(left)  # by a killed process
+                self.path.mkdir(exist_ok=True)
             except BaseException:
                 self._lock.remove()
                 raise
 
-    def _make_folder(self, parts: Path) -> None:
-        if _locks_work(parts):
-            for left in (path for path in self.path.parent.iterdir() if path.is_dir()):
-                shutil.rmtree(left)  # by a killed process
-        self.path.mkdir(exist_ok=True)
-
-    def publish(self, files: dict[str, Path], marker: dict[str, Any]) -> None:
+    def publish(self, files: dict[str, Path], marker: Marker) -> None:
         """Move the files to their places, then write the marker, and release the folder."""
         self._storage.remove(marker_name(self.segment))  # that of damaged files
         self._storage.publish(files)
-        write_json(self._storage, marker_name(self.segment), marker)
+        self._storage.write(marker_name(self.segment), encode_json(marker))
         self.release()
 
     def release(self) -> None:
@@ -125,7 +133,7 @@ def sweep(storage: Storage) -> None:
     """Remove what processes that were killed have left, except where another one computes."""
     if not isinstance(storage, LocalFolder):
         return
-    parts = storage.root / PARTS
+    parts = storage.root / _PARTS
     if parts.is_dir() and _locks_work(parts):
         for folder in parts.iterdir():
             PartsFolder(storage, folder.name).release()
@@ -136,21 +144,20 @@ def sweep(storage: Storage) -> None:
 class SegmentFiles:
     """Collects the flows of a segment; `finish` returns its files and its marker."""
 
-    def __init__(self, folder: Path, name: str, settings: Settings) -> None:
-        self._folder, self._name, self._settings = folder, name, settings
+    def __init__(self, folder: PartsFolder, settings: Settings) -> None:
+        self.folder, self._name, self._settings = folder, folder.segment, settings
         self._flows: list[Entries] = []
         self._clips: list[Entries] = []
         self._ended = 0  # flows of clips that are complete
         self._files: dict[str, _File] = {}
         self._tar: tarfile.TarFile | None = None
         if settings.fields:
-            shard = self._open(f"fields/{name}.tar")
+            shard = self._open(f"fields/{self._name}.tar")
             # an uncompressed stream, written once from start to end, and hashed on the way
             self._tar = tarfile.open(fileobj=shard, mode="w|", format=tarfile.USTAR_FORMAT)  # type: ignore[call-overload]  # noqa: SIM115
 
     def add(self, pair: Pair, scores: Entries, field: Array | None, flow: Array | None) -> None:
         """Add a flow; `field` and `flow` are (H, W, 2), if they are to be written."""
-        about = {"key": pair.key, "clip": pair.name, "frame1": pair.frame1, "frame2": pair.frame2}
         status = pair.problem or OK
         name = f"flows/{self._name}/{pair.key}.{self._settings.flows}"
         try:
@@ -162,37 +169,35 @@ class SegmentFiles:
         except InputError as error:  # motion beyond the range of a format
             status = str(error)
         time = None if pair.time is None else round(pair.time, 6)
-        weights = self._settings.weights
-        self._flows.append({**about, "time": time, **scores, "status": status, "weights": weights})
+        about = {"key": pair.key, **pair.about, "time": time, "weights": self._settings.weights}
+        self._flows.append({**about, **scores, "status": status})
 
     def end_clip(self, number: int, row: Row) -> None:
         """Add the row of a clip, whose flows have been added."""
         mine, self._ended = self._flows[self._ended :], len(self._flows)
         good = [flow for flow in mine if flow["status"] == OK]
         problem = next((flow["status"] for flow in mine if flow["status"] != OK), OK)
-        scores = ("confidence", "sharpness", "explained")
-        names = ("mean_length", "mean_share", "moving_share", *scores)
+        numbers = [name for name, kind in _CLIP_TYPES.items() if kind is float]
         longest = [flow["max_length"] for flow in good if flow.get("max_length") is not None]
         self._clips.append(
             {
-                "row": number,
-                **{name: value for name, value in row._asdict().items() if name != "flows"},
-                **{"flows": len(good), "failed": len(mine) - len(good)},
+                **row._asdict(),
+                **{"row": number, "flows": len(good), "failed": len(mine) - len(good)},
                 "cuts": sum(flow["scene_cut"] for flow in good),
-                **{name: _mean([flow.get(name) for flow in good]) for name in names},
-                "max_length": max(longest, default=None),
+                **{name: _mean([flow.get(name) for flow in good]) for name in numbers},
+                "max_length": max(longest, default=None),  # the only one that is not a mean
                 **{"status": problem, "weights": self._settings.weights},
             }
         )
 
-    def finish(self) -> tuple[dict[str, Path], dict[str, Any]]:
+    def finish(self) -> tuple[dict[str, Path], Marker]:
         """Close the files; return where they are by their final names, and the marker."""
         if self._tar is not None:
             self._tar.close()
         if self._settings.scores:
             suffix = self._settings.table
-            tables = {"scores": (self._flows, TYPES), "clips": (self._clips, CLIP_TYPES)}
-            for kind, (rows, types) in tables.items():
+            for kind, rows in {"scores": self._flows, "clips": self._clips}.items():
+                types = TABLES[kind]
                 columns = {name: [row.get(name) for row in rows] for name in types}
                 data = encode_table(columns, f".{suffix}", types)
                 self._write(f"{kind}/{self._name}.{suffix}", data)
@@ -206,7 +211,7 @@ class SegmentFiles:
         return {name: file.path for name, file in self._files.items()}, marker
 
     def _open(self, name: str) -> "_File":
-        self._files[name] = _File(self._folder / f"{len(self._files)}")
+        self._files[name] = _File(self.folder.path / f"{len(self._files)}")
         return self._files[name]
 
     def _write(self, name: str, data: bytes) -> None:
@@ -223,14 +228,9 @@ class SegmentFiles:
         assert self._tar is not None
         assert pair.images is not None
         height, width = pair.images[0].shape[:2]
-        about = {
-            **{"clip": pair.name, "frame1": pair.frame1, "frame2": pair.frame2},
-            **{"width": width, "height": height, "grid": self._settings.grid},
-        }
-        for ending, content in (
-            (f"flow.{self._settings.fields}", data),
-            ("json", json.dumps(about).encode()),
-        ):
+        size = {"width": width, "height": height, "grid": self._settings.grid}
+        about = json.dumps({**pair.about, **size}).encode()
+        for ending, content in {f"flow.{self._settings.fields}": data, "json": about}.items():
             entry = tarfile.TarInfo(f"{pair.key}.{ending}")  # no owner, no time
             entry.size = len(content)
             self._tar.addfile(entry, io.BytesIO(content))
@@ -262,7 +262,8 @@ def _digest(flows: list[Entries], clips: list[Entries]) -> dict[str, Any]:
     """What the summary of the run needs of a segment, so that it need not read the tables."""
     good = [flow for flow in flows if flow["status"] == OK]
     moving = [flow for flow in good if flow.get("mean_length") is not None]
-    ordered = sorted(moving, key=lambda flow: flow["mean_length"])
+    ordered = sorted(moving, key=itemgetter("mean_length"))
+    named = [[*itemgetter("mean_length", "key", "clip")(flow)] for flow in ordered]
     bins = np.digitize([flow["mean_length"] for flow in moving], BINS[1:-1])
     failures = [[flow["clip"], flow["status"]] for flow in flows if flow["status"] != OK]
     return {
@@ -271,14 +272,10 @@ def _digest(flows: list[Entries], clips: list[Entries]) -> dict[str, Any]:
         "failed": len(flows) - len(good),
         "cuts": sum(flow["scene_cut"] for flow in good),
         "histogram": dict(sorted(Counter(map(int, bins)).items())),
-        "calmest": [_named(flow) for flow in ordered[:_EXTREMES]],
-        "fastest": [_named(flow) for flow in ordered[::-1][:_EXTREMES]],
+        "calmest": named[:SHOWN],
+        "fastest": named[::-1][:SHOWN],
         "failures": failures[:_FAILURES],
     }
-
-
-def _named(flow: Mapping[str, Any]) -> list[Any]:
-    return [flow["mean_length"], flow["key"], flow["clip"]]
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -298,19 +295,17 @@ class Outcome:
     slowest: tuple[str, float] = ("", 0.0)
     """The clip that took longest, and its seconds."""
 
-
-class OpenSegment(NamedTuple):
-    """A segment that is being computed."""
-
-    folder: PartsFolder
-    files: SegmentFiles
+    @property
+    def number(self) -> int:
+        """The place of the segment in its plan."""
+        return int(self.segment.partition("-")[0])
 
 
 @dataclass(frozen=True)
 class Step:
     """What the decoding thread passes on: a pair, the end of a row, or of a segment; or nothing."""
 
-    segment: OpenSegment | None = None
+    files: SegmentFiles | None = None
     pair: Pair | None = None
     row: tuple[int, Row] | None = None
 
@@ -329,36 +324,33 @@ class Writer:
 
     def write(
         self,
-        step: Step,
-        scores: Callable[[], dict[str, Any]] | None,
-        field: Arriving | None,
-        flow: Arriving | None,
+        files: SegmentFiles,
+        pair: Pair,
+        scores: Callable[[], Entries] = dict,
+        field: Arriving | None = None,
+        flow: Arriving | None = None,
     ) -> None:
         """Add a flow to the files of its segment."""
-        assert step.segment is not None
-        assert step.pair is not None
-        entries = {} if scores is None else scores()
+        entries = scores()
         vectors = (None if sent is None else np.moveaxis(sent(), 0, 2) for sent in (field, flow))
-        step.segment.files.add(step.pair, entries, *vectors)
+        files.add(pair, entries, *vectors)
         self._watch(1)
 
-    def end(self, step: Step) -> None:
+    def end(self, files: SegmentFiles, row: tuple[int, Row] | None) -> None:
         """End a row, or a segment."""
-        assert step.segment is not None
-        if step.row is not None:
-            step.segment.files.end_clip(*step.row)
-            now = perf_counter()
-            self._slowest = max(
-                self._slowest, (step.row[1].name, now - self._clip_start), key=lambda clip: clip[1]
-            )
-            self._clip_start = now
+        if row is None:
+            self._ends.do(partial(self._publish, files, self._slowest))
+            self._slowest = ("", 0.0)
             return
-        self._ends.do(partial(self._publish, step.segment, self._slowest))
-        self._slowest = ("", 0.0)
+        files.end_clip(*row)
+        now = perf_counter()
+        clip = (row[1].name, now - self._clip_start)
+        self._slowest = max(self._slowest, clip, key=itemgetter(1))
+        self._clip_start = now
 
-    def _publish(self, segment: OpenSegment, slowest: tuple[str, float]) -> None:
-        files, marker = segment.files.finish()
-        segment.folder.publish(files, marker)
+    def _publish(self, files: SegmentFiles, slowest: tuple[str, float]) -> None:
+        paths, marker = files.finish()
+        files.folder.publish(paths, marker)
         now = perf_counter()
         seconds, self._segment_start = now - self._segment_start, now
         self._outcomes.append(Outcome(marker["segment"], marker, seconds, slowest))
