@@ -14,7 +14,7 @@ from dicl_flow.bulk.job import sha256_of
 
 CHILD = SUPPORT / "signal_child.py"
 PLACES = (
-    "dicl_flow.bulk.writing:_File.write",
+    "dicl_flow.bulk.writing:HashedFile.write",
     "dicl_flow.bulk.writing:Writer.write",
     "dicl_flow.bulk.writing:SegmentFiles.finish",
     "dicl_flow.bulk.storage:LocalFolder.remove",

@@ -53,9 +53,9 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class SharedCalls:
-    """Calls a function in other threads; consecutive calls with the same argument are one.
+    """Calls a function in other threads, once for consecutive calls with the same argument.
 
-    Consecutive pairs share a frame, which need not be read or made small twice.
+    So a frame that consecutive pairs share is read, and made small, once.
     """
 
     def __init__(self, call: Callable[[Any], Array], same: Callable[[Any, Any], bool]) -> None:
@@ -76,7 +76,7 @@ class Decoder:
         self._place, self._decoder = job.place, job.settings.decoder
         self._rows, self._first = rows, first
         self._coming = iter(row for row in rows if not row.path)
-        self._reading: deque[tuple[Future[Array], Future[Array]]] = deque()
+        self._reading: deque[list[Future[Array]]] = deque()
         self._images = SharedCalls(self._image, eq)
 
     def rows(self) -> Iterator[tuple[int, Row, Generator[Pair, None, None]]]:
@@ -101,8 +101,7 @@ class Decoder:
 
     def _pair(self, number: int, row: Row) -> Iterator[Pair]:
         while len(self._reading) < _AHEAD and (coming := next(self._coming, None)):
-            names = (coming.image1, coming.image2)
-            self._reading.append((self._images.submit(names[0]), self._images.submit(names[1])))
+            self._reading.append([*map(self._images.submit, (coming.image1, coming.image2))])
         image1, image2 = (future.result() for future in self._reading.popleft())
         if image1.shape != image2.shape:
             sizes = [f"{image.shape[1]}x{image.shape[0]}" for image in (image1, image2)]
@@ -116,7 +115,7 @@ class Decoder:
 
     def _clip(self, number: int, row: Row) -> Iterator[Pair]:
         if row.stride and not row.stride.isdecimal():
-            raise InputError(f"stride must be a number of frames, got {row.stride!r}")
+            raise InputError(f"stride is a number of frames, got {row.stride!r}")
         start, end = Moment.parse("start", row.start or None), Moment.parse("end", row.end or None)
         selection = Selection(start, end, int(row.stride or 1), on_error="skip")
         with (

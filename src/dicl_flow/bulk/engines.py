@@ -33,8 +33,6 @@ _PATIENCE = 1.0  # seconds between two looks at what other processes compute
 _BLOCKS = 10_000  # Ray keeps a record of each; above, a block holds several segments
 _CONNECTING = 10.0  # seconds until a cluster that does not answer is given up
 
-Run = Callable[[Sequence[int]], "Iterator[Outcome]"]
-
 
 def run_local(
     job: Job, plan: Plan, numbers: Sequence[int], devices: Sequence[str], watch: "Watch"
@@ -55,7 +53,9 @@ def run_local(
             yield from _until_finished(job, numbers, lambda n: worker.run(map(plan.__getitem__, n)))
 
 
-def _until_finished(job: Job, numbers: Sequence[int], run: Run) -> "Iterator[Outcome]":
+def _until_finished(
+    job: Job, numbers: Sequence[int], run: "Callable[[Sequence[int]], Iterator[Outcome]]"
+) -> "Iterator[Outcome]":
     """Run segments; those that other processes compute are looked at again until they are done."""
     storage, left = job.storage(), list(numbers)
     while left:
@@ -159,10 +159,8 @@ class Cluster:
     """local: one that is started on this machine; auto: the one it belongs to; or HOST:PORT."""
     actors: tuple[int, int | None] = (1, None)
     """The fewest and the most processes that compute; None: as many as the cluster has room for."""
-    cpus: float = 1.0
-    """Cores of each process, which are also its threads."""
-    gpus: float = 1.0
-    """GPUs of each process, or the share of one; they do not count on a CPU."""
+    cpus: float = 1.0  # cores of each process, which are also its threads
+    gpus: float = 1.0  # GPUs of each process, or the share of one; they do not count on a CPU
 
     def __post_init__(self) -> None:
         fewest, most = self.actors
@@ -194,8 +192,18 @@ def run_ray(
     """Compute segments of a plan on a cluster, as `run_local` does on this machine."""
 
     def run(numbers: Sequence[int]) -> "Iterator[Outcome]":
-        segments = [pickle.dumps(plan[number]) for number in numbers]
-        for row in _answers(ray, segments, job, cluster).iter_rows():
+        segments = [{"segment": pickle.dumps(plan[number])} for number in numbers]
+        blocks = min(len(segments), _BLOCKS)
+        answers = ray.data.from_items(segments, override_num_blocks=blocks).map(
+            Actor,
+            fn_constructor_args=(_everywhere(job),),
+            compute=ray.data.ActorPoolStrategy(
+                min_size=fewest, max_size=most, max_tasks_in_flight_per_actor=_IN_HAND
+            ),
+            num_cpus=cluster.cpus,
+            num_gpus=cluster.gpus if job.settings.device == "cuda" else 0,
+        )
+        for row in answers.iter_rows():
             answer = pickle.loads(row["answer"])
             if isinstance(answer, Exception):
                 raise answer
@@ -203,27 +211,9 @@ def run_ray(
                 watch(answer.marker["flows"] + answer.marker["failed"])
             yield answer
 
-    ray = ray_library()
+    ray, (fewest, most) = ray_library(), cluster.actors
     with _connected(ray, cluster.address):
         yield from _until_finished(job, numbers, run)
-
-
-def _answers(ray: Any, segments: list[bytes], job: Job, cluster: Cluster) -> Any:
-    """Return a Ray data set with an answer for each segment; nothing is computed yet."""
-    fewest, most = cluster.actors
-    rows = ray.data.from_items(
-        [{"segment": segment} for segment in segments],
-        override_num_blocks=min(len(segments), _BLOCKS),
-    )
-    return rows.map(
-        Actor,
-        fn_constructor_args=(_everywhere(job),),
-        compute=ray.data.ActorPoolStrategy(
-            min_size=fewest, max_size=most, max_tasks_in_flight_per_actor=_IN_HAND
-        ),
-        num_cpus=cluster.cpus,
-        num_gpus=cluster.gpus if job.settings.device == "cuda" else 0,
-    )
 
 
 class Actor:

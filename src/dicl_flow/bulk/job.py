@@ -25,6 +25,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,39 +47,28 @@ if TYPE_CHECKING:
 
 _FILE = "settings.json"
 Marker = Mapping[str, Any]
-MARKERS = "segments"
+_MARKERS = "segments"
 
 
 @dataclass(frozen=True)
 class Settings:
     """What to compute and to write of each flow."""
 
-    weights: str
-    """The sha256 of the weights file."""
-    scores: bool = True
-    """Write a table with a row for each flow, and one with a row for each clip."""
-    table: str = "parquet"
-    """The format of the tables: parquet or csv."""
-    fields: str = ""
-    """Write flow fields as tar shards of npy (fp16) or png (KITTI); empty: none."""
-    grid: int = 1
-    """Fields are means over squares of this side, in px of the frame; 1: every pixel."""
-    flows: str = ""
-    """Write a flow file for each flow, such as flo; empty: none."""
-    occlusion: bool = False
-    """Estimate the backward flow too, and with it the occluded share."""
-    min_confidence: float | None = None
-    """Flow with less confidence is unknown."""
-    device: str = "cpu"
-    """The kind of device: cpu, cuda or mps."""
+    weights: str  # the sha256 of the weights file
+    scores: bool = True  # write a table with a row for each flow, and one with a row for each clip
+    table: str = "parquet"  # the format of the tables: parquet or csv
+    fields: str = ""  # write flow fields as tar shards of npy (fp16) or png (KITTI); empty: none
+    grid: int = 1  # fields are means over squares of this side, in px of the frame; 1: every pixel
+    flows: str = ""  # write a flow file for each flow, such as flo; empty: none
+    occlusion: bool = False  # estimate the backward flow too, and with it the occluded share
+    min_confidence: float | None = None  # flow with less confidence is unknown
+    device: str = "cpu"  # the kind of device: cpu, cuda or mps
     precision: str = "auto"
     backend: str = "auto"
     quality: str = "normal"
     full_size: bool = False
-    decoder: str = "pyav"
-    """What reads videos: pyav or opencv."""
-    segment: int = 256
-    """How many flows are written at a time, at least if clips are short."""
+    decoder: str = "pyav"  # what reads videos: pyav or opencv
+    segment: int = 256  # how many flows are written at a time, at least if clips are short
     tables: int = 1
     """What columns the tables have: a change of them gets the next number, so that none mix."""
 
@@ -103,24 +93,16 @@ class Settings:
             if getattr(self, name) < 1:
                 raise InputError(f"`{name}` must be at least 1, got {getattr(self, name)}")
 
-    def encode(self) -> bytes:
-        """The same settings are the same bytes."""
-        return json.dumps(asdict(self), sort_keys=True).encode()
-
 
 @dataclass(frozen=True)
 class Job:
     """A bulk run: all that a process needs to compute any segment of it."""
 
     settings: Settings
-    out: str
-    """The folder of the output, a path or an address."""
-    root: str = ""
-    """The folder that the paths of the manifest are relative to."""
-    weights: str | None = None
-    """Name or path of the weights."""
-    memory_limit: int | None = None
-    """Bytes that an estimate may use."""
+    out: str  # the folder of the output, a path or an address
+    root: str = ""  # the folder that the paths of the manifest are relative to
+    weights: str | None = None  # name or path of the weights
+    memory_limit: int | None = None  # bytes that an estimate may use
 
     def storage(self) -> Storage:
         """Open the output."""
@@ -136,12 +118,10 @@ class Job:
         """Load the network onto a device; other weights than those of the settings are refused."""
         from ..estimation.estimator import load
 
-        how = self.settings
-        if self.weights and Path(self.weights).is_file() and sha256_of(self.weights) != how.weights:
-            raise InputError(
-                f"{self.weights} differs from the weights of {self.out}, whose sha256 is "
-                f"{how.weights}"
-            )
+        how, file = self.settings, self.weights
+        if file and Path(file).is_file() and sha256_of(file) != how.weights:
+            known = f"the weights of {self.out}, whose sha256 is {how.weights}"
+            raise InputError(f"{file} differs from {known}")
         compute = (device, how.precision, how.backend, self.memory_limit, how.quality)
         return load(self.weights, *compute, full_size=how.full_size)
 
@@ -152,10 +132,7 @@ def sha256_of(path: str | Path) -> str:
 
 
 def keep_settings(job: Job, manifest: str, segments: int) -> None:
-    """Write the settings next to the output, or refuse to add to the output of other ones.
-
-    `manifest` is the sha256 of its rows.
-    """
+    """Write the settings and the sha256 of `manifest`, or refuse to add to the output of others."""
     about = {"manifest": manifest, "root": job.root, "segments": segments}
     now, storage = {**asdict(job.settings), **about}, job.storage()
     if storage.create(_FILE, encode_json(now)):
@@ -203,8 +180,7 @@ class Segment:
     """Consecutive rows of a manifest."""
 
     name: str
-    first: int
-    """The number of its first row, counted from 0."""
+    first: int  # the number of its first row, counted from 0
     rows: tuple[Row, ...]
 
 
@@ -214,8 +190,13 @@ class Plan:
     def __init__(self, manifest: Manifest, settings: Settings) -> None:
         self.manifest = manifest
         self._edges = _edges(manifest.counts.tolist(), settings.segment)
-        common = hashlib.sha256(settings.encode() + manifest.root.encode())
-        self.names = [self._name(number, common) for number in range(len(self))]
+        about = json.dumps(asdict(settings), sort_keys=True) + manifest.root
+        common = hashlib.sha256(about.encode())
+        self.names = []
+        for number, (first, last) in enumerate(pairwise(self._edges)):
+            identity = common.copy()
+            identity.update(b"%d %d " % (first, last) + manifest.part(first, last))
+            self.names.append(f"{number:06d}-{identity.hexdigest()[:16]}")
 
     def __len__(self) -> int:
         return len(self._edges) - 1
@@ -231,13 +212,6 @@ class Plan:
         """How many flows the plan expects of a segment."""
         return int(self.manifest.counts[self._edges[number] : self._edges[number + 1]].sum())
 
-    def _name(self, number: int, common: Any) -> str:
-        first, last = self._edges[number], self._edges[number + 1]
-        identity = common.copy()
-        identity.update(b"%d %d " % (first, last))
-        identity.update(self.manifest.part(first, last))
-        return f"{number:06d}-{identity.hexdigest()[:16]}"
-
 
 def _edges(counts: list[int], size: int) -> list[int]:
     """Cut between rows, so that segments have at most `size` flows, or a single row."""
@@ -252,7 +226,7 @@ def _edges(counts: list[int], size: int) -> list[int]:
 
 def marker_name(segment: str) -> str:
     """The file that says that a segment is finished."""
-    return f"{MARKERS}/{segment}.json"
+    return f"{_MARKERS}/{segment}.json"
 
 
 def read_marker(storage: Storage, segment: str) -> Marker | None:
@@ -262,10 +236,14 @@ def read_marker(storage: Storage, segment: str) -> Marker | None:
     return None
 
 
+def marked(storage: Storage) -> list[str]:
+    """Return the segments that have a marker, right or wrong."""
+    return [name.partition("/")[2].removesuffix(".json") for name in storage.sizes(_MARKERS)]
+
+
 def finished(storage: Storage) -> dict[str, Marker]:
     """Return the markers of all finished segments: each of their files has the size it should."""
-    names = [name.partition("/")[2].removesuffix(".json") for name in storage.sizes(MARKERS)]
-    markers = {name: marker for name in names if (marker := read_marker(storage, name))}
+    markers = {name: marker for name in marked(storage) if (marker := read_marker(storage, name))}
     kinds = {name.partition("/")[0] for marker in markers.values() for name in marker["files"]}
     sizes = {name: size for kind in kinds for name, size in storage.sizes(kind).items()}
     return {

@@ -29,15 +29,11 @@ class Row(NamedTuple):
 
     image1: str = ""
     image2: str = ""
-    path: str = ""
-    """A video, a folder of frames, or a pattern of frames."""
-    start: str = ""
-    """First frame of a clip: 120, or 3.5s."""
-    end: str = ""
-    """Frame to stop before."""
+    path: str = ""  # a video, a folder of frames, or a pattern of frames
+    start: str = ""  # first frame of a clip: 120, or 3.5s
+    end: str = ""  # frame to stop before
     stride: str = ""
-    flows: str = ""
-    """How many flows to expect; the plan counts with it, nothing else."""
+    flows: str = ""  # how many flows to expect; the plan counts with it, nothing else
 
     @property
     def name(self) -> str:
@@ -74,12 +70,9 @@ class Manifest:
     """Rows in order. `root` is the folder that their paths are relative to."""
 
     root: str
-    text: bytes
-    """All rows, one after the other."""
-    ends: "np.ndarray[Any, np.dtype[np.int64]]"
-    """Where each row ends in `text`."""
-    counts: "np.ndarray[Any, np.dtype[np.int64]]"
-    """How many flows the plan counts for each row."""
+    text: bytes  # all rows, one after the other
+    ends: "np.ndarray[Any, np.dtype[np.int64]]"  # where each row ends in `text`
+    counts: "np.ndarray[Any, np.dtype[np.int64]]"  # how many flows the plan counts for each row
 
     @classmethod
     def of(cls, rows: Iterable[Row], root: str, source: str) -> "Manifest":

@@ -3,8 +3,6 @@
 journal.jsonl holds what depends on the run, such as times and machines, and not on the flows.
 """
 
-import hashlib
-import io
 import json
 import os
 import random
@@ -20,7 +18,7 @@ from pathlib import Path
 from platform import node
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,21 +26,11 @@ from ..errors import InputError
 from ..files import Array, encode_image, naming
 from ..pictures.sheets import contact_sheet, thumbnail, write_on
 from .decoding import find_pair
-from .job import (
-    MARKERS,
-    Job,
-    Marker,
-    Plan,
-    Segment,
-    finished,
-    keep_settings,
-    marker_name,
-    read_marker,
-)
+from .job import Job, Marker, Plan, finished, keep_settings, marked, marker_name, read_marker
 from .manifest import UNKNOWN_FLOWS, Row, with_flows
 from .storage import LocalFolder, Storage, decode_table, encode_json, read_json
 from .worker import Worker, run_segment
-from .writing import BINS, LENGTHS, OK, SHOWN, TABLES, Outcome, Watch, sweep
+from .writing import BINS, LENGTHS, OK, SHOWN, TABLES, HashedFile, Outcome, Watch, sweep
 
 _TRIED = 3  # rows, and at most as many pairs of each
 _OPENED = 20  # clips, to see how long they are
@@ -54,7 +42,6 @@ _HEIGHT, _BAR = 160, 24  # px of the histogram
 _BAR_COLOR, _AXIS_COLOR = (90, 160, 250), (120, 120, 120)
 _COMPARED = (*(f"{name}_length" for name in LENGTHS), "confidence", "sharpness")
 _TOLERANCE = 0.01  # relative, and in px: other devices and numbers of threads round differently
-Summary = dict[str, Any]
 Engine = Callable[[Job, Plan, Sequence[int], Watch], Iterator[Outcome]]
 """Computes segments by their numbers; calls the last argument when flows are written."""
 
@@ -63,7 +50,7 @@ def forecast(job: Job, plan: Plan, device: str, devices: int) -> dict[str, Any]:
     """Return how many flows, bytes and hours it will be; nothing is written to the output."""
     flows = _expected_flows(job, plan)
     rows = tuple(plan.manifest[number] for number in _spread(len(plan.manifest)))
-    segment = Segment("trial", 0, rows)
+    segment = replace(plan[0], name="trial", rows=rows)
     with TemporaryDirectory(prefix="dicl-flow-") as folder:
         worker = Worker(replace(job, out=folder), device, most=_TRIED)
         run_segment(worker, segment)  # compiles, and allocates memory
@@ -84,12 +71,13 @@ def _spread(total: int, count: int = _TRIED) -> list[int]:
 
 def _expected_flows(job: Job, plan: Plan) -> int:
     """The plan's count; clips of unknown length are taken for as long as some that are opened."""
-    counts = plan.manifest.counts
-    rows = (plan.manifest[number] for number in (counts == UNKNOWN_FLOWS).nonzero()[0].tolist())
-    guessed = [row for row in rows if row.path and not row.flows and not row.end]
+    manifest, counts = plan.manifest, plan.manifest.counts
+    likely = (counts == UNKNOWN_FLOWS).nonzero()[0].tolist()
+    guessed = [n for n in likely if (row := manifest[n]).path and not row.flows and not row.end]
     lengths = []
     for place in _spread(len(guessed), _OPENED) if guessed else ():
-        counted = with_flows(guessed[place], job.place(guessed[place].path))
+        row = manifest[guessed[place]]
+        counted = with_flows(row, job.place(row.path))
         if counted.flows:
             lengths.append(counted.expected())
     mean = sum(lengths) / len(lengths) if lengths else UNKNOWN_FLOWS
@@ -156,21 +144,17 @@ class BulkRun:
     plan: Plan
     shard: tuple[int, int] = (1, 1)
     """The place of this run among several, counted from 1, and their number."""
-    max_errors: int | None = None
-    """Stop when more flows than this have failed."""
-    retry: bool = False
-    """Compute segments with failed flows again."""
-    markers: dict[str, Marker] = field(default_factory=dict)
-    """Of the finished segments."""
-    failed: int = 0
-    """How many flows could not be estimated, in earlier runs and this one."""
+    max_errors: int | None = None  # stop when more flows than this have failed
+    retry: bool = False  # compute segments with failed flows again
+    markers: dict[str, Marker] = field(default_factory=dict)  # of the finished segments
+    failed: int = 0  # how many flows could not be estimated, in earlier runs and this one
 
     def __post_init__(self) -> None:
         place, total = self.shard
         if not 1 <= place <= total:
             raise InputError(f"`shard` must be I/N, with I from 1 to N, got {place}/{total}")
 
-    def run(self, engine: Engine, device: str, watcher: _Watcher) -> Summary:
+    def run(self, engine: Engine, device: str, watcher: _Watcher) -> dict[str, Any]:
         """Compute what is missing; return the summary of the whole output."""
         keep_settings(self.job, self.plan.manifest.sha256(), len(self.plan))
         left = self._left()
@@ -191,7 +175,7 @@ class BulkRun:
     def _left(self) -> list[int]:
         """Find what is missing; what is damaged or to be tried again loses its marker first."""
         storage = self.job.storage()
-        listed = storage.sizes(MARKERS)  # before the next line: others may finish some meanwhile
+        listed = {*marked(storage)}  # before the next line: others may finish some meanwhile
         right = finished(storage)
         place, total = self.shard
         left = []
@@ -201,7 +185,7 @@ class BulkRun:
             if marker is not None and not (mine and self.retry and marker["failed"]):
                 self._add(name, marker)
             elif mine:
-                if marker_name(name) in listed:
+                if name in listed:
                     storage.remove(marker_name(name))
                 left.append(number)
         return left
@@ -229,7 +213,7 @@ class BulkRun:
                 f"first: {first[0]}: {first[1]}; `retry=True` computes them again"
             )
 
-    def _summary(self, *, new: bool) -> Summary:
+    def _summary(self, *, new: bool) -> dict[str, Any]:
         storage = self.job.storage()
         if self.shard[1] > 1:  # others may have finished some
             names = {*self.plan.names}
@@ -244,7 +228,7 @@ class BulkRun:
         return summary
 
 
-def _summarize(markers: Sequence[Marker], journal: Iterable[Mapping[str, Any]]) -> Summary:
+def _summarize(markers: Sequence[Marker], journal: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Add up the markers of segments; the slowest clips and the hours are those of the journal."""
     histogram: Counter[int] = Counter()
     for marker in markers:
@@ -269,7 +253,7 @@ def _summarize(markers: Sequence[Marker], journal: Iterable[Mapping[str, Any]]) 
     }
 
 
-def _draw_summary(summary: Summary, job: Job, plan: Plan) -> Array:
+def _draw_summary(summary: dict[str, Any], job: Job, plan: Plan) -> Array:
     """Return a picture: histogram of motion, slowest and failed clips, extreme pairs."""
     rows, labels = [], []
     for name in ("calmest", "fastest"):
@@ -297,17 +281,12 @@ def _bars(counts: list[int], width: int) -> Array:
         left = 4 + place * _BAR
         picture[_HEIGHT - height :, left : left + _BAR - 3] = _BAR_COLOR
     picture[-1] = _AXIS_COLOR
-    return np.concatenate([_line("flows by mean length, px", width), picture, _axis(width)])
-
-
-def _axis(width: int) -> Array:
-    """The lengths 0.01, 0.1, 1 and so on, below the left edges of their bars."""
-    strip = _line("", width)
+    axis = _line("", width)  # the lengths 0.01, 0.1, 1 and so on, below the bars that begin there
     for place, edge in enumerate(BINS):
         left = place * _BAR
         if round(log10(edge), 6).is_integer() and left < width:
-            strip[:, left:] = write_on(strip[:, left:], f"{edge:g}")
-    return strip
+            axis[:, left:] = write_on(axis[:, left:], f"{edge:g}")
+    return np.concatenate([_line("flows by mean length, px", width), picture, axis])
 
 
 def _picture(flow: list[Any], job: Job, plan: Plan) -> Array:
@@ -334,8 +313,7 @@ class Report:
     files: int = 0
     bytes: int = 0
     sampled: int = 0
-    largest_difference: float = 0.0
-    """Of the scores of flows that were computed again."""
+    largest_difference: float = 0.0  # of the scores of flows that were computed again
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -347,11 +325,10 @@ class Report:
 def check_files(storage: Storage, planned: int) -> Report:
     """Read all files of all finished segments."""
     report = Report(planned)
-    for name in sorted(storage.sizes(MARKERS)):
-        segment = name.partition("/")[2].removesuffix(".json")
+    for segment in sorted(marked(storage)):
         marker = read_marker(storage, segment)
         if marker is None:
-            report.problems.append(f"{name} is damaged")
+            report.problems.append(f"{marker_name(segment)} is damaged")
             continue
         report.segments += 1
         for count in ("clips", "flows", "failed"):
@@ -364,7 +341,7 @@ def _check_segment(storage: Storage, marker: Marker, report: Report) -> None:
     for name, marks in marker["files"].items():
         try:
             with storage.open(name) as stream:
-                file = _Hashed(stream)
+                file = HashedFile(Path(name), stream)
                 problem = _count_problem(name, file, marker)
                 while file.read(2**22):
                     pass
@@ -372,26 +349,13 @@ def _check_segment(storage: Storage, marker: Marker, report: Report) -> None:
             report.problems.append(f"{name} cannot be read: {error}")
             continue
         report.files += 1
-        report.bytes += file.bytes
-        if file.hash.hexdigest() != marks["sha256"]:
+        report.bytes += file.marks()["bytes"]
+        if file.marks() != marks:
             problem = f"{name} differs from what was written"
         report.problems += [problem] if problem else []
 
 
-class _Hashed(io.RawIOBase):
-    """A stream that is hashed while it is read: shards may be larger than memory."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream, self.hash, self.bytes = stream, hashlib.sha256(), 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size) if size >= 0 else self._stream.read()
-        self.hash.update(data)
-        self.bytes += len(data)
-        return data
-
-
-def _count_problem(name: str, file: _Hashed, marker: Marker) -> str:
+def _count_problem(name: str, file: HashedFile, marker: Marker) -> str:
     """Compare the number of rows, or of fields, with the marker."""
     kind = name.partition("/")[0]
     try:
@@ -399,7 +363,7 @@ def _count_problem(name: str, file: _Hashed, marker: Marker) -> str:
             expected = marker["clips"] if kind == "clips" else marker["flows"] + marker["failed"]
             found = len(_read_table(name, file.read()))
         elif kind == "fields":
-            with tarfile.open(fileobj=file, mode="r|") as shard:
+            with tarfile.open(fileobj=file, mode="r|") as shard:  # type: ignore[call-overload]
                 expected, found = marker["flows"], sum(".flow." in m.name for m in shard)
         else:
             return ""

@@ -1,6 +1,5 @@
 """Computes segments: decodes ahead of the network, measures its flows, and writes behind it."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
@@ -24,9 +23,9 @@ from ..video.cuts import is_unexplained, small_grey, small_size, small_unexplain
 from ..video.flows import Answer, Pairs
 from ..video.threads import Behind, ahead, arriving, begun_early
 from .decoding import Decoder, Pair, SharedCalls
-from .job import Job, Segment, read_marker
+from .job import Job, Segment
 from .manifest import Row
-from .writing import LENGTHS, Outcome, PartsFolder, SegmentFiles, Step, Watch, Writer
+from .writing import LENGTHS, Outcome, SegmentFiles, Step, Watch, Writer
 
 _SIZES = 4  # of frames, for which the network stays ready
 _AHEAD = 8  # pairs that are decoded before they are needed, and as many of the next row
@@ -49,7 +48,6 @@ class Worker:
         self, job: Job, device: str, watch: Watch = lambda flows: None, most: int | None = None
     ) -> None:
         self.job, self._watch, self._most = job, watch, most
-        self._storage = job.storage()
         self.estimator = job.load(device)
         how = {"backward": job.settings.occlusion, "sharpness": True}
         self._pairs = Pairs(FlowSequence(self.estimator, **how), sizes=_SIZES)
@@ -65,25 +63,21 @@ class Worker:
         If they have to be waited for, a None now and then lets outcomes be yielded meanwhile.
         Stopping the generator abandons the segment at hand.
         """
-        outcomes: deque[Outcome] = deque()
-        folders: deque[PartsFolder] = deque()  # some may be ahead of the network when the run ends
-        rows = self._rows(segments, outcomes, folders, again=again)
-        steps = ahead(begun_early(rows, _AHEAD), _AHEAD)
-        settings = self.job.settings
+        settings, ends = self.job.settings, Behind()
+        writer = Writer(self.job, self._watch, ends)
+        steps = ahead(begun_early(self._rows(segments, writer, again=again), _AHEAD), _AHEAD)
         room = 2 if settings.fields or settings.flows else _BEHIND
         try:
-            with closing(steps), Behind() as ends, Behind(room) as behind, self._pairs as pairs:
-                writer = Writer(self._watch, outcomes, ends)
+            with closing(steps), ends, Behind(room) as behind, self._pairs as pairs:
                 for begun in pairs.in_turn(map(self._begin, steps)):
                     ends.check()
                     if begun is not None:
                         behind.do(self._estimated(*begun, writer))
-                    while outcomes:
-                        yield outcomes.popleft()
-            yield from outcomes
+                    while writer.outcomes:
+                        yield writer.outcomes.popleft()
+            yield from writer.outcomes
         finally:
-            for folder in folders:
-                folder.release()
+            writer.release()
 
     def score(self, image1: Array, image2: Array) -> dict[str, Any]:
         """Return the scores of one pair."""
@@ -92,32 +86,17 @@ class Worker:
         return self._scores(numbers, (image1, image2))()
 
     def _rows(
-        self,
-        segments: Iterable[Segment | None],
-        outcomes: "deque[Outcome]",
-        folders: "deque[PartsFolder]",
-        *,
-        again: bool,
+        self, segments: Iterable[Segment | None], writer: Writer, *, again: bool
     ) -> Iterator[Iterator[Step]]:
         """The steps of each row, of which nothing is decoded yet."""
         for segment in segments:
             if segment is None:
                 yield iter([Step()])
-                continue
-            folder = PartsFolder(self._storage, segment.name)
-            if not again and folder.held and read_marker(self._storage, segment.name):
-                folder.release()
-            if not folder.held:
-                outcomes.append(Outcome(segment.name, None))
-                continue
-            while folders and not folders[0].held:
-                folders.popleft()  # published
-            folders.append(folder)
-            files = SegmentFiles(folder, self.job.settings)
-            *rows, last = Decoder(self.job, segment.rows, segment.first).rows()
-            for row in rows:
-                yield self._steps(files, *row)
-            yield chain(self._steps(files, *last), [Step(files)])
+            elif files := writer.begin(segment.name, again=again):
+                *rows, last = Decoder(self.job, segment.rows, segment.first).rows()
+                for row in rows:
+                    yield self._steps(files, *row)
+                yield chain(self._steps(files, *last), [Step(files)])
 
     def _steps(
         self, files: SegmentFiles, number: int, row: Row, pairs: Iterator[Pair]

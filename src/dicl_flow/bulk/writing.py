@@ -29,7 +29,7 @@ from ..files import Array, encode_flow, encode_npy, naming
 from ..files.atomic import FolderLock
 from ..video.threads import Behind
 from .decoding import Pair
-from .job import Marker, Settings, marker_name
+from .job import Job, Marker, Settings, marker_name, read_marker
 from .manifest import Row
 from .storage import LocalFolder, Storage, encode_json, encode_table
 
@@ -57,16 +57,13 @@ _CLIP_TYPES: dict[str, type] = {
 TABLES = {"scores": _FLOW_TYPES, "clips": _CLIP_TYPES}
 """The columns of each table; lengths and shares of a clip are means over its flows."""
 OK = "ok"
-BINS = np.geomspace(0.01, 1000, 51)
-"""Edges of the histogram of mean lengths, in px; the first and the last bin are open."""
+BINS = np.geomspace(0.01, 1000, 51)  # edges for mean lengths, px; first and last bin are open
 SHOWN = 4  # calmest and fastest flows, of each segment and of the run
 _FAILURES = 5
 
 Entries = dict[str, Any]
-Watch = Callable[[int], None]
-"""Called with the number of flows whenever some are written."""
-Arriving = Callable[[], Array]
-"""Waits until an array has arrived from the device."""
+Watch = Callable[[int], None]  # called with the number of flows whenever some are written
+Arriving = Callable[[], Array]  # waits until an array has arrived from the device
 
 
 class PartsFolder:
@@ -149,7 +146,7 @@ class SegmentFiles:
         self._flows: list[Entries] = []
         self._clips: list[Entries] = []
         self._ended = 0  # flows of clips that are complete
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, HashedFile] = {}
         self._tar: tarfile.TarFile | None = None
         if settings.fields:
             shard = self._open(f"fields/{self._name}.tar")
@@ -161,11 +158,15 @@ class SegmentFiles:
         status = pair.problem or OK
         name = f"flows/{self._name}/{pair.key}.{self._settings.flows}"
         try:
-            encoded = None if field is None else self._encode_field(field)
+            data = b""
+            if field is not None and self._settings.fields == "npy":
+                data = encode_npy(field.astype(np.float16))
+            elif field is not None:
+                data = encode_flow("field.png", field)
             if flow is not None:
                 self._write(name, encode_flow(name, flow))
-            if encoded is not None:
-                self._add_field(pair, encoded)
+            if data:
+                self._add_field(pair, data)
         except InputError as error:  # motion beyond the range of a format
             status = str(error)
         time = None if pair.time is None else round(pair.time, 6)
@@ -210,19 +211,15 @@ class SegmentFiles:
         }
         return {name: file.path for name, file in self._files.items()}, marker
 
-    def _open(self, name: str) -> "_File":
-        self._files[name] = _File(self.folder.path / f"{len(self._files)}")
+    def _open(self, name: str) -> "HashedFile":
+        path = self.folder.path / f"{len(self._files)}"
+        self._files[name] = HashedFile(path, path.open("wb"))
         return self._files[name]
 
     def _write(self, name: str, data: bytes) -> None:
         file = self._open(name)
         file.write(data)
         file.close()
-
-    def _encode_field(self, field: Array) -> bytes:
-        if self._settings.fields == "npy":
-            return encode_npy(field.astype(np.float16))
-        return encode_flow("field.png", field)
 
     def _add_field(self, pair: Pair, data: bytes) -> None:
         assert self._tar is not None
@@ -236,26 +233,35 @@ class SegmentFiles:
             self._tar.addfile(entry, io.BytesIO(content))
 
 
-class _File:
-    """A file that counts and hashes what is written to it."""
+class HashedFile:
+    """Counts and hashes what is written to a file, or read from it: it may not fit in memory."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: IO[bytes] = path.open("wb")
+    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+        self.path, self._stream = path, stream
         self._hash, self._bytes = hashlib.sha256(), 0
 
     def write(self, data: bytes) -> int:
-        self._hash.update(data)
-        self._bytes += len(data)
+        """Write all of `data`."""
         with naming(self.path):
-            return self._file.write(data)
+            return self._stream.write(self._counted(data))
+
+    def read(self, size: int = -1) -> bytes:
+        """Read `size` bytes, or all."""
+        return self._counted(self._stream.read(size) if size >= 0 else self._stream.read())
 
     def close(self) -> None:
+        """Close the file."""
         with naming(self.path):
-            self._file.close()
+            self._stream.close()
 
     def marks(self) -> dict[str, Any]:
+        """What the marker of a segment holds of the file."""
         return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+
+    def _counted(self, data: bytes) -> bytes:
+        self._hash.update(data)
+        self._bytes += len(data)
+        return data
 
 
 def _digest(flows: list[Entries], clips: list[Entries]) -> dict[str, Any]:
@@ -288,12 +294,9 @@ class Outcome:
     """What became of a segment."""
 
     segment: str
-    marker: Marker | None
-    """None if another process computes it, or has just finished it."""
-    seconds: float = 0.0
-    """From the end of the previous segment to the end of this one."""
-    slowest: tuple[str, float] = ("", 0.0)
-    """The clip that took longest, and its seconds."""
+    marker: Marker | None  # None if another process computes it, or has just finished it
+    seconds: float = 0.0  # from the end of the previous segment to the end of this one
+    slowest: tuple[str, float] = ("", 0.0)  # the clip that took longest, and its seconds
 
     @property
     def number(self) -> int:
@@ -317,10 +320,31 @@ class Writer:
     flows, for which the device would have to wait.
     """
 
-    def __init__(self, watch: Watch, outcomes: "deque[Outcome]", ends: Behind) -> None:
-        self._watch, self._outcomes, self._ends = watch, outcomes, ends
+    def __init__(self, job: Job, watch: Watch, ends: Behind) -> None:
+        self._settings, self._storage = job.settings, job.storage()
+        self._watch, self._ends = watch, ends
+        self.outcomes: deque[Outcome] = deque()
+        self._folders: deque[PartsFolder] = deque()  # some are ahead of the network at the end
         self._segment_start = self._clip_start = perf_counter()
         self._slowest = ("", 0.0)
+
+    def begin(self, segment: str, *, again: bool) -> SegmentFiles | None:
+        """Lock a segment; None if another process computes it, or has finished it."""
+        folder = PartsFolder(self._storage, segment)
+        if not again and folder.held and read_marker(self._storage, segment):
+            folder.release()
+        if not folder.held:
+            self.outcomes.append(Outcome(segment, None))
+            return None
+        while self._folders and not self._folders[0].held:
+            self._folders.popleft()  # published
+        self._folders.append(folder)
+        return SegmentFiles(folder, self._settings)
+
+    def release(self) -> None:
+        """Let others compute the segments that are not finished."""
+        for folder in self._folders:
+            folder.release()
 
     def write(
         self,
@@ -353,4 +377,4 @@ class Writer:
         files.folder.publish(paths, marker)
         now = perf_counter()
         seconds, self._segment_start = now - self._segment_start, now
-        self._outcomes.append(Outcome(marker["segment"], marker, seconds, slowest))
+        self.outcomes.append(Outcome(marker["segment"], marker, seconds, slowest))
