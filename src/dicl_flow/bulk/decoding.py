@@ -53,10 +53,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class SharedCalls:
-    """Calls a function in other threads, once for consecutive calls with the same argument.
-
-    So a frame that consecutive pairs share is read, and made small, once.
-    """
+    """Calls a function in other threads, once for a frame that consecutive pairs share."""
 
     def __init__(self, call: Callable[[Any], Array], same: Callable[[Any, Any], bool]) -> None:
         self._call, self._same = call, same

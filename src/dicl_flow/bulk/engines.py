@@ -1,8 +1,7 @@
 """The engines, which compute segments of a plan: processes of this machine, or a Ray cluster.
 
-On Ray, segments are the rows of a data set, and a pool of actors computes them. Placing, retrying,
-backpressure and scaling are Ray's. The actors write to the output themselves: only rows of the
-manifest and markers pass through Ray's memory. Nothing here imports torch until it computes.
+On Ray, segments are rows of a data set for a pool of actors. Placing, retrying, backpressure and
+scaling are Ray's; only rows of the manifest and markers pass through its memory.
 """
 
 import multiprocessing
@@ -40,7 +39,6 @@ def run_local(
     """Compute segments of a plan by their numbers; yield what became of each.
 
     Segments that another run computes are waited for: if it is killed, they are computed here.
-    `watch` is called with the number of flows whenever some are written.
     """
     from .worker import Worker
 
@@ -62,7 +60,7 @@ def _until_finished(
         held = []
         for outcome in run(left):
             if outcome.marker is None and not read_marker(storage, outcome.segment):
-                held.append(outcome.number)
+                held.append(int(outcome.segment.partition("-")[0]))
             else:
                 yield outcome
         left = held

@@ -1,16 +1,8 @@
 """A bulk run as plain data: its settings, its plan of segments, and the markers of finished ones.
 
-An engine, whether it is the loop of one process or a cluster, does this:
-
-    plan = Plan(manifest, job.settings)            # plan[i] is a Segment; the same on every machine
-    keep_settings(job, manifest.sha256(), len(plan))    # refuses the output of other settings
-    done = finished(job.storage())                 # by name: markers whose files are there
-    for outcome in Worker(job, device).run(segments):    # decodes ahead, across segments
-        ...                                        # an Outcome: segment, marker, seconds, slowest
-
-`Job`, `Settings`, `Segment` and `Outcome` can be pickled; a `Worker` stays in its process. It may
-get its segments from a generator that waits and yields None meanwhile; the outcome of a segment is
-then yielded while others are computed or waited for.
+An engine computes the segments of a `Plan`, which is the same on every machine, that are not
+`finished`. `Job`, `Settings`, `Segment` and `Outcome` can be pickled; a `Worker` stays in its
+process. It may get its segments from a generator that waits and yields None meanwhile.
 
 A segment is written whole or not at all. Its name is its number and a hash of its rows, the
 settings and the weights: not of pixels, and not of a scheduler's blocks. Its files depend on

@@ -199,7 +199,6 @@ MANIFEST_SUFFIXES = tuple(_READERS)
 
 
 def _clips(text: str) -> Iterator[str]:
-    """The clips of a folder tree, a pattern or a video."""
     from ..video.sources import clips_among, clips_below, clips_by_folder, clips_of_pattern
 
     path = local_path(text)

@@ -85,10 +85,7 @@ def _expected_flows(job: Job, plan: Plan) -> int:
 
 
 class Journal:
-    """Appends a line for each event; runs on other machines append to the same file.
-
-    A store gets one journal for each run: journal-RUN.jsonl.
-    """
+    """Appends a line for each event to the journal of all runs; a store gets journal-RUN.jsonl."""
 
     def __init__(self, storage: Storage, device: str) -> None:
         self._storage, self._device = storage, device
@@ -198,7 +195,7 @@ class BulkRun:
         marker = outcome.marker or read_marker(self.job.storage(), outcome.segment)
         assert marker is not None  # an engine yields what is finished
         self._add(outcome.segment, marker)
-        watcher.segment(outcome.number, marker)
+        watcher.segment(int(outcome.segment.partition("-")[0]), marker)
         if outcome.marker is not None:
             about = {name: marker[name] for name in ("segment", "flows", "failed")}
             seconds = round(outcome.seconds, 3)
@@ -290,7 +287,6 @@ def _bars(counts: list[int], width: int) -> Array:
 
 
 def _picture(flow: list[Any], job: Job, plan: Plan) -> Array:
-    """Both frames of a flow, if they can still be read."""
     length, key, clip = flow
     picture, label = np.full((240, 320, 3), 60, np.uint8), f"{length:.3g} px, {Path(clip).name}"
     row = int(key.partition("_")[0])
@@ -356,7 +352,6 @@ def _check_segment(storage: Storage, marker: Marker, report: Report) -> None:
 
 
 def _count_problem(name: str, file: HashedFile, marker: Marker) -> str:
-    """Compare the number of rows, or of fields, with the marker."""
     kind = name.partition("/")[0]
     try:
         if kind in TABLES:

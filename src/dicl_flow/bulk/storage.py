@@ -36,10 +36,7 @@ def local_path(text: str) -> Path:
 
 
 class LocalFolder:
-    """A folder on this machine, or on a drive that it mounts.
-
-    Files have names with slashes; each appears whole or not at all.
-    """
+    """A folder on this machine or a drive; its files have names with slashes and appear whole."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -38,11 +38,7 @@ _NUMBERS = 11  # in front of the small flow
 
 
 class Worker:
-    """A network on a device that computes segments, one process for each.
-
-    `watch` is called with the number of flows whenever some are written. `most` limits the pairs
-    of each row, to try a job.
-    """
+    """Computes segments on a device; `most` limits the pairs of each row, to try a job."""
 
     def __init__(
         self, job: Job, device: str, watch: Watch = lambda flows: None, most: int | None = None
@@ -223,10 +219,7 @@ def _every(step: int, values: Tensor) -> Tensor:
 
 
 def describe(numbers: Array, first: Array, second: Array, size: tuple[int, int]) -> dict[str, Any]:
-    """Measured numbers, and small frames of (height, width) `size` -> entries of the table.
-
-    All entries of a flow that do not name it.
-    """
+    """Numbers, and small frames of (height, width) `size` -> entries that do not name the flow."""
     height, width = size
     mean, x, y, moving, median, p95, longest, density, *scores = map(float, numbers[:_NUMBERS])
     entries: dict[str, Any] = {"width": width, "height": height}

@@ -1,8 +1,4 @@
-"""The files of a segment: a locked folder of parts, what is written to it, and by which threads.
-
-Tables, tar shards of fields and flow files are first written to the folder of parts. One thread
-behind the network describes flows, another publishes segments.
-"""
+"""The files of a segment: a locked folder of parts, what is written to it, and by which threads."""
 
 import hashlib
 import io
@@ -297,11 +293,6 @@ class Outcome:
     marker: Marker | None  # None if another process computes it, or has just finished it
     seconds: float = 0.0  # from the end of the previous segment to the end of this one
     slowest: tuple[str, float] = ("", 0.0)  # the clip that took longest, and its seconds
-
-    @property
-    def number(self) -> int:
-        """The place of the segment in its plan."""
-        return int(self.segment.partition("-")[0])
 
 
 @dataclass(frozen=True)

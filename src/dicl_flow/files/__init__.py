@@ -17,13 +17,5 @@ from .flow_files import (
     read_flow,
     write_flow,
 )
-from .images import (
-    check_image_name,
-    check_unit_range,
-    decode_image,
-    encode_image,
-    read_image,
-    to_integers,
-    to_uint8,
-)
+from .images import check_unit_range, decode_image, encode_image, read_image, to_integers, to_uint8
 from .reading import Array, check_file, max_size, read_bytes, read_stream, set_max_size

@@ -1,7 +1,4 @@
-"""Writes files whole or not at all, and locks folders; locks end with the process that holds them.
-
-A reader sees the old contents of a file or the new ones, never a part.
-"""
+"""Writes files whole or not at all, and locks folders until the process ends."""
 
 import errno
 import os

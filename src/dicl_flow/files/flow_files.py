@@ -274,7 +274,6 @@ _UP = np.array([1, -1], np.float32)
 
 
 def _openexr() -> Any:
-    """Return the module `OpenEXR`; if it is missing, the error names the extra to install."""
     try:
         import OpenEXR
     except ImportError:
@@ -331,7 +330,6 @@ def _encode_exr(values: Array, names: tuple[str, str]) -> bytes:
 
 
 def _decode_channels(data: bytes, names: tuple[str, str]) -> Array:
-    """Return two channels of a file as (H, W, 2) float32."""
     read = partial(_openexr().File, separate_channels=True)
     # the library documents no errors for damaged files
     with refusing("it cannot be read as an OpenEXR flow file", Exception):

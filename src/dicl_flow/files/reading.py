@@ -23,10 +23,7 @@ _CHUNK = 2**20
 
 @contextmanager
 def refusing(start: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn errors of these kinds into an `InputError` that starts with `start`.
-
-    An `InputError` passes unchanged unless it is one of the kinds.
-    """
+    """Begin errors of these kinds with `start`; an `InputError` that is not one of them passes."""
     try:
         yield
     except kinds as error:
