@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 from operator import eq
 from pathlib import Path
@@ -20,7 +19,8 @@ from .job import Job
 from .manifest import Row
 from .storage import on_this_machine, read_input
 
-_THREADS, _AHEAD = 8, 8  # at most; images that are read before they are needed
+_THREADS = ThreadPoolExecutor(min(8, os.cpu_count() or 1))  # started when they are needed
+_AHEAD = 8  # images that are read before they are needed
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,6 @@ class Pair:
         return {"clip": self.name, "frame1": self.frame1, "frame2": self.frame2}
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1))
-
-
 class SharedCalls:
     """Calls a function in other threads, once for a frame that consecutive pairs share."""
 
@@ -62,7 +57,7 @@ class SharedCalls:
     def submit(self, argument: Any) -> "Future[Array]":
         """Return the result for an argument, which is being computed."""
         if self._last is None or not self._same(self._last[0], argument):
-            self._last = argument, _threads().submit(self._call, argument)
+            self._last = argument, _THREADS.submit(self._call, argument)
         return self._last[1]
 
 
@@ -150,7 +145,7 @@ def _read_ahead(source: Source) -> Source:
     def shots() -> Iterator[Shot]:
         waiting: deque[Shot] = deque()
         for shot in source.shots():
-            waiting.append(shot._replace(read=_threads().submit(shot.read).result))
+            waiting.append(shot._replace(read=_THREADS.submit(shot.read).result))
             if len(waiting) > _AHEAD:
                 yield waiting.popleft()
         yield from waiting

@@ -24,15 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, unknown_name
 from ..files import FLOW_SUFFIXES, check_flow_name, read_bytes
 from .manifest import Manifest, Row
-from .storage import (
-    TABLE_SUFFIXES,
-    Storage,
-    check_table,
-    encode_json,
-    is_address,
-    open_storage,
-    read_json,
-)
+from .storage import Storage, check_table, encode_json, is_address, open_storage, read_json
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
@@ -68,7 +60,6 @@ class Settings:
         if not (self.scores or self.fields or self.flows):
             raise InputError("nothing to write: choose scores, `fields` or `flows`")
         for name, known in {
-            "table": [suffix[1:] for suffix in TABLE_SUFFIXES],
             "decoder": ["pyav", "opencv"],
             "fields": ["npy", "png"],
             "flows": [suffix[1:] for suffix in FLOW_SUFFIXES],
@@ -76,7 +67,7 @@ class Settings:
             value = getattr(self, name)
             if value not in known and not (value == "" and name in ("fields", "flows")):
                 raise unknown_name(f"`{name}`", value, known)
-        check_table(f".{self.table}")
+        check_table(self.table)
         if self.flows:
             check_flow_name(f".{self.flows}")
         if self.grid != 1 and not self.fields:

@@ -231,4 +231,4 @@ def write_manifest(path: Path, rows: Sequence[Row]) -> None:
     """Write rows to a .csv or .parquet file, without empty columns."""
     columns = {name: [getattr(row, name) for row in rows] for name in Row._fields}
     columns = {name: column for name, column in columns.items() if any(column)}
-    write_files({path: encode_table(columns, path.suffix.lower())})
+    write_files({path: encode_table(columns, path.suffix[1:].lower())})

@@ -383,7 +383,7 @@ def check_samples(storage: Storage, job: Job, device: str, count: int, report: R
 
 
 def _read_table(name: str, data: bytes) -> list[dict[str, Any]]:
-    return decode_table(data, f".{name.rpartition('.')[2]}", TABLES[name.partition("/")[0]])
+    return decode_table(data, name.rpartition(".")[2], TABLES[name.partition("/")[0]])
 
 
 def _compare(worker: Worker, clip: dict[str, Any], score: dict[str, Any], report: Report) -> None:

@@ -17,12 +17,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, TypeAlias
 
-from ..errors import InputError
+from ..errors import InputError, unknown_name
 from ..files import read_bytes, temporaries, write_files
 
 _CHUNK = 2**22  # bytes that are copied at a time
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-TABLE_SUFFIXES = (".parquet", ".csv")
 
 
 def is_address(text: str) -> bool:
@@ -255,25 +254,25 @@ def has_parquet() -> bool:
     return find_spec("pyarrow") is not None
 
 
-def check_table(suffix: str) -> None:
+def check_table(kind: str) -> None:
     """Refuse a format that cannot be written here."""
-    if suffix == ".parquet" and not has_parquet():
+    if kind not in ("parquet", "csv"):
+        raise unknown_name("`table`", kind, ("parquet", "csv"))
+    if kind == "parquet" and not has_parquet():
         raise InputError("Parquet needs pyarrow: pip install 'dicl-flow[bulk]', or write .csv")
 
 
 def encode_table(
-    columns: Mapping[str, Sequence[Any]], suffix: str, types: Mapping[str, type] | None = None
+    columns: Mapping[str, Sequence[Any]], kind: str, types: Mapping[str, type] | None = None
 ) -> bytes:
     """Return the bytes of a table; None is an empty entry. `types` are those of Parquet columns."""
-    if suffix == ".csv":
+    check_table(kind)
+    if kind == "csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
         return text.getvalue().encode("utf-8", "surrogateescape")
-    if suffix != ".parquet":
-        raise InputError(f"a table must end in {' or '.join(TABLE_SUFFIXES)}, got {suffix!r}")
-    check_table(suffix)
     import pyarrow as arrow
     from pyarrow import parquet
 
@@ -292,9 +291,9 @@ def _utf8(entry: Any) -> Any:
     return entry.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def decode_table(data: bytes, suffix: str, types: Mapping[str, type]) -> list[dict[str, Any]]:
+def decode_table(data: bytes, kind: str, types: Mapping[str, type]) -> list[dict[str, Any]]:
     """Return the rows that `encode_table` has written, with values of these types, or None."""
-    if suffix == ".parquet":
+    if kind == "parquet":
         from pyarrow import BufferReader, parquet
 
         return list(parquet.read_table(BufferReader(data)).to_pylist())

@@ -193,10 +193,9 @@ class SegmentFiles:
             self._tar.close()
         if self._settings.scores:
             suffix = self._settings.table
-            for kind, rows in {"scores": self._flows, "clips": self._clips}.items():
-                types = TABLES[kind]
+            for (kind, types), rows in zip(TABLES.items(), (self._flows, self._clips), strict=True):
                 columns = {name: [row.get(name) for row in rows] for name in types}
-                data = encode_table(columns, f".{suffix}", types)
+                data = encode_table(columns, suffix, types)
                 self._write(f"{kind}/{self._name}.{suffix}", data)
         for file in self._files.values():
             file.close()

@@ -403,7 +403,7 @@ class ListClips(options.Settings):
         suffix = self.output.suffix.lower()
         if suffix not in MANIFEST_SUFFIXES:
             raise InputError(f"{self.output}: a manifest ends in {' or '.join(MANIFEST_SUFFIXES)}")
-        check_table(suffix)
+        check_table(suffix[1:])
         listed: Manifest = read_manifest(self.folder)
         rows = listed.rows(0, len(listed))
         if not self.no_count:

@@ -15,7 +15,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import cv2
 import numpy as np
@@ -33,13 +33,6 @@ _MAX_SIDE = 99_999
 _KITTI_SCALE, _KITTI_ZERO = 64.0, 32768
 
 
-class FlowFormat(NamedTuple):
-    """Decoder and encoder of one file format."""
-
-    decode: Callable[[bytes], Array]
-    encode: Callable[[Array], bytes]
-
-
 def read_flow(path: str | Path) -> Array:
     """Read a .flo, .pfm, .png (KITTI), .npz, .npy or .exr file: (H, W, 2) float32, NaN: unknown."""
     _format_of(path)  # a file of unknown format is not opened
@@ -48,7 +41,7 @@ def read_flow(path: str | Path) -> Array:
 
 def decode_flow(path: str | Path, data: bytes) -> Array:
     """Return the flow in the bytes of a file named `path`, as `read_flow` does."""
-    decode = _format_of(path).decode
+    decode, _ = _format_of(path)
     with refusing(str(path), InputError):
         return _checked(decode(data))
 
@@ -60,7 +53,7 @@ def write_flow(path: str | Path, flow: Array) -> None:
 
 def encode_flow(path: str | Path, flow: Array) -> bytes:
     """Return the bytes that `write_flow` writes to `path`."""
-    encode = _format_of(path).encode
+    _, encode = _format_of(path)
     with refusing(f"cannot write {path}", InputError):
         return encode(_checked(np.asarray(flow)))
 
@@ -79,7 +72,7 @@ def check_flow_name(path: str | Path) -> None:
         _openexr()
 
 
-def _format_of(path: str | Path) -> FlowFormat:
+def _format_of(path: str | Path) -> tuple[Callable[[bytes], Array], Callable[[Array], bytes]]:
     if not (suffix := flow_suffix(path)):
         given = Path(path).suffix.lower()
         raise InputError(f"{path}: {unknown_name('flow file extension', given, _FORMATS)}")
@@ -363,15 +356,15 @@ def _chosen_part(headers: list[dict[str, Any]], names: tuple[str, str]) -> int:
     return index
 
 
-_FORMATS: dict[str, FlowFormat] = {
-    ".flo": FlowFormat(_decode_flo, _encode_flo),
-    ".pfm": FlowFormat(_decode_pfm_flow, _encode_pfm),
-    ".png": FlowFormat(_decode_kitti, _encode_kitti),
-    ".npz": FlowFormat(_decode_npz, lambda flow: encode_arrays({"flow": flow})),
-    ".npy": FlowFormat(decode_npy, encode_npy),
-    ".half.exr": FlowFormat(_decode_vectors, _encode_half),
-    ".st.exr": FlowFormat(_decode_st_map, _encode_st_map),
-    ".exr": FlowFormat(_decode_vectors, _encode_vectors),  # after those that end in it
+_FORMATS: dict[str, tuple[Callable[[bytes], Array], Callable[[Array], bytes]]] = {
+    ".flo": (_decode_flo, _encode_flo),
+    ".pfm": (_decode_pfm_flow, _encode_pfm),
+    ".png": (_decode_kitti, _encode_kitti),
+    ".npz": (_decode_npz, lambda flow: encode_arrays({"flow": flow})),
+    ".npy": (decode_npy, encode_npy),
+    ".half.exr": (_decode_vectors, _encode_half),
+    ".st.exr": (_decode_st_map, _encode_st_map),
+    ".exr": (_decode_vectors, _encode_vectors),  # after those that end in it
 }
 FLOW_SUFFIXES = tuple(_FORMATS)
 _DISPARITIES = {".npy": decode_npy, ".pfm": _decode_pfm}
