@@ -30,11 +30,10 @@ from clips import read_rows, write_video
 
 import dicl_flow
 from dicl_flow.bulk import engines, writing
-from dicl_flow.bulk.decoding import Decoder, SharedCalls
 from dicl_flow.bulk.job import Settings, finished, marker_name, sha256_of
 from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, read_manifest, write_manifest
 from dicl_flow.bulk.storage import encode_table, open_storage
-from dicl_flow.bulk.worker import Worker, measure, to_grid
+from dicl_flow.bulk.worker import Decoder, SharedCalls, Worker, measure, to_grid
 from dicl_flow.bulk.writing import PartsFolder, Writer
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch

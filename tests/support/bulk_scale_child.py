@@ -31,8 +31,7 @@ class Watcher:
 
 def stand_in(job, plan, numbers, watch):
     """An engine that reads no frames and gives every flow the same scores."""
-    from dicl_flow.bulk.decoding import Pair
-    from dicl_flow.bulk.writing import Outcome, PartsFolder, SegmentFiles
+    from dicl_flow.bulk.writing import Outcome, Pair, PartsFolder, SegmentFiles
 
     scores = {"width": 64, "height": 48, "mean_length": 2.0, "max_length": 3.0, "scene_cut": False}
     for number in numbers:

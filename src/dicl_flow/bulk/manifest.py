@@ -20,8 +20,7 @@ from .storage import encode_table, is_address, local_path, open_storage, read_in
 
 _END = "\x1f"  # between the entries of a row in memory; a path with it is refused
 _DIGITS = 18  # numbers that fit into 64 bits
-UNKNOWN_FLOWS = 64
-"""How many flows a clip counts for when neither its end nor its number of flows is given."""
+UNKNOWN_FLOWS = 64  # what a clip counts for when neither its end nor its flows are given
 
 
 class Row(NamedTuple):
@@ -147,7 +146,7 @@ def _read_csv(text: str) -> Iterator[Row]:
 
 def _read_parquet(text: str) -> Iterator[Row]:
     try:
-        from pyarrow import BufferReader, parquet
+        from pyarrow import BufferReader, parquet, types
     except ImportError:
         raise InputError(f"{text} needs pyarrow: pip install 'dicl-flow[bulk]'") from None
     source = BufferReader(read_input(text)) if is_address(text) else str(local_path(text))
@@ -155,21 +154,16 @@ def _read_parquet(text: str) -> Iterator[Row]:
     with refusing(f"{text} is not a Parquet file, or is damaged", Exception):
         table = parquet.ParquetFile(source)
         arrange = _arrangement(text, table.schema_arrow.names)
-        _check_types(text, table.schema_arrow)
+        allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_floating)
+        for column in table.schema_arrow:
+            kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+            if not (types.is_null(kind) or any(check(kind) for check in allowed)):
+                about = f"the column {column.name} has the type {column.type}"
+                raise InputError(f"{text}: {about}, not text or numbers")
         for batch in table.iter_batches():
             columns = (map(_word, column.to_pylist()) for column in batch.columns)
             for entries in zip(*columns, repeat(""), strict=False):
                 yield Row._make(arrange(entries))
-
-
-def _check_types(text: str, schema: Any) -> None:
-    from pyarrow import types
-
-    allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_floating)
-    for name, kind in zip(schema.names, schema.types, strict=True):
-        value = kind.value_type if types.is_dictionary(kind) else kind
-        if not (types.is_null(value) or any(check(value) for check in allowed)):
-            raise InputError(f"{text}: the column {name} has the type {kind}, not text or numbers")
 
 
 def _word(entry: object) -> str:

@@ -25,11 +25,10 @@ import numpy as np
 from ..errors import InputError
 from ..files import Array, encode_image, naming
 from ..pictures.sheets import contact_sheet, thumbnail, write_on
-from .decoding import find_pair
 from .job import Job, Marker, Plan, finished, keep_settings, marked, marker_name, read_marker
 from .manifest import UNKNOWN_FLOWS, Row, with_flows
 from .storage import LocalFolder, Storage, decode_table, encode_json, read_json
-from .worker import Worker, run_segment
+from .worker import Worker, find_pair, run_segment
 from .writing import BINS, LENGTHS, OK, SHOWN, TABLES, HashedFile, Outcome, Watch, sweep
 
 _TRIED = 3  # rows, and at most as many pairs of each
@@ -145,11 +144,6 @@ class BulkRun:
     retry: bool = False  # compute segments with failed flows again
     markers: dict[str, Marker] = field(default_factory=dict)  # of the finished segments
     failed: int = 0  # how many flows could not be estimated, in earlier runs and this one
-
-    def __post_init__(self) -> None:
-        place, total = self.shard
-        if not 1 <= place <= total:
-            raise InputError(f"`shard` must be I/N, with I from 1 to N, got {place}/{total}")
 
     def run(self, engine: Engine, device: str, watcher: _Watcher) -> dict[str, Any]:
         """Compute what is missing; return the summary of the whole output."""

@@ -24,7 +24,6 @@ from ..errors import InputError
 from ..files import Array, encode_flow, encode_npy, naming
 from ..files.atomic import FolderLock
 from ..video.threads import Behind
-from .decoding import Pair
 from .job import Job, Marker, Settings, marker_name, read_marker
 from .manifest import Row
 from .storage import LocalFolder, Storage, encode_json, encode_table
@@ -51,7 +50,6 @@ _CLIP_TYPES: dict[str, type] = {
     **dict.fromkeys(("status", "weights"), str),
 }
 TABLES = {"scores": _FLOW_TYPES, "clips": _CLIP_TYPES}
-"""The columns of each table; lengths and shares of a clip are means over its flows."""
 OK = "ok"
 BINS = np.geomspace(0.01, 1000, 51)  # edges for mean lengths, px; first and last bin are open
 SHOWN = 4  # calmest and fastest flows, of each segment and of the run
@@ -62,12 +60,35 @@ Watch = Callable[[int], None]  # called with the number of flows whenever some a
 Arriving = Callable[[], Array]  # waits until an array has arrived from the device
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Two frames of a row, or why they cannot be read. Consecutive pairs share their frame."""
+
+    row: int  # its number in the manifest
+    number: int  # of the flow in its row
+    name: str  # of the row
+    frame1: str = ""
+    frame2: str = ""
+    time: float | None = None
+    images: tuple[Array, Array] | None = None  # (H, W, 3) uint8 RGB, of one size
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """Identifies the flow in the whole output."""
+        return f"{self.row:09d}_{self.number:06d}"
+
+    @property
+    def about(self) -> dict[str, str]:
+        """Names its row and its frames."""
+        return {"clip": self.name, "frame1": self.frame1, "frame2": self.frame2}
+
+
 class PartsFolder:
     """A folder for the unfinished files of a segment; not `held` if another process computes it.
 
-    Next to the output if that is a local folder, so that files can be renamed; then the segment is
-    locked until the folder is released or the process ends. A store has no locks, and some network
-    drives have none: there, two processes may compute the same segment, and write the same files.
+    Next to a local output, so that files can be renamed; locked until it is released or the process
+    ends. Stores and some network drives have no locks: there, two processes may write the same.
     """
 
     def __init__(self, storage: Storage, segment: str) -> None:

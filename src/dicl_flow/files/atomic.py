@@ -190,18 +190,13 @@ def write_files(contents: Mapping[Path, bytes], *, durable: bool = False) -> Non
         files = [make(path, data, durable=durable) for path, data in contents.items()]
         for file in files:
             file.rename()
-        for folder in {path.parent for path in contents} if durable else ():
-            _sync_folder(folder)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to disk, if the system can (Windows cannot)."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        if durable and hasattr(os, "O_DIRECTORY"):  # Windows cannot sync the names in a folder
+            for folder in {path.parent for path in contents}:
+                handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
 
 
 @contextmanager

@@ -93,10 +93,8 @@ def _netpbm(data: bytes) -> Size:
 
 
 def _pam(data: bytes) -> Size:
-    width, height = (
-        re.findall(rb"\n%s\s+(\d+)" % key, data[:4096]) for key in (b"WIDTH", b"HEIGHT")
-    )
-    return int(width[0]), int(height[0])
+    sides = dict(re.findall(rb"\n(WIDTH|HEIGHT)\s+(\d+)", data[:4096])[::-1])  # the first counts
+    return int(sides[b"WIDTH"]), int(sides[b"HEIGHT"])
 
 
 def _radiance(data: bytes) -> Size:
