@@ -36,10 +36,7 @@ _CONNECTING = 10.0  # seconds until a cluster that does not answer is given up
 def run_local(
     job: Job, plan: Plan, numbers: Sequence[int], devices: Sequence[str], watch: "Watch"
 ) -> "Iterator[Outcome]":
-    """Compute segments of a plan by their numbers; yield what became of each.
-
-    Segments that another run computes are waited for: if it is killed, they are computed here.
-    """
+    """Compute segments of a plan by their numbers; yield what became of each."""
     from .worker import Worker
 
     with ExitStack() as stack:
@@ -54,7 +51,7 @@ def run_local(
 def _until_finished(
     job: Job, numbers: Sequence[int], run: "Callable[[Sequence[int]], Iterator[Outcome]]"
 ) -> "Iterator[Outcome]":
-    """Run segments; those that other processes compute are looked at again until they are done."""
+    """Run segments; those of another run are waited for; if it is killed, they run here."""
     storage, left = job.storage(), list(numbers)
     while left:
         held = []
@@ -96,9 +93,8 @@ def _shared_out(
             try:
                 answer = end.recv()
             except (EOFError, ConnectionResetError):  # the latter if it has not read all
-                raise ChildProcessError(
-                    f"the process on {ends[end]} has died; the same command resumes the run"
-                ) from None
+                died = f"the process on {ends[end]} has died; the same command resumes the run"
+                raise ChildProcessError(died) from None
             if isinstance(answer, Exception):
                 raise answer
             if isinstance(answer, int):
@@ -167,10 +163,8 @@ class Cluster:
         if not (self.cpus > 0 and self.gpus > 0):
             raise InputError("`cpus_per_actor` and `gpus_per_actor` must be positive")
         if self.address.startswith("ray://"):
-            raise InputError(
-                f"{self.address} is for clients; run the command on a machine of the cluster, "
-                "with `ray='auto'`"
-            )
+            where = "a machine of the cluster, with `ray='auto'`"
+            raise InputError(f"{self.address} is for clients; run the command on {where}")
 
 
 def ray_library() -> Any:

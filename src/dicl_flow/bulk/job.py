@@ -127,10 +127,8 @@ def keep_settings(job: Job, manifest: str, segments: int) -> None:
         if name != "segments" and before.get(name) != now.get(name)
     ]
     if changes:
-        raise InputError(
-            f"{job.out} holds the output of other settings: {', '.join(changes)}; use the same "
-            "settings, or another output"
-        )
+        others = f"the output of other settings: {', '.join(changes)}"
+        raise InputError(f"{job.out} holds {others}; use the same settings, or another output")
 
 
 def read_settings(storage: Storage, out: str) -> tuple[Settings, dict[str, Any]]:

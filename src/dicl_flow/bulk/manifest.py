@@ -207,9 +207,8 @@ def _clips(text: str) -> Iterator[str]:
     video = path.resolve()
     clips = [*clips_among(str(video.parent), [video.name], "")]
     if not clips:
-        raise InputError(
-            f"{video} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a video"
-        )
+        kinds = ", ".join(MANIFEST_SUFFIXES)
+        raise InputError(f"{video} is neither a manifest ({kinds}) nor a video")
     return iter(clips)
 
 

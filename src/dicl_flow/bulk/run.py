@@ -1,7 +1,4 @@
-"""A bulk run: what it will cost, what is missing, its journal and its summary; then its check.
-
-journal.jsonl holds what depends on the run, such as times and machines, and not on the flows.
-"""
+"""A bulk run: what it will cost, what is missing, its journal and its summary; then its check."""
 
 import json
 import os
@@ -38,7 +35,6 @@ _EVERY = 10.0  # seconds between two writes to a store, which cannot append
 _SUMMARY, _PICTURE = "summary.json", "summary.png"
 _LISTED = 20  # failures
 _HEIGHT, _BAR = 160, 24  # px of the histogram
-_BAR_COLOR, _AXIS_COLOR = (90, 160, 250), (120, 120, 120)
 _COMPARED = (*(f"{name}_length" for name in LENGTHS), "confidence", "sharpness")
 _TOLERANCE = 0.01  # relative, and in px: other devices and numbers of threads round differently
 Engine = Callable[[Job, Plan, Sequence[int], Watch], Iterator[Outcome]]
@@ -84,7 +80,7 @@ def _expected_flows(job: Job, plan: Plan) -> int:
 
 
 class Journal:
-    """Appends a line for each event to the journal of all runs; a store gets journal-RUN.jsonl."""
+    """Appends what depends on the run, such as times, for all runs; a store has one for each."""
 
     def __init__(self, storage: Storage, device: str) -> None:
         self._storage, self._device = storage, device
@@ -270,8 +266,8 @@ def _bars(counts: list[int], width: int) -> Array:
     for place, count in enumerate(counts):
         height = round(count / max(*counts, 1) * (_HEIGHT - _BAR))
         left = 4 + place * _BAR
-        picture[_HEIGHT - height :, left : left + _BAR - 3] = _BAR_COLOR
-    picture[-1] = _AXIS_COLOR
+        picture[_HEIGHT - height :, left : left + _BAR - 3] = (90, 160, 250)
+    picture[-1] = (120, 120, 120)
     axis = _line("", width)  # the lengths 0.01, 0.1, 1 and so on, below the bars that begin there
     for place, edge in enumerate(BINS):
         left = place * _BAR
@@ -384,15 +380,14 @@ def _compare(worker: Worker, clip: dict[str, Any], score: dict[str, Any], report
     row = Row(**{name: clip[name] or "" for name in Row._fields if name != "flows"})
     pair = find_pair(worker.job, row, score["key"])
     report.sampled += 1
+    about = f"{score['key']} ({score['clip']})"
     if pair is None or pair.images is None:
         problem = "there is no such frame now" if pair is None else pair.problem
-        report.problems.append(f"{score['key']} ({score['clip']}) cannot be read now: {problem}")
+        report.problems.append(f"{about} cannot be read now: {problem}")
         return
     again = worker.score(*pair.images)
     for name in _COMPARED:
         before, now = score[name] or 0.0, again.get(name) or 0.0
         report.largest_difference = max(report.largest_difference, abs(now - before))
         if abs(now - before) > _TOLERANCE * (1 + abs(before)):
-            report.problems.append(
-                f"{score['key']} ({score['clip']}): {name} was {before:g} and is {now:g} now"
-            )
+            report.problems.append(f"{about}: {name} was {before:g} and is {now:g} now")

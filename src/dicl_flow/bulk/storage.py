@@ -1,7 +1,4 @@
-"""Where inputs are read and outputs written: this machine, or what pyarrow or fsspec opens.
-
-Tables are CSV without any package, or Parquet with pyarrow; equal tables are equal bytes.
-"""
+"""Reads inputs and writes outputs, here or in a store; equal tables are equal bytes."""
 
 import csv
 import io

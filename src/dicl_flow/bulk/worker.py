@@ -192,8 +192,8 @@ class Worker:
     def run(self, segments: Iterable[Segment | None], *, again: bool = False) -> Iterator[Outcome]:
         """Compute segments in order; with `again`, finished ones too.
 
-        If they have to be waited for, a None now and then lets outcomes be yielded meanwhile.
-        Stopping the generator abandons the segment at hand.
+        A None among them lets outcomes be yielded while one waits for segments. Stopping the
+        generator abandons the segment at hand.
         """
         settings, ends = self.job.settings, Behind()
         writer = Writer(self.job, self._watch, ends)

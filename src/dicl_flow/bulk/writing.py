@@ -325,11 +325,7 @@ class Step:
 
 
 class Writer:
-    """The writing thread: waits for the device, and describes flows.
-
-    Segments are published by the thread of `ends`: on a slow drive that takes as long as several
-    flows, for which the device would have to wait.
-    """
+    """The writing thread; that of `ends` publishes, else the device would wait for a slow drive."""
 
     def __init__(self, job: Job, watch: Watch, ends: Behind) -> None:
         self._settings, self._storage = job.settings, job.storage()

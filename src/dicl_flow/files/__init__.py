@@ -1,5 +1,4 @@
-"""Reads and writes flow files, disparity and images; files are replaced atomically."""
-# What is imported here is for other packages.
+"""Reads and writes flow files, disparity and images; files appear whole or not at all."""
 # ruff: noqa: F401
 # mypy: implicit-reexport
 

@@ -46,10 +46,7 @@ def _has_name(handle: int, path: Path) -> bool:
 
 
 class FolderLock:
-    """Locks a folder, which is created if missing, until it is released or the process ends.
-
-    The operating system holds the lock, not the file: a killed run leaves no lock.
-    """
+    """Locks a folder, created if missing; the system holds the lock: a killed run leaves none."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / ".lock"
@@ -181,8 +178,7 @@ def temporaries() -> Iterator[Callable[..., _Temporary]]:
 def write_files(contents: Mapping[Path, bytes], *, durable: bool = False) -> None:
     """Write all files or none: each under a temporary name first, then all are renamed.
 
-    With `durable`, each file also survives a power cut, with the old contents or the new ones.
-    That takes about 10 ms per file (ext4), more than writing a small file.
+    With `durable`, each also survives a power cut, which takes about 10 ms per file (ext4).
     """
     for path in contents:
         check_writable(path)

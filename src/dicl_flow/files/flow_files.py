@@ -27,8 +27,7 @@ from .images import decode_pixels
 from .reading import Array, check_pixels, check_size, most_bytes, read_bytes, refusing
 
 _FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
-_FLO_UNKNOWN = 1e10  # Middlebury: components beyond 1e9 are unknown
-_FLO_LIMIT = 1e9
+_FLO_LIMIT, _FLO_UNKNOWN = 1e9, 1e10  # Middlebury: components beyond the limit are unknown
 _MAX_SIDE = 99_999
 _KITTI_SCALE, _KITTI_ZERO = 64.0, 32768
 
@@ -154,9 +153,8 @@ def _floats(data: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
     expected = 4 * int(np.prod(shape))
     if len(data) != expected:
         kind = "truncated" if len(data) < expected else "overlong"
-        raise InputError(
-            f"{kind} file: {shape[1]}x{shape[0]} needs {expected} bytes of data, got {len(data)}"
-        )
+        size = f"{shape[1]}x{shape[0]} needs {expected} bytes of data, got {len(data)}"
+        raise InputError(f"{kind} file: {size}")
     return np.frombuffer(data, dtype).reshape(shape)
 
 
@@ -177,30 +175,20 @@ def _encode_kitti(flow: Array) -> bytes:
     raw = np.rint(np.where(valid[..., None], flow, 0).astype(np.float64) * _KITTI_SCALE)
     raw += _KITTI_ZERO
     if raw.min() < 0 or raw.max() > 65535:
-        worst = np.nanmax(np.abs(flow))
-        raise InputError(
-            f"a KITTI PNG can store motion from -512 to 511.98 px, this flow has {worst:.1f}; "
-            f"use .flo"
-        )
+        limits, worst = "motion from -512 to 511.98 px", np.nanmax(np.abs(flow))
+        raise InputError(f"a KITTI PNG can store {limits}, this flow has {worst:.1f}; use .flo")
     raw[~valid] = 0
     image = np.dstack([valid, raw[..., 1], raw[..., 0]]).astype(np.uint16)
     return bytes(cv2.imencode(".png", image)[1])
 
 
-_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], Any]] = {
-    (1, 0): npy.read_array_header_1_0,
-    (2, 0): npy.read_array_header_2_0,
-}
-_DAMAGED: tuple[type[Exception], ...] = (
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_DAMAGED: tuple[type[Exception], ...] = (  # what numpy raises for invalid headers
     *(ValueError, TypeError, LookupError, AttributeError, EOFError, OSError, SyntaxError),
     *(TokenError, RecursionError, MemoryError),
 )
-"""What numpy raises for invalid headers."""
+_DAMAGED_ARCHIVE = (*_DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError)  # if encrypted
 _NO_NUMBERS = "not a .npy file of numbers"
-_DAMAGED_ARCHIVE: tuple[type[Exception], ...] = (
-    *_DAMAGED,
-    *(zipfile.BadZipFile, zlib.error, RuntimeError),  # RuntimeError: encrypted
-)
 
 
 def decode_npy(data: bytes) -> Array:
@@ -259,10 +247,8 @@ def _read_array(stream: IO[bytes], length: int) -> Array:
         return flat.reshape(shape, order="F" if by_columns else "C")
 
 
-_VECTORS = ("forward.u", "forward.v")
-"""Motion in px: right, and up. In float32, or in half precision."""
-_ST_MAP = ("R", "G")
-"""Where to sample frame 2, from 0 (left or lower border) to 1; the result looks like frame 1."""
+_VECTORS = ("forward.u", "forward.v")  # motion in px: right, and up; float32 or half precision
+_ST_MAP = ("R", "G")  # where to sample frame 2 to get frame 1, from 0 (left, lower border) to 1
 _UP = np.array([1, -1], np.float32)
 
 
@@ -349,10 +335,8 @@ def _chosen_part(headers: list[dict[str, Any]], names: tuple[str, str]) -> int:
     values = sum(w * h * len(part) for (w, h), part in zip(sizes, parts, strict=True))
     check_pixels(values // 2, f"all {sum(map(len, parts))} channels of a file, two as one flow,")
     if windows[index] != (whole := np.ravel(headers[index]["displayWindow"]).tolist()):
-        raise InputError(
-            f"the pixels cover {windows[index]} of {whole} (left, top, right, bottom); "
-            f"write the file without cropping"
-        )
+        area = f"{windows[index]} of {whole} (left, top, right, bottom)"
+        raise InputError(f"the pixels cover {area}; write the file without cropping")
     return index
 
 

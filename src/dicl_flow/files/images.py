@@ -174,17 +174,12 @@ def check_unit_range(low: float, high: float) -> None:
     if not (isfinite(low) and isfinite(high)):
         raise InputError("the image contains NaN or infinite values")
     if low < 0 or high > 1:
-        raise InputError(
-            f"float images must be in [0, 1], this one is in [{low:g}, {high:g}]; "
-            f"divide by its full scale, or pass uint8"
-        )
+        advice = "divide by its full scale, or pass uint8"
+        raise InputError(f"float images must be in [0, 1], not in [{low:g}, {high:g}]; {advice}")
 
 
 def encode_image(path: str | Path, image: Array) -> bytes:
-    """Return the bytes of an image file in the format of `path`: (H, W, 3) RGB or (H, W) grey.
-
-    uint8 or uint16; 16 bits are kept in .png, .tif and .ppm, other formats have 8.
-    """
+    """Return the bytes of an image, (H, W, 3) RGB or (H, W), uint8 or uint16 if the format can."""
     if image.dtype == np.uint16 and Path(path).suffix.lower() not in _SIXTEEN_BITS:
         image = to_uint8(image)
     pixels = image[..., ::-1] if image.ndim == 3 else image
@@ -193,9 +188,8 @@ def encode_image(path: str | Path, image: Array) -> bytes:
     except cv2.error:
         written = False
     if not written:
-        raise InputError(
-            f"cannot write {path}: unknown image extension {Path(path).suffix!r}; use .png or .jpg"
-        )
+        problem = f"unknown image extension {Path(path).suffix!r}; use .png or .jpg"
+        raise InputError(f"cannot write {path}: {problem}")
     return bytes(data)
 
 

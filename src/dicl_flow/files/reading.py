@@ -16,9 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _DEFAULT = 150.0  # megapixels; a frame of 16K has 133
 _VARIABLE = "DICL_FLOW_MAX_SIZE"  # an environment variable, so that loader processes inherit it
-_COUNTABLE = 10**15
 _BYTES_PER_PIXEL = 16  # two float64 of a flow, or four float32 of an image
-_CHUNK = 2**20
 
 
 @contextmanager
@@ -52,9 +50,8 @@ def _checked(megapixels: float | str) -> float:
     except ValueError:
         value = 0.0
     if not (value > 0 and isfinite(value)):
-        raise InputError(
-            f"`max_size` ({_VARIABLE}) must be a number of megapixels above 0, got {megapixels!r}"
-        )
+        wanted = "must be a number of megapixels above 0"
+        raise InputError(f"`max_size` ({_VARIABLE}) {wanted}, got {megapixels!r}")
     return value
 
 
@@ -66,17 +63,12 @@ def check_size(width: int, height: int) -> None:
 def check_pixels(pixels: int, what: str) -> None:
     """Refuse a number of pixels that `max_size` does not allow; the error starts with `what`."""
     limit = max_size()
-    if pixels > _COUNTABLE:
+    if pixels > 10**15:
         raise InputError(f"{what} has more pixels than any machine can hold")
     if pixels > limit * 1e6:
-        raise InputError(
-            f"{what} has {_text(pixels / 1e6)} megapixels, the limit is {_text(limit)}; allow more "
-            f"with `max_size={ceil(pixels / 1e6)}`"
-        )
-
-
-def _text(megapixels: float) -> str:
-    return f"{megapixels:,.0f}" if megapixels >= 10 else f"{megapixels:.3g}"
+        size, most = (f"{n:,.0f}" if n >= 10 else f"{n:.3g}" for n in (pixels / 1e6, limit))
+        more = f"allow more with `max_size={ceil(pixels / 1e6)}`"
+        raise InputError(f"{what} has {size} megapixels, the limit is {most}; {more}")
 
 
 def most_bytes() -> int:
@@ -85,10 +77,7 @@ def most_bytes() -> int:
 
 
 def read_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """Read a file, or a pipe to its end; anything missing or empty, or not a file, is an error.
-
-    A file of more than `most` bytes is refused before it is read.
-    """
+    """Read a file of at most `most` bytes, or a pipe; what is missing or empty is an error."""
     path = Path(path)
     check_file(path)
     if path.is_fifo():
@@ -114,7 +103,7 @@ def check_file(path: Path) -> None:
 def read_stream(stream: BinaryIO, name: str) -> bytes:
     """Read an image or a flow from a stream to its end; refuse more than the largest allowed."""
     most, data = most_bytes(), bytearray()
-    while chunk := stream.read(_CHUNK):
+    while chunk := stream.read(2**20):
         data += chunk
         if len(data) > most:
             raise _too_long(name, len(data))
@@ -128,7 +117,5 @@ def _not_empty(data: bytes, name: str) -> bytes:
 
 
 def _too_long(name: str, size: int) -> InputError:
-    return InputError(
-        f"{name} has at least {size:,} bytes; the largest image or flow within `max_size` has "
-        f"{most_bytes():,}"
-    )
+    largest = f"the largest image or flow within `max_size` has {most_bytes():,}"
+    return InputError(f"{name} has at least {size:,} bytes; {largest}")
