@@ -21,9 +21,8 @@ import numpy as np
 import torch
 
 import dicl_flow
-from dicl_flow.bulk.job import Job, Settings
+from dicl_flow.bulk.job import Job, Plan, Settings
 from dicl_flow.bulk.manifest import read_manifest
-from dicl_flow.bulk.segments import Plan
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.video import Selection, ahead, estimate_flows
 from dicl_flow.video.frames import capture

@@ -1,6 +1,7 @@
 """Bulk runs: each row gives its outputs, errors are rows, and only what is missing is computed."""
 
 import json
+import operator
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,19 +29,15 @@ from bulk_runs import (
 from clips import read_rows, write_video
 
 import dicl_flow
-from dicl_flow.bulk import local, scores, segments, writing
-from dicl_flow.bulk.decoding import Decoder
-from dicl_flow.bulk.job import Settings, sha256_of
-from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, list_rows, read_manifest, write_manifest
-from dicl_flow.bulk.scores import measure, to_grid
-from dicl_flow.bulk.segments import finished, marker_name
-from dicl_flow.bulk.storage import open_storage
-from dicl_flow.bulk.tables import encode_table
-from dicl_flow.bulk.worker import Worker
+from dicl_flow.bulk import engines, writing
+from dicl_flow.bulk.job import Settings, finished, marker_name, sha256_of
+from dicl_flow.bulk.manifest import UNKNOWN_FLOWS, Row, read_manifest, write_manifest
+from dicl_flow.bulk.storage import encode_table, open_storage
+from dicl_flow.bulk.worker import Decoder, SharedCalls, Worker, measure, to_grid
 from dicl_flow.bulk.writing import PartsFolder, Writer
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
-from dicl_flow.files import locking, read_flow, read_image
+from dicl_flow.files import atomic, read_flow, read_image
 from dicl_flow.video import Moment, Selection, open_source
 from dicl_flow.video.frames import video_from
 
@@ -114,11 +111,11 @@ def test_parquet_and_csv_hold_the_same_rows(tmp_path):
         read_manifest(str(tmp_path / "x.parquet"))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_tables_take_names_that_are_not_utf8(suffix):
-    if suffix == ".parquet":
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_tables_take_names_that_are_not_utf8(kind):
+    if kind == "parquet":
         pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
-    data = encode_table({"clip": ["f\udcff.png", "ü"]}, suffix, {"clip": str})
+    data = encode_table({"clip": ["f\udcff.png", "ü"]}, kind, {"clip": str})
     assert b"\xff" in data or "f\ufffd.png".encode() in data
 
 
@@ -127,9 +124,9 @@ def test_a_folder_tree_and_a_pattern_become_clips(tmp_path):
     write_frames(tmp_path / "b" / "shot9", 3)
     for name in ("b/film.mp4", "a.mov", ".hidden.mov", "notes.txt", "alone.png"):
         (tmp_path / name).write_bytes(b"x")
-    names = [str(Path(row.path).relative_to(tmp_path)) for row in list_rows(str(tmp_path))]
+    names = [str(Path(row.path).relative_to(tmp_path)) for row in read_manifest(str(tmp_path))]
     assert names == ["a.mov", "b/film.mp4", "b/shot9", "b/shot10"]
-    pattern = [row.path for row in list_rows(f"{tmp_path}/**/f[01].png")]
+    pattern = [row.path for row in read_manifest(f"{tmp_path}/**/f[01].png")]
     assert pattern == [f"{tmp_path}/b/{shot}/f[01].png" for shot in ("shot9", "shot10")]
     with pytest.raises(FileNotFoundError, match="no manifest, folder or video"):
         read_manifest(str(tmp_path / "nowhere"))
@@ -154,7 +151,7 @@ def test_clips_are_never_cut(tmp_path):
     path.write_text("path,flows\na.mp4,3\nb.mp4,3\nc.mp4,20\nd.mp4,1\n")
     _, plan = make_job(path, "o", segment=6)
     assert [[row.path[0] for row in segment.rows] for segment in plan] == [["a", "b"], ["c"], ["d"]]
-    assert [segment.count for segment in plan] == [6, 20, 1]
+    assert [plan.count(number) for number in range(len(plan))] == [6, 20, 1]
 
 
 @pytest.mark.parametrize(
@@ -375,14 +372,14 @@ def test_what_another_run_computes_is_waited_for(tmp_path, pairs, known, monkeyp
         seen.append(len(finished(job.storage())))
         claim.release()  # the other run has died
 
-    monkeypatch.setattr(local, "sleep", wait)
+    monkeypatch.setattr(engines, "sleep", wait)
     run_bulk(job, plan)
     assert seen == [3]
     assert len(finished(job.storage())) == 4
 
 
 def test_without_locks_two_processes_keep_their_parts_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(locking, "lock", lambda file: None)
+    monkeypatch.setattr(atomic, "lock", lambda file: None)
     storage = open_storage(str(tmp_path))
     monkeypatch.setattr(writing, "node", lambda: "one")
     mine = PartsFolder(storage, "000000-a")
@@ -434,7 +431,7 @@ def test_inputs_in_a_store_are_read(tmp_path, pairs, known):
     store = open_storage(address)
     for path in tmp_path.iterdir():
         store.write(f"shots/{path.name}", path.read_bytes())
-    assert [row.path for row in list_rows(address)] == [f"{address}/shots"]
+    assert [row.path for row in read_manifest(address)] == [f"{address}/shots"]
     job, plan = make_job(f"{address}/shots/manifest.csv", tmp_path / "out")
     run_bulk(job, plan)
     assert [row["status"] for row in table(tmp_path / "out")] == ["ok"] * 4
@@ -443,14 +440,12 @@ def test_inputs_in_a_store_are_read(tmp_path, pairs, known):
     assert [row["status"] for row in table(tmp_path / "clips")] == ["ok"] * 3
 
 
-def test_small_frames_that_pairs_share_are_made_once(monkeypatch):
+def test_small_frames_that_pairs_share_are_made_once():
     made = []
-    monkeypatch.setattr(scores, "small_grey", lambda image: made.append(image) or image[0])
     frames = [np.full((2, 2), number) for number in range(3)]
-    with ThreadPoolExecutor(1) as pool:
-        small = scores.SmallFrames(pool)
-        pairs = [small.begin(two) for two in pairwise(frames)]
-        found = [[frame.result()[0] for frame in pair] for pair in pairs]
+    small = SharedCalls(lambda image: made.append(image) or image[0], operator.is_)
+    pairs = [[*map(small.submit, two)] for two in pairwise(frames)]
+    found = [[frame.result()[0] for frame in pair] for pair in pairs]
     assert found == [[0, 1], [1, 2]]
     assert len(made) == 3
 
@@ -525,11 +520,11 @@ def test_wrong_arguments_are_explained(run, pairs, tmp_path, monkeypatch, argume
 
 def test_the_marker_of_a_segment_is_written_last(tmp_path, pairs, known, monkeypatch):
     job, plan = make_job(pairs, tmp_path / "out", segment=4)
-    monkeypatch.setattr("dicl_flow.bulk.writing.write_json", lambda *arguments: 1 / 0)
+    monkeypatch.setattr("dicl_flow.bulk.writing.encode_json", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run_bulk(job, plan)
     assert (tmp_path / "out" / "scores" / f"{plan.names[0]}.csv").exists()
-    assert segments.finished(job.storage()) == {}
+    assert finished(job.storage()) == {}
 
 
 def test_a_slow_drive_does_not_stop_the_estimates(tmp_path, pairs, known, monkeypatch):
@@ -579,7 +574,7 @@ def test_a_process_that_dies_before_it_reads_is_named(pairs):
     mine, other = Pipe()
     Timer(0.05, other.close).start()
     with mine, pytest.raises(ChildProcessError, match="the process on cuda:1 has died"):
-        next(local._shared_out(plan, [0, 1, 2], {mine: "cuda:1"}, lambda flows: None))
+        next(engines._shared_out(plan, [0, 1, 2], {mine: "cuda:1"}, lambda flows: None))
 
 
 def test_numbers_of_a_parquet_file_are_those_of_a_csv_file(tmp_path):

@@ -9,12 +9,12 @@ import pytest
 from bulk_runs import contents, journal_of, make_job, run_bulk, write_frames, write_pairs
 from children import SUPPORT, run_forked_child
 
+from dicl_flow.bulk.engines import run_local
 from dicl_flow.bulk.job import sha256_of
-from dicl_flow.bulk.local import run_local
 
 CHILD = SUPPORT / "signal_child.py"
 PLACES = (
-    "dicl_flow.bulk.writing:_File.write",
+    "dicl_flow.bulk.writing:HashedFile.write",
     "dicl_flow.bulk.writing:Writer.write",
     "dicl_flow.bulk.writing:SegmentFiles.finish",
     "dicl_flow.bulk.storage:LocalFolder.remove",

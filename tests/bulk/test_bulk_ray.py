@@ -21,9 +21,9 @@ from bulk_runs import (
 )
 from children import SUPPORT, started
 
-from dicl_flow.bulk import cluster
-from dicl_flow.bulk.cluster import Actor, Cluster, run_ray
-from dicl_flow.bulk.segments import is_finished
+from dicl_flow.bulk import engines
+from dicl_flow.bulk.engines import Actor, Cluster, run_ray
+from dicl_flow.bulk.job import finished
 from dicl_flow.bulk.writing import Outcome
 from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.errors import InputError
@@ -67,7 +67,7 @@ class FakeData:
 @pytest.fixture
 def ray(monkeypatch):
     fake = FakeRay()
-    monkeypatch.setattr(cluster, "ray_library", lambda: fake)
+    monkeypatch.setattr(engines, "ray_library", lambda: fake)
     know_motion(monkeypatch)
     return fake
 
@@ -122,7 +122,7 @@ def test_progress_counts_flows_also_failed_ones(ray, manifest, tmp_path):
 def test_a_segment_in_the_hands_of_a_lost_process_is_computed_later(
     ray, manifest, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("dicl_flow.bulk.local._PATIENCE", 0)
+    monkeypatch.setattr("dicl_flow.bulk.engines._PATIENCE", 0)
     job, plan = make_job(manifest, tmp_path / "out", segment=1)
     held = [plan.names[2]]
     compute = Actor.__call__
@@ -138,7 +138,7 @@ def test_a_segment_in_the_hands_of_a_lost_process_is_computed_later(
     monkeypatch.setattr(Actor, "__call__", call)
     outcomes = [*run_ray(job, plan, range(4), Cluster(), lambda flows: None)]
     assert [outcome.segment for outcome in outcomes] == [plan.names[n] for n in (3, 1, 0, 2)]
-    assert all(is_finished(job.storage(), name) for name in plan.names)
+    assert sorted(finished(job.storage())) == plan.names
 
 
 def test_what_a_user_can_fix_comes_back_as_it_is(ray, manifest, tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_what_a_user_can_fix_comes_back_as_it_is(ray, manifest, tmp_path, monkey
 
 
 def test_many_segments_share_blocks(ray, manifest, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "_BLOCKS", 2)
+    monkeypatch.setattr(engines, "_BLOCKS", 2)
     run_bulk(*make_job(manifest, tmp_path / "out", segment=1), engine=on(Cluster()))
     assert ray.calls[1] == ("from_items", 4, 2)
 
@@ -196,7 +196,7 @@ def test_ray_alone_is_a_cluster_on_this_machine(
 
 
 def test_options_of_a_cluster_are_checked_first(run, manifest, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "ray_library", FakeRay)
+    monkeypatch.setattr(engines, "ray_library", FakeRay)
     bulk = ("bulk", manifest, "-o", tmp_path / "out")
     for words, message in (
         (["--actors", "2"], "--actors is for --ray, which is not given"),
@@ -221,7 +221,7 @@ def test_without_ray_the_extra_is_named(run, manifest, tmp_path, monkeypatch):
 
 
 def test_a_cluster_that_does_not_answer_is_given_up(manifest, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "ray_library", FakeRay)
+    monkeypatch.setattr(engines, "ray_library", FakeRay)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -17,7 +17,7 @@ from dicl_flow.estimation.confidence import find_confidence, find_cues, find_occ
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.inputs import Feeding, image_batch
 from dicl_flow.estimation.pipeline import clear_uninformative
-from dicl_flow.files import exr
+from dicl_flow.files import flow_files
 from dicl_flow.files.flow_files import decode_flow, encode_flow
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.models.blocks import ContextNet
@@ -78,7 +78,8 @@ def test_validity_and_not_the_value_marks_unknown_flow_in_kitti_files():
 
 def test_y_points_down_in_memory_and_up_in_exr_files():
     pytest.importorskip("OpenEXR", reason="OpenEXR is not installed")
-    up = exr._decode(exr.encode_vectors(np.float32([[[3, 4]]])), exr.VECTORS)
+    data = encode_flow("x.exr", np.float32([[[3, 4]]]))
+    up = flow_files._decode_channels(data, flow_files._VECTORS)
     assert up.tolist() == [[[3, -4]]]
 
 

@@ -6,11 +6,10 @@ import fake_trees
 from clips import KnownMotion
 from conftest import SMALL
 
-from dicl_flow.bulk.job import Job, Settings
-from dicl_flow.bulk.local import run_local
+from dicl_flow.bulk.engines import run_local
+from dicl_flow.bulk.job import Job, Plan, Settings
 from dicl_flow.bulk.manifest import read_manifest
 from dicl_flow.bulk.run import BulkRun
-from dicl_flow.bulk.segments import Plan
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 

@@ -10,9 +10,8 @@ import resource
 import sys
 from time import process_time
 
-from dicl_flow.bulk.job import Job, Settings
+from dicl_flow.bulk.job import Job, Plan, Settings
 from dicl_flow.bulk.manifest import read_manifest
-from dicl_flow.bulk.segments import Plan
 
 
 class Watcher:
@@ -32,14 +31,13 @@ class Watcher:
 
 def stand_in(job, plan, numbers, watch):
     """An engine that reads no frames and gives every flow the same scores."""
-    from dicl_flow.bulk.decoding import Pair
-    from dicl_flow.bulk.writing import Outcome, PartsFolder, SegmentFiles
+    from dicl_flow.bulk.writing import Outcome, Pair, PartsFolder, SegmentFiles
 
     scores = {"width": 64, "height": 48, "mean_length": 2.0, "max_length": 3.0, "scene_cut": False}
     for number in numbers:
         segment = plan[number]
         folder = PartsFolder(job.storage(), segment.name)
-        written = SegmentFiles(folder.path, segment.name, job.settings)
+        written = SegmentFiles(folder, job.settings)
         for place, row in enumerate(segment.rows, start=segment.first):
             written.add(Pair(place, 0, row.name, row.image1, row.image2), scores, None, None)
             written.end_clip(place, row)

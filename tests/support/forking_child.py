@@ -18,7 +18,7 @@ from functools import partial
 import small_training  # noqa: F401
 import torch._dynamo  # which the first optimizer imports  # noqa: F401
 
-import dicl_flow.bulk.local
+import dicl_flow.bulk.run
 import dicl_flow.cli.video
 import dicl_flow.training.trainer
 import dicl_flow.video  # noqa: F401

@@ -28,7 +28,7 @@ from video_child import PIECE
 import dicl_flow
 from dicl_flow.cli.video import Video, VideoProgress
 from dicl_flow.errors import InputError
-from dicl_flow.files import FolderLock, locking
+from dicl_flow.files import atomic
 from dicl_flow.models import build
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video import (
@@ -716,15 +716,15 @@ def test_a_lock_is_let_go_by_every_end_of_a_run(tmp_path):
 
 def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):
     """Between opening and locking, the run before may end and remove its folder."""
-    first, second, third = (FolderLock(tmp_path / "parts") for _ in range(3))
+    first, second, third = (atomic.FolderLock(tmp_path / "parts") for _ in range(3))
     assert first.acquire()
-    real = locking.lock
+    real = atomic.lock
 
     def late(file):
         first.remove()
         return real(file)
 
-    monkeypatch.setattr(locking, "lock", late)
+    monkeypatch.setattr(atomic, "lock", late)
     assert second.acquire()
     assert not third.acquire()
     second.release()

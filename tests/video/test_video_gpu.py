@@ -10,9 +10,8 @@ import torch
 
 from dicl_flow import FlowSequence, load
 from dicl_flow.accelerated import Graphs
-from dicl_flow.bulk.job import Job, Settings
+from dicl_flow.bulk.job import Job, Plan, Settings
 from dicl_flow.bulk.manifest import Row, read_manifest, write_manifest
-from dicl_flow.bulk.segments import Plan
 from dicl_flow.bulk.worker import Worker
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.video.flows import arriving

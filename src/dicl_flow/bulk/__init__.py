@@ -1,4 +1,1 @@
-"""Flow of millions of pairs: manifests, segments that are written whole or not at all, engines.
-
-`segments` describes how the parts fit together. Nothing here imports torch until it computes.
-"""
+"""Flow of millions of pairs; `job` says how. Nothing here imports torch until it computes."""

@@ -3,11 +3,10 @@
 import csv
 import hashlib
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import has_magic
-from itertools import pairwise, repeat
+from itertools import repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +15,12 @@ import numpy as np
 
 from ..errors import InputError, unknown_name
 from ..files import write_files
-from .storage import RemoteFolder, is_address, local_path, read_input
-from .tables import encode_table
+from ..files.reading import refusing
+from .storage import encode_table, is_address, local_path, open_storage, read_input
 
 _END = "\x1f"  # between the entries of a row in memory; a path with it is refused
 _DIGITS = 18  # numbers that fit into 64 bits
-UNKNOWN_FLOWS = 64
-"""How many flows a clip counts for when neither its end nor its number of flows is given."""
+UNKNOWN_FLOWS = 64  # what a clip counts for when neither its end nor its flows are given
 
 
 class Row(NamedTuple):
@@ -30,15 +28,11 @@ class Row(NamedTuple):
 
     image1: str = ""
     image2: str = ""
-    path: str = ""
-    """A video, a folder of frames, or a pattern of frames."""
-    start: str = ""
-    """First frame of a clip: 120, or 3.5s."""
-    end: str = ""
-    """Frame to stop before."""
+    path: str = ""  # a video, a folder of frames, or a pattern of frames
+    start: str = ""  # first frame of a clip: 120, or 3.5s
+    end: str = ""  # frame to stop before
     stride: str = ""
-    flows: str = ""
-    """How many flows to expect; the plan counts with it, nothing else."""
+    flows: str = ""  # how many flows to expect; the plan counts with it, nothing else
 
     @property
     def name(self) -> str:
@@ -75,12 +69,9 @@ class Manifest:
     """Rows in order. `root` is the folder that their paths are relative to."""
 
     root: str
-    text: bytes
-    """All rows, one after the other."""
-    ends: "np.ndarray[Any, np.dtype[np.int64]]"
-    """Where each row ends in `text`."""
-    counts: "np.ndarray[Any, np.dtype[np.int64]]"
-    """How many flows the plan counts for each row."""
+    text: bytes  # all rows, one after the other
+    ends: "np.ndarray[Any, np.dtype[np.int64]]"  # where each row ends in `text`
+    counts: "np.ndarray[Any, np.dtype[np.int64]]"  # how many flows the plan counts for each row
 
     @classmethod
     def of(cls, rows: Iterable[Row], root: str, source: str) -> "Manifest":
@@ -103,15 +94,17 @@ class Manifest:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def part(self, first: int, last: int) -> bytes:
-        """The bytes of the rows from `first` to before `last`."""
-        return self.text[self._start(first) : self._start(last)]
+    def __getitem__(self, number: int) -> Row:
+        return Row(*self.part(number, number + 1).decode("utf-8", "surrogateescape").split(_END))
 
     def rows(self, first: int, last: int) -> list[Row]:
-        """The same, as rows."""
-        edges = [self._start(number) for number in range(first, last + 1)]
-        texts = (self.text[a:b] for a, b in pairwise(edges))
-        return [Row(*text.decode("utf-8", "surrogateescape").split(_END)) for text in texts]
+        """The rows from `first` to before `last`."""
+        return [self[number] for number in range(first, last)]
+
+    def part(self, first: int, last: int) -> bytes:
+        """The bytes of the same rows."""
+        start, end = (int(self.ends[number - 1]) if number else 0 for number in (first, last))
+        return self.text[start:end]
 
     def has_clips(self) -> bool:
         """Whether some row has several flows: a pair has one."""
@@ -121,9 +114,6 @@ class Manifest:
         """Identifies the rows, whatever file they came from."""
         return hashlib.sha256(self.ends.astype("<i8").tobytes() + self.text).hexdigest()
 
-    def _start(self, number: int) -> int:
-        return int(self.ends[number - 1]) if number else 0
-
 
 def read_manifest(text: str) -> Manifest:
     """Read a .csv or .parquet file, or list a folder tree, a pattern or a single video."""
@@ -131,17 +121,18 @@ def read_manifest(text: str) -> Manifest:
     if not (is_address(text) or has_magic(text) or local_path(text).exists()):
         raise FileNotFoundError(f"no manifest, folder or video {text}")
     if suffix not in _READERS:
-        return Manifest.of(list_rows(text), "", text)
+        return Manifest.of((Row(path=clip) for clip in _clips(text)), "", text)
     root = text.rpartition("/")[0] if is_address(text) else str(local_path(text).resolve().parent)
     return Manifest.of(_READERS[suffix](text), root, text)
 
 
 def _read_csv(text: str) -> Iterator[Row]:
-    with _lines(text) as lines:
+    source = io.BytesIO(read_input(text)) if is_address(text) else local_path(text).open("rb")
+    with io.TextIOWrapper(source, "utf-8-sig", newline="") as lines:
         table = csv.reader(lines)
         try:
-            columns = _check_columns(text, next(table, []))
-            arrange = _arranged(columns)
+            columns = next(table, [])
+            arrange = _arrangement(text, columns)
             for entries in table:
                 if len(entries) != len(columns):
                     raise InputError(
@@ -153,65 +144,26 @@ def _read_csv(text: str) -> Iterator[Row]:
             raise InputError(f"{text} is not a table in UTF-8: {error}") from None
 
 
-@contextmanager
-def _lines(text: str) -> Iterator[Iterable[str]]:
-    if is_address(text):
-        yield io.StringIO(read_input(text).decode("utf-8-sig"), newline="")
-        return
-    with local_path(text).open(newline="", encoding="utf-8-sig") as file:
-        yield file
-
-
 def _read_parquet(text: str) -> Iterator[Row]:
     try:
-        from pyarrow import BufferReader, parquet
+        from pyarrow import BufferReader, parquet, types
     except ImportError:
         raise InputError(f"{text} needs pyarrow: pip install 'dicl-flow[bulk]'") from None
     source = BufferReader(read_input(text)) if is_address(text) else str(local_path(text))
-    with _parquet_errors(text):
+    # what pyarrow raises for damaged files is not documented
+    with refusing(f"{text} is not a Parquet file, or is damaged", Exception):
         table = parquet.ParquetFile(source)
-        schema = table.schema_arrow
-    names = _check_columns(text, schema.names)
-    _check_types(text, dict(zip(names, schema.types, strict=True)))
-    arrange = _arranged(names)
-    batches = table.iter_batches()
-    while columns := _next_columns(text, batches):
-        for entries in zip(*columns, repeat(""), strict=False):
-            yield Row._make(arrange(entries))
-
-
-def _next_columns(text: str, batches: Iterator[Any]) -> list[list[str]]:
-    """The entries of the next rows, by column; nothing at the end."""
-    with _parquet_errors(text):
-        batch = next(batches, None)
-        columns = [] if batch is None else batch.columns
-        return [[*map(_word, column.to_pylist())] for column in columns]
-
-
-@contextmanager
-def _parquet_errors(text: str) -> Iterator[None]:
-    """Turn what pyarrow raises for damaged files, which is not documented, into one error."""
-    try:
-        yield
-    except Exception as error:
-        sentence = " ".join(str(error).split())
-        raise InputError(f"{text} is not a Parquet file, or is damaged: {sentence}") from None
-
-
-def _check_types(text: str, columns: Mapping[str, Any]) -> None:
-    from pyarrow import types
-
-    for name, kind in columns.items():
-        value = kind.value_type if types.is_dictionary(kind) else kind
+        arrange = _arrangement(text, table.schema_arrow.names)
         allowed = (types.is_string, types.is_large_string, types.is_integer, types.is_floating)
-        if not (types.is_null(value) or any(check(value) for check in allowed)):
-            raise InputError(f"{text}: the column {name} has the type {kind}, not text or numbers")
-
-
-def _arranged(columns: Sequence[str]) -> Callable[[Sequence[str]], Iterable[str]]:
-    """Put entries, the last of which is empty, into the order of a row."""
-    places = (columns.index(name) if name in columns else -1 for name in Row._fields)
-    return itemgetter(*places)
+        for column in table.schema_arrow:
+            kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+            if not (types.is_null(kind) or any(check(kind) for check in allowed)):
+                about = f"the column {column.name} has the type {column.type}"
+                raise InputError(f"{text}: {about}, not text or numbers")
+        for batch in table.iter_batches():
+            columns = (map(_word, column.to_pylist()) for column in batch.columns)
+            for entries in zip(*columns, repeat(""), strict=False):
+                yield Row._make(arrange(entries))
 
 
 def _word(entry: object) -> str:
@@ -223,7 +175,8 @@ def _word(entry: object) -> str:
     return str(int(entry) if isinstance(entry, float) and entry.is_integer() else entry)
 
 
-def _check_columns(text: str, columns: Sequence[str]) -> Sequence[str]:
+def _arrangement(text: str, columns: Sequence[str]) -> Callable[[Sequence[str]], Iterable[str]]:
+    """Check columns; return what puts entries, the last of which is empty, in a row's order."""
     columns = [column.strip() for column in columns]
     for column in columns:
         if column not in Row._fields:
@@ -232,16 +185,31 @@ def _check_columns(text: str, columns: Sequence[str]) -> Sequence[str]:
             raise InputError(f"{text} has two columns {column}")
     if "path" not in columns and not {"image1", "image2"} <= set(columns):
         raise InputError(f"{text} has no column path, and not both image1 and image2")
-    return columns
+    return itemgetter(*(columns.index(n) if n in columns else -1 for n in Row._fields))
 
 
 _READERS = {".csv": _read_csv, ".parquet": _read_parquet}
 MANIFEST_SUFFIXES = tuple(_READERS)
 
 
-def list_rows(text: str) -> Iterator[Row]:
-    """Yield a row for each clip of a folder tree, a pattern or a video."""
-    yield from (Row(path=clip) for clip in _clips(text))
+def _clips(text: str) -> Iterator[str]:
+    from ..video.frames import clips_among, clips_below, clips_by_folder, clips_of_pattern
+
+    path = local_path(text)
+    if is_address(text):
+        address = text.rstrip("/")
+        files = open_storage(address).sizes("")
+        return clips_by_folder(f"{address}/{name.lstrip('/')}" for name in files)
+    if path.is_dir():
+        return clips_below(path.resolve())
+    if not path.is_file():
+        return clips_of_pattern(path.absolute())
+    video = path.resolve()
+    clips = [*clips_among(str(video.parent), [video.name], "")]
+    if not clips:
+        kinds = ", ".join(MANIFEST_SUFFIXES)
+        raise InputError(f"{video} is neither a manifest ({kinds}) nor a video")
+    return iter(clips)
 
 
 def with_flows(row: Row, place: str) -> Row:
@@ -252,31 +220,8 @@ def with_flows(row: Row, place: str) -> Row:
     return row if frames is None else row._replace(flows=str(max(1, frames - 1)))
 
 
-def _clips(text: str) -> Iterator[str]:
-    from ..video.frames import clips_among, clips_below, clips_by_folder, clips_of_pattern
-
-    path = local_path(text)
-    if is_address(text):
-        address = text.rstrip("/")
-        files = RemoteFolder(address).sizes("")
-        return clips_by_folder(f"{address}/{name.lstrip('/')}" for name in files)
-    if path.is_dir():
-        return clips_below(path.resolve())
-    if not path.is_file():
-        return clips_of_pattern(path.absolute())
-    video = path.resolve()
-    found = [*clips_among(str(video.parent), [video.name], "")]
-    if not found:
-        raise InputError(
-            f"{video} is neither a manifest ({', '.join(MANIFEST_SUFFIXES)}) nor a video"
-        )
-    return iter(found)
-
-
-def write_manifest(path: Path, rows: Iterable[Row]) -> int:
-    """Write rows to a .csv or .parquet file, without empty columns; return their number."""
-    listed = list(rows)
-    names = [name for place, name in enumerate(Row._fields) if any(row[place] for row in listed)]
-    columns = {name: [getattr(row, name) for row in listed] for name in names}
-    write_files({path: encode_table(columns, path.suffix.lower())})
-    return len(listed)
+def write_manifest(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows to a .csv or .parquet file, without empty columns."""
+    columns = {name: [getattr(row, name) for row in rows] for name in Row._fields}
+    columns = {name: column for name, column in columns.items() if any(column)}
+    write_files({path: encode_table(columns, path.suffix[1:].lower())})

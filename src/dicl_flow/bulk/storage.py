@@ -1,17 +1,20 @@
-"""Where inputs are read and outputs written: this machine, or what pyarrow or fsspec opens."""
+"""Reads inputs and writes outputs, here or in a store; equal tables are equal bytes."""
 
+import csv
+import io
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, TypeAlias
 
-from ..errors import InputError
+from ..errors import InputError, unknown_name
 from ..files import read_bytes, temporaries, write_files
 
 _CHUNK = 2**22  # bytes that are copied at a time
@@ -29,10 +32,7 @@ def local_path(text: str) -> Path:
 
 
 class LocalFolder:
-    """A folder on this machine, or on a drive that it mounts.
-
-    Files have names with slashes; each appears whole or not at all.
-    """
+    """A folder on this machine or a drive; its files have names with slashes and appear whole."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -101,14 +101,17 @@ class LocalFolder:
                     yield f"{folder}/{entry.name}", entry.stat().st_size
 
 
-class RemoteFolder:
-    """A folder of a store that pyarrow opens (s3, gs), or else fsspec."""
+class _RemoteFolder:
+    """The same for a folder of a store that pyarrow opens (s3, gs), or else fsspec."""
 
     def __init__(self, address: str) -> None:
-        self._system, self._root = _file_system(address)
+        scheme, _, rest = address.partition("://")
+        host, slash, path = rest.partition("/")
+        self._system, root = _opened(f"{scheme}://{host}")
+        self._root = f"{root}{slash}{path}".rstrip("/")
 
     def read(self, name: str) -> bytes:
-        """See `LocalFolder`. Several threads may read one file."""
+        """Several threads may read one file."""
         from pyarrow.fs import PyFileSystem
 
         if isinstance(self._system, PyFileSystem):  # fsspec may give all threads one open file
@@ -117,17 +120,14 @@ class RemoteFolder:
             return bytes(file.read())
 
     def open(self, name: str) -> IO[bytes]:
-        """See `LocalFolder`."""
         stream: IO[bytes] = self._system.open_input_stream(f"{self._root}/{name}")
         return stream
 
     def write(self, name: str, data: bytes) -> None:
-        """See `LocalFolder`."""
         with self._output(name) as stream:
             stream.write(data)
 
     def publish(self, files: Mapping[str, Path]) -> None:
-        """See `LocalFolder`."""
         for name, path in files.items():
             with path.open("rb") as file, self._output(name) as stream:
                 shutil.copyfileobj(file, stream, _CHUNK)
@@ -142,7 +142,7 @@ class RemoteFolder:
             return self._system.open_output_stream(path)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See `LocalFolder`. Stores share no such call: two runs in one second race."""
+        """Stores share no call for this: two runs in one second race."""
         try:
             self.read(name)
         except OSError:
@@ -151,92 +151,35 @@ class RemoteFolder:
         return False
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """See `LocalFolder`."""
-        from pyarrow.fs import FileSelector, FileType
-
-        root = f"{self._root}/{folder}"
-        found = self._system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
+        files = self._files(f"{self._root}/{folder}", recursive=True, allow_not_found=True)
         start = len(self._root.lstrip("/")) + 1  # fsspec drops a leading slash
-        files = (info for info in found if info.type == FileType.File)
         return {info.path.lstrip("/")[start:]: info.size for info in files}
 
     def names(self) -> list[str]:
-        """See `LocalFolder`."""
+        return sorted(info.base_name for info in self._files(self._root))
+
+    def _files(self, path: str, **how: bool) -> list[Any]:
         from pyarrow.fs import FileSelector, FileType
 
-        found = self._system.get_file_info(FileSelector(self._root))
-        return sorted(info.base_name for info in found if info.type == FileType.File)
+        entries = self._system.get_file_info(FileSelector(path, **how))
+        return [info for info in entries if info.type == FileType.File]
 
     def remove(self, name: str) -> None:
-        """See `LocalFolder`."""
         with suppress(FileNotFoundError):
             self._system.delete_file(f"{self._root}/{name}")
 
-    def fetch(self, name: str, path: Path) -> None:
-        """Copy a file to this machine."""
-        with self.open(name) as file, path.open("wb") as copy:
-            shutil.copyfileobj(file, copy, _CHUNK)
 
-
-Storage: TypeAlias = LocalFolder | RemoteFolder
+Storage: TypeAlias = LocalFolder | _RemoteFolder
 
 
 def open_storage(text: str) -> Storage:
     """Open a folder by its path or address; a local one is created when it is written to."""
-    return RemoteFolder(text) if is_address(text) else LocalFolder(local_path(text))
-
-
-def read_input(text: str) -> bytes:
-    """Return the contents of a local or remote file."""
-    if not is_address(text):
-        return read_bytes(local_path(text))
-    folder, _, name = text.rpartition("/")
-    with _naming(text):
-        return RemoteFolder(folder).read(name)
-
-
-@contextmanager
-def on_this_machine(text: str) -> Iterator[str]:
-    """Yield a local path; a remote file or folder of frames is copied until the block ends."""
-    if not is_address(text):
-        yield str(local_path(text))
-        return
-    with TemporaryDirectory(prefix="dicl-flow-") as temporary, _naming(text):
-        yield _fetched(text.rstrip("/"), Path(temporary))
-
-
-def _fetched(address: str, folder: Path) -> str:
-    parent, _, name = address.rpartition("/")
-    remote, target = RemoteFolder(parent), folder / name
-    inside = [found for found in remote.sizes(name) if found.count("/") == name.count("/") + 1]
-    if not inside:
-        remote.fetch(name, target)
-        return str(target)
-    target.mkdir()
-    for found in inside:
-        remote.fetch(found, folder / found)
-    return str(target)
-
-
-@contextmanager
-def _naming(address: str) -> Iterator[None]:
-    """Shorten what a store's library says about an address that cannot be read."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise FileNotFoundError(f"no such file: {address}") from None
-
-
-def _file_system(address: str) -> tuple[Any, str]:
-    """The file system of an address, and the path in it."""
-    scheme, _, rest = address.partition("://")
-    host, slash, path = rest.partition("/")
-    system, root = _opened(f"{scheme}://{host}")
-    return system, f"{root}{slash}{path}".rstrip("/")
+    return _RemoteFolder(text) if is_address(text) else LocalFolder(local_path(text))
 
 
 @cache  # a client for each file would be slow
 def _opened(address: str) -> tuple[Any, str]:
+    """The file system of a store, and the path of the address in it."""
     try:
         from pyarrow import ArrowInvalid
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
@@ -248,10 +191,46 @@ def _opened(address: str) -> tuple[Any, str]:
         import fsspec  # a dependency of torch
 
     try:
-        found, root = fsspec.core.url_to_fs(address)
+        system, root = fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:
         raise InputError(f"{address} cannot be opened: {error}") from None
-    return PyFileSystem(FSSpecHandler(found)), root.rstrip("/")
+    return PyFileSystem(FSSpecHandler(system)), root.rstrip("/")
+
+
+def read_input(text: str) -> bytes:
+    """Return the contents of a local or remote file."""
+    if not is_address(text):
+        return read_bytes(local_path(text))
+    folder, _, name = text.rpartition("/")
+    with _naming(text):
+        return _RemoteFolder(folder).read(name)
+
+
+@contextmanager
+def on_this_machine(text: str) -> Iterator[str]:
+    """Yield a local path; a remote file or folder of frames is copied until the block ends."""
+    if not is_address(text):
+        yield str(local_path(text))
+        return
+    parent, _, name = text.rstrip("/").rpartition("/")
+    with TemporaryDirectory(prefix="dicl-flow-") as temporary, _naming(text):
+        remote, folder = _RemoteFolder(parent), Path(temporary)
+        inside = [file for file in remote.sizes(name) if file.count("/") == name.count("/") + 1]
+        if inside:
+            (folder / name).mkdir()
+        for file in inside or [name]:
+            with remote.open(file) as stream, (folder / file).open("wb") as copy:
+                shutil.copyfileobj(stream, copy, _CHUNK)
+        yield str(folder / name)
+
+
+@contextmanager
+def _naming(address: str) -> Iterator[None]:
+    """Shorten what a store's library says about an address that cannot be read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no such file: {address}") from None
 
 
 def read_json(storage: Storage, name: str) -> Any:
@@ -262,6 +241,64 @@ def read_json(storage: Storage, name: str) -> Any:
         raise InputError(f"{name} is damaged") from None
 
 
-def write_json(storage: Storage, name: str, value: object) -> None:
-    """Write a JSON file, the same value always as the same bytes."""
-    storage.write(name, (json.dumps(value, indent=1) + "\n").encode())
+def encode_json(value: object) -> bytes:
+    """Return the bytes of a JSON file, the same for the same value."""
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def has_parquet() -> bool:
+    """Whether Parquet can be written here."""
+    return find_spec("pyarrow") is not None
+
+
+def check_table(kind: str) -> None:
+    """Refuse a format that cannot be written here."""
+    if kind not in ("parquet", "csv"):
+        raise unknown_name("`table`", kind, ("parquet", "csv"))
+    if kind == "parquet" and not has_parquet():
+        raise InputError("Parquet needs pyarrow: pip install 'dicl-flow[bulk]', or write .csv")
+
+
+def encode_table(
+    columns: Mapping[str, Sequence[Any]], kind: str, types: Mapping[str, type] | None = None
+) -> bytes:
+    """Return the bytes of a table; None is an empty entry. `types` are those of Parquet columns."""
+    check_table(kind)
+    if kind == "csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        return text.getvalue().encode("utf-8", "surrogateescape")
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    kinds = {str: arrow.string(), int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
+    schema = arrow.schema([(name, kinds[(types or {}).get(name, str)]) for name in columns])
+    table = arrow.table({name: [*map(_utf8, columns[name])] for name in columns}, schema)
+    buffer = io.BytesIO()
+    parquet.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def _utf8(entry: Any) -> Any:
+    """Replace what is not UTF-8, as names of files may be: Parquet has nothing else."""
+    if not isinstance(entry, str):
+        return entry
+    return entry.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def decode_table(data: bytes, kind: str, types: Mapping[str, type]) -> list[dict[str, Any]]:
+    """Return the rows that `encode_table` has written, with values of these types, or None."""
+    if kind == "parquet":
+        from pyarrow import BufferReader, parquet
+
+        return list(parquet.read_table(BufferReader(data)).to_pylist())
+    rows = csv.DictReader(io.StringIO(data.decode(), newline=""))
+    return [{name: _typed(row[name], types[name]) for name in row} for row in rows]
+
+
+def _typed(entry: str, kind: type) -> Any:
+    if entry == "":
+        return "" if kind is str else None
+    return entry == "True" if kind is bool else kind(entry)

@@ -19,10 +19,10 @@ from .printing import make_bar, showing
 
 if TYPE_CHECKING:
     from ..bulk import job
-    from ..bulk.cluster import Cluster
+    from ..bulk.engines import Cluster
+    from ..bulk.job import Plan
     from ..bulk.manifest import Manifest
     from ..bulk.run import Engine
-    from ..bulk.segments import Plan
     from ..bulk.writing import Outcome, Watch
 
 
@@ -101,9 +101,8 @@ class Run(options.ComputeSettings):
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
-        from ..bulk.job import Job
+        from ..bulk.job import Job, Plan
         from ..bulk.manifest import read_manifest
-        from ..bulk.segments import Plan
 
         shard = _parse_shard(self.shard)
         given = (self.actors, self.cpus_per_actor, self.gpus_per_actor)
@@ -199,7 +198,7 @@ def _digest(weights: str | None) -> str:
 
 
 def _table(name: str, *, quiet: bool) -> str:
-    from ..bulk.tables import has_parquet
+    from ..bulk.storage import has_parquet
 
     if name != "auto":
         return name
@@ -249,7 +248,7 @@ def _kind(devices: list[str]) -> str:
 
 
 def _local_engine(devices: list[str]) -> "Engine":
-    from ..bulk.local import run_local
+    from ..bulk.engines import run_local
 
     return lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch)
 
@@ -258,7 +257,7 @@ def parse_cluster(
     address: str | None, actors: str | None, cpus: float | None, gpus: float | None
 ) -> "Cluster | None":
     """Return the Ray cluster to compute on, or None for this machine alone."""
-    from ..bulk.cluster import Cluster, ray_library
+    from ..bulk.engines import Cluster, ray_library
 
     given = {"--actors": actors, "--cpus-per-actor": cpus, "--gpus-per-actor": gpus}
     if address is None:
@@ -281,7 +280,7 @@ def _parse_actors(text: str) -> tuple[int, int]:
 
 def _ray_engine(cluster: "Cluster", progress: "BulkProgress") -> "Engine":
     """Return the engine of a cluster, which counts the hours that its processes compute."""
-    from ..bulk.cluster import run_ray
+    from ..bulk.engines import run_ray
 
     def run(
         job: "job.Job", plan: "Plan", numbers: Sequence[int], watch: "Watch"
@@ -398,13 +397,13 @@ class ListClips(options.Settings):
 
     def __call__(self) -> None:
         from ..bulk.manifest import MANIFEST_SUFFIXES, read_manifest, write_manifest
-        from ..bulk.tables import check_table
+        from ..bulk.storage import check_table
 
         check_outputs([self.output])
         suffix = self.output.suffix.lower()
         if suffix not in MANIFEST_SUFFIXES:
             raise InputError(f"{self.output}: a manifest ends in {' or '.join(MANIFEST_SUFFIXES)}")
-        check_table(suffix)
+        check_table(suffix[1:])
         listed: Manifest = read_manifest(self.folder)
         rows = listed.rows(0, len(listed))
         if not self.no_count:
@@ -439,7 +438,7 @@ class Verify(options.Settings):
                 f"{self.output} was computed with other weights; give those with the sha256 "
                 f"{settings.weights}, or --samples 0"
             )
-        from ..bulk.verify import check_files, check_samples
+        from ..bulk.run import check_files, check_samples
 
         limit = options.in_bytes(self.memory_limit)
         job = Job(settings, self.output, about["root"], self.weights, limit)

@@ -131,7 +131,8 @@ def check_outputs(
     Flow files and pictures need a known extension, and every file an existing folder. No output
     may be an input, and no two outputs the same file, links included.
     """
-    from ..files import check_flow_name, check_folder, check_image_name, check_writable
+    from ..files import check_flow_name, check_folder, check_writable
+    from ..files.images import check_image_name
 
     wanted = [path for path in (*files, *flows, *pictures) if path is not None]
     wanted_folders = [path for path in folders if path is not None]

@@ -1,28 +1,20 @@
-"""Reads and writes flow files, disparity and images; files are replaced atomically."""
-# What is imported here is for other packages.
+"""Reads and writes flow files, disparity and images; files appear whole or not at all."""
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from .arrays import Array, decode_npy, encode_arrays, encode_npy
 from .atomic import check_folder, check_writable, naming, replacing, temporaries, write_files
 from .flow_files import (
     FLOW_SUFFIXES,
     check_flow_name,
     decode_flow,
+    decode_npy,
+    encode_arrays,
     encode_flow,
+    encode_npy,
     flow_suffix,
     read_disparity,
     read_flow,
     write_flow,
 )
-from .images import (
-    check_image_name,
-    check_unit_range,
-    decode_image,
-    encode_image,
-    read_image,
-    to_integers,
-    to_uint8,
-)
-from .locking import FolderLock
-from .reading import check_file, max_size, read_bytes, read_stream, set_max_size
+from .images import check_unit_range, decode_image, encode_image, read_image, to_integers, to_uint8
+from .reading import Array, check_file, max_size, read_bytes, read_stream, set_max_size

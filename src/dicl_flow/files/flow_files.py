@@ -1,36 +1,35 @@
-"""Reads and writes flow files.
+"""Reads and writes flow files, and numpy's arrays; headers are checked before memory is allocated.
 
-In memory a flow is (H, W, 2) float32, x first, in pixels; NaN marks unknown flow.
+In memory a flow is (H, W, 2) float32, x first, in pixels, y down; NaN marks unknown flow. In
+OpenEXR files y points up, as in Nuke, Fusion and Blender.
 """
 
+import io
 import re
 import struct
-from collections.abc import Callable
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from functools import partial
+from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from tokenize import TokenError
+from typing import IO, Any
 
 import cv2
 import numpy as np
+from numpy.lib import format as npy
 
 from ..errors import InputError, unknown_name
-from .arrays import Array, decode_npy, decode_npz, encode_npy, encode_npz
 from .atomic import write_files
-from .exr import decode_st_map, decode_vectors, encode_half, encode_st_map, encode_vectors, openexr
 from .images import decode_pixels
-from .reading import check_size, most_bytes, read_bytes
+from .reading import Array, check_pixels, check_size, most_bytes, read_bytes, refusing
 
-FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
-_FLO_UNKNOWN = 1e10  # Middlebury: components beyond 1e9 are unknown
-_FLO_LIMIT = 1e9
+_FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
+_FLO_LIMIT, _FLO_UNKNOWN = 1e9, 1e10  # Middlebury: components beyond the limit are unknown
 _MAX_SIDE = 99_999
 _KITTI_SCALE, _KITTI_ZERO = 64.0, 32768
-
-
-class FlowFormat(NamedTuple):
-    """Decoder and encoder of one file format."""
-
-    decode: Callable[[bytes], Array]
-    encode: Callable[[Array], bytes]
 
 
 def read_flow(path: str | Path) -> Array:
@@ -41,11 +40,9 @@ def read_flow(path: str | Path) -> Array:
 
 def decode_flow(path: str | Path, data: bytes) -> Array:
     """Return the flow in the bytes of a file named `path`, as `read_flow` does."""
-    flow_format = _format_of(path)
-    try:
-        return _checked(flow_format.decode(data))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    decode, _ = _format_of(path)
+    with refusing(str(path), InputError):
+        return _checked(decode(data))
 
 
 def write_flow(path: str | Path, flow: Array) -> None:
@@ -55,11 +52,9 @@ def write_flow(path: str | Path, flow: Array) -> None:
 
 def encode_flow(path: str | Path, flow: Array) -> bytes:
     """Return the bytes that `write_flow` writes to `path`."""
-    flow_format = _format_of(path)
-    try:
-        return flow_format.encode(_checked(np.asarray(flow)))
-    except InputError as error:
-        raise InputError(f"cannot write {path}: {error}") from None
+    _, encode = _format_of(path)
+    with refusing(f"cannot write {path}", InputError):
+        return encode(_checked(np.asarray(flow)))
 
 
 def flow_suffix(path: str | Path) -> str:
@@ -73,10 +68,10 @@ def check_flow_name(path: str | Path) -> None:
     if not (suffix := flow_suffix(path)):
         raise InputError(f"{path}: flow files must end in {', '.join(_FORMATS)}")
     if suffix.endswith(".exr"):
-        openexr()
+        _openexr()
 
 
-def _format_of(path: str | Path) -> FlowFormat:
+def _format_of(path: str | Path) -> tuple[Callable[[bytes], Array], Callable[[Array], bytes]]:
     if not (suffix := flow_suffix(path)):
         given = Path(path).suffix.lower()
         raise InputError(f"{path}: {unknown_name('flow file extension', given, _FORMATS)}")
@@ -102,8 +97,8 @@ def _either(mask: Array) -> Array:
 
 
 def _decode_flo(data: bytes) -> Array:
-    if data[:4] != FLO_MAGIC:
-        raise InputError(f"not a .flo file: it starts with {data[:4]!r}, expected {FLO_MAGIC!r}")
+    if data[:4] != _FLO_MAGIC:
+        raise InputError(f"not a .flo file: it starts with {data[:4]!r}, expected {_FLO_MAGIC!r}")
     if len(data) < 12:
         raise InputError(f"truncated .flo file: {len(data)} bytes, but the header has 12")
     width, height = struct.unpack("<ii", data[4:12])
@@ -120,10 +115,10 @@ def _encode_flo(flow: Array) -> bytes:
         raise InputError(f".flo files mark values beyond {_FLO_LIMIT:g} as unknown; use NaN")
     known = np.where(np.isnan(flow), np.float32(_FLO_UNKNOWN), flow)
     height, width = flow.shape[:2]
-    return FLO_MAGIC + struct.pack("<ii", width, height) + known.astype("<f4").tobytes()
+    return _FLO_MAGIC + struct.pack("<ii", width, height) + known.astype("<f4").tobytes()
 
 
-def decode_pfm(data: bytes) -> Array:
+def _decode_pfm(data: bytes) -> Array:
     """Bytes of a .pfm file -> (H, W, 3) or, for a one-channel file, (H, W) float32."""
     header = re.match(rb"(PF|Pf)\s+(\d{1,6})\s+(\d{1,6})\s+([-+0-9.eE]{1,32})(\r?\n|\s)", data)
     if header is None:
@@ -142,7 +137,7 @@ def decode_pfm(data: bytes) -> Array:
 
 
 def _decode_pfm_flow(data: bytes) -> Array:
-    values = decode_pfm(data)
+    values = _decode_pfm(data)
     if values.ndim == 2:
         raise InputError("a one-channel .pfm file ('Pf') is not a flow file; expected 'PF'")
     return values[..., :2].copy()
@@ -158,9 +153,8 @@ def _floats(data: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
     expected = 4 * int(np.prod(shape))
     if len(data) != expected:
         kind = "truncated" if len(data) < expected else "overlong"
-        raise InputError(
-            f"{kind} file: {shape[1]}x{shape[0]} needs {expected} bytes of data, got {len(data)}"
-        )
+        size = f"{shape[1]}x{shape[0]} needs {expected} bytes of data, got {len(data)}"
+        raise InputError(f"{kind} file: {size}")
     return np.frombuffer(data, dtype).reshape(shape)
 
 
@@ -181,42 +175,194 @@ def _encode_kitti(flow: Array) -> bytes:
     raw = np.rint(np.where(valid[..., None], flow, 0).astype(np.float64) * _KITTI_SCALE)
     raw += _KITTI_ZERO
     if raw.min() < 0 or raw.max() > 65535:
-        worst = np.nanmax(np.abs(flow))
-        raise InputError(
-            f"a KITTI PNG can store motion from -512 to 511.98 px, this flow has {worst:.1f}; "
-            f"use .flo"
-        )
+        limits, worst = "motion from -512 to 511.98 px", np.nanmax(np.abs(flow))
+        raise InputError(f"a KITTI PNG can store {limits}, this flow has {worst:.1f}; use .flo")
     raw[~valid] = 0
     image = np.dstack([valid, raw[..., 1], raw[..., 0]]).astype(np.uint16)
     return bytes(cv2.imencode(".png", image)[1])
 
 
-_FORMATS: dict[str, FlowFormat] = {
-    ".flo": FlowFormat(_decode_flo, _encode_flo),
-    ".pfm": FlowFormat(_decode_pfm_flow, _encode_pfm),
-    ".png": FlowFormat(_decode_kitti, _encode_kitti),
-    ".npz": FlowFormat(decode_npz, encode_npz),
-    ".npy": FlowFormat(decode_npy, encode_npy),
-    ".half.exr": FlowFormat(decode_vectors, encode_half),
-    ".st.exr": FlowFormat(decode_st_map, encode_st_map),
-    ".exr": FlowFormat(decode_vectors, encode_vectors),  # after those that end in it
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_DAMAGED: tuple[type[Exception], ...] = (  # what numpy raises for invalid headers
+    *(ValueError, TypeError, LookupError, AttributeError, EOFError, OSError, SyntaxError),
+    *(TokenError, RecursionError, MemoryError),
+)
+_DAMAGED_ARCHIVE = (*_DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError)  # if encrypted
+_NO_NUMBERS = "not a .npy file of numbers"
+
+
+def decode_npy(data: bytes) -> Array:
+    """Return the array of a .npy file, without unpickling."""
+    if data[:2] == b"PK":
+        raise InputError("this is a .npz archive; rename it to .npz")
+    return _read_array(io.BytesIO(data), len(data))
+
+
+def _decode_npz(data: bytes) -> Array:
+    """Return the array `flow` of a .npz file, or the only array, without unpickling."""
+    with (
+        refusing("not a .npz archive of numeric arrays", *_DAMAGED_ARCHIVE),
+        zipfile.ZipFile(io.BytesIO(data)) as archive,
+    ):
+        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        name = next(iter(entries)) if len(entries) == 1 else "flow"
+        if name not in entries:
+            raise InputError(f"no array named 'flow' in the archive; it contains {list(entries)}")
+        with archive.open(entries[name]) as stream:
+            return _read_array(stream, entries[name].file_size)
+
+
+def encode_npy(array: Array) -> bytes:
+    """Return the bytes of a .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
+    """Return the bytes of a .npz file with these arrays."""
+    buffer = io.BytesIO()
+    # not with allow_pickle=False, which numpy 2.0 would store as an array
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _read_array(stream: IO[bytes], length: int) -> Array:
+    with refusing(_NO_NUMBERS, *_DAMAGED):
+        version = npy.read_magic(stream)
+        if version not in _HEADERS:
+            raise InputError(f"a .npy file of version {version} does not contain plain numbers")
+        shape, by_columns, dtype = _HEADERS[version](stream)
+    plain = all(type(side) is int and side >= 0 for side in shape)  # numpy lets True pass
+    if dtype.kind not in "biufc" or not plain:
+        raise InputError(f"{_NO_NUMBERS}: it has type {dtype} and shape {shape}")
+    values, there = prod(shape), length - stream.tell()
+    check_pixels(values // 2 if len(shape) == 3 else values, f"an array of shape {shape}")
+    expected = values * dtype.itemsize
+    data = stream.read(expected) if there >= expected else b""
+    if len(data) < expected:
+        raise InputError(f"truncated file: shape {shape} needs {expected} bytes, got {there}")
+    flat = np.frombuffer(data, dtype) if values else np.empty(0, dtype)
+    with refusing(_NO_NUMBERS, ValueError):  # nothing, in a shape that numpy cannot count
+        return flat.reshape(shape, order="F" if by_columns else "C")
+
+
+_VECTORS = ("forward.u", "forward.v")  # motion in px: right, and up; float32 or half precision
+_ST_MAP = ("R", "G")  # where to sample frame 2 to get frame 1, from 0 (left, lower border) to 1
+_UP = np.array([1, -1], np.float32)
+
+
+def _openexr() -> Any:
+    try:
+        import OpenEXR
+    except ImportError:
+        raise InputError(".exr files need OpenEXR: pip install 'dicl-flow[exr]'") from None
+    return OpenEXR
+
+
+def _decode_vectors(data: bytes) -> Array:
+    with np.errstate(invalid="ignore"):  # a NaN that signals
+        return _decode_channels(data, _VECTORS) * _UP
+
+
+def _decode_st_map(data: bytes) -> Array:
+    """Return the flow in an ST map, to about 1e-4 px."""
+    samples = _decode_channels(data, _ST_MAP).astype(np.float64)
+    centres, scale = _st_grid(samples)
+    return ((samples - [0, 1]) * scale - centres).astype(np.float32)
+
+
+def _encode_vectors(flow: Array) -> bytes:
+    return _encode_exr(flow * _UP, _VECTORS)
+
+
+def _encode_half(flow: Array) -> bytes:
+    most = np.nanmax(np.abs(flow), initial=0)
+    if most > np.finfo(np.float16).max:
+        raise InputError(f"half precision holds up to 65504 px, this flow has {most:g}; use .exr")
+    return _encode_exr((flow * _UP).astype(np.float16), _VECTORS)
+
+
+def _encode_st_map(flow: Array) -> bytes:
+    """Return the bytes of an ST map; float32: half has steps of 1 px at a width of 2048."""
+    centres, scale = _st_grid(flow)
+    samples = (flow + centres) / scale + [0, 1]
+    return _encode_exr(samples.astype(np.float32), _ST_MAP)
+
+
+def _st_grid(flow: Array) -> tuple[Array, Array]:
+    """Return each pixel's centre in px, (H, W, 2), and the px of one unit of an ST map."""
+    height, width = flow.shape[:2]
+    centres = np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5)
+    return np.stack(centres, -1), np.array([width, -height])
+
+
+def _encode_exr(values: Array, names: tuple[str, str]) -> bytes:
+    library = _openexr()
+    buffer = io.BytesIO()
+    channels = {name: np.ascontiguousarray(values[..., i]) for i, name in enumerate(names)}
+    if names == _ST_MAP:
+        channels["B"] = np.zeros_like(channels["R"])  # some programs refuse a picture without
+    header = {"compression": library.ZIP_COMPRESSION, "type": library.scanlineimage}
+    library.File(header, channels).write(buffer)
+    return buffer.getvalue()
+
+
+def _decode_channels(data: bytes, names: tuple[str, str]) -> Array:
+    read = partial(_openexr().File, separate_channels=True)
+    # the library documents no errors for damaged files
+    with refusing("it cannot be read as an OpenEXR flow file", Exception):
+        headers = [part.header for part in read(io.BytesIO(data), header_only=True).parts]
+        index = _chosen_part(headers, names)
+        with redirect_stdout(io.StringIO()) as complaint:  # damaged parts are printed and left out
+            parts = read(io.BytesIO(data)).parts
+        if len(parts) < len(headers):
+            raise InputError(f"damaged or truncated: {complaint.getvalue().strip()}")
+        channels = parts[index].channels
+        return np.stack([channels[name].pixels for name in names], -1).astype(np.float32)
+
+
+def _chosen_part(headers: list[dict[str, Any]], names: tuple[str, str]) -> int:
+    """Return the first part with these channels; refuse sizes before pixels are read."""
+    parts = [[channel.name for channel in header["channels"]] for header in headers]
+    index = next((i for i, part in enumerate(parts) if {*names} <= {*part}), None)
+    if index is None:
+        known = ", ".join(sorted({name for part in parts for name in part})) or "none"
+        raise InputError(f"no channels {names[0]} and {names[1]}; the file has {known}")
+    windows = [np.ravel(header["dataWindow"]).tolist() for header in headers]
+    sizes = [(right - left + 1, bottom - top + 1) for left, top, right, bottom in windows]
+    check_size(*sizes[index])
+    values = sum(w * h * len(part) for (w, h), part in zip(sizes, parts, strict=True))
+    check_pixels(values // 2, f"all {sum(map(len, parts))} channels of a file, two as one flow,")
+    if windows[index] != (whole := np.ravel(headers[index]["displayWindow"]).tolist()):
+        area = f"{windows[index]} of {whole} (left, top, right, bottom)"
+        raise InputError(f"the pixels cover {area}; write the file without cropping")
+    return index
+
+
+_FORMATS: dict[str, tuple[Callable[[bytes], Array], Callable[[Array], bytes]]] = {
+    ".flo": (_decode_flo, _encode_flo),
+    ".pfm": (_decode_pfm_flow, _encode_pfm),
+    ".png": (_decode_kitti, _encode_kitti),
+    ".npz": (_decode_npz, lambda flow: encode_arrays({"flow": flow})),
+    ".npy": (decode_npy, encode_npy),
+    ".half.exr": (_decode_vectors, _encode_half),
+    ".st.exr": (_decode_st_map, _encode_st_map),
+    ".exr": (_decode_vectors, _encode_vectors),  # after those that end in it
 }
 FLOW_SUFFIXES = tuple(_FORMATS)
-
-
-_DECODERS = {".npy": decode_npy, ".pfm": decode_pfm}
+_DISPARITIES = {".npy": decode_npy, ".pfm": _decode_pfm}
 
 
 def read_disparity(path: str | Path) -> Array:
     """Read a .pfm or .npy disparity map: (H, W) float32 in pixels, NaN where unknown."""
     suffix = Path(path).suffix.lower()
-    if suffix not in _DECODERS:
-        raise InputError(f"{path}: {unknown_name('disparity file extension', suffix, _DECODERS)}")
-    try:
-        disparity = _DECODERS[suffix](read_bytes(path, most_bytes()))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    if suffix not in _DISPARITIES:
+        error = unknown_name("disparity file extension", suffix, _DISPARITIES)
+        raise InputError(f"{path}: {error}")
+    data = read_bytes(path, most_bytes())
+    with refusing(str(path), InputError):
+        disparity = _DISPARITIES[suffix](data).astype(np.float32)
     if disparity.ndim != 2 or not disparity.size:
         raise InputError(f"{path}: a disparity map must have the shape (height, width)")
-    disparity = disparity.astype(np.float32)
     return np.where(np.isfinite(disparity), disparity, np.float32(np.nan))

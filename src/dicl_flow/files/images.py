@@ -11,8 +11,7 @@ import cv2
 import numpy as np
 
 from ..errors import InputError
-from .arrays import Array
-from .reading import check_size, most_bytes, read_bytes
+from .reading import Array, check_size, most_bytes, read_bytes, refusing
 
 Size = tuple[int, int]
 
@@ -61,13 +60,13 @@ def _tiff(data: bytes) -> Size:
     start = unpack_from(f"{order}{offset}", data, 8 if big else 4)[0]
     number = unpack_from(f"{order}{count}", data, start)[0]
     start += 8 if big else 2
-    found: dict[int, int] = {}
+    sides: dict[int, int] = {}
     for place in range(start, start + min(number, 4096) * entry, entry):
         tag, kind = unpack_from(f"{order}HH", data, place)
-        if tag in (256, 257) and tag not in found:
+        if tag in (256, 257) and tag not in sides:
             form = {1: "B", 3: "H", 4: "I", 16: "Q"}[kind]
-            found[tag] = unpack_from(f"{order}{form}", data, place + (12 if big else 8))[0]
-    return found[256], found[257]
+            sides[tag] = unpack_from(f"{order}{form}", data, place + (12 if big else 8))[0]
+    return sides[256], sides[257]
 
 
 def _webp(data: bytes) -> Size:
@@ -94,16 +93,14 @@ def _netpbm(data: bytes) -> Size:
 
 
 def _pam(data: bytes) -> Size:
-    width, height = (
-        re.search(rb"\n%s\s+(\d+)" % key, data[:4096]) for key in (b"WIDTH", b"HEIGHT")
-    )
-    return _whole(width), _whole(height)
+    sides = dict(re.findall(rb"\n(WIDTH|HEIGHT)\s+(\d+)", data[:4096])[::-1])  # the first counts
+    return int(sides[b"WIDTH"]), int(sides[b"HEIGHT"])
 
 
 def _radiance(data: bytes) -> Size:
-    found = re.search(rb"\n[-+]([XY])\s+(\d+)\s+[-+][XY]\s+(\d+)", data[:65536])
-    first, second = _whole(found, 2), _whole(found, 3)
-    return (second, first) if found and found[1] == b"Y" else (first, second)
+    sizes = re.findall(rb"\n[-+]([XY])\s+(\d+)\s+[-+][XY]\s+(\d+)", data[:65536])
+    axis, first, second = sizes[0]
+    return (int(second), int(first)) if axis == b"Y" else (int(first), int(second))
 
 
 def _openexr(data: bytes) -> Size:
@@ -118,14 +115,8 @@ def _jpeg2000(data: bytes) -> Size:
 
 
 def _avif(data: bytes) -> Size:
-    sizes = [unpack_from(">II", data, found.end() + 4) for found in re.finditer(b"ispe", data)]
+    sizes = [unpack_from(">II", data, box.end() + 4) for box in re.finditer(b"ispe", data)]
     return max(sizes, key=lambda size: size[0] * size[1])
-
-
-def _whole(found: re.Match[bytes] | None, group: int = 1) -> int:
-    if found is None:
-        raise ValueError
-    return int(found[group])
 
 
 _FORMATS: dict[bytes, Callable[[bytes], Size]] = {
@@ -143,8 +134,6 @@ _FORMATS: dict[bytes, Callable[[bytes], Size]] = {
     rb"GIF8[79]a": lambda data: unpack_from("<HH", data, 6),
     rb"\x59\xa6\x6a\x95": lambda data: unpack_from(">II", data, 4),  # Sun raster
 }
-
-
 _SIXTEEN_BITS = (".png", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")  # formats with 16 bits
 
 
@@ -159,10 +148,8 @@ def read_image(path: str | Path) -> Array:
 
 def decode_image(data: bytes, name: str) -> Array:
     """Return the image in the bytes of a file, as `read_image` does; errors contain `name`."""
-    try:
+    with refusing(name, InputError):
         image = decode_pixels(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
     if image is None:
         raise InputError(f"{name} is not an image, or has a format that OpenCV cannot read")
     if image.dtype not in (np.uint8, np.uint16, np.float32):
@@ -187,17 +174,12 @@ def check_unit_range(low: float, high: float) -> None:
     if not (isfinite(low) and isfinite(high)):
         raise InputError("the image contains NaN or infinite values")
     if low < 0 or high > 1:
-        raise InputError(
-            f"float images must be in [0, 1], this one is in [{low:g}, {high:g}]; "
-            f"divide by its full scale, or pass uint8"
-        )
+        advice = "divide by its full scale, or pass uint8"
+        raise InputError(f"float images must be in [0, 1], not in [{low:g}, {high:g}]; {advice}")
 
 
 def encode_image(path: str | Path, image: Array) -> bytes:
-    """Return the bytes of an image file in the format of `path`: (H, W, 3) RGB or (H, W) grey.
-
-    uint8 or uint16; 16 bits are kept in .png, .tif and .ppm, other formats have 8.
-    """
+    """Return the bytes of an image, (H, W, 3) RGB or (H, W), uint8 or uint16 if the format can."""
     if image.dtype == np.uint16 and Path(path).suffix.lower() not in _SIXTEEN_BITS:
         image = to_uint8(image)
     pixels = image[..., ::-1] if image.ndim == 3 else image
@@ -206,9 +188,8 @@ def encode_image(path: str | Path, image: Array) -> bytes:
     except cv2.error:
         written = False
     if not written:
-        raise InputError(
-            f"cannot write {path}: unknown image extension {Path(path).suffix!r}; use .png or .jpg"
-        )
+        problem = f"unknown image extension {Path(path).suffix!r}; use .png or .jpg"
+        raise InputError(f"cannot write {path}: {problem}")
     return bytes(data)
 
 

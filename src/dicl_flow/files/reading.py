@@ -2,21 +2,37 @@
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import ceil, isfinite
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
 
 from ..errors import InputError
 
-DEFAULT_MAX_SIZE = 150.0  # megapixels; a frame of 16K has 133
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_DEFAULT = 150.0  # megapixels; a frame of 16K has 133
 _VARIABLE = "DICL_FLOW_MAX_SIZE"  # an environment variable, so that loader processes inherit it
-_COUNTABLE = 10**15
 _BYTES_PER_PIXEL = 16  # two float64 of a flow, or four float32 of an image
+
+
+@contextmanager
+def refusing(start: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Begin errors of these kinds with `start`; an `InputError` that is not one of them passes."""
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, InputError) and InputError not in kinds:
+            raise
+        raise InputError(f"{start}: {error}") from None
 
 
 def max_size() -> float:
     """Return the largest size of images and flows that are read, in megapixels."""
-    return _checked(os.environ.get(_VARIABLE, DEFAULT_MAX_SIZE))
+    return _checked(os.environ.get(_VARIABLE, _DEFAULT))
 
 
 def set_max_size(megapixels: float) -> None:
@@ -28,6 +44,17 @@ def set_max_size(megapixels: float) -> None:
     os.environ[_VARIABLE] = str(_checked(megapixels))
 
 
+def _checked(megapixels: float | str) -> float:
+    try:
+        value = float(megapixels)
+    except ValueError:
+        value = 0.0
+    if not (value > 0 and isfinite(value)):
+        wanted = "must be a number of megapixels above 0"
+        raise InputError(f"`max_size` ({_VARIABLE}) {wanted}, got {megapixels!r}")
+    return value
+
+
 def check_size(width: int, height: int) -> None:
     """Refuse an image or a flow with more pixels than `max_size` allows."""
     check_pixels(width * height, f"{width}x{height}")
@@ -36,13 +63,12 @@ def check_size(width: int, height: int) -> None:
 def check_pixels(pixels: int, what: str) -> None:
     """Refuse a number of pixels that `max_size` does not allow; the error starts with `what`."""
     limit = max_size()
-    if pixels > _COUNTABLE:
+    if pixels > 10**15:
         raise InputError(f"{what} has more pixels than any machine can hold")
     if pixels > limit * 1e6:
-        raise InputError(
-            f"{what} has {_text(pixels / 1e6)} megapixels, the limit is {_text(limit)}; allow more "
-            f"with `max_size={ceil(pixels / 1e6)}`"
-        )
+        size, most = (f"{n:,.0f}" if n >= 10 else f"{n:.3g}" for n in (pixels / 1e6, limit))
+        more = f"allow more with `max_size={ceil(pixels / 1e6)}`"
+        raise InputError(f"{what} has {size} megapixels, the limit is {most}; {more}")
 
 
 def most_bytes() -> int:
@@ -50,30 +76,8 @@ def most_bytes() -> int:
     return int(max_size() * 1e6) * _BYTES_PER_PIXEL + 2**20  # plus headers
 
 
-def _checked(megapixels: float | str) -> float:
-    try:
-        value = float(megapixels)
-    except ValueError:
-        value = 0.0
-    if not (value > 0 and isfinite(value)):
-        raise InputError(
-            f"`max_size` ({_VARIABLE}) must be a number of megapixels above 0, got {megapixels!r}"
-        )
-    return value
-
-
-def _text(megapixels: float) -> str:
-    return f"{megapixels:,.0f}" if megapixels >= 10 else f"{megapixels:.3g}"
-
-
-_CHUNK = 2**20
-
-
 def read_bytes(path: str | Path, most: int | None = None) -> bytes:
-    """Read a file, or a pipe to its end; anything missing or empty, or not a file, is an error.
-
-    A file of more than `most` bytes is refused before it is read.
-    """
+    """Read a file of at most `most` bytes, or a pipe; what is missing or empty is an error."""
     path = Path(path)
     check_file(path)
     if path.is_fifo():
@@ -82,7 +86,7 @@ def read_bytes(path: str | Path, most: int | None = None) -> bytes:
     size = path.stat().st_size
     if most is not None and size > most:
         raise _too_long(str(path), size)
-    return _some(path.read_bytes(), str(path))
+    return _not_empty(path.read_bytes(), str(path))
 
 
 def check_file(path: Path) -> None:
@@ -99,21 +103,19 @@ def check_file(path: Path) -> None:
 def read_stream(stream: BinaryIO, name: str) -> bytes:
     """Read an image or a flow from a stream to its end; refuse more than the largest allowed."""
     most, data = most_bytes(), bytearray()
-    while chunk := stream.read(_CHUNK):
+    while chunk := stream.read(2**20):
         data += chunk
         if len(data) > most:
             raise _too_long(name, len(data))
-    return _some(bytes(data), name)
+    return _not_empty(bytes(data), name)
 
 
-def _some(data: bytes, name: str) -> bytes:
+def _not_empty(data: bytes, name: str) -> bytes:
     if not data:
         raise InputError(f"{name} is empty (0 bytes)")
     return data
 
 
 def _too_long(name: str, size: int) -> InputError:
-    return InputError(
-        f"{name} has at least {size:,} bytes; the largest image or flow within `max_size` has "
-        f"{most_bytes():,}"
-    )
+    largest = f"the largest image or flow within `max_size` has {most_bytes():,}"
+    return InputError(f"{name} has at least {size:,} bytes; {largest}")

@@ -19,7 +19,8 @@ from typing import Any
 from ..data.video_frames import pyav
 from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowSequence
-from ..files import FLOW_SUFFIXES, FolderLock, check_flow_name, write_files
+from ..files import FLOW_SUFFIXES, check_flow_name, write_files
+from ..files.atomic import FolderLock
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
 from .frames import Selection, Source, change_marks
 from .movies import CODINGS, Coding, PictureVideo, find_coding
