@@ -161,7 +161,7 @@ class Plan:
         """The first pass over large frames."""
         self.large = Passes(engine, [scaled_down, self.last], BEST.start)
         self._others = Passes(engine, feedings, quality.start)
-        possible = weights.begins_from_flow and weights.strides[-1] <= BEST.start
+        possible = weights.host_record.begins_from_flow and weights.strides[-1] <= BEST.start
         self._limit = weights.max_pixels if full_size and possible else 0
 
     def is_large(self, size: Size) -> bool:
