@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .distributed import Processes, join, leave
     from .loop import Limits, Outcome, train
     from .loss import end_point_error, pyramid_loss
+    from .monitoring import Validation
     from .trainer import Trainer
-    from .validation import Validation
 else:
     __getattr__ = on_first_use(
         __name__,
@@ -23,7 +23,7 @@ else:
             **dict.fromkeys(("BatchSource", "DataSource", "FixedSource"), "batch_sources"),
             **dict.fromkeys(("SceneSource", "open_source"), "batch_sources"),
             "Trainer": "trainer",
-            "Validation": "validation",
+            "Validation": "monitoring",
         },
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from threading import Timer
 from time import monotonic, perf_counter
 
@@ -11,12 +12,10 @@ from ..errors import InputError
 from ..weights import encode_weights
 from .batch_sources import BatchSource
 from .distributed import Processes
-from .gauges import LevelWatch, training_sheet
-from .journal import Journal
-from .run_folder import RunFolder
+from .monitoring import LevelWatch, Validated, Validation, training_sheet
+from .run_folder import Journal, RunFolder
 from .stopping import StopSignal
 from .trainer import Trainer
-from .validation import NOT_VALIDATED, Validated, Validation, mean_error
 
 _PATIENCE = 10  # consecutive steps with a loss that is not finite before the run stops
 
@@ -28,8 +27,8 @@ class Outcome:
     step: int
     epe: float
     finished: bool
-    signal: int | None = None
-    validated: Validated = NOT_VALIDATED
+    signal: int | None
+    validated: Validated
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ class _Run:
         """Measure the errors and save: a killed run must know which weights were the best."""
         trainer, start = self.trainer, perf_counter()
         errors = validation.errors(trainer.weights(), trainer.processes)
-        mean = mean_error(errors)
+        mean = fmean(errors.values())
         if self.journal is not None:  # before the checkpoint, after which it would not write again
             self.journal.validation(trainer.step, errors, mean, perf_counter() - start)
         trainer.validated = trainer.validated.after(trainer.step, mean)

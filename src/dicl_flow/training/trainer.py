@@ -28,8 +28,8 @@ from ..ops import (
 )
 from ..weights import Weights
 from .distributed import Processes, distribute, share_norms
-from .gauges import Gauges, level_gauges
 from .loss import end_point_error, matching_weight, training_loss
+from .monitoring import Gauges, Validated, level_gauges
 from .optimizer import (
     OptimizerStep,
     RecordedStep,
@@ -37,7 +37,7 @@ from .optimizer import (
     build_optimizer,
     learning_rate,
 )
-from .start import (
+from .recipe import (
     RANDOM,
     freeze_norms,
     freeze_parts,
@@ -46,7 +46,6 @@ from .start import (
     pairs_behind,
     start_from,
 )
-from .validation import NOT_VALIDATED, Validated
 
 # settings of a model that say how images are fed to it
 _FEEDING = ("padding", "max_pixels", "multiple")
@@ -97,7 +96,7 @@ class Trainer:
         self._second_pass = False
         self.step, self.pairs, self.progress = 0, 0, 0.0
         self.skipped, self.skipped_in_a_row = 0, 0
-        self.validated = NOT_VALIDATED
+        self.validated = Validated()
 
     def train_step(self, batches: Iterator[FlowBatch], progress: float) -> dict[str, float]:
         """Take one step of the optimizer; return loss, EPE, gradient norm and learning rate."""
