@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..data.video_frames import pyav
+from ..data.frames import pyav
 from ..errors import InputError
 from ..files import Array
 

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from math import lcm
 from pathlib import Path
 
-from ..data.video_frames import pyav
+from ..data.frames import pyav
 from ..errors import InputError, unknown_name
 from ..estimation.sequence import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name
