@@ -215,8 +215,8 @@ def _scatter(flow: Array, valid: Array, placement: Placement) -> tuple[Array, Ar
 
 def _warp(image: Array, origin: Array, size: tuple[int, int]) -> Array:
     """Sample `image` at origin(p) for each pixel p of a crop of this (height, width)."""
-    how = {"flags": cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, "borderMode": cv2.BORDER_REPLICATE}
-    return cv2.warpAffine(image, origin[:2], size[::-1], **how)
+    flags, border = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, cv2.BORDER_REPLICATE
+    return cv2.warpAffine(image, origin[:2], size[::-1], flags=flags, borderMode=border)
 
 
 def add_noise(image: Array, deviation: float, generator: np.random.Generator) -> Array:

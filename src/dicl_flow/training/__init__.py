@@ -1,4 +1,6 @@
 """Training: recipe, batches, loss, step, checkpoint."""
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from typing import TYPE_CHECKING
 
@@ -26,26 +28,3 @@ else:
             "Validation": "monitoring",
         },
     )
-
-__all__ = [
-    "BatchSource",
-    "DataSource",
-    "FixedSource",
-    "Limits",
-    "Outcome",
-    "PROCEDURAL",
-    "Processes",
-    "RunFolder",
-    "SceneSource",
-    "Trainer",
-    "Validation",
-    "check_roots",
-    "end_point_error",
-    "join",
-    "leave",
-    "open_source",
-    "pyramid_loss",
-    "read_recipe",
-    "recipe_names",
-    "train",
-]

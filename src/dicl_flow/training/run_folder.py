@@ -51,10 +51,8 @@ class RunFolder:
             self.best.unlink(missing_ok=True)  # of an earlier run
             write_files({self.config: to_toml(config).encode()})
         elif not resume:
-            raise InputError(
-                f"{self.path} already holds a run; resume it with `resume=True`, or use another "
-                f"folder"
-            )
+            advice = "resume it with `resume=True`, or use another folder"
+            raise InputError(f"{self.path} already holds a run; {advice}")
 
     def check_resumable(self) -> None:
         """Refuse a folder without a checkpoint; a mistyped name must not start a new run."""
@@ -145,19 +143,14 @@ class Journal:
         if not self._quiet:
             self.say(f"backend: {backend}, precision: {precision}")
         if fresh_levels:
-            strides = ", ".join(map(str, fresh_levels))
-            self.say(
-                f"the weights to start from have no level of stride {strides}: it starts from "
-                f"random weights"
-            )
+            missing = f"no level of stride {', '.join(map(str, fresh_levels))}"
+            self.say(f"the initial weights have {missing}: it starts from random weights")
 
     def step(self, pairs: int, fraction: float, values: dict[str, float]) -> None:
         """Record a step, after which `fraction` of the run is done."""
         for key, value in values.items():
             self._sums[key] = self._sums.get(key, 0.0) + value
-        self._count += 1
-        self._pairs += pairs
-        self._step += 1
+        self._count, self._pairs, self._step = self._count + 1, self._pairs + pairs, self._step + 1
         self._last = f", EPE {values['epe']:.2f} px" if "epe" in values else ""
         total = self._progress.tasks[self._task].total or 1
         self._progress.update(self._task, completed=fraction * total)
@@ -168,12 +161,10 @@ class Journal:
         line = {key: value / max(self._count, 1) for key, value in self._sums.items()}
         line = {"step": step, **line, "pairs_per_second": self._pairs / seconds, **extra}
         self._write(step, line, **self._how)
-        self._progress.update(
-            self._task,
-            description=f"step {step}  loss {line.get('loss', 0):.3f}  "
-            f"EPE {line.get('epe', 0):.2f} px  {line['pairs_per_second']:.1f} pairs/s"
-            f"{self._validated}",
-        )
+        values = f"loss {line.get('loss', 0):.3f}  EPE {line.get('epe', 0):.2f} px"
+        speed = f"{line['pairs_per_second']:.1f} pairs/s"
+        text = f"step {step}  {values}  {speed}{self._validated}"
+        self._progress.update(self._task, description=text)
         self._sums, self._count, self._pairs, self._since = {}, 0, 0, perf_counter()
 
     def validation(self, step: int, errors: dict[str, float], mean: float, seconds: float) -> None:
