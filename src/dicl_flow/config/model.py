@@ -184,8 +184,7 @@ class ModelConfig(JsonConfig):
     projection: bool = FROM_HOST
     """Reweight the scores by a displacement-aware projection (DAP); only the host "dicl" can."""
     context: bool = True
-    """Refine the flow with context nets, at the levels that have one. VCN weights its hypotheses
-    with them; without, it takes their mean."""
+    """Refine the flow with context nets; VCN weights its hypotheses by them, or takes the mean."""
     feature_channels: int = 32
     """Width of the features that are compared; the host "dicl" only."""
     padding: str = "replicate"
@@ -194,8 +193,8 @@ class ModelConfig(JsonConfig):
     max_pixels: int = 0
     """With "resize": larger frames are scaled down to about this number of pixels; 0: never."""
     multiple: int = 1
-    """The sides of frames are also multiples of this, even if the network needs less: networks that
-    are compared then see the same frames, or the sizes they were trained with."""
+    """The sides of frames are also multiples of this, so that networks that are compared see the
+    same frames, or the sizes they were trained with."""
     levels: tuple[LevelConfig, ...] = FROM_HOST
     """Coarsest first; each has half the stride of the one before."""
 

@@ -117,15 +117,13 @@ class OptimizerConfig:
     average: float = 0.0
     """Decay of the exponential moving average of the weights; 0: no average."""
     precision: str = "fp32"
-    """fp32: true float32; tf32: GPUs that have TF32 use it in convolutions; bf16: bfloat16 in the
-    convolutions, TF32 in those that autocast leaves in float32. Matrix products, softmax, flow and
-    loss are always float32."""
+    """Of convolutions: fp32, true float32; tf32, on GPUs that have it; bf16, and TF32 where autocast
+    leaves float32. Matrix products, softmax, flow and loss are always float32."""
     freeze_norm: bool = False
     """Keep the batch norm statistics fixed (small batches, fine-tuning)."""
     frozen: tuple[str, ...] | None = None
-    """Parts that are taken from the weights to start from and not trained: "features" (the feature
-    net), "trunk" (the feature net without its last layer at each level), "context" (the context
-    nets). All other parts then start from random weights."""
+    """Parts that keep the initial weights, while all others start from random ones: "features" (the
+    feature net), "trunk" (the same without its last layer at each level), "context" (the nets)."""
 
     def __post_init__(self) -> None:
         check_name("optimizer.kind", self.kind, ("adam", "adamw"))

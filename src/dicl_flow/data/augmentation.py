@@ -10,6 +10,7 @@ from statistics import NormalDist
 
 import cv2
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..config import AugmentConfig
 from ..errors import InputError
@@ -78,9 +79,8 @@ def augment_erase(
     sample: FlowSample, config: AugmentConfig, generator: np.random.Generator
 ) -> FlowSample:
     """Fill parts of frame 2 with its mean colour, in some pairs."""
-    if generator.random() >= config.eraser:
-        return sample
-    return replace(sample, image2=erase(sample.image2, config, generator))
+    erased = generator.random() < config.eraser
+    return replace(sample, image2=erase(sample.image2, config, generator)) if erased else sample
 
 
 def augment_geometry(
@@ -184,10 +184,8 @@ def _draw_motion(crop: Array, config: AugmentConfig, generator: np.random.Genera
     return _affine((1, 1), config.motion_shift * np.array(shift)) @ np.vstack([turn, (0, 0, 1)])
 
 
-def _affine(
-    scale: Array | tuple[float, float], shift: Array | tuple[float, float] = (0, 0)
-) -> Array:
-    matrix = np.diag([*scale, 1.0])
+def _affine(scale: ArrayLike, shift: ArrayLike = (0, 0)) -> Array:
+    matrix = np.diag(np.append(scale, 1.0))
     matrix[:2, 2] = shift
     return matrix
 

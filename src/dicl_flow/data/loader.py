@@ -61,7 +61,7 @@ def stream_batches(
 
 
 def usable_workers(wanted: int) -> int:
-    """Return the number of workers, limited to the cores that this process may use."""
+    """Limit a number of workers to the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return min(wanted, len(os.sched_getaffinity(0)))
     return min(wanted, os.cpu_count() or 1)
@@ -155,6 +155,6 @@ def _end_with(sentinel: int) -> None:
 
 
 def use_one_core() -> None:
-    """Limit this process to one core, because there may be as many workers as cores."""
+    """Limit this process to one core: there may be as many workers as cores."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

@@ -1,6 +1,7 @@
 """Your own pairs: a folder of frames and flow files, a manifest, or a video."""
 
 import csv
+import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -83,11 +84,9 @@ def _frame_pairs(frames: dict[str, Path]) -> list[tuple[str, Path, Path]]:
     return [(one, frames[one], frames[two]) for one, two in pairwise(frames)]
 
 
-def _pair(
-    name: str, image1: Path, image2: Path, truth: Path | None, occlusion: Path | None
-) -> FlowPair:
+def _pair(name: str, image1: Path, image2: Path, truth: Path | None, mask: Path | None) -> FlowPair:
     sparse = truth is not None and truth.suffix.lower() == ".png"
-    return FlowPair(name, image1, image2, truth, sparse=sparse, occlusion=occlusion)
+    return FlowPair(name, image1, image2, truth, sparse=sparse, occlusion=mask)
 
 
 def _manifest_pairs(manifest: Path) -> list[FlowPair]:
@@ -129,13 +128,6 @@ def _row_files(
         if column not in files:
             raise InputError(f"{where}: {column} is empty")
     for file in files.values():
-        if not _is_file(file):
+        if not os.path.isfile(file):  # noqa: PTH113 - Path.is_file fails for very long names
             raise InputError(f"{where}: no file {file}")
     return files["image1"], files["image2"], files.get("flow"), files.get("occlusion")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # such as a name of thousands of characters
-        return False

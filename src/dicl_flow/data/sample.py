@@ -88,14 +88,23 @@ def read_sample(pair: FlowPair) -> FlowSample:
     image1, image2 = read_frames(pair)
     if pair.truth is None:
         raise InputError(f"the pair {pair.name} has no ground truth")
-    flow = _read_disparity_flow(pair.truth) if pair.is_disparity else read_flow(pair.truth)
+    if pair.is_disparity:
+        disparity = read_disparity(pair.truth)
+        flow = np.stack([-disparity, np.where(np.isnan(disparity), disparity, 0)], -1)
+    else:
+        flow = read_flow(pair.truth)
     if flow.shape[:2] != image1.shape[:2]:
         raise InputError(f"{pair.truth} and {pair.image1} differ in size")
     valid = np.isfinite(flow[..., 0])
     if pair.valid_only and pair.invalid is not None:
         valid &= ~_read_mask(pair.invalid, valid.shape)
     flow[~valid] = 0
-    return FlowSample(image1, image2, flow, valid, _read_occlusion(pair, valid))
+    occluded = None
+    if pair.occlusion is not None:
+        occluded = _read_mask(pair.occlusion, valid.shape)
+    elif pair.visible_truth is not None:
+        occluded = valid & ~np.isfinite(read_flow(pair.visible_truth)[..., 0])
+    return FlowSample(image1, image2, flow, valid, occluded)
 
 
 def collate(samples: Sequence[FlowSample]) -> FlowBatch:
@@ -114,25 +123,12 @@ def collate(samples: Sequence[FlowSample]) -> FlowBatch:
     return FlowBatch(image1, image2, stacked("flow"), stacked("valid"))
 
 
-def _read_disparity_flow(path: Path) -> Array:
-    disparity = read_disparity(path)
-    return np.stack([-disparity, np.where(np.isnan(disparity), disparity, 0)], -1)
-
-
-def _read_occlusion(pair: FlowPair, valid: Array) -> Array | None:
-    if pair.occlusion is not None:
-        return _read_mask(pair.occlusion, valid.shape)
-    if pair.visible_truth is not None:
-        return valid & ~np.isfinite(read_flow(pair.visible_truth)[..., 0])
-    return None
-
-
 def _read_mask(path: Path, size: tuple[int, ...]) -> Array:
     """(H, W) bool, true where the image is not black."""
     image = read_image(path)
     if image.shape[:2] != size:
-        found = f"{image.shape[1]}x{image.shape[0]}"
-        raise InputError(f"{path} is {found}, but its frame {size[1]}x{size[0]}")
+        shown = f"{image.shape[1]}x{image.shape[0]}"
+        raise InputError(f"{path} is {shown}, but its frame {size[1]}x{size[0]}")
     return np.any(image != 0, axis=2)
 
 
@@ -178,14 +174,11 @@ class Survey:
         if self.num_masked:
             values["occluded"] = self.num_occluded / self.num_masked
         if num_valid:
-            values["motion_median"] = self._motion_quantile(0.5)
-            values["motion_p95"] = self._motion_quantile(0.95)
+            counts = np.cumsum(self.histogram)
+            for name, share in (("motion_median", 0.5), ("motion_p95", 0.95)):
+                values[name] = float(np.searchsorted(counts, share * counts[-1]) * _BIN)
             values["motion_max"] = self.longest
         return values
-
-    def _motion_quantile(self, share: float) -> float:
-        counts = np.cumsum(self.histogram)
-        return float(np.searchsorted(counts, share * counts[-1]) * _BIN)
 
     def _add_flow(self, sample: FlowSample) -> None:
         vectors = sample.flow[sample.valid]

@@ -34,20 +34,7 @@ TARGETS = {
     "all": (*_CHAIRS, "things", "sintel", "kitti"),
 }
 """By what is reproduced: its stages, in order; each is the recipe of that name."""
-Tell = Callable[[str], object]
-_STEPS = 8
-_SECONDS = 20.0  # enough for the steps; at least two are taken
-
-
-@dataclass(frozen=True)
-class DataNeed:
-    """A data set that a stage needs."""
-
-    name: str
-    root: str | None = None
-    pairs: int | None = None
-    problem: str | None = None
-    """Why it cannot be used; None: it was found."""
+_STEPS, _SECONDS = 8, 20.0  # enough to measure a pace; at least two steps are taken
 
 
 class Stage:
@@ -72,8 +59,8 @@ class Stage:
         """Record that the stage has finished, and with what."""
         write_files({self._record: (json.dumps(record) + "\n").encode()}, durable=True)
 
-    def needs(self, roots: Mapping[str, Path]) -> list[DataNeed]:
-        """Return the data that is still needed."""
+    def needs(self, roots: Mapping[str, Path]) -> list[dict[str, Any]]:
+        """Return name, root, number of pairs and problem (if any) of the data still needed."""
         return [] if self.finished else [_look(name, roots) for name in data_names(self.config)]
 
     def plan(self, roots: Mapping[str, Path]) -> dict[str, Any]:
@@ -90,7 +77,7 @@ class Stage:
             "steps_done": done,
             "batch": config.batch,
             "pairs": config.steps * config.batch,
-            "data": [asdict(need) for need in self.needs(roots)],
+            "data": self.needs(roots),
             "start": config.start,
             "start_from": config.start_from,
             "optimizer": asdict(config.optimizer),
@@ -98,13 +85,15 @@ class Stage:
         }
 
 
-def _look(name: str, roots: Mapping[str, Path]) -> DataNeed:
-    root = None
+def _look(name: str, roots: Mapping[str, Path]) -> dict[str, Any]:
+    need: dict[str, Any] = {"name": name, "root": None, "pairs": None, "problem": None}
     try:
         root = find_root(name, roots)
-        return DataNeed(name, str(root), len(list_pairs(name, root, needs_truth=True)))
+        need["root"] = str(root)
+        need["pairs"] = len(list_pairs(name, root, needs_truth=True))
     except (InputError, OSError) as error:
-        return DataNeed(name, str(root) if root else None, problem=str(error))
+        need["problem"] = str(error)
+    return need
 
 
 def read_stages(names: Sequence[str], changes: Sequence[str]) -> tuple[TrainConfig, ...]:
@@ -149,9 +138,11 @@ def plan_chain(
 
 def check_needs(stages: Sequence[Stage], roots: Mapping[str, Path]) -> None:
     """Refuse to start a chain for which data is missing; all of it is named."""
-    needs = {need for stage in stages for need in stage.needs(roots) if need.problem}
+    needs = [need for stage in stages for need in stage.needs(roots) if need["problem"]]
     if needs:
-        raise InputError("; ".join(sorted(f"{need.name}: {need.problem}" for need in needs)))
+        raise InputError(
+            "; ".join(sorted({f"{need['name']}: {need['problem']}" for need in needs}))
+        )
 
 
 @dataclass(frozen=True)
@@ -215,12 +206,12 @@ def describe_chain(
     stages: Sequence[Stage],
     roots: Mapping[str, Path],
     processes: "Processes",
-    tell: Tell,
+    tell: Callable[[str], object],
     measured: dict[TrainConfig, Pace] | None = None,
 ) -> dict[str, Any]:
     """Return the plan as plain values, with the time of the stages whose data was found.
 
-    `measured` keeps the pace of stages, so that those that differ in the seed alone share it.
+    In `measured`, stages that differ in the seed alone share a pace.
     """
     described = []
     measured = {} if measured is None else measured
@@ -243,9 +234,7 @@ def total_cost(
     """Return the seconds of these plans together, and the GPU-hours; None: not known."""
     known = [plan["seconds"] for plan in plans]
     total = None if None in known else sum(known)
-    hours = None
-    if total is not None and processes.on_gpu:
-        hours = total * processes.world_size / 3600
+    hours = None if total is None or not processes.on_gpu else total * processes.world_size / 3600
     return {"seconds": total, "gpu_hours": hours}
 
 
@@ -253,28 +242,24 @@ def train_chain(
     stages: Sequence[Stage],
     roots: Mapping[str, Path],
     processes: "Processes",
-    tell: Tell,
+    tell: Callable[[str], object],
     *,
     quiet: bool = False,
 ) -> int | None:
-    """Train these stages; return the signal that ended it, if any.
-
-    All processes return one, also if only another one received it.
-    """
+    """Train these stages; return the signal that ended it, if any: in all processes or in none."""
     from .batch_sources import open_source
     from .loop import train
     from .monitoring import Validation
 
     for stage in stages:
-        config = stage.config
-        tell(f"{config.name}: {stage.folder.path}")
-        begun = stage.folder.checkpoint.is_file()
+        config, folder = stage.config, stage.folder
+        tell(f"{config.name}: {folder.path}")
         outcome = train(
             config,
             open_source(config, roots),
-            stage.folder,
+            folder,
             processes,
-            initial=None if begun else find_start(config, stage.folder.path),
+            initial=None if folder.checkpoint.is_file() else find_start(config, folder.path),
             resume=True,
             validation=Validation.of(config, roots),
             quiet=quiet,

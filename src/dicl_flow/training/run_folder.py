@@ -21,7 +21,7 @@ from ..files import Array, check_folder, naming, read_bytes, write_files
 EVERY = 30.0  # seconds between two lines without a terminal
 Checkpoint = dict[str, Any]
 
-# Settings that may change when a run is resumed, because they do not affect the result.
+# These settings may change when a run is resumed: they do not affect the result.
 _HARMLESS = {"workers", "save_every", "log_every", "picture_every", "needs_weights"}
 
 
@@ -57,10 +57,9 @@ class RunFolder:
     def check_resumable(self) -> None:
         """Refuse a folder without a checkpoint; a mistyped name must not start a new run."""
         if not self.checkpoint.is_file():
-            raise InputError(
-                f"there is no run to resume in {self.path} (no {self.checkpoint.name}); check "
-                f"the name, or start a run there without `resume=True`"
-            )
+            advice = "check the name, or start a run there without `resume=True`"
+            missing = f"there is no run to resume in {self.path} (no {self.checkpoint.name})"
+            raise InputError(f"{missing}; {advice}")
 
     def last(self, config: TrainConfig) -> Checkpoint | None:
         """Return the checkpoint to resume from, if any; refuse one of a run with other settings."""

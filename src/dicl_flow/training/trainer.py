@@ -179,7 +179,7 @@ class Trainer:
         return "fp32" if wanted == "tf32" and not has_tf32(device) else wanted
 
     def _key(self, batch: FlowBatch) -> tuple[torch.Size, bool]:
-        """The key of a step: steps with the same key are the same computation."""
+        """Steps with the same key are the same computation."""
         return batch.flow.shape, self._second_pass
 
     def _training_mode(self) -> None:
@@ -256,19 +256,14 @@ def choose_backend(config: TrainConfig, processes: Processes) -> str:
         able = processes.on_gpu and alone and config.optimizer.accumulate == 1
         return "fused" if able and find_spec("triton") is not None else "plain"
     if config.backend == "fused" and not processes.on_gpu:
-        raise InputError(
-            "backend='fused' trains on a CUDA GPU; elsewhere: `changes=['backend=plain']`"
-        )
+        raise InputError("backend='fused' needs a CUDA GPU; elsewhere: `changes=['backend=plain']`")
     if config.backend == "fused" and not alone:
         raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
     return config.backend
 
 
 def is_second_pass(config: TrainConfig, step: int) -> bool:
-    """Whether a step trains the second pass: whole rounds through the frame sizes are of one kind.
-
-    It depends on the number of the step only, so that runs can resume.
-    """
+    """Whether a step trains the second pass; whole rounds through the frame sizes do, or none."""
     every, sizes = config.second_pass.every, max(len(config.render.sizes), 1)
     return every > 0 and step // sizes % every == every - 1
 
@@ -284,8 +279,8 @@ def _second_pass_config(config: TrainConfig) -> TrainConfig:
 
 def _enlarged(image: Tensor) -> Tensor:
     """Scale (B, 3, H, W) down and up again: what the second pass sees of small frames."""
-    size = size_of(image)
-    return resize_pixels(resize_pixels(image, _halved(size)), size, "bicubic").clamp(-1, 1)
+    small = resize_pixels(image, _halved(size_of(image)))
+    return resize_pixels(small, size_of(image), "bicubic").clamp(-1, 1)
 
 
 def _halved(size: Size) -> Size:
