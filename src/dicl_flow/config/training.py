@@ -117,7 +117,7 @@ class OptimizerConfig:
     average: float = 0.0
     """Decay of the exponential moving average of the weights; 0: no average."""
     precision: str = "fp32"
-    """Of convolutions: fp32, true float32; tf32, on GPUs that have it; bf16, and TF32 where autocast
+    """Of convolutions: fp32, true float32; tf32, on GPUs that have it; bf16, TF32 where autocast
     leaves float32. Matrix products, softmax, flow and loss are always float32."""
     freeze_norm: bool = False
     """Keep the batch norm statistics fixed (small batches, fine-tuning)."""

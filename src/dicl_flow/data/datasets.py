@@ -40,11 +40,9 @@ def _require_folder(folder: Path, advice: str) -> Path:
 def chairs_pairs(root: Path, split: str = "train") -> list[FlowPair]:
     """List FlyingChairs: the official split "train" (22,232 pairs) or "val" (640), or "all".
 
-    ::
-
-        FlyingChairs_release/             <- root
-            FlyingChairs_train_val.txt    a separate download; not needed for "all"
-            data/00001_img1.ppm  00001_img2.ppm  00001_flow.flo …
+    FlyingChairs_release/             <- root
+        FlyingChairs_train_val.txt    a separate download; not needed for "all"
+        data/00001_img1.ppm  00001_img2.ppm  00001_flow.flo …
     """
     check_name("split of FlyingChairs", split, (*_SPLIT_MARKS, "all"))
     data = _require_folder(root / "data", _CHAIRS_ADVICE)
@@ -274,11 +272,9 @@ def kitti_scenes(frames: Sequence[Path]) -> tuple[str, ...]:
 def hd1k_pairs(root: Path) -> list[FlowPair]:
     """List HD1K: real driving scenes at 2560x1080; the truth is sparse.
 
-    ::
-
-        HD1K/                             <- root
-            hd1k_input/image_2/000000_0000.png          sequence_frame
-            hd1k_flow_gt/flow_occ/000000_0000.png
+    HD1K/                             <- root
+        hd1k_input/image_2/000000_0000.png          sequence_frame
+        hd1k_flow_gt/flow_occ/000000_0000.png
     """
     advice = "point at the folder that holds 'hd1k_input' and 'hd1k_flow_gt', both unpacked"
     frames = _require_folder(root / "hd1k_input" / "image_2", advice)
@@ -293,11 +289,9 @@ def hd1k_pairs(root: Path) -> list[FlowPair]:
 def middlebury_pairs(root: Path) -> list[FlowPair]:
     """List the Middlebury flow pairs with public ground truth (8).
 
-    ::
-
-        Middlebury/                       <- root
-            other-data/RubberWhale/frame10.png  frame11.png
-            other-gt-flow/RubberWhale/flow10.flo
+    Middlebury/                       <- root
+        other-data/RubberWhale/frame10.png  frame11.png
+        other-gt-flow/RubberWhale/flow10.flo
     """
     advice = "point at the folder that holds 'other-data' and 'other-gt-flow'"
     frames = _require_folder(root / "other-data", advice)

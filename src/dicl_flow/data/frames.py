@@ -105,7 +105,10 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
             stream = opened.streams.video[0]
             if stream.codec_context is None:
                 raise InputError(f"{path} has a video stream of an unknown codec")
-            _check_size(path, stream)
+            try:
+                check_size(stream.width, stream.height)
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from None
             stream.thread_type = "AUTO"
             # the size may change later; twice the limit, because coded frames have borders
             stream.codec_context.options = {"max_pixels": str(int(2e6 * max_size()))}
@@ -120,13 +123,6 @@ def _refuse_playlist(path: Path) -> None:
         start = file.read(16).lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith((b"#EXTM3U", b"ffconcat")):
         raise InputError(f"{path} is a list of other files, not a video")
-
-
-def _check_size(path: Path, stream: Any) -> None:
-    try:
-        check_size(stream.width, stream.height)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def video_frames(path: Path) -> Iterator[Array]:

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InputError
 
@@ -77,13 +76,6 @@ def leave(processes: Processes) -> None:
     """Leave the group, if there is one."""
     if processes.world_size > 1:
         dist.destroy_process_group()
-
-
-def distribute(model: nn.Module, processes: Processes) -> nn.Module:
-    """Wrap a model so that gradients are averaged; apply `share_norms` first."""
-    if processes.world_size == 1:
-        return model
-    return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def share_norms(model: Model, processes: Processes) -> Model:

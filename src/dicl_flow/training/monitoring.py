@@ -125,11 +125,8 @@ class Validated:
 
     def best(self) -> dict[str, int | float | None]:
         """Return step and error of the best weights, for JSON: None if there are none."""
-        any_best = self.best_step > 0
-        return {
-            "best_step": self.best_step if any_best else None,
-            "best_epe": self.best_epe if any_best else None,
-        }
+        step = self.best_step or None
+        return {"best_step": step, "best_epe": self.best_epe if step else None}
 
 
 class Validation:
@@ -157,10 +154,9 @@ class Validation:
 
 
 def _error(pairs: Sequence[FlowPair], estimator: FlowEstimator, processes: Processes) -> float:
-    """Return the mean over the pairs of each pair's mean over its valid pixels.
+    """Return the mean over the pairs of each pair's mean over its valid pixels, as the authors do.
 
-    So the authors choose their best weights. Of dense truth in frames of one size it is the mean
-    over all pixels; of KITTI it is not.
+    For dense truth in frames of one size, that is the mean over all pixels; for KITTI it is not.
     """
     total, count = 0.0, 0.0
     for pair in pairs[processes.rank :: processes.world_size]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..accelerated.settings import has_tf32, training_arithmetic, warn_if_emulated
@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..models import InitialFlow, LevelFlow, build
 from ..ops import Size, normalize, resize_flow_pixels, resize_pixels, size_in_multiples, size_of
 from ..weights import Weights
-from .distributed import Processes, distribute, share_norms
+from .distributed import Processes, share_norms
 from .loss import end_point_error, matching_weight, training_loss
 from .monitoring import Gauges, Validated, level_gauges
 from .optimizer import OptimizerStep, RecordedStep, WeightAverage, build_optimizer, learning_rate
@@ -72,7 +72,9 @@ class Trainer:
 
             model = accelerate(model)
         self.model = model
-        self.parallel = distribute(self.model, processes)
+        self.parallel: nn.Module = self.model
+        if processes.world_size > 1:  # gradients are averaged
+            self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
         self.optimizer = build_optimizer(self.model, config.optimizer, fused=fused)
         decay = config.optimizer.average
         self.average = WeightAverage(self.model, decay) if decay else None
