@@ -1,7 +1,4 @@
-"""The published stages, each from the weights of the one before: for `reproduce` and `ablate`.
-
-Planning needs no torch, which is imported when the first stage is measured or trained.
-"""
+"""The published stages, each from the weights of the one before; planning them needs no torch."""
 
 import gc
 import json

@@ -247,8 +247,7 @@ def score_entropy(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tenso
 def _targets(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Return the remaining motion at four points per cell, (B, 2, 4, H, W) in cells, and weights.
 
-    Moving points have a larger weight. Weight and motion are 0 where the truth is invalid or
-    farther from the start of the level than the radius.
+    Moving points weigh more. Both are 0 where the truth is invalid or beyond the radius.
     """
     assert level.scores is not None
     radius, (height, width) = level.scores.shape[1] // 2, level.scores.shape[-2:]
