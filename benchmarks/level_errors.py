@@ -15,8 +15,8 @@ import torch
 
 from dicl_flow.ops import normalize
 from dicl_flow.render import held_out_renderer
-from dicl_flow.training.gauges import ZERO, level_gauges
-from dicl_flow.training.start import freeze_norms
+from dicl_flow.training.monitoring import ZERO, level_gauges
+from dicl_flow.training.recipe import freeze_norms
 from dicl_flow.weights import load_model, read_weights, resolve
 
 photos, place, batches, *names = sys.argv[1:]

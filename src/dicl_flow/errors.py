@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 _LONGEST = 1000  # characters of a message
@@ -36,6 +36,12 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     nearest = get_close_matches(str(name).lower(), by_lower, n=1)
     hint = f"did you mean {by_lower[nearest[0]]!r}? " if nearest else ""
     return InputError(f"unknown {kind} {name!r}; {hint}known: {', '.join(names) or 'none'}")
+
+
+def check_name(kind: str, name: object, known: Collection[str]) -> None:
+    """Refuse a name that is not among the known ones."""
+    if name not in known:
+        raise unknown_name(kind, name, known)
 
 
 def hide_library_warnings() -> None:

@@ -11,7 +11,7 @@ from children import run_child
 from dicl_flow.cli import describe, printing
 from dicl_flow.errors import InputError
 from dicl_flow.files import naming, replacing, write_flow
-from dicl_flow.training import journal
+from dicl_flow.training import run_folder
 
 NOISE = """
 import logging, os, sys, warnings
@@ -67,7 +67,7 @@ class Errors(io.StringIO):
 
 
 def test_without_a_terminal_a_line_comes_while_an_item_lasts(monkeypatch):
-    monkeypatch.setattr(journal, "EVERY", 0.001)
+    monkeypatch.setattr(run_folder, "EVERY", 0.001)
     with redirect_stderr(Errors("eval on data: 1 of 2, 0 s")) as errors:
         items = printing.track("ab", "eval on data", quiet=False)
         assert next(iter(items)) == "a"
@@ -78,7 +78,7 @@ def test_without_a_terminal_a_line_comes_while_an_item_lasts(monkeypatch):
 
 
 def test_quiet_tells_nothing(monkeypatch):
-    monkeypatch.setattr(journal, "EVERY", 0.0001)
+    monkeypatch.setattr(run_folder, "EVERY", 0.0001)
     monkeypatch.setattr("threading.Thread.start", pytest.fail)
     with redirect_stderr(Errors("x")) as errors:
         assert list(printing.track("ab", "eval", quiet=True)) == ["a", "b"]

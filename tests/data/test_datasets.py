@@ -7,20 +7,21 @@ import fake_trees
 import numpy as np
 import pytest
 
-from dicl_flow.data import (
+from dicl_flow.data import read_sample
+from dicl_flow.data.datasets import (
     DATA_SETS,
     chairs_pairs,
     kitti_pairs,
     kitti_test_pairs,
     list_pairs,
+    neighbour,
     parse_data_argument,
-    read_sample,
     sintel_pairs,
     sintel_test_pairs,
     stereo_pairs,
     things_pairs,
 )
-from dicl_flow.data.listing import image_files, natural_key, neighbour
+from dicl_flow.data.frames import image_files, natural_key
 from dicl_flow.errors import InputError
 
 

@@ -27,7 +27,7 @@ from dicl_flow.lab.variants import STUDIES, paper_variants, recipe_variants
 from dicl_flow.models import build
 from dicl_flow.ops import size_in_multiples
 from dicl_flow.training import SceneSource, read_recipe
-from dicl_flow.training import chain_run as pace
+from dicl_flow.training import chain as pace
 from dicl_flow.training.chain import TARGETS
 from dicl_flow.weights import (
     Weights,

@@ -41,7 +41,7 @@ from dicl_flow.training.loss import (
     summed_loss,
     training_loss,
 )
-from dicl_flow.training.start import freeze_norms, start_from
+from dicl_flow.training.recipe import freeze_norms, start_from
 from dicl_flow.weights import Weights, encode_weights, load_model, read_weights
 
 pytestmark = pytest.mark.heavy

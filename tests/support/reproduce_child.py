@@ -11,7 +11,7 @@ import torch
 
 from dicl_flow.cli import main
 from dicl_flow.training import Trainer
-from dicl_flow.training import chain_run as pace
+from dicl_flow.training import chain as pace
 
 
 def main_child(stage: str, step: str, *arguments: str) -> None:

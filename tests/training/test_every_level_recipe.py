@@ -13,7 +13,7 @@ from dicl_flow.errors import InputError
 from dicl_flow.models import build
 from dicl_flow.training import Processes, Trainer, read_recipe
 from dicl_flow.training.optimizer import learning_rate
-from dicl_flow.training.start import pairs_behind
+from dicl_flow.training.recipe import pairs_behind
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 
 pytestmark = pytest.mark.heavy

@@ -14,8 +14,8 @@ from dicl_flow.config import AugmentConfig, ModelConfig, OptimizerConfig
 from dicl_flow.data import FlowBatch
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.ops import upsample_flow
-from dicl_flow.training import RunFolder, gauges, train
-from dicl_flow.training.gauges import ZERO, LevelWatch, level_gauges
+from dicl_flow.training import RunFolder, monitoring, train
+from dicl_flow.training.monitoring import ZERO, LevelWatch, level_gauges
 from dicl_flow.weights import Weights, encode_weights
 
 STRIDES = (8, 4)
@@ -113,7 +113,7 @@ def with_dead_level(path, stride):
 
 
 def run_with_dead_level(folder, stride, monkeypatch, capsys):
-    monkeypatch.setattr(gauges, "_WINDOW", 4)
+    monkeypatch.setattr(monitoring, "_WINDOW", 4)
     start = with_dead_level(folder / "start.safetensors", stride)
     run = RunFolder(folder / "run")
     train(CONFIG, StillSource(), run, CPU, initial=start)

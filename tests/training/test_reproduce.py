@@ -14,7 +14,7 @@ from signal_child import signal_after
 
 from dicl_flow.errors import InputError
 from dicl_flow.lab.variants import STUDIES, paper_variants
-from dicl_flow.training import chain_run as pace
+from dicl_flow.training import chain as pace
 from dicl_flow.training import read_recipe
 from dicl_flow.training.chain import TARGETS, plan_chain
 from dicl_flow.weights import read_weights

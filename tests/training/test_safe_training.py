@@ -26,13 +26,13 @@ from dicl_flow.training import (
     Limits,
     RunFolder,
     Trainer,
-    journal,
     read_recipe,
     recipe_names,
+    run_folder,
     train,
 )
+from dicl_flow.training.recipe import origin
 from dicl_flow.training.run_folder import load_checkpoint
-from dicl_flow.training.start import origin
 from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import PACKAGED_SHA256, Weights, encode_weights, read_weights, resolve
 
@@ -238,7 +238,7 @@ def test_steps_that_fit_into_the_minutes_are_not_announced(tmp_path):
 
 
 def test_without_a_terminal_a_line_comes_even_while_a_step_lasts(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "EVERY", 0.01)
+    monkeypatch.setattr(run_folder, "EVERY", 0.01)
     with redirect_stderr(Errors()) as errors:
         source = Waiting(errors, "step 0, 0.0 % done")
         train(replace(KILLED, steps=1), source, RunFolder(tmp_path), CPU)
@@ -247,7 +247,7 @@ def test_without_a_terminal_a_line_comes_even_while_a_step_lasts(tmp_path, monke
 
 
 def test_a_quiet_run_prints_no_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "EVERY", 0.001)
+    monkeypatch.setattr(run_folder, "EVERY", 0.001)
     with redirect_stderr(Errors()) as errors:
         train(replace(KILLED, steps=1), RandomSource(), RunFolder(tmp_path), CPU, quiet=True)
     assert "step" not in errors.getvalue()

@@ -23,8 +23,8 @@ from dicl_flow.training import (
     train,
     trainer,
 )
+from dicl_flow.training.recipe import find_start
 from dicl_flow.training.run_folder import load_checkpoint
-from dicl_flow.training.start import find_start
 from dicl_flow.weights import load_model, read_weights
 
 pytestmark = pytest.mark.heavy

@@ -10,7 +10,7 @@ from clips import KnownMotion, know_motion, write_images, write_video
 from dicl_flow.cli import main
 from dicl_flow.cli.printing import report
 from dicl_flow.cli.video import VideoProgress, show_progress
-from dicl_flow.training import journal
+from dicl_flow.training import run_folder
 from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, open_source, run
 from dicl_flow.video.frames import LOGGING
 
@@ -73,7 +73,7 @@ def spoken(monkeypatch):
         return real(watch)
 
     monkeypatch.setattr(VideoProgress, "line", line)
-    monkeypatch.setattr(journal, "EVERY", 0.001)
+    monkeypatch.setattr(run_folder, "EVERY", 0.001)
     return lines
 
 

@@ -162,7 +162,7 @@ def test_requests_and_a_video_share_the_estimator(server, clip):
 
 def test_a_frame_that_grows_later_is_not_decoded(monkeypatch, tmp_path):
     """The size of a stream can change after its head was checked."""
-    reading = import_module("dicl_flow.data.video_frames")
+    reading = import_module("dicl_flow.data.frames")
     path = write_video(tmp_path / "clip.mp4", FRAMES, codec="libx264", pix_fmt="yuv420p")
     monkeypatch.setattr(reading, "check_size", lambda width, height: None)
     monkeypatch.setenv("DICL_FLOW_MAX_SIZE", "0.0005")

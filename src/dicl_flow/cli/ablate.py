@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..lab.ablation_report import Report
     from ..lab.variants import Variant
     from ..training import Processes
-    from ..training.chain_run import Pace
+    from ..training.chain import Pace
 
 PROTOCOLS = ("rendered", "paper")
 
@@ -184,7 +184,7 @@ class Ablate(options.Settings):
 
         from ..estimation.compute import choose_device
         from ..lab.ablation import VariantFolder
-        from ..training.chain_run import describe_chain, total_cost
+        from ..training.chain import describe_chain, total_cost
 
         plans: list[dict[str, Any]] = []
         measured: dict[TrainConfig, Pace] = {}  # of stages, whatever the seed
@@ -212,7 +212,7 @@ class Ablate(options.Settings):
     def _train_stages(self, processes: "Processes") -> None:
         """Train the variants that are not finished in the stages of the paper."""
         from ..lab.ablation import VariantFolder, conclude_stages
-        from ..training.chain_run import train_chain
+        from ..training.chain import train_chain
 
         silent = self.quiet or not processes.is_first
         print_line = line_printer(silent=silent)

@@ -127,7 +127,7 @@ class Interpolate(ClipSettings):
 
     def _slow_motion(self, clip: str, factor: int) -> dict[str, Any]:
         """Write a clip `factor` times slower; return the summary."""
-        from ..data.video_frames import check_source
+        from ..data.frames import check_source
 
         check_source(clip)
         check_weights([self.weights])

@@ -97,12 +97,12 @@ def _track_in_lines(
 @contextmanager
 def every_half_minute(call: Callable[[], None], *, wanted: bool) -> Iterator[None]:
     """Call something every half minute, from another thread: a frame may take minutes."""
-    from ..training import journal
+    from ..training import run_folder
 
     ended = Event()
 
     def work() -> None:
-        while not ended.wait(journal.EVERY):
+        while not ended.wait(run_folder.EVERY):
             call()
 
     if wanted:

@@ -83,7 +83,7 @@ class Train(options.Settings):
 
     def __call__(self) -> None:
         from ..training import RunFolder, check_roots, read_recipe
-        from ..training.start import find_start
+        from ..training.recipe import find_start
 
         if self.minutes is not None and not self.minutes > 0:
             raise InputError(f"--minutes must be positive, got {self.minutes}")
@@ -197,7 +197,7 @@ class Reproduce(options.Settings):
 
         # torch, which takes seconds: after all that may be missing
         from ..estimation.compute import choose_device
-        from ..training.chain_run import describe_chain, train_chain
+        from ..training.chain import describe_chain, train_chain
 
         trained = [] if self.dry_run else [stage for stage in stages if not stage.finished]
         with joined(choose_device(self.device)) as processes:

@@ -173,7 +173,7 @@ class Video(ClipSettings):
     def __call__(self) -> None:
         if len(self.inputs) > 1:
             raise quote_pattern(self.inputs, "one is taken")
-        from ..data.video_frames import check_source
+        from ..data.frames import check_source
 
         check_source(self.inputs[0])
         check_weights([self.weights])

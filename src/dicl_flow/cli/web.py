@@ -86,7 +86,7 @@ class Explore(options.Settings):
 
 def _check_inputs(inputs: list[Path], truth: Path | None) -> "Callable[[], Clip]":
     """Read two images; a video or a folder is only opened by the result, since it needs torch."""
-    from ..data.video_frames import check_source
+    from ..data.frames import check_source
     from ..files import read_flow
     from ..web.clips import clip_of_arrays, clip_of_source
 

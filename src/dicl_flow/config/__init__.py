@@ -1,17 +1,20 @@
 """Settings as data: frozen, checked when created, read strictly from TOML or JSON."""
-# What is imported here is for other packages.
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from .hosts import HOST_RECORDS, HOSTS, PAPER_LEVELS, HostRecord, LevelConfig, LossConfig
 from .model import (
     BEST,
     CUES,
+    HOST_RECORDS,
+    HOSTS,
     MATCHERS,
     NORMAL,
     PADDINGS,
+    PAPER_LEVELS,
     QUALITIES,
     Calibration,
+    LevelConfig,
+    LossConfig,
     ModelConfig,
     Quality,
     find_quality,

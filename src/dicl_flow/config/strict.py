@@ -1,7 +1,4 @@
-"""Reads plain data strictly into frozen configs, and writes configs as TOML.
-
-Unknown keys and values of the wrong type are errors that name the key.
-"""
+"""Reads plain data strictly into frozen configs, and writes configs as TOML."""
 
 import dataclasses
 import json
@@ -10,12 +7,9 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 from ..errors import InputError, unknown_name
-
-_LARGEST = 2**1000  # a larger int is not a float
-ConfigType = TypeVar("ConfigType")
 
 
 def read_toml_table(path: str | Path) -> dict[str, Any]:
@@ -26,27 +20,32 @@ def read_toml_table(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path} is not valid TOML: {error}") from None
 
 
-def read_json(text: str, what: str) -> Any:
-    """Read JSON as plain data; `what` it is starts the error."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{what} is not valid JSON: {error}") from None
+class JsonConfig:
+    """A dataclass that is kept as one line of JSON."""
+
+    _CALLED: ClassVar[str]  # in errors
+
+    def to_json(self) -> str:
+        """Return one line of JSON that `from_json` reads back as an equal config."""
+        return json.dumps(dataclasses.asdict(self))  # type: ignore[call-overload]
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote; unknown keys and wrong types are refused."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{cls._CALLED} is not valid JSON: {error}") from None
+        return structure(cls, value)
 
 
 def to_toml(config: Any) -> str:
-    """Return TOML that `structure` reads back as an equal config.
-
-    tomli-w is not used: it would be one more requirement for training, and it puts every number of
-    an array on its own line. The folders of ablations are also named by a hash of this text.
-    """
+    """Return TOML that `structure` reads back; a hash of this text names folders of ablations."""
     values = dataclasses.asdict(config)
-    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    lines = [
-        f"{key} = {_literal(v)}" for key, v in values.items() if key not in tables and v is not None
-    ]
-    for name, table in tables.items():
-        lines += ["", f"[{name}]"]
+    tables = {key: values.pop(key) for key in list(values) if isinstance(values[key], dict)}
+    lines = []
+    for name, table in {"": values, **tables}.items():
+        lines += ["", f"[{name}]"] if name else []
         lines += [f"{key} = {_literal(v)}" for key, v in table.items() if v is not None]
     return "\n".join(lines) + "\n"
 
@@ -60,19 +59,18 @@ def differences(toml1: str, toml2: str) -> list[str]:
 def structure(expected: Any, value: Any, where: str = "") -> Any:
     """Turn plain data (from JSON or TOML) into `expected`; an error names the first wrong key.
 
-    Supports what configs consist of: dataclasses, tuples, optionals, and the scalars bool, int,
-    float, str. An int is accepted for a float; nothing else is converted.
+    Supports dataclasses, tuples, optionals, bool, int, float and str. An int is accepted for a
+    float; nothing else is converted.
     """
     if dataclasses.is_dataclass(expected):
         return _structure_dataclass(expected, value, where)
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin is types.UnionType:
-        if value is None and type(None) in arguments:
-            return None
-        return structure(next(a for a in arguments if a is not type(None)), value, where)
+        chosen = next(a for a in arguments if a is not type(None))
+        return None if value is None else structure(chosen, value, where)
     if origin is tuple:
         return _structure_tuple(arguments, value, where)
-    if expected is float and type(value) is int and abs(value) < _LARGEST:
+    if expected is float and type(value) is int and abs(value) < 2**1000:  # others do not fit
         return float(value)
     if type(value) is not expected:
         raise InputError(
@@ -83,10 +81,7 @@ def structure(expected: Any, value: Any, where: str = "") -> Any:
 
 
 def check_ranges(config: Any, ranges: Mapping[str, tuple[float, float] | None]) -> None:
-    """Refuse values outside [0, 1]; keys in `ranges` have their own (lowest, highest), or none.
-
-    Of a tuple, each entry is checked.
-    """
+    """Refuse values, or entries of tuples, outside [0, 1], or `ranges[key]`; None: any value."""
     for field in dataclasses.fields(config):
         values, limits = getattr(config, field.name), ranges.get(field.name, (0, 1))
         for value in values if isinstance(values, tuple) else (values,):
@@ -100,14 +95,14 @@ def _structure_dataclass(expected: Any, value: Any, where: str) -> Any:
         raise InputError(f"{where or 'config'} must be a table, got {value!r}")
     hints = typing.get_type_hints(expected)
     fields = {field.name: field for field in dataclasses.fields(expected)}
+    prefix = f"{where}." if where else ""
     for key in value:
         if key not in fields:
-            raise unknown_name("key", f"{where}.{key}" if where else key, fields)
+            raise unknown_name("key", prefix + key, fields)
     for name, field in fields.items():
         no_default = field.default is field.default_factory is dataclasses.MISSING
         if name not in value and no_default:
             raise InputError(f"{where or 'config'} lacks the key {name!r}")
-    prefix = f"{where}." if where else ""
     return expected(**{key: structure(hints[key], v, prefix + key) for key, v in value.items()})
 
 
@@ -137,8 +132,6 @@ def _literal(value: Any) -> str:
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
+        inner = isinstance(value, dict)
+        flat |= _flatten(value, f"{prefix}{key}.") if inner else {prefix + key: value}
     return flat

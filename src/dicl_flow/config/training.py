@@ -1,11 +1,10 @@
 """The settings of a training stage: data, augmentation, loss, optimizer, schedule."""
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any
 
-from ..errors import InputError, unknown_name
-from .hosts import FROM_HOST, HOST_RECORDS, LossConfig
-from .model import BEST, ModelConfig
+from ..errors import InputError, check_name
+from .model import BEST, FROM_HOST, LossConfig, ModelConfig
 from .render import RenderConfig
 from .strict import check_ranges
 
@@ -14,16 +13,15 @@ from .strict import check_ranges
 class AugmentConfig:
     """The augmentation of training pairs; the default is that of the paper for FlyingChairs.
 
-    The first phase of the paper only crops: `AugmentConfig.crop_only`, or zero for each of
-    `color`, `eraser`, `spatial`, `horizontal_flip`, `vertical_flip`. Pairs with sparse ground
-    truth always have the same colour change in both frames, no stretch and no vertical flip.
+    Pairs with sparse ground truth always have the same colour change in both frames, no stretch
+    and no vertical flip.
     """
 
     crop: tuple[int, int] = (256, 384)
     """(height, width) of the result; a smaller image is scaled up first."""
     crop_margin: int = 0
-    """How far outside the frame, in px, positions are drawn too; they are moved inside, so crops at
-    the border become more frequent. The authors' code has 20 for dense ground truth."""
+    """How far outside the frame, in px, positions are drawn before they are moved inside, so that
+    crops at the border are more frequent. The authors' code has 20 for dense ground truth."""
     color: float = 1.0
     """Probability of a change of colour."""
     brightness: float = 0.4
@@ -66,19 +64,16 @@ class AugmentConfig:
             raise InputError(f"crop must be (height, width) of at least 1, got {self.crop}")
         check_ranges(self, _AUGMENT_RANGES)
         if self.min_scale > self.max_scale:
-            raise InputError(
-                f"min_scale must not be above max_scale, got {self.min_scale} and {self.max_scale}"
-            )
+            scales = f"{self.min_scale} and {self.max_scale}"
+            raise InputError(f"min_scale must not be above max_scale, got {scales}")
         for key in ("eraser_count", "eraser_size"):
-            fewest, most = getattr(self, key)
-            if not 1 <= fewest <= most:
-                raise InputError(
-                    f"{key} must be a range that starts at 1 or more, got {[fewest, most]}"
-                )
+            low, high = getattr(self, key)
+            if not 1 <= low <= high:
+                raise InputError(f"{key} must be a range from at least 1, got {[low, high]}")
 
     @classmethod
     def crop_only(cls, crop: tuple[int, int]) -> "AugmentConfig":
-        """Random cropping and nothing else."""
+        """Random cropping and nothing else, as in the first phase of the paper."""
         return cls(crop, color=0.0, eraser=0.0, spatial=0.0, horizontal_flip=0.0, vertical_flip=0.0)
 
 
@@ -87,18 +82,11 @@ _AUGMENT_RANGES = {  # of what is not in [0, 1]
     "hue": (0, 0.5),
     **dict.fromkeys(("min_scale", "max_scale"), (-4, 4)),
     **dict.fromkeys(("stretch", "motion_scale"), (0, 2)),
-    "crop_margin": (0, 1000),
-    "motion_shift": (0, 1000),
+    **dict.fromkeys(("crop_margin", "motion_shift"), (0, 1000)),
     "motion_rotation": (0, 180),
 }
-
-
-OPTIMIZERS = ("adam", "adamw")
-SCHEDULES = ("constant", "step", "cosine", "one-cycle")
 BACKENDS = ("auto", "plain", "fused")
 TRAINING_PRECISIONS = ("fp32", "tf32", "bf16")
-START_WEIGHTS = ("best", "last")
-FREEZABLE = ("features", "trunk", "context")
 
 
 @dataclass(frozen=True)
@@ -111,7 +99,7 @@ class DataConfig:
     """How many times each pair occurs in an epoch."""
 
     def __post_init__(self) -> None:
-        _at_least("data.repeat", self.repeat, 1)
+        _check_at_least(1, self, "data.", "repeat")
 
 
 @dataclass(frozen=True)
@@ -129,27 +117,21 @@ class OptimizerConfig:
     average: float = 0.0
     """Decay of the exponential moving average of the weights; 0: no average."""
     precision: str = "fp32"
-    """fp32: true float32; tf32: GPUs that have TF32 use it in convolutions; bf16: bfloat16 in the
-    convolutions, TF32 in those that autocast leaves in float32. Matrix products, softmax, flow and
-    loss are always float32."""
+    """Of convolutions: fp32, true float32; tf32, on GPUs that have it; bf16, TF32 where autocast
+    leaves float32. Matrix products, softmax, flow and loss are always float32."""
     freeze_norm: bool = False
     """Keep the batch norm statistics fixed (small batches, fine-tuning)."""
     frozen: tuple[str, ...] | None = None
-    """Parts that are taken from the weights to start from and not trained: "features" (the feature
-    net), "trunk" (the feature net without its last layer at each level), "context" (the context
-    nets). All other parts then start from random weights."""
+    """Parts that keep the initial weights, while all others start from random ones: "features" (the
+    feature net), "trunk" (the same without its last layer at each level), "context" (the nets)."""
 
     def __post_init__(self) -> None:
-        if self.kind not in OPTIMIZERS:
-            raise unknown_name("optimizer.kind", self.kind, OPTIMIZERS)
-        if self.precision not in TRAINING_PRECISIONS:
-            raise unknown_name("optimizer.precision", self.precision, TRAINING_PRECISIONS)
+        check_name("optimizer.kind", self.kind, ("adam", "adamw"))
+        check_name("optimizer.precision", self.precision, TRAINING_PRECISIONS)
         for part in self.frozen or ():
-            if part not in FREEZABLE:
-                raise unknown_name("optimizer.frozen", part, FREEZABLE)
-        _at_least("optimizer.accumulate", self.accumulate, 1)
-        for key in ("weight_decay", "clip"):
-            _at_least(f"optimizer.{key}", getattr(self, key), 0)
+            check_name("optimizer.frozen", part, ("features", "trunk", "context"))
+        _check_at_least(1, self, "optimizer.", "accumulate")
+        _check_at_least(0, self, "optimizer.", "weight_decay", "clip")
         if self.learning_rate is not FROM_HOST and not 0 < self.learning_rate < 1:
             raise InputError(f"optimizer.learning_rate must be in (0, 1), got {self.learning_rate}")
         if not 0 <= self.average < 1:
@@ -174,9 +156,8 @@ class ScheduleConfig:
     """one-cycle: the share of the run at which the rate is highest."""
 
     def __post_init__(self) -> None:
-        if self.kind not in SCHEDULES:
-            raise unknown_name("schedule.kind", self.kind, SCHEDULES)
-        _at_least("schedule.warmup", self.warmup, 0)
+        check_name("schedule.kind", self.kind, ("constant", "step", "cosine", "one-cycle"))
+        _check_at_least(0, self, "schedule.", "warmup")
         if list(self.milestones) != sorted(self.milestones):
             raise InputError(f"schedule.milestones must increase, got {self.milestones}")
         if not 0 < self.peak < 1:
@@ -190,37 +171,24 @@ class SecondPassConfig:
     """Steps that train the second pass of quality "best", which starts from an estimated flow."""
 
     every: int = 0
-    """Every n-th round through `render.sizes` (without sizes: every n-th step) consists of such
-    steps; 0: none."""
+    """Every n-th round through `render.sizes` (without sizes: every n-th step); 0: none."""
     enlarged: bool = False
-    """The pass sees frames that were scaled down and up again, as when small frames are estimated;
-    otherwise the frames as they are."""
+    """The pass sees frames that were scaled down and up again, as it does of small frames."""
 
     def __post_init__(self) -> None:
-        _at_least("second_pass.every", self.every, 0)
-
-    def check_for(self, model: ModelConfig) -> None:
-        """Refuse a network without a second pass."""
-        if self.every and not (model.begins_from_flow and BEST.start in model.strides):
-            raise InputError(
-                f"second_pass.every needs host 'dicl' and a level of stride {BEST.start} to start "
-                f"at, got host {model.host!r} with the strides {', '.join(map(str, model.strides))}"
-            )
+        _check_at_least(0, self, "second_pass.", "every")
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """All settings of one training stage, as a recipe gives them."""
 
-    _POSITIVE: ClassVar[tuple[str, ...]] = ("steps", "batch", "save_every", "log_every")
-
     name: str
     data: tuple[DataConfig, ...]
     start: str = ""
     """The stage whose weights it starts from; empty: from random weights."""
     start_from: str = "best"
-    """Which weights of that stage: best, those with the lowest validation error (without
-    validation: the last), or last."""
+    """Which weights of that stage: best (those of the lowest validation error, if any), or last."""
     needs_weights: bool = False
     """There is no stage in `start`, but random weights are not intended: --init is required."""
     steps: int = 50_000
@@ -228,8 +196,7 @@ class TrainConfig:
     """Pairs per step, over all processes."""
     seed: int = 0
     backend: str = "auto"
-    """plain; fused: accelerated with Triton kernels and CUDA graphs, on one GPU; or auto: fused
-    where it can run, otherwise plain."""
+    """plain; fused: Triton kernels and CUDA graphs on one GPU; auto: fused where it can run."""
     workers: int = 4
     """Loader processes per training process."""
     save_every: int = 1000
@@ -249,53 +216,49 @@ class TrainConfig:
     second_pass: SecondPassConfig = field(default_factory=SecondPassConfig)
 
     def __post_init__(self) -> None:
-        host = HOST_RECORDS[self.model.host]
+        host = self.model.host_record
         loss = self.loss.filled_in(host.loss)
         loss = loss if host.has_scores else replace(loss, matching=())
         object.__setattr__(self, "loss", loss)
         if self.optimizer.learning_rate is FROM_HOST:
-            rate = host.rate_with(self.model.matcher)
-            optimizer = replace(self.optimizer, learning_rate=rate)
+            with_dicl = host.learning_rate_with_dicl if self.model.matcher == "dicl" else None
+            optimizer = replace(self.optimizer, learning_rate=with_dicl or host.learning_rate)
             object.__setattr__(self, "optimizer", optimizer)
         self._check_settings()
-        self._check_loss()
-        self.second_pass.check_for(self.model)
-        sizes = [("render.sizes", size) for size in self.render.sizes]
-        for key, size in [("augment.crop", self.augment.crop), *sizes]:
-            self._check_size(key, size)
+        self._check_levels()
+        self._check_size("augment.crop", self.augment.crop)
+        for size in self.render.sizes:
+            self._check_size("render.sizes", size)
 
     def _check_settings(self) -> None:
-        for key in self._POSITIVE:
-            _at_least(key, getattr(self, key), 1)
-        for key in ("seed", "workers", "picture_every", "validate_every"):
-            _at_least(key, getattr(self, key), 0)
-        if self.start_from not in START_WEIGHTS:
-            raise unknown_name("start_from", self.start_from, START_WEIGHTS)
-        if self.backend not in BACKENDS:
-            raise unknown_name("backend", self.backend, BACKENDS)
+        _check_at_least(1, self, "", "steps", "batch", "save_every", "log_every")
+        _check_at_least(0, self, "", "seed", "workers", "picture_every", "validate_every")
+        check_name("start_from", self.start_from, ("best", "last"))
+        check_name("backend", self.backend, BACKENDS)
         if self.backend == "fused" and self.optimizer.accumulate > 1:
-            raise InputError(
-                "backend='fused' computes a batch at once; optimizer.accumulate must be 1"
-            )
+            raise InputError("optimizer.accumulate must be 1 with backend='fused'")
         if self.optimizer.frozen and not (self.start or self.needs_weights):
-            raise InputError(
-                "optimizer.frozen needs weights to start from; set needs_weights = true"
-            )
+            raise InputError("optimizer.frozen needs initial weights; set needs_weights = true")
         if self.validate_every and not self.validation:
             raise InputError('validate_every needs a data set: validation = ["chairs:val"]')
         if not self.data:
             raise InputError("data is empty; name at least one data set: [[data]] name = …")
 
-    def _check_loss(self) -> None:
-        if self.loss.refined and not self.model.context:
+    def _check_levels(self) -> None:
+        model, strides = self.model, self.model.strides
+        if self.loss.refined and not model.context:
             raise InputError("loss.refined must be empty when model.context is false")
         for key in ("refined", "matched", "matching"):
             weights = getattr(self.loss, key)
-            if weights and len(weights) != len(self.model.levels):
-                raise InputError(
-                    f"loss.{key} needs one weight per level ({len(self.model.levels)}), "
-                    f"got {len(weights)}"
-                )
+            if len(weights) not in (0, len(strides)):
+                expected = f"one weight per level ({len(strides)})"
+                raise InputError(f"loss.{key} needs {expected}, got {len(weights)}")
+        has_second_pass = model.host_record.begins_from_flow and BEST.start in strides
+        if self.second_pass.every and not has_second_pass:
+            raise InputError(
+                f"second_pass.every needs host 'dicl' and a level of stride {BEST.start} to start "
+                f"at, got host {model.host!r} with the strides {', '.join(map(str, strides))}"
+            )
 
     def _check_size(self, key: str, size: tuple[int, int]) -> None:
         multiple, deepest = self.model.pad_multiple, self.model.deepest_stride
@@ -305,12 +268,12 @@ class TrainConfig:
         num_pairs = self.batch // self.optimizer.accumulate
         alone = num_pairs <= 1 and self.model.host_record.deeper_features
         if alone and size == (deepest, deepest) and not self.optimizer.freeze_norm:
-            raise InputError(
-                f"one pair of {deepest}x{deepest} is a single pixel of the coarsest map, and batch "
-                f"norm needs two: use at least two pairs at a time, or a larger {key}"
-            )
+            pixel = f"one pair of {deepest}x{deepest} is a single pixel of the coarsest map"
+            advice = f"use at least two pairs at a time, or a larger {key}"
+            raise InputError(f"{pixel}, and batch norm needs two: {advice}")
 
 
-def _at_least(key: str, value: float, least: float) -> None:
-    if value < least:
-        raise InputError(f"{key} must be at least {least}, got {value}")
+def _check_at_least(least: int, config: Any, prefix: str, *keys: str) -> None:
+    for key in keys:
+        if (value := getattr(config, key)) < least:
+            raise InputError(f"{prefix}{key} must be at least {least}, got {value}")

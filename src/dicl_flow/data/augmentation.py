@@ -1,8 +1,7 @@
 """Pairs on disk as augmented samples, reproducible from a seed; the augmentation is the paper's.
 
-The geometry is one affine map for scale, stretch, flip and crop. Frame 2 may have a second map, an
-additional motion relative to frame 1. Each image is sampled once, and only inside the crop.
-Matrices are 3x3 and act on (x, y, 1), in pixels.
+One affine map, 3x3 on (x, y, 1) in pixels, is scale, stretch, flip and crop; frame 2 may have a
+second one, a motion relative to frame 1. Each image is sampled once, and only inside the crop.
 """
 
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from statistics import NormalDist
 
 import cv2
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..config import AugmentConfig
 from ..errors import InputError
@@ -35,9 +35,7 @@ class FlowDataset:
             raise InputError("a data set needs at least one pair, got none")
         if seed < 0:
             raise InputError(f"seed must be at least 0, got {seed}")
-        self.pairs = pairs
-        self.augment = augment
-        self.seed = seed
+        self.pairs, self.augment, self.seed = pairs, augment, seed
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -81,9 +79,8 @@ def augment_erase(
     sample: FlowSample, config: AugmentConfig, generator: np.random.Generator
 ) -> FlowSample:
     """Fill parts of frame 2 with its mean colour, in some pairs."""
-    if generator.random() >= config.eraser:
-        return sample
-    return replace(sample, image2=erase(sample.image2, config, generator))
+    erased = generator.random() < config.eraser
+    return replace(sample, image2=erase(sample.image2, config, generator)) if erased else sample
 
 
 def augment_geometry(
@@ -98,15 +95,17 @@ def augment_geometry(
 def augment_color(
     sample: FlowSample, config: AugmentConfig, generator: np.random.Generator, *, sparse: bool
 ) -> FlowSample:
-    """Change the colours and add noise; after the crop, when there are fewer pixels."""
-    image1, image2 = sample.image1, sample.image2
+    """Change the colours, alike in both frames if `sparse`, and add noise; after the crop."""
+    images = [sample.image1, sample.image2]
     if generator.random() < config.color:
-        image1, image2 = color_jitter(image1, image2, config, generator, sparse=sparse)
+        if generator.random() < config.asymmetric_color and not sparse:
+            images = [_jitter(image, config, generator) for image in images]
+        else:
+            images = np.split(_jitter(np.concatenate(images), config, generator), 2)
     if config.noise > 0:
         deviation = generator.uniform(0, config.noise)
-        image1 = add_noise(image1, deviation, generator)
-        image2 = add_noise(image2, deviation, generator)
-    return replace(sample, image1=image1, image2=image2)
+        images = [add_noise(image, deviation, generator) for image in images]
+    return replace(sample, image1=images[0], image2=images[1])
 
 
 @dataclass(frozen=True)
@@ -126,12 +125,13 @@ def draw_placement(
 ) -> Placement:
     """Draw scale, position, flips and extra motion for frames of this (height, width)."""
     image, crop = np.array(size[::-1]), np.array(config.crop[::-1])  # x first from here on
-    scale = _draw_scale(image, crop, config, generator, sparse=sparse)
+    scale = _draw_scale(image, crop, config, generator, sparse)
     room = np.maximum(np.floor(scale * (image - 1) + 1e-9).astype(int) - (crop - 1), 0)
     margin = config.crop_margin
     shift = generator.integers(-margin, room + margin, endpoint=True).clip(0, room)
     flips = generator.random(2) < (config.horizontal_flip, 0 if sparse else config.vertical_flip)
-    origin = _affine(1 / scale) @ _affine((1, 1), shift) @ flip(crop, flips)
+    flip = _affine(np.where(flips, -1, 1), np.where(flips, crop - 1, 0))
+    origin = _affine(1 / scale) @ _affine((1, 1), shift) @ flip
     return Placement(config.crop, origin, _draw_motion(crop, config, generator))
 
 
@@ -163,18 +163,8 @@ def move_vectors(vectors: Array, placement: Placement) -> Array:
     return moved
 
 
-def flip(crop: Array, flips: Array) -> Array:
-    """Mirror the axes, (x, y), for which `flips` is true, within a crop of (width, height)."""
-    return _affine(np.where(flips, -1, 1), np.where(flips, crop - 1, 0))
-
-
 def _draw_scale(
-    image: Array,
-    crop: Array,
-    config: AugmentConfig,
-    generator: np.random.Generator,
-    *,
-    sparse: bool,
+    image: Array, crop: Array, config: AugmentConfig, generator: np.random.Generator, sparse: bool
 ) -> Array:
     """Return the scale of x and y, large enough for the crop to fit."""
     margins = (crop + 1) / image, (crop - 1) / np.maximum(image - 1, 1)
@@ -189,17 +179,13 @@ def _draw_scale(
 
 def _draw_motion(crop: Array, config: AugmentConfig, generator: np.random.Generator) -> Array:
     angle, power, *shift = generator.uniform(-1, 1, 4)
-    center = ((crop - 1) / 2).tolist()
-    turn = cv2.getRotationMatrix2D(
-        center, angle * config.motion_rotation, 2 ** (power * config.motion_scale)
-    )
+    center, scale = ((crop - 1) / 2).tolist(), 2 ** (power * config.motion_scale)
+    turn = cv2.getRotationMatrix2D(center, angle * config.motion_rotation, scale)
     return _affine((1, 1), config.motion_shift * np.array(shift)) @ np.vstack([turn, (0, 0, 1)])
 
 
-def _affine(
-    scale: Array | tuple[float, float], shift: Array | tuple[float, float] = (0, 0)
-) -> Array:
-    matrix = np.diag([*scale, 1.0])
+def _affine(scale: ArrayLike, shift: ArrayLike = (0, 0)) -> Array:
+    matrix = np.diag(np.append(scale, 1.0))
     matrix[:2, 2] = shift
     return matrix
 
@@ -227,25 +213,8 @@ def _scatter(flow: Array, valid: Array, placement: Placement) -> tuple[Array, Ar
 
 def _warp(image: Array, origin: Array, size: tuple[int, int]) -> Array:
     """Sample `image` at origin(p) for each pixel p of a crop of this (height, width)."""
-    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return cv2.warpAffine(
-        image, origin[:2], size[::-1], flags=flags, borderMode=cv2.BORDER_REPLICATE
-    )
-
-
-def color_jitter(
-    image1: Array,
-    image2: Array,
-    config: AugmentConfig,
-    generator: np.random.Generator,
-    *,
-    sparse: bool,
-) -> tuple[Array, Array]:
-    """Change brightness, contrast, saturation and hue; alike in both frames if `sparse`."""
-    if generator.random() < config.asymmetric_color and not sparse:
-        return _jitter(image1, config, generator), _jitter(image2, config, generator)
-    both = _jitter(np.concatenate([image1, image2]), config, generator)
-    return both[: len(image1)], both[len(image1) :]
+    flags, border = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, cv2.BORDER_REPLICATE
+    return cv2.warpAffine(image, origin[:2], size[::-1], flags=flags, borderMode=border)
 
 
 def add_noise(image: Array, deviation: float, generator: np.random.Generator) -> Array:
@@ -268,7 +237,7 @@ def erase(image: Array, config: AugmentConfig, generator: np.random.Generator) -
 
 
 def _jitter(image: Array, config: AugmentConfig, generator: np.random.Generator) -> Array:
-    """Apply the four changes in random order."""
+    """Change brightness, contrast, saturation and hue, in random order."""
     steps = (
         (change_brightness, 1, config.brightness),
         (change_contrast, 1, config.contrast),

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, check_name
 from ..files import read_bytes
-from .listing import complete_pairs, digits, neighbour, require_folder
+from .frames import complete_pairs, is_video
 from .own import own_pairs
 from .sample import FlowPair
-from .video_frames import is_video
 
 SPLIT_FILE = "FlyingChairs_train_val.txt"
 _SPLIT_MARKS = {"train": "1", "val": "2"}
@@ -20,30 +19,54 @@ _CHAIRS_ADVICE = (
 )
 
 
+def _digits(count: int) -> str:
+    """Return a glob pattern for exactly `count` digits; copies and hidden files do not match."""
+    return "[0-9]" * count
+
+
+def neighbour(frame: Path, step: int = 1) -> Path:
+    """frame_0007.png -> frame_0008.png: add `step` to the number at the end of the name."""
+    head = frame.stem.rstrip("0123456789")
+    number = frame.stem[len(head) :]
+    return frame.with_name(f"{head}{int(number) + step:0{len(number)}d}{frame.suffix}")
+
+
+def _require_folder(folder: Path, advice: str) -> Path:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}; {advice}")
+    return folder
+
+
 def chairs_pairs(root: Path, split: str = "train") -> list[FlowPair]:
     """List FlyingChairs: the official split "train" (22,232 pairs) or "val" (640), or "all".
 
-    ::
-
-        FlyingChairs_release/             <- root
-            FlyingChairs_train_val.txt    a separate download; not needed for "all"
-            data/
-                00001_img1.ppm  00001_img2.ppm  00001_flow.flo
-                …
+    FlyingChairs_release/             <- root
+        FlyingChairs_train_val.txt    a separate download; not needed for "all"
+        data/00001_img1.ppm  00001_img2.ppm  00001_flow.flo …
     """
-    if split not in (*_SPLIT_MARKS, "all"):
-        raise unknown_name("split of FlyingChairs", split, (*_SPLIT_MARKS, "all"))
-    data = require_folder(root / "data", _CHAIRS_ADVICE)
-    names = [flow.name.split("_")[0] for flow in data.glob(f"{digits(5)}_flow.flo")]
-    starts = [(name, data / f"{name}_img1.ppm", data / f"{name}_img2.ppm") for name in names]
-    candidates = [FlowPair(*start, data / f"{start[0]}_flow.flo") for start in starts]
+    check_name("split of FlyingChairs", split, (*_SPLIT_MARKS, "all"))
+    data = _require_folder(root / "data", _CHAIRS_ADVICE)
+    flows = {flow.name.split("_")[0]: flow for flow in data.glob(f"{_digits(5)}_flow.flo")}
+    candidates = (
+        FlowPair(name, data / f"{name}_img1.ppm", data / f"{name}_img2.ppm", flow)
+        for name, flow in flows.items()
+    )
     pairs = complete_pairs(candidates, data, _CHAIRS_ADVICE)
     return pairs if split == "all" else _of_split(pairs, root / SPLIT_FILE, split)
 
 
 def _of_split(pairs: list[FlowPair], path: Path, split: str) -> list[FlowPair]:
     """Keep the pairs of a split; line N of the file is for pair N."""
-    marks = dict(enumerate(_read_marks(path), start=1))
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no split file {path}; download {SPLIT_FILE} from the page of FlyingChairs, "
+            f"or use chairs:all for every pair"
+        )
+    lines = read_bytes(path).decode("ascii", "replace").rstrip().splitlines()
+    marks = {number: line.strip() for number, line in enumerate(lines, start=1)}
+    for number, mark in marks.items():
+        if mark not in _SPLIT_MARKS.values():
+            raise InputError(f"{path}, line {number}: expected 1 (train) or 2 (val), got {mark!r}")
     unmarked = [pair.name for pair in pairs if int(pair.name) not in marks]
     if unmarked:
         raise InputError(
@@ -56,31 +79,15 @@ def _of_split(pairs: list[FlowPair], path: Path, split: str) -> list[FlowPair]:
     return chosen
 
 
-def _read_marks(path: Path) -> list[str]:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"no split file {path}; download {SPLIT_FILE} from the page of FlyingChairs, "
-            f"or use chairs:all for every pair"
-        )
-    text = read_bytes(path).decode("ascii", "replace").rstrip()
-    marks = [line.strip() for line in text.splitlines()]
-    for line, mark in enumerate(marks, start=1):
-        if mark not in _SPLIT_MARKS.values():
-            raise InputError(f"{path}, line {line}: expected 1 (train) or 2 (val), got {mark!r}")
-    return marks
-
-
-UNUSED_FILE = "all_unused_files.txt"
 _PASSES = ("clean", "final")
 _VIEWS = {"left": "L", "right": "R"}
 _DIRECTIONS = {"into_future": 1, "into_past": -1}  # frame 2 is the next or the previous frame
-_SPLITS = ("train", "val", "authors")
 _HARD = {
-    ("left", "into_future"): "4117 3149 1203 3147 3666 6337 6336 7126 4118",
-    ("right", "into_future"): "3148 4117 2890 3149 1203 3666 6337 6336 4118",
-    ("left", "into_past"): "4237 4705 4045 4346 161 931 121 10822 4117 6023 5034 5054 162 53 5055 "
+    "left/into_future": "4117 3149 1203 3147 3666 6337 6336 7126 4118",
+    "right/into_future": "3148 4117 2890 3149 1203 3666 6337 6336 4118",
+    "left/into_past": "4237 4705 4045 4346 161 931 121 10822 4117 6023 5034 5054 162 53 5055 "
     "3147 4876 163 6878",
-    ("right", "into_past"): "3148 4705 161 121 4117 160 5034 5054 162 53 5055 3147 1549 163 6336 "
+    "right/into_past": "3148 4705 161 121 4117 160 5034 5054 162 53 5055 3147 1549 163 6336 "
     "1648 6878",
 }
 """The flows of the subset that the authors do not train on (after VCN), by view and direction."""
@@ -90,10 +97,9 @@ def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -
     """List FlyingThings3D: left and right views, forward and backward in time.
 
     `split` is "train"; "authors", the same without the hard flows that the authors of DICL-Flow
-    leave out, which are known by their numbers in the subset, so the full data set is refused; or
-    "val", on which they validate: left view, forward in time, of `val` (of TEST in the full one).
-
-    The subset (of the "DispNet/FlowNet2.0 dataset subsets"), or the full data set::
+    leave out (of the subset only, by whose numbers they are known); or "val", on which they
+    validate: left view, forward in time, of `val` (of TEST in the full one). The subset (of the
+    "DispNet/FlowNet2.0 dataset subsets"), or the full data set::
 
         FlyingThings3D_subset/            <- root
             train/
@@ -101,17 +107,13 @@ def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -
                 flow/left/into_future/0000000.flo
 
         FlyingThings3D/                   <- root
-            all_unused_files.txt          frames that the authors exclude; their pairs are left out
+            all_unused_files.txt          frames whose pairs are left out (optional)
             frames_cleanpass/TRAIN/A/0000/left/0006.png     (frames_finalpass for "final")
             optical_flow/TRAIN/A/0000/into_future/left/OpticalFlowIntoFuture_0006_L.pfm
 
-    The subset does not contain the excluded frames and has its own numbers, so the list of unused
-    files is not read there. Without the list, all pairs of the full data set are listed.
     """
-    if render_pass not in _PASSES:
-        raise unknown_name("pass of FlyingThings3D", render_pass, _PASSES)
-    if split not in _SPLITS:
-        raise unknown_name("split of FlyingThings3D", split, _SPLITS)
+    check_name("pass of FlyingThings3D", render_pass, _PASSES)
+    check_name("split of FlyingThings3D", split, ("train", "val", "authors"))
     folder = "val" if split == "val" else "train"
     if any((root / part / "flow").is_dir() for part in ("train", "val")):
         images = root / folder / f"image_{render_pass}"
@@ -129,36 +131,34 @@ def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -
     if split == "val":
         candidates = (pair for pair in candidates if "left/into_future/" in pair.name)
     if split == "authors":
-        candidates = (pair for pair in candidates if not _is_hard(pair))
+        hard = {f"{view}/{n:0>7}" for view, numbers in _HARD.items() for n in numbers.split()}
+        candidates = (pair for pair in candidates if pair.name not in hard)
     advice = (
         f"for things-{render_pass}, point at the folder that holds '{folder}' with "
         f"'image_{render_pass}' and 'flow' (the subset), or 'frames_{render_pass}pass' and "
         f"'optical_flow' (the full set)"
     )
-    return complete_pairs(candidates, require_folder(images, advice), advice)
+    return complete_pairs(candidates, _require_folder(images, advice), advice)
 
 
 def _subset(flows: Path, images: Path) -> Iterator[FlowPair]:
     for view in _VIEWS:
         for direction, step in _DIRECTIONS.items():
-            for flow in (flows / view / direction).glob(f"{digits(7)}.flo"):
+            for flow in (flows / view / direction).glob(f"{_digits(7)}.flo"):
                 frame = images / view / f"{flow.stem}.png"
                 name = f"{view}/{direction}/{flow.stem}"
                 yield FlowPair(name, frame, neighbour(frame, step), flow)
 
 
-def _is_hard(pair: FlowPair) -> bool:
-    view, direction, number = pair.name.split("/")
-    return str(int(number)) in _HARD[view, direction].split()
-
-
 def _full(root: Path, images: Path, split: str) -> Iterator[FlowPair]:
-    unused = _read_unused(root / UNUSED_FILE, images)
-    for scene in (root / "optical_flow" / split).glob(f"[ABC]/{digits(4)}"):
+    listed = root / "all_unused_files.txt"  # lines such as TRAIN/A/0003/left/0007.png
+    text = read_bytes(listed).decode("utf-8", "replace") if listed.is_file() else ""
+    unused = {images / line for line in text.split()}
+    for scene in (root / "optical_flow" / split).glob(f"[ABC]/{_digits(4)}"):
         place = scene.relative_to(root / "optical_flow")
         for view, letter in _VIEWS.items():
             for direction, step in _DIRECTIONS.items():
-                for flow in (scene / direction / view).glob(f"Optical*_{digits(4)}_{letter}.pfm"):
+                for flow in (scene / direction / view).glob(f"Optical*_{_digits(4)}_{letter}.pfm"):
                     frame = images / place / view / f"{flow.stem[-6:-2]}.png"
                     name = f"{(place / view).as_posix()}/{direction}/{frame.stem}"
                     pair = FlowPair(name, frame, neighbour(frame, step), flow)
@@ -166,72 +166,52 @@ def _full(root: Path, images: Path, split: str) -> Iterator[FlowPair]:
                         yield pair
 
 
-def _read_unused(path: Path, images: Path) -> set[Path]:
-    """Return the excluded frames; the list has lines such as TRAIN/A/0003/left/0007.png."""
-    if not path.is_file():
-        return set()
-    return {images / line for line in read_bytes(path).decode("utf-8", "replace").split()}
-
-
 _SINTEL_ADVICE = (
     "point at the folder that holds 'training' and 'test' (the unpacked MPI-Sintel-complete.zip)"
 )
+_SINTEL_FRAME = f"frame_{_digits(4)}.png"
 
 
 def sintel_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
     """List the training pairs of MPI-Sintel, "clean" or "final" (1,041 each).
 
-    ::
+    All pixels count, as in the authors' training and evaluation, unless `FlowPair.valid_only`. ::
 
-        MPI-Sintel-complete/              <- root
-            training/
-                clean/alley_1/frame_0001.png
-                final/alley_1/frame_0001.png
-                flow/alley_1/frame_0001.flo
-                occlusions/alley_1/frame_0001.png     white where hidden in frame 2 (optional)
-                invalid/alley_1/frame_0001.png        white where the truth is unreliable (optional)
-
-    All pixels count, as in the authors' training and evaluation, unless `FlowPair.valid_only`.
+        MPI-Sintel-complete/training/
+            clean/alley_1/frame_0001.png              (or final)
+            flow/alley_1/frame_0001.flo
+            occlusions/alley_1/frame_0001.png         white where hidden in frame 2 (optional)
+            invalid/alley_1/frame_0001.png            white where the truth is unreliable (optional)
     """
-    frames = _sintel_frames(root / "training", render_pass)
-    flows = require_folder(root / "training" / "flow", _SINTEL_ADVICE)
-    return complete_pairs(
-        (_sintel_pair(flow, frames) for flow in flows.glob(f"*/frame_{digits(4)}.flo")),
-        root / "training",
-        f"a pair is flow/SCENE/frame_0001.flo with frame_0001.png and frame_0002.png in "
-        f"{render_pass}/SCENE",
-    )
+    return _sintel_pairs(root / "training", render_pass, "flow")
 
 
 def sintel_test_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
     """List the test pairs of MPI-Sintel, in `root`/test/clean or final, which have no truth."""
-    frames = _sintel_frames(root / "test", render_pass)
+    return _sintel_pairs(root / "test", render_pass)
+
+
+def _sintel_pairs(split: Path, render_pass: str, truth: str = "") -> list[FlowPair]:
+    check_name("pass of MPI-Sintel", render_pass, _PASSES)
+    frames = _require_folder(split / render_pass, _SINTEL_ADVICE)
+    flows = _require_folder(split / truth, _SINTEL_ADVICE) if truth else None
+    files = {f"{file.parent.name}/{file.stem}": file for file in frames.glob(f"*/{_SINTEL_FRAME}")}
     candidates = (
-        FlowPair(_sintel_name(frame), frame, neighbour(frame))
-        for frame in frames.glob(f"*/frame_{digits(4)}.png")
+        FlowPair(
+            name,  # SCENE/frame_0001, as the benchmark calls it
+            frame,
+            neighbour(frame),
+            flows / f"{name}.flo" if flows else None,
+            occlusion=split / "occlusions" / f"{name}.png",
+            invalid=split / "invalid" / f"{name}.png",
+        )
+        for name, frame in files.items()
     )
-    return complete_pairs(candidates, frames, "a pair is SCENE/frame_0001.png and frame_0002.png")
+    with_truth = f"{truth}/SCENE/frame_0001.flo with " if truth else ""
+    advice = f"{with_truth}frame_0001.png and frame_0002.png in {render_pass}/SCENE"
+    return complete_pairs(candidates, split, f"a pair is {advice}")
 
 
-def _sintel_frames(split: Path, render_pass: str) -> Path:
-    if render_pass not in _PASSES:
-        raise unknown_name("pass of MPI-Sintel", render_pass, _PASSES)
-    return require_folder(split / render_pass, _SINTEL_ADVICE)
-
-
-def _sintel_pair(flow: Path, frames: Path) -> FlowPair:
-    name, split = _sintel_name(flow), frames.parent
-    frame = frames / f"{name}.png"
-    occlusion, invalid = split / "occlusions" / f"{name}.png", split / "invalid" / f"{name}.png"
-    return FlowPair(name, frame, neighbour(frame), flow, occlusion=occlusion, invalid=invalid)
-
-
-def _sintel_name(file: Path) -> str:
-    """SCENE/frame_0001, as the benchmark calls it."""
-    return f"{file.parent.name}/{file.stem}"
-
-
-_TRUTHS = ("occ", "noc")
 _FRAME_FOLDERS = {2012: ("colored_0", "image_0"), 2015: ("image_2",)}
 _FRAME = re.compile(r"([0-9]{6})_1[01]")
 _DOWNLOADS = {2012: "data_stereo_flow.zip", 2015: "data_scene_flow.zip"}
@@ -243,93 +223,65 @@ def kitti_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list[FlowPa
     `truth` is "occ", all pixels measured by the laser, or "noc", those visible in both frames.
     With "occ", flow_noc (if present) shows which pixels are occluded. ::
 
-        data_scene_flow/                  <- root, 2015
-            training/
-                image_2/000000_10.png  000000_11.png
-                flow_occ/000000_10.png
-                flow_noc/000000_10.png
-
-        data_stereo_flow/                 <- root, 2012
-            training/
-                colored_0/000000_10.png  000000_11.png      (or grey: image_0)
-                flow_occ/000000_10.png
-                flow_noc/000000_10.png
+        data_scene_flow/training/         2012: data_stereo_flow
+            image_2/000000_10.png  000000_11.png            2012: colored_0, or grey: image_0
+            flow_occ/000000_10.png
+            flow_noc/000000_10.png
     """
-    if truth not in _TRUTHS:
-        raise unknown_name("truth of KITTI", truth, _TRUTHS)
-    advice = _kitti_advice("training", year)
-    frames = _kitti_frames(root / "training", year, advice)
-    flows = require_folder(root / "training" / f"flow_{truth}", advice)
-    candidates = (
-        FlowPair(
-            flow.stem,
-            *_kitti_frame_pair(frames, flow.stem),
-            flow,
-            sparse=True,
-            visible_truth=flows.parent / "flow_noc" / flow.name if truth == "occ" else None,
-        )
-        for flow in flows.glob(f"{digits(6)}_10.png")
-    )
-    return complete_pairs(candidates, root / "training", advice)
+    check_name("truth of KITTI", truth, ("occ", "noc"))
+    return _kitti_pairs(root / "training", year, truth)
 
 
 def kitti_test_pairs(root: Path, year: int = 2015) -> list[FlowPair]:
     """List the test pairs of KITTI, in `root`/testing, which have no truth."""
-    advice = _kitti_advice("testing", year)
-    frames = _kitti_frames(root / "testing", year, advice)
-    candidates = (
-        FlowPair(frame.stem, *_kitti_frame_pair(frames, frame.stem))
-        for frame in frames.glob(f"{digits(6)}_10.png")
+    return _kitti_pairs(root / "testing", year)
+
+
+def _kitti_pairs(split: Path, year: int, truth: str = "") -> list[FlowPair]:
+    folders = [split / name for name in _FRAME_FOLDERS[year]]
+    advice = (
+        f"point at the folder that holds '{split.name}' (the unpacked {_DOWNLOADS[year]}) with "
+        f"frames NNNNNN_10.png and NNNNNN_11.png in {' or '.join(_FRAME_FOLDERS[year])}"
     )
-    return complete_pairs(candidates, frames, advice)
+    if truth:
+        advice += f"; kitti{year % 100} reads flow_occ, kitti{year % 100}:noc reads flow_noc"
+    frames = next((folder for folder in folders if folder.is_dir()), folders[0])
+    files = _require_folder(frames, advice).glob(f"{_digits(6)}_10.png")
+    flows = _require_folder(split / f"flow_{truth}", advice) if truth else None
+    candidates = (
+        FlowPair(
+            frame.stem,
+            frame,
+            neighbour(frame),
+            flows / frame.name if flows else None,
+            sparse=bool(truth),
+            visible_truth=split / "flow_noc" / frame.name if truth == "occ" else None,
+        )
+        for frame in files
+    )
+    return complete_pairs(candidates, split, advice)
 
 
 def kitti_scenes(frames: Sequence[Path]) -> tuple[str, ...]:
-    """Return the scene of each frame if all are named as in KITTI, NNNNNN_10 and NNNNNN_11.
-
-    Empty for other frames, which form a single scene.
-    """
-    found = [_FRAME.fullmatch(frame.stem) for frame in frames]
-    scenes = tuple(match[1] for match in found if match is not None)
+    """Return the scene of each frame if all are named as in KITTI, NNNNNN_10 and _11; or ()."""
+    matches = [_FRAME.fullmatch(frame.stem) for frame in frames]
+    scenes = tuple(match[1] for match in matches if match is not None)
     return scenes if len(scenes) == len(frames) else ()
-
-
-def _kitti_frames(split: Path, year: int, advice: str) -> Path:
-    folders = [split / name for name in _FRAME_FOLDERS[year]]
-    found = next((folder for folder in folders if folder.is_dir()), folders[0])
-    return require_folder(found, advice)
-
-
-def _kitti_frame_pair(frames: Path, name: str) -> tuple[Path, Path]:
-    return frames / f"{name}.png", frames / f"{name.removesuffix('_10')}_11.png"
-
-
-def _kitti_advice(split: str, year: int) -> str:
-    advice = (
-        f"point at the folder that holds '{split}' (the unpacked {_DOWNLOADS[year]}) with frames "
-        f"NNNNNN_10.png and NNNNNN_11.png in {' or '.join(_FRAME_FOLDERS[year])}"
-    )
-    if split == "training":
-        advice += f"; kitti{year % 100} reads flow_occ, kitti{year % 100}:noc reads flow_noc"
-    return advice
 
 
 def hd1k_pairs(root: Path) -> list[FlowPair]:
     """List HD1K: real driving scenes at 2560x1080; the truth is sparse.
 
-    ::
-
-        HD1K/                             <- root
-            hd1k_input/image_2/000000_0000.png          sequence_frame
-            hd1k_flow_gt/flow_occ/000000_0000.png
+    HD1K/                             <- root
+        hd1k_input/image_2/000000_0000.png          sequence_frame
+        hd1k_flow_gt/flow_occ/000000_0000.png
     """
-    folders = "'hd1k_input' and 'hd1k_flow_gt' (both unpacked downloads)"
-    advice = f"point at the folder that holds {folders}"
-    frames = require_folder(root / "hd1k_input" / "image_2", advice)
-    flows = require_folder(root / "hd1k_flow_gt" / "flow_occ", advice)
+    advice = "point at the folder that holds 'hd1k_input' and 'hd1k_flow_gt', both unpacked"
+    frames = _require_folder(root / "hd1k_input" / "image_2", advice)
+    flows = _require_folder(root / "hd1k_flow_gt" / "flow_occ", advice)
     candidates = (
         FlowPair(flow.stem, frames / flow.name, neighbour(frames / flow.name), flow, sparse=True)
-        for flow in flows.glob(f"{digits(6)}_{digits(4)}.png")
+        for flow in flows.glob(f"{_digits(6)}_{_digits(4)}.png")
     )
     return complete_pairs(candidates, root, advice)
 
@@ -337,15 +289,13 @@ def hd1k_pairs(root: Path) -> list[FlowPair]:
 def middlebury_pairs(root: Path) -> list[FlowPair]:
     """List the Middlebury flow pairs with public ground truth (8).
 
-    ::
-
-        Middlebury/                       <- root
-            other-data/RubberWhale/frame10.png  frame11.png
-            other-gt-flow/RubberWhale/flow10.flo
+    Middlebury/                       <- root
+        other-data/RubberWhale/frame10.png  frame11.png
+        other-gt-flow/RubberWhale/flow10.flo
     """
     advice = "point at the folder that holds 'other-data' and 'other-gt-flow'"
-    frames = require_folder(root / "other-data", advice)
-    flows = require_folder(root / "other-gt-flow", advice)
+    frames = _require_folder(root / "other-data", advice)
+    flows = _require_folder(root / "other-gt-flow", advice)
     truths = {frames / flow.parent.name: flow for flow in flows.glob("*/flow10.flo")}
     candidates = (
         FlowPair(scene.name, scene / "frame10.png", scene / "frame11.png", truth)
@@ -366,7 +316,7 @@ def stereo_pairs(root: Path) -> list[FlowPair]:
         "point at the folder that holds the scenes, each a folder with im0.png, im1.png and "
         "disp0.pfm or disp0.npy"
     )
-    require_folder(root, advice)
+    _require_folder(root, advice)
     suffixes = (".npy", ".pfm")  # a scene with both is one pair
     scenes = {truth.parent: truth for end in suffixes for truth in root.glob(f"*/disp0{end}")}
     candidates = (
@@ -397,7 +347,7 @@ class DataSet:
 
 
 _KITTI = ("epe_images", "fl_all")
-_TRAIN = DataSet("FlyingChairs (train)", partial(chairs_pairs, split="train"))
+_TRAIN = DataSet("FlyingChairs (train)", chairs_pairs)
 
 DATA_SETS: dict[str, DataSet] = {
     "chairs": _TRAIN,  # the name that recipes use
@@ -428,8 +378,7 @@ DATA_SETS: dict[str, DataSet] = {
 
 def data_set(name: str) -> DataSet:
     """Return the data set of a name such as "sintel-clean" or "kitti15:noc"."""
-    if name not in DATA_SETS:
-        raise unknown_name("data set", name, DATA_SETS)
+    check_name("data set", name, DATA_SETS)
     return DATA_SETS[name]
 
 

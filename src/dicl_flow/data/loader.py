@@ -36,10 +36,9 @@ def stream_batches(
 ) -> Iterator[FlowBatch]:
     """Yield the batches of steps `start_step`, `start_step` + 1, and so on, without end.
 
-    They depend on the data set and its seed only, not on the number of workers. The batches of all
-    ranks, concatenated, are the batch of a single process with `world_size` times the
-    `batch_size`. A file that cannot be read raises the same error with and without workers. The
-    number of workers is limited to the number of cores.
+    They depend on the data set and its seed only, not on the number of workers, which is limited to
+    the number of cores. The batches of all ranks, concatenated, are the batch of one process with
+    `world_size` times the `batch_size`.
     """
     lowest = {"batch_size": (batch_size, 1), "workers": (workers, 0), "start_step": (start_step, 0)}
     for name, (value, least) in lowest.items():
@@ -62,7 +61,7 @@ def stream_batches(
 
 
 def usable_workers(wanted: int) -> int:
-    """Return the number of workers, limited to the cores that this process may use."""
+    """Limit a number of workers to the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return min(wanted, len(os.sched_getaffinity(0)))
     return min(wanted, os.cpu_count() or 1)
@@ -71,8 +70,8 @@ def usable_workers(wanted: int) -> int:
 def _start_context() -> BaseContext:
     """Return how workers start: on Linux, forked from a process that has only imported this module.
 
-    A worker forked from this process would inherit locks held by threads that it does not have, and
-    might deadlock. A new process for each worker would import torch each time, which takes seconds.
+    Forked from this process, a worker would inherit locks of threads that it does not have; a new
+    process for each worker would import torch each time, which takes seconds.
     """
     if sys.platform != "linux":
         return get_context("spawn")
@@ -126,10 +125,9 @@ def _raise_or_yield(loader: DataLoader[dict[str, Tensor] | Exception]) -> Iterat
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Block Ctrl-C and SIGTERM in processes started here; this process gets them afterwards.
+    """Block Ctrl-C and SIGTERM, which reach the whole process group, in processes started here.
 
-    A terminal or a scheduler signals the whole process group. The main process reacts to the
-    signal; workers end with it.
+    This process gets them afterwards; workers end with it.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -151,15 +149,12 @@ def start_worker(_worker: int) -> None:
 
 
 def _end_with(sentinel: int) -> None:
-    """End this process when the main one is killed.
-
-    Torch's watchdog looks at the process that forked this one, which waits for its last worker.
-    """
+    """End when the main process is killed; torch's watchdog looks at the one that forked this."""
     wait([sentinel])
     os._exit(1)
 
 
 def use_one_core() -> None:
-    """Limit this process to one core, because there may be as many workers as cores."""
+    """Limit this process to one core: there may be as many workers as cores."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

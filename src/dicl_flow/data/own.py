@@ -1,15 +1,15 @@
 """Your own pairs: a folder of frames and flow files, a manifest, or a video."""
 
 import csv
+import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from ..errors import InputError, unknown_name
 from ..files import FLOW_SUFFIXES, flow_suffix
-from .listing import complete_pairs, image_files, listed
+from .frames import VIDEO_SUFFIXES, complete_pairs, extract_frames, image_files, is_video, listed
 from .sample import FlowPair
-from .video_frames import VIDEO_SUFFIXES, extract_frames, is_video
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _COLUMNS = ("image1", "image2", "flow", "occlusion")
@@ -19,19 +19,12 @@ _MASK = "_occ"  # after the name of a frame or a pair, as `dicl-flow render` wri
 def own_pairs(root: Path) -> list[FlowPair]:
     """List your own pairs; `root` is a folder, a manifest or a video.
 
-    A **folder** holds one clip (its frames in natural order, each paired with the next), or
-    separate pairs, named by _img1 and _img2::
-
-        clip/                             pairs/
-            frame_1.png                       chair_img1.png
-            frame_1.flo                       chair_img2.png
-            frame_2.png                       chair_flow.flo
-
-    The flow from frame X is X.flo or X_flow.flo (also .pfm, .npz, .npy, .exr), that of X_img1
-    is X_flow.flo; next to the frames, or in a folder `flow`, which may also hold .png as in KITTI
-    (read as sparse). If there are flow files, frames without one are left out; if there are none,
-    all pairs are listed without truth. Images named X_flow are pictures of flow, not frames.
-    X_occ.png next to the frames is white where a pixel of frame 1 is hidden in frame 2.
+    A **folder** holds one clip (frame_1.png, frame_1.flo, frame_2.png …, each frame paired with the
+    next), or separate pairs (chair_img1.png, chair_img2.png, chair_flow.flo). The flow from frame X
+    is X.flo or X_flow.flo (also .pfm, .npz, .npy, .exr), next to the frames or in a folder `flow`,
+    which may also hold .png as in KITTI (read as sparse). If there are flow files, frames without
+    one are left out; if there are none, all pairs are listed without truth. Images named X_flow are
+    pictures of flow, not frames. X_occ.png next to the frames is white where a pixel is hidden.
 
     A **manifest** (.csv, or .tsv with tabs) has a header with the columns image1, image2 and,
     optionally, flow and occlusion. Paths are relative to the manifest; every file must exist.
@@ -53,7 +46,9 @@ def own_pairs(root: Path) -> list[FlowPair]:
 
 
 def _folder_pairs(folder: Path, of: Path | None = None) -> list[FlowPair]:
-    frames, truths = _frames(folder), _truths(folder)
+    images = image_files(folder.iterdir())
+    frames = _unique({f: f.stem for f in images if not f.stem.endswith(("_flow", _MASK))})
+    truths = _truths(folder)
     candidates = [
         _pair(name, image1, image2, truths.get(name), folder / f"{name}{_MASK}.png")
         for name, image1, image2 in _frame_pairs(frames)
@@ -63,14 +58,7 @@ def _folder_pairs(folder: Path, of: Path | None = None) -> list[FlowPair]:
     return complete_pairs(candidates, of or folder, advice)
 
 
-def _frames(folder: Path) -> dict[str, Path]:
-    """Return the frames by name, without the extension."""
-    images = image_files(folder.iterdir())
-    return _unique({f: f.stem for f in images if not f.stem.endswith(("_flow", _MASK))})
-
-
 def _truths(folder: Path) -> dict[str, Path]:
-    """Return the flow files by the name of their frame or pair."""
     subfolder = folder / "flow"
     files = listed(folder.iterdir(), [suffix for suffix in FLOW_SUFFIXES if suffix != ".png"])
     files += listed(subfolder.iterdir(), FLOW_SUFFIXES) if subfolder.is_dir() else []
@@ -91,16 +79,14 @@ def _frame_pairs(frames: dict[str, Path]) -> list[tuple[str, Path, Path]]:
     """Return (name, frame 1, frame 2): by _img1 and _img2 where there are such names."""
     named = [name.removesuffix("_img1") for name in frames if name.endswith("_img1")]
     if named:
-        whole = (name for name in named if f"{name}_img2" in frames)
+        whole = [name for name in named if f"{name}_img2" in frames]
         return [(name, frames[f"{name}_img1"], frames[f"{name}_img2"]) for name in whole]
     return [(one, frames[one], frames[two]) for one, two in pairwise(frames)]
 
 
-def _pair(
-    name: str, image1: Path, image2: Path, truth: Path | None, occlusion: Path | None
-) -> FlowPair:
+def _pair(name: str, image1: Path, image2: Path, truth: Path | None, mask: Path | None) -> FlowPair:
     sparse = truth is not None and truth.suffix.lower() == ".png"
-    return FlowPair(name, image1, image2, truth, sparse=sparse, occlusion=occlusion)
+    return FlowPair(name, image1, image2, truth, sparse=sparse, occlusion=mask)
 
 
 def _manifest_pairs(manifest: Path) -> list[FlowPair]:
@@ -142,13 +128,6 @@ def _row_files(
         if column not in files:
             raise InputError(f"{where}: {column} is empty")
     for file in files.values():
-        if not _is_file(file):
+        if not os.path.isfile(file):  # noqa: PTH113 - Path.is_file fails for very long names
             raise InputError(f"{where}: no file {file}")
     return files["image1"], files["image2"], files.get("flow"), files.get("occlusion")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # such as a name of thousands of characters
-        return False

@@ -1,7 +1,8 @@
-"""A pair with its ground truth: on disk, in memory, and in a batch."""
+"""A pair with its truth, on disk, in memory and in a batch; statistics of many pairs."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ from ..files import Array, read_disparity, read_flow, read_image, to_uint8
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+_BIN = 0.02  # px
+_NUM_BINS = 200_000  # up to 4000 px, above all quantiles of interest
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,7 @@ class FlowBatch:
 
     def to(self, device: "torch.device | str") -> "FlowBatch":
         """Return the batch on `device`."""
-        tensors = (self.image1, self.image2, self.flow, self.valid)
-        return FlowBatch(*(tensor.to(device, non_blocking=True) for tensor in tensors))
+        return FlowBatch(*(value.to(device, non_blocking=True) for value in vars(self).values()))
 
 
 def read_frames(pair: FlowPair) -> tuple[Array, Array]:
@@ -85,14 +88,23 @@ def read_sample(pair: FlowPair) -> FlowSample:
     image1, image2 = read_frames(pair)
     if pair.truth is None:
         raise InputError(f"the pair {pair.name} has no ground truth")
-    flow = _read_truth(pair.truth, is_disparity=pair.is_disparity)
+    if pair.is_disparity:
+        disparity = read_disparity(pair.truth)
+        flow = np.stack([-disparity, np.where(np.isnan(disparity), disparity, 0)], -1)
+    else:
+        flow = read_flow(pair.truth)
     if flow.shape[:2] != image1.shape[:2]:
         raise InputError(f"{pair.truth} and {pair.image1} differ in size")
     valid = np.isfinite(flow[..., 0])
     if pair.valid_only and pair.invalid is not None:
         valid &= ~_read_mask(pair.invalid, valid.shape)
     flow[~valid] = 0
-    return FlowSample(image1, image2, flow, valid, _read_occlusion(pair, valid))
+    occluded = None
+    if pair.occlusion is not None:
+        occluded = _read_mask(pair.occlusion, valid.shape)
+    elif pair.visible_truth is not None:
+        occluded = valid & ~np.isfinite(read_flow(pair.visible_truth)[..., 0])
+    return FlowSample(image1, image2, flow, valid, occluded)
 
 
 def collate(samples: Sequence[FlowSample]) -> FlowBatch:
@@ -102,42 +114,80 @@ def collate(samples: Sequence[FlowSample]) -> FlowBatch:
     sizes = {sample.flow.shape[:2] for sample in samples}
     if len(sizes) > 1:
         raise InputError(f"samples of a batch must have the same size, got {sorted(sizes)}")
-    return FlowBatch(
-        torch.stack([_image_tensor(sample.image1) for sample in samples]),
-        torch.stack([_image_tensor(sample.image2) for sample in samples]),
-        torch.stack(
-            [torch.from_numpy(sample.flow.transpose(2, 0, 1).copy()) for sample in samples]
-        ),
-        torch.stack([torch.from_numpy(sample.valid.copy()) for sample in samples]),
-    )
 
+    def stacked(name: str) -> "Tensor":
+        arrays = np.stack([getattr(sample, name) for sample in samples])
+        return torch.from_numpy(arrays if name == "valid" else arrays.transpose(0, 3, 1, 2).copy())
 
-def _read_truth(path: Path, *, is_disparity: bool) -> Array:
-    """(H, W, 2) float32, NaN where unknown."""
-    if not is_disparity:
-        return read_flow(path)
-    disparity = read_disparity(path)
-    return np.stack([-disparity, np.where(np.isnan(disparity), disparity, 0)], -1)
-
-
-def _read_occlusion(pair: FlowPair, valid: Array) -> Array | None:
-    if pair.occlusion is not None:
-        return _read_mask(pair.occlusion, valid.shape)
-    if pair.visible_truth is not None:
-        return valid & ~np.isfinite(read_flow(pair.visible_truth)[..., 0])
-    return None
+    image1, image2 = stacked("image1").float() / 255, stacked("image2").float() / 255
+    return FlowBatch(image1, image2, stacked("flow"), stacked("valid"))
 
 
 def _read_mask(path: Path, size: tuple[int, ...]) -> Array:
     """(H, W) bool, true where the image is not black."""
     image = read_image(path)
     if image.shape[:2] != size:
-        found = f"{image.shape[1]}x{image.shape[0]}"
-        raise InputError(f"{path} is {found}, but its frame {size[1]}x{size[0]}")
+        shown = f"{image.shape[1]}x{image.shape[0]}"
+        raise InputError(f"{path} is {shown}, but its frame {size[1]}x{size[0]}")
     return np.any(image != 0, axis=2)
 
 
-def _image_tensor(image: Array) -> "Tensor":
-    import torch
+@dataclass
+class Survey:
+    """Statistics of a data set, collected pair by pair in constant memory."""
 
-    return torch.from_numpy(image.transpose(2, 0, 1).copy()).float() / 255
+    sizes: Counter[str] = field(default_factory=Counter)
+    """Number of pairs by WIDTHxHEIGHT."""
+    num_pixels: int = 0  # in pairs with truth
+    longest: float = 0.0  # of the valid vectors, in pixels
+    with_masks: int = 0  # pairs with truth and an occlusion mask
+    num_masked: int = 0  # valid pixels in these pairs
+    num_occluded: int = 0  # of these
+    histogram: Array = field(default_factory=lambda: np.zeros(_NUM_BINS, np.int64), repr=False)
+    """Number of valid pixels by length of flow."""
+
+    def add(self, pair: FlowPair) -> FlowSample:
+        """Read a pair and count it; without truth, no pixel of the sample is valid."""
+        if pair.truth:
+            sample = read_sample(pair)
+            self._add_flow(sample)
+        else:
+            frames = read_frames(pair)
+            valid = np.zeros(frames[0].shape[:2], bool)
+            sample = FlowSample(*frames, np.zeros((*valid.shape, 2), np.float32), valid)
+        height, width = sample.valid.shape
+        self.sizes[f"{width}x{height}"] += 1
+        return sample
+
+    def summary(self) -> dict[str, str | float]:
+        """Return sizes, the shares of valid and occluded pixels, and quantiles of motion in px.
+
+        `with_occlusion` is the number of pairs with a mask; `occluded` is a share of their pixels.
+        """
+        sizes = (f"{size} ({count})" for size, count in self.sizes.most_common())
+        values: dict[str, str | float] = {"sizes": ", ".join(sizes)}
+        num_valid = int(self.histogram.sum())
+        if self.num_pixels:
+            values["valid"] = num_valid / self.num_pixels
+        if self.with_masks:
+            values["with_occlusion"] = self.with_masks
+        if self.num_masked:
+            values["occluded"] = self.num_occluded / self.num_masked
+        if num_valid:
+            counts = np.cumsum(self.histogram)
+            for name, share in (("motion_median", 0.5), ("motion_p95", 0.95)):
+                values[name] = float(np.searchsorted(counts, share * counts[-1]) * _BIN)
+            values["motion_max"] = self.longest
+        return values
+
+    def _add_flow(self, sample: FlowSample) -> None:
+        vectors = sample.flow[sample.valid]
+        length = np.hypot(vectors[:, 0], vectors[:, 1])
+        bins = np.minimum(np.rint(length / _BIN), _NUM_BINS - 1).astype(np.int64)
+        self.histogram += np.bincount(bins, minlength=_NUM_BINS)
+        self.num_pixels += sample.valid.size
+        if sample.occluded is not None:
+            self.with_masks += 1
+            self.num_masked += int(sample.valid.sum())
+            self.num_occluded += int((sample.occluded & sample.valid).sum())
+        self.longest = max(self.longest, float(length.max(initial=0)))

@@ -145,7 +145,7 @@ class Plan:
         self.first = Passes(engine, [scaled_down], BEST.start)  # over large frames
         self.large = Passes(engine, [scaled_down, self.last], BEST.start)
         self._others = Passes(engine, feedings, quality.start)
-        possible = config.begins_from_flow and config.strides[-1] <= BEST.start
+        possible = config.host_record.begins_from_flow and config.strides[-1] <= BEST.start
         self._limit = config.max_pixels if full_size and possible else 0
 
     def is_large(self, size: Size) -> bool:

@@ -121,7 +121,7 @@ class FlowNetwork(nn.Module, ABC):
     def _check_initial(self, image1: Tensor, initial: InitialFlow | None) -> None:
         if initial is None:
             return
-        if not self.config.begins_from_flow:
+        if not self.config.host_record.begins_from_flow:
             raise InputError(
                 f"host {self.config.host!r} cannot start from a flow: its levels need more than "
                 f"that from the coarser ones; use host 'dicl'"

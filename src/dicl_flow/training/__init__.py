@@ -1,4 +1,6 @@
 """Training: recipe, batches, loss, step, checkpoint."""
+# ruff: noqa: F401
+# mypy: implicit-reexport
 
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,8 @@ if TYPE_CHECKING:
     from .distributed import Processes, join, leave
     from .loop import Limits, Outcome, train
     from .loss import end_point_error, pyramid_loss
+    from .monitoring import Validation
     from .trainer import Trainer
-    from .validation import Validation
 else:
     __getattr__ = on_first_use(
         __name__,
@@ -23,29 +25,6 @@ else:
             **dict.fromkeys(("BatchSource", "DataSource", "FixedSource"), "batch_sources"),
             **dict.fromkeys(("SceneSource", "open_source"), "batch_sources"),
             "Trainer": "trainer",
-            "Validation": "validation",
+            "Validation": "monitoring",
         },
     )
-
-__all__ = [
-    "BatchSource",
-    "DataSource",
-    "FixedSource",
-    "Limits",
-    "Outcome",
-    "PROCEDURAL",
-    "Processes",
-    "RunFolder",
-    "SceneSource",
-    "Trainer",
-    "Validation",
-    "check_roots",
-    "end_point_error",
-    "join",
-    "leave",
-    "open_source",
-    "pyramid_loss",
-    "read_recipe",
-    "recipe_names",
-    "train",
-]

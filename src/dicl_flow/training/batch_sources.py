@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 
 from ..config import AugmentConfig, TrainConfig
-from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs, stream_batches
+from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs
+from ..data.loader import stream_batches
 from ..errors import InputError
 from ..render import Renderer, TextureAtlas, augment_batch, list_photos, load_textures
 from .distributed import Processes
@@ -28,7 +29,11 @@ class DataSource:
     """Augmented pairs of data sets on disk."""
 
     def __init__(self, config: TrainConfig, roots: Mapping[str, Path]) -> None:
-        self.dataset = FlowDataset(_pairs(config, roots), config.augment, config.seed)
+        pairs: list[FlowPair] = []
+        for entry in config.data:
+            root = find_root(entry.name, roots)
+            pairs += list_pairs(entry.name, root, needs_truth=True) * entry.repeat
+        self.dataset = FlowDataset(pairs, config.augment, config.seed)
         self.workers = config.workers
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
@@ -43,37 +48,19 @@ class DataSource:
         )
 
 
-class RenderSource:
-    """Rendered scenes, as many as training needs, from photographs alone."""
-
-    def __init__(self, config: TrainConfig, roots: Mapping[str, Path]) -> None:
-        if len(config.data) > 1:
-            raise InputError("the data set 'rendered' cannot be mixed with others")
-        self.config = config
-        self.photos = find_root("rendered", roots)
-        if str(self.photos) != PROCEDURAL:
-            list_photos(self.photos)  # an error now, not at the first batch
-
-    def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
-        """See `BatchSource`."""
-        folder = None if str(self.photos) == PROCEDURAL else self.photos
-        textures = load_textures(folder, processes.device, self.config.seed)
-        return SceneSource(self.config, textures).batches(size, start_step, processes)
-
-
 class SceneSource:
-    """Rendered scenes with textures that are already on the device."""
+    """Rendered scenes; their textures are on the device, or in a folder (None: procedural)."""
 
-    def __init__(self, config: TrainConfig, textures: TextureAtlas) -> None:
+    def __init__(self, config: TrainConfig, textures: TextureAtlas | Path | None) -> None:
         self.config, self.textures = config, textures
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
         """See `BatchSource`."""
-        config, device = self.config, processes.device
+        config, textures, device = self.config, self.textures, processes.device
+        if not isinstance(textures, TextureAtlas):
+            textures = load_textures(textures, device, config.seed)
         sizes = config.render.sizes or (config.augment.crop,)
-        renderers = [
-            Renderer(config.render, frame, self.textures, device, config.seed) for frame in sizes
-        ]
+        renderers = [Renderer(config.render, s, textures, device, config.seed) for s in sizes]
         pairs = [max(1, round(size * prod(config.augment.crop) / prod(frame))) for frame in sizes]
 
         def render(step: int) -> FlowBatch:
@@ -111,9 +98,15 @@ class FixedSource:
 
 def open_source(config: TrainConfig, roots: Mapping[str, Path]) -> BatchSource:
     """Return the source of the data that the recipe names."""
-    if any(entry.name == "rendered" for entry in config.data):
-        return RenderSource(config, roots)
-    return DataSource(config, roots)
+    if all(entry.name != "rendered" for entry in config.data):
+        return DataSource(config, roots)
+    if len(config.data) > 1:
+        raise InputError("the data set 'rendered' cannot be mixed with others")
+    photos = find_root("rendered", roots)
+    if str(photos) == PROCEDURAL:
+        return SceneSource(config, None)
+    list_photos(photos)  # an error now, not at the first batch
+    return SceneSource(config, photos)
 
 
 def on_own_stream(batches: Iterator[FlowBatch]) -> Iterator[FlowBatch]:
@@ -127,12 +120,3 @@ def on_own_stream(batches: Iterator[FlowBatch]) -> Iterator[FlowBatch]:
         for tensor in vars(batch).values():
             tensor.record_stream(current)
         yield batch
-
-
-def _pairs(config: TrainConfig, roots: Mapping[str, Path]) -> list[FlowPair]:
-    return [
-        pair
-        for entry in config.data
-        for pair in list_pairs(entry.name, find_root(entry.name, roots), needs_truth=True)
-        * entry.repeat
-    ]

@@ -1,6 +1,7 @@
 """Training with several processes: gradients and batch statistics are those of one process."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -8,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import InputError
 
@@ -54,10 +54,8 @@ class Processes:
         """Number of pairs that this process takes at a time; a batch is computed in `parts`."""
         share, rest = divmod(batch, self.world_size * parts)
         if rest or not share:
-            raise InputError(
-                f"a batch of {batch} cannot be divided among {self.world_size} processes "
-                f"and {parts} accumulation steps"
-            )
+            among = f"{self.world_size} processes and {parts} accumulation steps"
+            raise InputError(f"a batch of {batch} cannot be divided among {among}")
         return share
 
 
@@ -80,13 +78,6 @@ def leave(processes: Processes) -> None:
         dist.destroy_process_group()
 
 
-def distribute(model: nn.Module, processes: Processes) -> nn.Module:
-    """Wrap a model so that gradients are averaged; apply `share_norms` first."""
-    if processes.world_size == 1:
-        return model
-    return DistributedDataParallel(model, broadcast_buffers=False)
-
-
 def share_norms(model: Model, processes: Processes) -> Model:
     """Compute batch norm over all processes; state-dict keys stay the same."""
     if processes.world_size == 1:
@@ -96,19 +87,14 @@ def share_norms(model: Model, processes: Processes) -> Model:
     for module in model.modules():
         for name, child in module.named_children():
             if type(child) is nn.BatchNorm2d:
-                setattr(module, name, SharedBatchNorm2d.of(child))
+                shared = SharedBatchNorm2d(child.num_features, child.eps, child.momentum)
+                shared.load_state_dict(child.state_dict(), strict=True)
+                setattr(module, name, shared)
     return model
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
     """Batch norm over all processes on CPUs, which SyncBatchNorm does not support."""
-
-    @classmethod
-    def of(cls, norm: nn.BatchNorm2d) -> "SharedBatchNorm2d":
-        """Turn a plain norm into a shared one with the same parameters and statistics."""
-        shared = cls(norm.num_features, norm.eps, norm.momentum)
-        shared.load_state_dict(norm.state_dict(), strict=True)
-        return shared
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> the same shape."""
@@ -124,13 +110,11 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None  # statistics are always tracked
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
         assert self.momentum is not None
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
-        self.running_var.lerp_(variance.to(self.running_var.dtype), self.momentum)
-        self.num_batches_tracked.add_(1)
+        for name, value in (("running_mean", mean), ("running_var", variance)):
+            buffer = self.get_buffer(name)
+            buffer.lerp_(value.to(buffer.dtype), self.momentum)
+        self.get_buffer("num_batches_tracked").add_(1)
 
 
 class _Sum(torch.autograd.Function):
@@ -145,10 +129,7 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total
+        return _Sum.forward(ctx, gradient)
 
 
-def _sum_over_processes(value: Tensor) -> Tensor:
-    return _Sum.apply(value)
+_sum_over_processes: Callable[[Tensor], Tensor] = _Sum.apply

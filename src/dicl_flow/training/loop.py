@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from threading import Timer
 from time import monotonic, perf_counter
 
@@ -11,12 +12,10 @@ from ..errors import InputError
 from ..weights import encode_weights
 from .batch_sources import BatchSource
 from .distributed import Processes
-from .gauges import LevelWatch, training_sheet
-from .journal import Journal
-from .run_folder import RunFolder
+from .monitoring import LevelWatch, Validated, Validation, training_sheet
+from .run_folder import Journal, RunFolder
 from .stopping import StopSignal
 from .trainer import Trainer
-from .validation import NOT_VALIDATED, Validated, Validation, mean_error
 
 _PATIENCE = 10  # consecutive steps with a loss that is not finite before the run stops
 
@@ -28,8 +27,8 @@ class Outcome:
     step: int
     epe: float
     finished: bool
-    signal: int | None = None
-    validated: Validated = NOT_VALIDATED
+    signal: int | None
+    validated: Validated
 
 
 @dataclass(frozen=True)
@@ -37,28 +36,9 @@ class Limits:
     """Conditions that end a run before the last step of the recipe."""
 
     minutes: float | None = None
+    """The schedule is scaled to fit: progress reaches 1 in this time."""
     epe: float | None = None
     """Stop when the training EPE of a step falls below this."""
-
-
-class Clock:
-    """The progress of a run: by steps, or by time if there is a time limit.
-
-    With a time limit the schedule is scaled to fit: progress goes from its value at the start to 1
-    in that time.
-    """
-
-    def __init__(self, steps: int, minutes: float | None, progress: float) -> None:
-        self.steps, self.minutes = steps, minutes
-        self.start, self.first = monotonic(), progress
-
-    def progress(self, step: int) -> float:
-        """From 0 to 1; 1 is the end."""
-        by_steps = step / self.steps
-        if self.minutes is None:
-            return by_steps
-        elapsed = (monotonic() - self.start) / (60 * self.minutes)
-        return max(by_steps, min(1.0, self.first + (1 - self.first) * elapsed))
 
 
 def train(
@@ -76,8 +56,8 @@ def train(
 ) -> Outcome:
     """Train until the last step, a limit or a signal; the folder then holds a checkpoint.
 
-    With a `validation`, it also holds the best weights.
-    `watch` is called before each step and after the last.
+    With a `validation`, it also holds the best weights. `watch` is called before each step and
+    after the last.
     """
     limits = limits or Limits()
     if processes.is_first:
@@ -107,15 +87,16 @@ def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
 
     A run takes at least one step, and only then is it known how long a step takes.
     """
+    text = (
+        f"a step takes longer than the limit of {minutes or 0:g} minutes; the run ends after this "
+        f"step. A smaller batch or augment.crop in the recipe makes steps shorter"
+    )
 
-    def tell() -> None:
+    def report() -> None:
         if journal is not None:
-            journal.say(
-                f"a step takes longer than the limit of {minutes:g} minutes; the run ends after "
-                f"this step. A smaller batch or augment.crop in the recipe makes steps shorter"
-            )
+            journal.say(text)
 
-    alarm = Timer(60 * (minutes or 0), tell)
+    alarm = Timer(60 * (minutes or 0), report)
     alarm.daemon = True
     if minutes is not None:
         alarm.start()
@@ -146,10 +127,13 @@ class _Run:
         size = processes.share(config.batch, parts)
         batches = source.batches(size, trainer.step * parts, processes)
         level_watch = LevelWatch(config.model.strides, trainer.step)
-        clock = Clock(config.steps, limits.minutes, trainer.progress)
-        epe = float("nan")
+        start, first, epe = monotonic(), trainer.progress, float("nan")
         while True:
-            trainer.progress = clock.progress(trainer.step)
+            trainer.progress = trainer.step / config.steps
+            if limits.minutes is not None:
+                elapsed = (monotonic() - start) / (60 * limits.minutes)
+                by_time = min(1.0, first + (1 - first) * elapsed)
+                trainer.progress = max(trainer.progress, by_time)
             if watch is not None:
                 watch(trainer)
             fitted = limits.epe is not None and epe < limits.epe
@@ -166,7 +150,8 @@ class _Run:
             epe = values.get("epe", epe)
             if self.journal is not None:
                 _note(trainer, self.journal, level_watch, values)
-            self._check_patience()
+            if trainer.skipped_in_a_row >= _PATIENCE:
+                raise self._not_finite()
 
     def _is_due(self, *, finished: bool, wish: bool) -> bool:
         """Whether to validate now: not twice after a step, and later if the run is to stop."""
@@ -178,7 +163,7 @@ class _Run:
         """Measure the errors and save: a killed run must know which weights were the best."""
         trainer, start = self.trainer, perf_counter()
         errors = validation.errors(trainer.weights(), trainer.processes)
-        mean = mean_error(errors)
+        mean = fmean(errors.values())
         if self.journal is not None:  # before the checkpoint, after which it would not write again
             self.journal.validation(trainer.step, errors, mean, perf_counter() - start)
         trainer.validated = trainer.validated.after(trainer.step, mean)
@@ -189,15 +174,12 @@ class _Run:
             weights = encode_weights(self.trainer.weights())
             self.folder.save(self.trainer.checkpoint(), weights, best=best)
 
-    def _check_patience(self) -> None:
-        trainer, folder = self.trainer, self.folder
-        if trainer.skipped_in_a_row < _PATIENCE:
-            return
-        if trainer.processes.is_first:
-            folder.save_bad_batch(vars(trainer.batch))
-        raise InputError(
+    def _not_finite(self) -> InputError:
+        if self.trainer.processes.is_first:
+            self.folder.save_bad_batch(vars(self.trainer.batch))
+        return InputError(
             f"the loss was not finite in {_PATIENCE} consecutive steps, the last of them "
-            f"{trainer.step}; its batch is in {folder.bad_batch}; try a lower "
+            f"{self.trainer.step}; its batch is in {self.folder.bad_batch}; try a lower "
             f"optimizer.learning_rate, optimizer.clip=1, or a few fixed samples (`num_samples=8`) "
             f"to find the cause"
         )

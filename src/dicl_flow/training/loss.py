@@ -1,7 +1,4 @@
-"""The training losses: end-point errors of all levels, weighted as in DICL-Flow, PWC-Net or VCN.
-
-And the cross-entropy of the scores: it trains a level to match before its flow is useful.
-"""
+"""The training losses: end-point errors as in DICL-Flow, PWC-Net or VCN, and cross-entropies."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -38,17 +35,15 @@ def training_loss(
     the current factor of the cross-entropy of the scores; `start` is the (B, 2, H, W) flow that
     the first level started from, if any. `accelerated` uses kernels where there are some.
     """
-    truth, valid = batch.flow, batch.valid
-    num_valid = average(valid.sum()).clamp(min=1)
+    flows = (levels, batch.flow, batch.valid)
+    num_valid = average(batch.valid.sum()).clamp(min=1)
     if config.loss.kind == "averaged":
         reach = config.model.reach
-        loss = pyramid_loss(
-            levels, truth, valid, reach, config.loss, num_valid, start, accelerated=accelerated
-        )
+        loss = pyramid_loss(*flows, reach, config.loss, num_valid, start, accelerated=accelerated)
     elif config.loss.kind == "multi-scale":
-        loss = multi_scale_loss(levels, truth, valid, config.loss)
+        loss = multi_scale_loss(*flows, config.loss)
     else:
-        loss = summed_loss(levels, truth, valid, config.loss, num_valid)
+        loss = summed_loss(*flows, config.loss, num_valid)
     if levels[0].out_of_range is not None:
         loss = loss + out_of_range_loss(levels, batch, config.model.levels, average)
     if any(config.loss.matching):
@@ -71,10 +66,9 @@ def pyramid_loss(
 ) -> Tensor:
     """The loss of the paper: weighted mean of the end-point errors of all levels at full size.
 
-    `truth` is (B, 2, H, W) in pixels, `valid` (B, H, W). Motion beyond the reach of a level has
-    zero error there but counts in the mean; invalid pixels do not count. `num_valid` replaces the
-    number of valid pixels of this batch if several processes share a mean. If the first level
-    started from a flow, `start`, the reach is relative to that flow. `accelerated` uses a kernel.
+    `truth` is (B, 2, H, W) in pixels, `valid` (B, H, W). Motion beyond the reach of a level,
+    relative to `start`, has zero error there but counts in the mean; invalid pixels do not count.
+    `num_valid` replaces their number in this batch if several processes share a mean.
     """
     if accelerated:
         from ..accelerated.losses import error_sum as add_errors
@@ -129,11 +123,7 @@ def multi_scale_loss(
 
 
 def summed_loss(
-    levels: Sequence[LevelFlow],
-    truth: Tensor,
-    valid: Tensor,
-    config: LossConfig,
-    num_valid: Tensor,
+    levels: Sequence[LevelFlow], truth: Tensor, valid: Tensor, config: LossConfig, num_valid: Tensor
 ) -> Tensor:
     """The loss of VCN: weighted sum of the mean end-point errors of all levels at full size."""
     terms = []
@@ -173,9 +163,7 @@ def out_of_range_loss(
 
 
 def end_point_error(
-    flow: Tensor,
-    truth: Tensor,
-    upsample: Callable[[Tensor, tuple[int, int]], Tensor] | None = None,
+    flow: Tensor, truth: Tensor, upsample: Callable[[Tensor, tuple[int, int]], Tensor] | None = None
 ) -> Tensor:
     """(B, H, W) end-point error in pixels of a level, enlarged to the size of the truth."""
     size = (truth.shape[-2], truth.shape[-1])
@@ -213,32 +201,25 @@ def matching_loss(
 ) -> Tensor:
     """Sum over levels of weight times the mean cross-entropy of the scores.
 
-    A soft-argmax that is trained by its end-point error alone first learns zero displacement where
-    motion is a fraction of a cell. Then it is saturated and has no gradient; the cross-entropy
-    always has one. `average` is the mean of a number over the processes that share a batch.
-    `accelerated` uses a kernel.
+    Trained by its end-point error alone, a soft-argmax first learns zero displacement where motion
+    is a fraction of a cell; then it is saturated and has no gradient. The cross-entropy always has
+    one: it trains a level to match before its flow is useful.
     """
     loss = batch.flow.new_zeros(())
     for weight, level in zip(weights, levels, strict=True):
-        if weight:
-            add = _accelerated_sum if accelerated else _plain_sum
-            entropy, count = add(level, batch.flow, batch.valid)
-            loss = loss + weight * entropy / average(count).clamp(min=1e-6)
+        if not weight:
+            continue
+        if accelerated:
+            from ..accelerated.losses import entropy_sum
+
+            assert level.scores is not None
+            rest, count = _targets(level, batch.flow, batch.valid)
+            total = entropy_sum(level.scores, rest, count)
+        else:
+            entropy, count = score_entropy(level, batch.flow, batch.valid)
+            total = (entropy * count).sum()
+        loss = loss + weight * total / average(count.sum()).clamp(min=1e-6)
     return loss
-
-
-def _plain_sum(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """The weighted sum of the cross-entropy, and the sum of the weights."""
-    entropy, count = score_entropy(level, truth, valid)
-    return (entropy * count).sum(), count.sum()
-
-
-def _accelerated_sum(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    from ..accelerated.losses import entropy_sum
-
-    assert level.scores is not None
-    rest, count = _targets(level, truth, valid)
-    return entropy_sum(level.scores, rest, count), count.sum()
 
 
 def score_entropy(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -266,8 +247,7 @@ def score_entropy(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tenso
 def _targets(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """Return the remaining motion at four points per cell, (B, 2, 4, H, W) in cells, and weights.
 
-    Moving points have a larger weight. Weight and motion are 0 where the truth is invalid or
-    farther from the start of the level than the radius.
+    Moving points weigh more. Both are 0 where the truth is invalid or beyond the radius.
     """
     assert level.scores is not None
     radius, (height, width) = level.scores.shape[1] // 2, level.scores.shape[-2:]
@@ -287,8 +267,7 @@ def _targets(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Te
 def _points(cells: int, pixels: int, device: torch.device) -> Tensor:
     """(2, cells): the pixels nearest to a quarter of a cell before and after each cell centre.
 
-    Corners are aligned, as in every resize of this network. The nearest pixel is used instead of a
-    mean, because the mean of two motions is a motion that nothing has.
+    Corners are aligned. Not a mean, because the mean of two motions is one that nothing has.
     """
     spacing = (pixels - 1) / max(cells - 1, 1)
     center = torch.arange(cells, dtype=torch.float64, device=device) * spacing

@@ -22,23 +22,18 @@ Saved: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, *, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Return Adam or AdamW; norms, biases and the projection have no weight decay.
-
-    Frozen parameters are left out.
-    """
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    decayed = [p for name, p in trained.items() if p.ndim > 1 and "projection" not in name]
-    chosen = {id(parameter) for parameter in decayed}
-    rest = [parameter for parameter in trained.values() if id(parameter) not in chosen]
+    """Return Adam or AdamW; norms, biases and the projection have no weight decay."""
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            is_weight = parameter.ndim > 1 and "projection" not in name
+            (decayed if is_weight else others).append(parameter)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": rest, "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    return kind(
-        groups, lr=config.learning_rate, betas=(0.9, 0.999), fused=fused or None, capturable=fused
-    )
+    parts = ((decayed, config.weight_decay), (others, 0.0))
+    groups = [{"params": part, "weight_decay": decay} for part, decay in parts if part]
+    options = {"betas": (0.9, 0.999), "fused": fused or None, "capturable": fused}
+    return kind(groups, lr=config.learning_rate, **options)
 
 
 def learning_rate(config: TrainConfig, step: int, progress: float) -> float:

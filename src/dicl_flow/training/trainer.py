@@ -1,6 +1,6 @@
 """The state of a training run and the step that updates it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -10,34 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..accelerated.settings import has_tf32, training_arithmetic, warn_if_emulated
 from ..config import BEST, TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
-from ..models import FlowNetwork, InitialFlow, LevelFlow, build
-from ..ops import (
-    Size,
-    normalize,
-    resize_flow_pixels,
-    resize_pixels,
-    size_in_multiples,
-    size_of,
-)
+from ..models import InitialFlow, LevelFlow, build
+from ..ops import Size, normalize, resize_flow_pixels, resize_pixels, size_in_multiples, size_of
 from ..weights import Weights
-from .distributed import Processes, distribute, share_norms
-from .gauges import Gauges, level_gauges
+from .distributed import Processes, share_norms
 from .loss import end_point_error, matching_weight, training_loss
-from .optimizer import (
-    OptimizerStep,
-    RecordedStep,
-    WeightAverage,
-    build_optimizer,
-    learning_rate,
-)
-from .start import (
+from .monitoring import Gauges, Validated, level_gauges
+from .optimizer import OptimizerStep, RecordedStep, WeightAverage, build_optimizer, learning_rate
+from .recipe import (
     RANDOM,
     freeze_norms,
     freeze_parts,
@@ -46,12 +33,9 @@ from .start import (
     pairs_behind,
     start_from,
 )
-from .validation import NOT_VALIDATED, Validated
 
-# settings of a model that say how images are fed to it
-_FEEDING = ("padding", "max_pixels", "multiple")
-# what a checkpoint keeps as it is
-_KEPT = (
+_FEEDING = ("padding", "max_pixels", "multiple")  # settings of a model: how it is fed images
+_KEPT = (  # in checkpoints, as it is
     *("feeding", "step", "pairs", "pairs_before", "started_from"),
     *("progress", "skipped", "skipped_in_a_row"),
 )
@@ -83,8 +67,14 @@ class Trainer:
         model = share_norms(model.to(processes.device), processes)
         self.backend = choose_backend(config, processes)
         fused = self.backend == "fused"
-        self.model = _accelerated(model) if fused else model
-        self.parallel = distribute(self.model, processes)
+        if fused:
+            from ..accelerated.training import accelerate
+
+            model = accelerate(model)
+        self.model = model
+        self.parallel: nn.Module = self.model
+        if processes.world_size > 1:  # gradients are averaged
+            self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
         self.optimizer = build_optimizer(self.model, config.optimizer, fused=fused)
         decay = config.optimizer.average
         self.average = WeightAverage(self.model, decay) if decay else None
@@ -97,7 +87,7 @@ class Trainer:
         self._second_pass = False
         self.step, self.pairs, self.progress = 0, 0, 0.0
         self.skipped, self.skipped_in_a_row = 0, 0
-        self.validated = NOT_VALIDATED
+        self.validated = Validated()
 
     def train_step(self, batches: Iterator[FlowBatch], progress: float) -> dict[str, float]:
         """Take one step of the optimizer; return loss, EPE, gradient norm and learning rate."""
@@ -106,17 +96,18 @@ class Trainer:
         rate = learning_rate(self.config, self.step, progress)
         self._matching_weight.fill_(matching_weight(self.config.loss, progress))
         with training_arithmetic(self.config.optimizer.precision):
-            found: list[float] = self._take_step(batches, rate).tolist()
-        values = dict(zip(("loss", "epe", "gradient_norm"), found, strict=True))
-        finite = all(map(isfinite, values.values()))
-        self._count(finite=finite)
-        return {**(values if finite else {}), "learning_rate": rate}
+            loss, epe, norm = self._take_step(batches, rate).tolist()
+        self.step += 1
+        self.pairs += self.pairs_of_step
+        if not all(map(isfinite, (loss, epe, norm))):
+            self.skipped, self.skipped_in_a_row = self.skipped + 1, self.skipped_in_a_row + 1
+            return {"learning_rate": rate}
+        self.skipped_in_a_row = 0
+        return {"loss": loss, "epe": epe, "gradient_norm": norm, "learning_rate": rate}
 
     def _take_step(self, batches: Iterator[FlowBatch], rate: float) -> Tensor:
         """Step if all is finite, otherwise change nothing. Return loss, EPE and gradient norm."""
-        take, follow = self._optimizer_step, 0.0
-        if self.average is not None:
-            follow = self.average.rate(self.step)
+        take, follow = self._optimizer_step, self.average.rate(self.step) if self.average else 0.0
         if not isinstance(take, RecordedStep):
             return take(partial(self._backward_in_parts, batches), rate, follow)
         self.batch = (self._upcoming or next(batches)).to(self.processes.device)
@@ -157,13 +148,27 @@ class Trainer:
         if not self._second_pass:
             with self._arithmetic():
                 return self.parallel(*images), None
-        initial = _first_pass(self.model, *images, self._arithmetic)
-        self._training_mode()
+        initial = self._first_pass(*images)
         if self.config.second_pass.enlarged:
             images = _enlarged(images[0]), _enlarged(images[1])
         # a new autocast: it caches cast weights, and those of the first pass have no gradient
         with self._arithmetic():
             return self.parallel(*images, initial), initial.flow
+
+    @torch.no_grad()
+    def _first_pass(self, image1: Tensor, image2: Tensor) -> InitialFlow:
+        """Return the flow of the first pass, at half the size, from which the second pass starts.
+
+        As in estimation, batch norm uses its running statistics and leaves them unchanged.
+        """
+        size = size_of(image1)
+        seen = size_in_multiples(_halved(size), self.model.config.pad_multiple)
+        self.model.eval()
+        with self._arithmetic():
+            levels = self.model(resize_pixels(image1, seen), resize_pixels(image2, seen))
+        flow = self.model.upsample(levels[-1].refined, seen)
+        self._training_mode()
+        return InitialFlow(resize_flow_pixels(flow, size), BEST.start)
 
     def _arithmetic(self) -> AbstractContextManager[object]:
         reduced = self.config.optimizer.precision == "bf16"
@@ -176,7 +181,7 @@ class Trainer:
         return "fp32" if wanted == "tf32" and not has_tf32(device) else wanted
 
     def _key(self, batch: FlowBatch) -> tuple[torch.Size, bool]:
-        """The key of a step: steps with the same key are the same computation."""
+        """Steps with the same key are the same computation."""
         return batch.flow.shape, self._second_pass
 
     def _training_mode(self) -> None:
@@ -192,10 +197,7 @@ class Trainer:
         return self._levels[self._key(self.batch)]
 
     def gauges(self) -> Gauges:
-        """Return the gauges of all levels for `batch`; waits for the device.
-
-        Empty for a second pass, in which not all levels run.
-        """
+        """Return the gauges of all levels for `batch`; none for a second pass, which skips some."""
         if self._second_pass:
             return {}
         return level_gauges(self.levels, self.batch, self.config.model.strides, self.model.upsample)
@@ -209,12 +211,6 @@ class Trainer:
     def pairs_of_step(self) -> int:
         """Number of pairs of the last step, over all processes."""
         return len(self.batch.flow) * self.config.optimizer.accumulate * self.processes.world_size
-
-    def _count(self, *, finite: bool) -> None:
-        self.step += 1
-        self.pairs += self.pairs_of_step
-        self.skipped += not finite
-        self.skipped_in_a_row = 0 if finite else self.skipped_in_a_row + 1
 
     def checkpoint(self) -> dict[str, Any]:
         """Return all that is needed to resume the run."""
@@ -257,37 +253,19 @@ class Trainer:
 
 def choose_backend(config: TrainConfig, processes: Processes) -> str:
     """Return "plain" or "fused", which is refused where it cannot run."""
-    obstacle = _obstacle(processes)
+    alone = processes.world_size == 1
     if config.backend == "auto":
-        whole = config.optimizer.accumulate == 1
-        able = not obstacle and whole and find_spec("triton") is not None
-        return "fused" if able else "plain"
-    if config.backend == "fused" and obstacle:
-        raise InputError(obstacle)
+        able = processes.on_gpu and alone and config.optimizer.accumulate == 1
+        return "fused" if able and find_spec("triton") is not None else "plain"
+    if config.backend == "fused" and not processes.on_gpu:
+        raise InputError("backend='fused' needs a CUDA GPU; elsewhere: `changes=['backend=plain']`")
+    if config.backend == "fused" and not alone:
+        raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
     return config.backend
 
 
-def _obstacle(processes: Processes) -> str:
-    """Why these processes cannot train with the fused backend; "" if they can."""
-    if not processes.on_gpu:
-        return "backend='fused' trains on a CUDA GPU; elsewhere: `changes=['backend=plain']`"
-    if processes.world_size > 1:
-        return "backend='fused' trains on one GPU; use backend='plain' with torchrun"
-    return ""
-
-
-def _accelerated(model: FlowNetwork) -> FlowNetwork:
-    """Return the same network with accelerated parts."""
-    from ..accelerated.training import accelerate
-
-    return accelerate(model)
-
-
 def is_second_pass(config: TrainConfig, step: int) -> bool:
-    """Whether a step trains the second pass; depends on its number only, so that runs can resume.
-
-    Whole rounds through the frame sizes are of one kind, so that each kind sees all sizes.
-    """
+    """Whether a step trains the second pass; whole rounds through the frame sizes do, or none."""
     every, sizes = config.second_pass.every, max(len(config.render.sizes), 1)
     return every > 0 and step // sizes % every == every - 1
 
@@ -301,31 +279,10 @@ def _second_pass_config(config: TrainConfig) -> TrainConfig:
     return replace(config, model=model, loss=replace(config.loss, **weights))
 
 
-@torch.no_grad()
-def _first_pass(
-    model: FlowNetwork,
-    image1: Tensor,
-    image2: Tensor,
-    arithmetic: Callable[[], AbstractContextManager[object]],
-) -> InitialFlow:
-    """Return the flow of the first pass, at half the size, from which the second pass starts.
-
-    As in estimation, batch norm uses its running statistics and leaves them unchanged. The model
-    stays in evaluation mode. Images are (B, 3, H, W) in [-1, 1].
-    """
-    size = size_of(image1)
-    seen = size_in_multiples(_halved(size), model.config.pad_multiple)
-    model.eval()
-    with arithmetic():
-        levels = model(resize_pixels(image1, seen), resize_pixels(image2, seen))
-    flow = model.upsample(levels[-1].refined, seen)
-    return InitialFlow(resize_flow_pixels(flow, size), BEST.start)
-
-
 def _enlarged(image: Tensor) -> Tensor:
     """Scale (B, 3, H, W) down and up again: what the second pass sees of small frames."""
-    size = size_of(image)
-    return resize_pixels(resize_pixels(image, _halved(size)), size, "bicubic").clamp(-1, 1)
+    small = resize_pixels(image, _halved(size_of(image)))
+    return resize_pixels(small, size_of(image), "bicubic").clamp(-1, 1)
 
 
 def _halved(size: Size) -> Size:

@@ -14,8 +14,17 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import cv2
 
 from ..data.datasets import kitti_scenes
-from ..data.listing import IMAGE_SUFFIXES, image_files, natural_key
-from ..data.video_frames import CAMERA, VIDEO_SUFFIXES, check_source, open_video, pyav, to_array
+from ..data.frames import (
+    CAMERA,
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    check_source,
+    image_files,
+    natural_key,
+    open_video,
+    pyav,
+    to_array,
+)
 from ..errors import InputError, unknown_name
 from ..files import Array, read_image, to_integers, to_uint8
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.video_frames import pyav
+from ..data.frames import pyav
 from ..errors import InputError
 from ..estimation.compute import usable_cores
 from ..estimation.warping import interpolate_tensors, to_picture, to_tensor

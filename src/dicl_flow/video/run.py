@@ -16,7 +16,7 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from ..data.video_frames import pyav
+from ..data.frames import pyav
 from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name, write_files

@@ -1,10 +1,13 @@
-"""Decodes the frames of a video one at a time, because a long video does not fit into memory."""
+"""Frames of folders and videos: images in natural order, complete pairs, videos frame by frame."""
 
 import atexit
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,57 @@ import numpy as np
 from ..errors import InputError
 from ..files import Array, encode_image, write_files
 from ..files.reading import check_size, max_size
+from .sample import FlowPair
 
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".ppm", ".pgm", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".gif")
 CAMERA = "camera:"
-_LISTS = (b"#EXTM3U", b"ffconcat")
+
+
+def natural_key(name: str) -> tuple[list[int | str], str]:
+    """Sort key that puts frame_9 before frame_10."""
+    words = re.split("([0-9]+)", name)  # text and numbers alternately
+    return [int(word) if place % 2 else word for place, word in enumerate(words)], name
+
+
+def image_files(files: Iterable[Path]) -> list[Path]:
+    """Return the images among `files`: everywhere the order of frames in a folder or pattern."""
+    return listed(files, IMAGE_SUFFIXES)
+
+
+def listed(files: Iterable[Path], suffixes: Iterable[str]) -> list[Path]:
+    """Return the files with one of the suffixes, without hidden ones, in natural order."""
+    seen = (file for file in files if not file.name.startswith("."))
+    wanted = [file for file in seen if file.suffix.lower() in suffixes]
+    return sorted(wanted, key=lambda file: natural_key(str(file)))
+
+
+def complete_pairs(candidates: Iterable[FlowPair], place: Path, advice: str) -> list[FlowPair]:
+    """Return the pairs whose frames and truth exist, in natural order; none at all is an error.
+
+    Masks and the truth of visible pixels are optional: they become None where they are missing.
+    """
+
+    @cache  # each folder is listed once: checking single files takes minutes on a network disk
+    def names(folder: Path) -> frozenset[str]:
+        return frozenset(path.name for path in folder.iterdir()) if folder.is_dir() else frozenset()
+
+    def present(path: Path | None) -> Path | None:
+        return path if path is not None and path.name in names(path.parent) else None
+
+    pairs = [
+        replace(
+            pair,
+            occlusion=present(pair.occlusion),
+            visible_truth=present(pair.visible_truth),
+            invalid=present(pair.invalid),
+        )
+        for pair in candidates
+        if all(present(path) for path in (pair.image1, pair.image2, pair.truth) if path)
+    ]
+    if not pairs:
+        raise FileNotFoundError(f"no complete pair under {place}; {advice}")
+    return sorted(pairs, key=lambda pair: natural_key(pair.name))
 
 
 def is_video(path: Path) -> bool:
@@ -27,8 +77,7 @@ def is_video(path: Path) -> bool:
 def check_source(text: str) -> None:
     """Refuse, without opening it, a source that is not a video, folder, pattern or camera."""
     pattern = any(sign in text for sign in "*?[")
-    path = Path(text)
-    if not (text.startswith(CAMERA) or pattern or path.is_dir() or path.is_file()):
+    if not (text.startswith(CAMERA) or pattern or Path(text).is_dir() or Path(text).is_file()):
         raise FileNotFoundError(f"no video, folder or camera {text}; a camera is {CAMERA}0")
 
 
@@ -48,7 +97,7 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
     `container` is FFmpeg's name of the file format; None: FFmpeg looks at the file.
     """
     av = pyav()
-    _refuse_list(path)
+    _refuse_playlist(path)
     try:
         with av.open(str(path), format=container, metadata_errors="replace") as opened:
             if not opened.streams.video:
@@ -56,7 +105,10 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
             stream = opened.streams.video[0]
             if stream.codec_context is None:
                 raise InputError(f"{path} has a video stream of an unknown codec")
-            _check_size(path, stream)
+            try:
+                check_size(stream.width, stream.height)
+            except InputError as error:
+                raise InputError(f"{path}: {error}") from None
             stream.thread_type = "AUTO"
             # the size may change later; twice the limit, because coded frames have borders
             stream.codec_context.options = {"max_pixels": str(int(2e6 * max_size()))}
@@ -65,19 +117,12 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
         raise InputError(f"{path} cannot be decoded as a video: {error.strerror}") from None
 
 
-def _refuse_list(path: Path) -> None:
+def _refuse_playlist(path: Path) -> None:
     """Refuse a playlist, which would let FFmpeg open whatever files it names."""
     with path.open("rb") as file:
         start = file.read(16).lstrip(b"\xef\xbb\xbf \t\r\n")
-    if start.startswith(_LISTS):
+    if start.startswith((b"#EXTM3U", b"ffconcat")):
         raise InputError(f"{path} is a list of other files, not a video")
-
-
-def _check_size(path: Path, stream: Any) -> None:
-    try:
-        check_size(stream.width, stream.height)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def video_frames(path: Path) -> Iterator[Array]:
