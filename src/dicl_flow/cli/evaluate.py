@@ -1,17 +1,24 @@
 """Commands that score networks: `eval`, `submit` and `table2`."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from ..errors import InputError, unknown_name
 from . import options
-from .inputs_outputs import check_outputs, check_weights, files_of, refuse_inputs
-from .printing import parse_size
+from .inputs_outputs import (
+    check_outputs,
+    check_suffix,
+    check_weights,
+    encode_json,
+    files_of,
+    refuse_inputs,
+)
+from .options import parse_size
 
 if TYPE_CHECKING:
     from ..data import FlowPair
@@ -23,26 +30,20 @@ Numbers = Annotated[
 Markdown = Annotated[Path | None, Option(help="Write the tables as Markdown.")]
 
 
-class Evaluate(options.ComputeSettings):
+class Evaluate(options.EstimateSettings):
     """Score a network on data sets, and compare it with the published numbers.
 
     EPE and EPE images, 1/3/5 px, Fl-all, WAUC, EPE by speed and by visibility, AUSE of the
     confidence. Pairs without truth are judged by warping, which is not an end-point error.
 
     Examples:
-
       dicl-flow eval --data sintel-clean=Sintel --data kitti15=KITTI --weights my.safetensors
-
       dicl-flow eval --data kitti15=KITTI --baseline dis --worst 10 pictures -o scores.json
-
       dicl-flow eval --data kitti15=KITTI --quality best
     """
 
     data: list[str] = Option(..., "--data", "-d", metavar="NAME=PATH", help="Data set; repeatable.")
-    weights: options.Weights = None
-    baseline: str | None = Option(
-        None, help="Also score this method; alone without --weights: dis."
-    )
+    baseline: str | None = Option(None, help="Score this method as well; alone without -w: dis.")
     output: Numbers = None
     markdown: Markdown = None
     worst: tuple[int, Path] | None = Option(
@@ -53,25 +54,24 @@ class Evaluate(options.ComputeSettings):
     )
     keep: Path | None = Option(None, metavar="DIR", help="Keep predictions: METHOD/DATA/PAIR.flo.")
     predictions: Path | None = Option(None, metavar="DIR", help="Score what --keep has written.")
-    valid_only: bool = Option(
-        False, "--valid-only", help="Leave out what Sintel marks as invalid, unlike papers."
+    valid_only: bool = options.flag(
+        "--valid-only", "Leave out what Sintel marks as invalid, unlike papers."
     )
     full_size: options.FullSize = False
-    quality: options.Quality = "normal"
-    max_size: options.MaxSize = None
 
     def __call__(self) -> None:
         from ..evaluation import draw_sparsification
         from ..files import write_files
 
         sets = self._check()
-        found = self._evaluate(sets)
-        contents = _encode({self.output: found.to_json(), self.markdown: found.to_markdown()})
+        scored = self._evaluate(sets)
+        numbers, tables = scored.to_json().encode(), scored.to_markdown().encode()
+        contents = _asked_for({self.output: numbers, self.markdown: tables})
         if self.sparsification is not None:
-            contents[self.sparsification] = draw_sparsification(found.results)
+            contents[self.sparsification] = draw_sparsification(scored.results)
         write_files(contents)
         folders = [path for path in (self.keep, self._pictures) if path is not None]
-        self._print(found, [*contents, *folders])
+        self._print(scored, [*contents, *folders])
 
     @property
     def _pictures(self) -> Path | None:
@@ -79,6 +79,7 @@ class Evaluate(options.ComputeSettings):
 
     def _check(self) -> "dict[str, list[FlowPair]]":
         """Refuse what cannot be scored or written; return the pairs of each data set."""
+        from ..data import list_pairs, parse_data_argument
         from ..evaluation import BASELINES
 
         if self.baseline is not None and self.baseline not in BASELINES:
@@ -92,105 +93,70 @@ class Evaluate(options.ComputeSettings):
                 f"--worst takes a number of pairs from 1 up and a folder, got {self.worst[0]}"
             )
         wanted = check_outputs(
-            [self.output, self.markdown, self.sparsification],
+            [self.output, self.markdown],
+            plots=[self.sparsification],
             folders=[self.keep, self._pictures],
             inputs=[self.predictions, self.weights],
         )
-        if self.sparsification is not None:
-            self._check_plot(self.sparsification)
-        sets = _list_data(self.data)
-        refuse_inputs(wanted, _files_of(sets))
-        return sets
-
-    def _check_plot(self, path: Path) -> None:
-        from ..pictures.figures import draw_figure
-
-        draw_figure(1, 1)  # complain now if there is no matplotlib
-        if path.suffix.lower() != ".png":
-            raise InputError(f"{path}: the curves are drawn as .png")
-        if self.baseline is not None and self.weights is None:
+        if self.sparsification and self.baseline and self.weights is None:
             raise InputError("--sparsification needs a confidence, and a baseline has none; add -w")
+        sets: dict[str, list[FlowPair]] = {}
+        for name, root in map(parse_data_argument, self.data):
+            if name in sets:
+                raise InputError(f"--data names {name} twice; evaluate one after the other")
+            sets[name] = list_pairs(name, root)
+        refuse_inputs(wanted, files_of(chain.from_iterable(sets.values())))
+        return sets
 
     def _evaluate(self, sets: "dict[str, list[FlowPair]]") -> "Evaluation":
         from ..evaluation import evaluate, evaluate_predictions
 
-        how: dict[str, Any] = {
-            "worst": self.worst,
-            "valid_only": self.valid_only,
-            "progress": self.track,
-        }
+        how = {**self.chosen("worst", "valid_only"), "progress": self.track}
         if self.predictions:
             return evaluate_predictions(sets, self.predictions, **how)
         networks = [self.weights] if self.weights or not self.baseline else []
-        return evaluate(
-            sets,
-            [*networks, *([self.baseline] if self.baseline else [])],
-            keep=self.keep,
-            quality=self.quality,
-            full_size=self.full_size,
-            **how,
-            **self.compute,
-        )
+        methods = [*networks, *([self.baseline] if self.baseline else [])]
+        how |= self.chosen("keep", "quality", "full_size")
+        return evaluate(sets, methods, **how, **self.compute)
 
-    def _print(self, found: "Evaluation", written: list[Path]) -> None:
+    def _print(self, scored: "Evaluation", written: list[Path]) -> None:
         from rich.console import Console
 
         from ..evaluation import print_results
 
         if self.as_json:
-            self.report({**found.document(), "written": written})
+            self.report({**scored.document(), "written": written})
         elif not self.quiet:
-            print_results(found.results, Console())
-            for size, how in found.computed.items():
+            print_results(scored.results, Console())
+            for size, how in scored.computed.items():
                 typer.echo(f"frames {parse_size('size', size).in_words} are computed {how}")
 
 
-def _list_data(arguments: list[str]) -> "dict[str, list[FlowPair]]":
-    from ..data import list_pairs, parse_data_argument
-
-    sets: dict[str, list[FlowPair]] = {}
-    for name, root in map(parse_data_argument, arguments):
-        if name in sets:
-            raise InputError(f"--data names {name} twice; evaluate one after the other")
-        sets[name] = list_pairs(name, root)
-    return sets
+def _asked_for(contents: Mapping[Path | None, bytes]) -> dict[Path, bytes]:
+    return {path: content for path, content in contents.items() if path is not None}
 
 
-def _files_of(sets: "Mapping[str, list[FlowPair]]") -> Iterable[Path]:
-    return (file for pairs in sets.values() for file in files_of(pairs))
-
-
-def _encode(texts: Mapping[Path | None, str]) -> dict[Path, bytes]:
-    """Return the contents of the files that were asked for."""
-    return {path: text.encode() for path, text in texts.items() if path is not None}
-
-
-class Submit(options.ComputeSettings):
+class Submit(options.EstimateSettings):
     """Estimate the test frames of a benchmark and pack them for upload.
 
     KITTI's server takes the archive as it is. For Sintel, unpack it and run the bundler that
     comes with the data set on the folders clean and final.
 
     Example:
-
       dicl-flow submit kitti15 data_scene_flow -o kitti15.zip --weights my.safetensors
     """
 
     benchmark: str = Argument(..., help="sintel, kitti15 or kitti12.")
     root: Path = Argument(..., help="The data set's folder, with its test frames.")
-    output: Path = Option(..., "--output", "-o", help="The .zip file to write.")
-    weights: options.Weights = None
-    quality: options.Quality = "normal"
-    max_size: options.MaxSize = None
+    output: Path = options.output("The .zip file to write.")
 
     def __call__(self) -> None:
         from ..evaluation import predict, submission_entries, write_submission
 
         check_outputs([self.output], inputs=[self.weights])
-        if self.output.suffix.lower() != ".zip":
-            raise InputError(f"{self.output}: the output ends in .zip")
+        check_suffix(self.output, ".zip")
         entries = submission_entries(self.benchmark, self.root)
-        check_weights([self.weights])
+        check_weights(self.weights)
         estimator = self.load()
         pairs = self.track(entries.values(), self.benchmark)
         predictions = predict(pairs, lambda *frames: estimator(*frames).flow)
@@ -205,9 +171,7 @@ class Table2(options.Settings):
     that data set (+K/S), in float32. What is missing stays empty and is named.
 
     Examples:
-
       dicl-flow table2 runs/reproduce --data kitti15=KITTI --data sintel-clean=Sintel
-
       dicl-flow table2 runs/a --without-projection runs/b --data kitti15=KITTI --markdown table2.md
     """
 
@@ -222,35 +186,17 @@ class Table2(options.Settings):
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
-        from ..lab.paper_table import WITH_PROJECTION, WITHOUT_PROJECTION, find_chain, measure_table
+        from ..data import list_pairs, parse_data_argument
+        from ..lab import paper_table
 
-        folders = {WITH_PROJECTION: self.chain, WITHOUT_PROJECTION: self.without_projection}
-        given = {method: folder for method, folder in folders.items() if folder is not None}
-        if not given:
+        folders = {
+            paper_table.WITH_PROJECTION: self.chain,
+            paper_table.WITHOUT_PROJECTION: self.without_projection,
+        }
+        if not any(folders.values()):
             raise InputError("name the folder of a chain, such as runs/reproduce")
         wanted = check_outputs([self.output, self.markdown])
-        sets = self._list_data()
-        refuse_inputs(wanted, _files_of(sets))
-        chains = {method: find_chain(method, folder) for method, folder in given.items()}
-        used = [weights.path for stages in chains.values() for weights in stages.values()]
-        refuse_inputs(wanted, used)
-
-        from ..evaluation import grid_markdown
-        from ..files import write_files
-
-        table = measure_table(chains, sets, self.device, self.track)
-        grids, document = table.grids(), table.document()
-        tables = "\n\n".join(map(grid_markdown, grids)) + "\n"
-        numbers = json.dumps(document, indent=1) + "\n"
-        contents = _encode({self.output: numbers, self.markdown: tables})
-        write_files(contents)
-        self.report_grids(document, contents, grids)
-
-    def _list_data(self) -> "dict[str, list[FlowPair]]":
-        from ..data import list_pairs, parse_data_argument
-        from ..lab.paper_table import STAGES
-
-        known = STAGES["things"][1]
+        known = paper_table.STAGES["things"][1]
         sets: dict[str, list[FlowPair]] = {}
         for name, root in map(parse_data_argument, self.data or []):
             if name not in known:
@@ -258,4 +204,17 @@ class Table2(options.Settings):
             sets[name] = list_pairs(name, root, needs_truth=True)
         if not sets:
             raise InputError(f"--data names no data set; table 2 has {', '.join(known)}")
-        return sets
+        refuse_inputs(wanted, files_of(chain.from_iterable(sets.values())))
+        chains = {m: paper_table.find_chain(m, folder) for m, folder in folders.items() if folder}
+        used = [weights.path for stages in chains.values() for weights in stages.values()]
+        refuse_inputs(wanted, used)
+
+        from ..evaluation import grid_markdown
+        from ..files import write_files
+
+        table = paper_table.measure_table(chains, sets, self.device, self.track)
+        grids, document = table.grids(), table.document()
+        tables = "\n\n".join(map(grid_markdown, grids)) + "\n"
+        contents = _asked_for({self.output: encode_json(document), self.markdown: tables.encode()})
+        write_files(contents)
+        self.report_grids(document, contents, grids)

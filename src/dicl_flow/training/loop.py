@@ -7,14 +7,13 @@ from threading import Timer
 from time import monotonic, perf_counter
 
 from ..config import TrainConfig
-from ..errors import InputError
+from ..errors import InputError, StopSignal
 from ..weights import encode_weights
 from .batch_sources import BatchSource
 from .distributed import Processes
 from .gauges import LevelWatch, training_sheet
 from .journal import Journal
 from .run_folder import RunFolder
-from .stopping import StopSignal
 from .trainer import Trainer
 from .validation import NOT_VALIDATED, Validated, Validation, mean_error
 
