@@ -1,7 +1,6 @@
 """The command `dicl-flow`: commands that are read together share a file; heavy imports are late."""
 
 import sys
-import warnings
 from collections.abc import Callable
 from functools import cache
 
@@ -10,15 +9,7 @@ from typer.main import get_command
 
 from ..errors import InputError
 from . import analyze, bench, bulk, data, evaluate, flow, options, train, video, web, weights
-from .command import (
-    Command,
-    Group,
-    describe,
-    hidden_messages,
-    prepare_torch,
-    print_warning,
-    quick_end,
-)
+from .command import Command, Group, describe, hidden_messages, prepare_torch, quick_end
 
 app = typer.Typer(
     name="dicl-flow",
@@ -109,8 +100,7 @@ def run() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can fix is one sentence and exit code 2."""
     try:
-        with warnings.catch_warnings(), hidden_messages():
-            warnings.showwarning = print_warning
+        with hidden_messages():
             _command()(arguments)
     except (InputError, OSError) as error:
         print(f"error: {describe(error)}", file=sys.stderr)

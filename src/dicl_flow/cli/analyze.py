@@ -20,7 +20,7 @@ from .inputs_outputs import (
     parse_roots,
     refuse_inputs,
 )
-from .options import parse_size
+from .options import optional, parse_size
 
 if TYPE_CHECKING:
     from ..data import FlowPair, FlowSample
@@ -72,10 +72,8 @@ class Analysis(options.Settings):
 class PairAnalysis(Analysis):
     """The settings of an analysis of pairs of frames."""
 
-    pair: tuple[Path, Path] | None = Option(
-        None, metavar="IMAGE1 IMAGE2", help="The frames to look at."
-    )
-    truth: Path | None = Option(None, help="Flow file with the truth of --pair.")
+    pair: tuple[Path, Path] | None = optional("The frames to look at.", metavar="IMAGE1 IMAGE2")
+    truth: Path | None = optional("Flow file with the truth of --pair.")
     data: options.Data = None
     max_size: options.MaxSize = None
 
@@ -322,8 +320,8 @@ class Levels(NetworkAnalysis):
     """
 
     limit: Limit = None
-    rendered: str | None = Option(
-        None, metavar="PHOTOS", help="Rendered scenes instead: photographs, or 'procedural'."
+    rendered: str | None = optional(
+        "Rendered scenes instead: photographs, or 'procedural'.", metavar="PHOTOS"
     )
     scenes: int = Option(16, "--scenes", "-n", min=1, help="How many scenes.")
     size: str = Option("1024x640", help="WIDTHxHEIGHT of a scene.")

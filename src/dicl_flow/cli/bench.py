@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer import Option
 
 from ..errors import InputError
 from . import options
 from .inputs_outputs import check_outputs, check_weights
-from .options import Size, parse_size
+from .options import Size, flag, optional, parse_size
 
 if TYPE_CHECKING:
     import torch
@@ -34,37 +33,38 @@ class Bench(options.Settings):
       dicl-flow bench --first --size 1024x436
     """
 
-    sizes: list[str] | None = Option(
-        None, "--size", help=f"WIDTHxHEIGHT; repeatable. Default: {', '.join(_SIZES)}."
+    sizes: list[str] | None = optional(
+        f"WIDTHxHEIGHT; repeatable. Default: {', '.join(_SIZES)}.", "--size"
     )
-    batches: list[int] | None = Option(None, "--batch", min=1, help="Pairs at once; default: 1, 8.")
-    paths: list[str] | None = Option(
-        None,
-        "--path",
-        help="BACKEND-PRECISION; default: plain-fp32, fast-fp32, fast-auto; with --host "
+    batches: list[int] | None = optional("Pairs at a time; default: 1, 8.", "--batch", min=1)
+    paths: list[str] | None = optional(
+        "BACKEND-PRECISION; default: plain-fp32, fast-fp32, fast-auto; with --host "
         "plain-fp32. Backends: plain, fast, compiled (torch.compile).",
+        "--path",
     )
-    compiled: bool = options.flag(
+    compiled: bool = flag(
         "--compile",
         "Measure compiled-fp32 and compiled-auto as well: the plain network through "
         "torch.compile, which takes minutes for each size.",
     )
-    peers: bool = options.flag(
+    peers: bool = flag(
         "--peers", "Time OpenCV's DIS as well, and torchvision's RAFT where it is installed."
     )
-    first: bool = options.flag(
+    first: bool = flag(
         "--first",
         "Time `dicl-flow flow` in fresh processes instead, part by part; on CUDA with an "
         "empty and with a full cache of kernels.",
     )
-    repeats: int | None = Option(None, min=1, help="Timed calls; default: 20, with --first 5.")
-    quick: bool = options.flag("--quick", "One small size, batch 1, three timed calls.")
+    repeats: int | None = optional(
+        "Timed calls; the median counts. Default: 20, with --first 5.", min=1
+    )
+    quick: bool = flag("--quick", "One small size, batch 1, three timed calls.")
     weights: options.Weights = None
     quality: options.Quality = "normal"
-    host: str | None = Option(None, help="This network with random weights: pwcnet, vcn or dicl.")
+    host: str | None = optional("Time a network with random weights: pwcnet, vcn, dicl.")
     device: options.Device = "auto"
     output: Path | None = options.output("JSON file to write.", None)
-    plot: Path | None = Option(None, metavar="PNG", help="Draw time and memory by size.")
+    plot: Path | None = optional("Draw time and memory by size.", metavar="PNG")
 
     def __call__(self) -> None:
         sizes, repeats = self._check()

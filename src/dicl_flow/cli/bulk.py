@@ -14,8 +14,8 @@ from typer import Argument, Option
 from ..errors import InputError
 from . import options
 from .command import Group
-from .inputs_outputs import check_outputs, check_suffix
-from .options import make_bar, showing
+from .inputs_outputs import check_outputs
+from .options import flag, make_bar, optional, showing
 
 if TYPE_CHECKING:
     from ..bulk import job
@@ -51,30 +51,31 @@ class Run(options.EstimateSettings):
 
     manifest: str = Argument(..., help="Manifest (.csv, .parquet), folder tree, 'glob' or video.")
     output: str = options.output("Folder, or address as s3://….")
-    no_scores: bool = options.flag("--no-scores", "Write no tables of flows and of clips.")
-    table: str = Option("auto", help="Of the tables: parquet or csv; auto: what is installed.")
+    no_scores: bool = flag("--no-scores", "Write no tables of flows and of clips.")
+    table: str = Option("auto", help="Tables are parquet or csv; auto: what is installed.")
     fields: str = Option("", metavar="npy|png", help="Write fields as tar shards: fp16, or KITTI.")
     grid: int = Option(1, help="Fields are means over squares of N px.")
     flows: str = Option("", metavar="FORMAT", help="Write a file for each flow: flo, npz, png …")
-    occlusion: bool = options.flag("--occlusion", "Estimate both directions: the occluded share.")
+    occlusion: bool = flag("--occlusion", "Estimate both directions: the occluded share.")
     min_confidence: options.MinConfidence = None
-    decoder: str = Option("auto", help="Of videos: pyav or opencv; auto: what is installed.")
+    decoder: str = Option(
+        "auto", help="Videos are read by pyav or opencv; auto: what is installed."
+    )
     segment: int = Option(256, help="Flows that are written at a time.")
     shard: str = Option("1/1", metavar="I/N", help="Compute part I of N.")
-    max_errors: int | None = Option(None, min=0, help="Stop when more flows have failed.")
-    retry: bool = options.flag("--retry", "Compute segments with failed flows again.")
-    ray: str | None = Option(
-        None,
+    max_errors: int | None = optional("Stop when more flows have failed.", min=0)
+    retry: bool = flag("--retry", "Compute segments with failed flows again.")
+    ray: str | None = optional(
+        "Compute on a Ray cluster: a new one here, the one of this machine, or another.",
         "--ray",
         metavar="[auto|HOST:PORT]",
-        help="Compute on a Ray cluster: a new one here, the one of this machine, or another.",
     )
-    actors: str | None = Option(
-        None, metavar="N|MIN:MAX", help="Processes of the cluster; default: all that fit."
+    actors: str | None = optional(
+        "Processes of the cluster; default: all that fit.", metavar="N|MIN:MAX"
     )
-    cpus_per_actor: float | None = Option(None, help="Cores, threads of each of them; default: 1.")
-    gpus_per_actor: float | None = Option(None, help="GPUs, or a share of one, each; default: 1.")
-    dry_run: bool = options.flag("--dry-run", "Only say how many flows, bytes and hours it is.")
+    cpus_per_actor: float | None = optional("Cores and threads of each; default: 1.")
+    gpus_per_actor: float | None = optional("GPUs of each, or a share of one; default: 1.")
+    dry_run: bool = flag("--dry-run", "Only say how many flows, bytes and hours it is.")
     full_size: options.FullSize = False
 
     def __call__(self) -> None:
@@ -127,9 +128,8 @@ class Run(options.EstimateSettings):
         kind = _kind(devices)
         try:
             with show_progress(len(devices), kind, quiet=self.quiet) as progress:
-                engine = _ray_engine(cluster, progress) if cluster else _local_engine(devices)
                 where = f"{kind} on Ray" if cluster else ", ".join(devices)
-                summary = run.run(engine, where, progress)
+                summary = run.run(_engine(devices, cluster, progress), where, progress)
         except KeyboardInterrupt:
             done = f"{len(run.markers)} of {len(run.plan)} segments are done"
             typer.echo(f"stopped; {done}; the same command resumes the run", err=True)
@@ -198,48 +198,43 @@ def _kind(devices: list[str]) -> str:
     return devices[0].partition(":")[0]
 
 
-def _local_engine(devices: list[str]) -> "Engine":
-    from ..bulk.local import run_local
-
-    return lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch)
-
-
 def parse_cluster(
     address: str | None, actors: str | None, cpus: float | None, gpus: float | None
 ) -> "Cluster | None":
     """Return the Ray cluster to compute on, or None for this machine alone."""
     from ..bulk.cluster import Cluster, ray_library
 
-    given = {"--actors": actors, "--cpus-per-actor": cpus, "--gpus-per-actor": gpus}
+    asked = {"--actors": actors, "--cpus-per-actor": cpus, "--gpus-per-actor": gpus}
     if address is None:
-        for option, value in given.items():
-            if value is not None:
-                raise InputError(f"{option} is for --ray, which is not given")
+        for option in (option for option, value in asked.items() if value is not None):
+            raise InputError(f"{option} is for --ray, which is not given")
         return None
-    pool = (1, None) if actors is None else _parse_actors(actors)
+    pool: tuple[int, int | None] = (1, None)
+    if actors is not None:
+        fewest, _, most = actors.partition(":")
+        if not (fewest.isdecimal() and (most or fewest).isdecimal()):
+            raise InputError(f"--actors must be a number, or MIN:MAX, got {actors!r}")
+        pool = (int(fewest), int(most or fewest))
     cluster = Cluster(address, pool, 1.0 if cpus is None else cpus, 1.0 if gpus is None else gpus)
     ray_library()
     return cluster
 
 
-def _parse_actors(text: str) -> tuple[int, int]:
-    fewest, _, most = text.partition(":")
-    if not (fewest.isdecimal() and (most or fewest).isdecimal()):
-        raise InputError(f"--actors must be a number, or MIN:MAX, got {text!r}")
-    return int(fewest), int(most or fewest)
-
-
-def _ray_engine(cluster: "Cluster", progress: "BulkProgress") -> "Engine":
-    """Return the engine of a cluster, which counts the hours that its processes compute."""
+def _engine(devices: list[str], cluster: "Cluster | None", progress: "BulkProgress") -> "Engine":
+    """Return what computes: this machine, or a cluster, whose hours of computing are counted."""
     from ..bulk.cluster import run_ray
+    from ..bulk.local import run_local
 
     def run(
         job: "job.Job", plan: "Plan", numbers: Sequence[int], watch: "Watch"
     ) -> "Iterator[Outcome]":
-        devices = cluster.gpus if job.settings.device == "cuda" else cluster.cpus
+        if cluster is None:
+            yield from run_local(job, plan, numbers, devices, watch)
+            return
+        share = cluster.gpus if job.settings.device == "cuda" else cluster.cpus
         progress.busy = 0.0
         for outcome in run_ray(job, plan, numbers, cluster, watch):
-            progress.busy += outcome.seconds * devices
+            progress.busy += outcome.seconds * share
             yield outcome
 
     return run
@@ -336,14 +331,13 @@ class ListClips(options.Settings):
 
     folder: str = Argument(..., help="Folder tree, 'glob' or address.")
     output: Path = options.output("Manifest to write, .csv or .parquet.")
-    no_count: bool = options.flag("--no-count", "Do not open each clip for its number of flows.")
+    no_count: bool = flag("--no-count", "Do not open each clip for its number of flows.")
 
     def __call__(self) -> None:
         from ..bulk.manifest import MANIFEST_SUFFIXES, read_manifest, with_flows, write_manifest
         from ..bulk.tables import check_table
 
-        check_outputs([self.output])
-        check_suffix(self.output, *MANIFEST_SUFFIXES)
+        check_outputs([self.output], endings=MANIFEST_SUFFIXES)
         check_table(self.output.suffix.lower())
         listed: Manifest = read_manifest(self.folder)
         rows = listed.rows(0, len(listed))

@@ -275,7 +275,7 @@ def _flag(parameter: re.Match[str]) -> str:
     return f"{option} {value.strip('[]{}').replace(': ', '=')}".replace("'", "")
 
 
-def print_warning(
+def _print_warning(
     message: Warning | str, category: type[Warning], *place: Any, **options: Any
 ) -> None:
     """Print a warning of ours as one line to stderr, any other one as Python does."""
@@ -291,17 +291,19 @@ def hidden_messages() -> Iterator[None]:
 
     `python -W default` or PYTHONWARNINGS=default brings all of them back.
     """
-    if sys.warnoptions:
-        yield
-        return
     before = logging.root.manager.disable
-    logging.disable(max(before, logging.WARNING))
-    try:
-        with warnings.catch_warnings(), _native_messages_hidden():
-            hide_library_warnings()
+    with warnings.catch_warnings():
+        warnings.showwarning = _print_warning
+        if sys.warnoptions:
             yield
-    finally:
-        logging.disable(before)
+            return
+        logging.disable(max(before, logging.WARNING))
+        try:
+            with _native_messages_hidden():
+                hide_library_warnings()
+                yield
+        finally:
+            logging.disable(before)
 
 
 @contextmanager

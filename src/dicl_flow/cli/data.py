@@ -9,8 +9,8 @@ from typer import Argument, Option
 from ..errors import InputError, unknown_name
 from . import options
 from .command import describe
-from .inputs_outputs import check_outputs, check_suffix, files_of, find_photos, refuse_inputs
-from .options import parse_size
+from .inputs_outputs import check_outputs, files_of, find_photos, refuse_inputs
+from .options import flag, optional, parse_size
 
 if TYPE_CHECKING:
     from ..config import RenderConfig
@@ -31,7 +31,7 @@ class Check(options.Settings):
     root: Path = Argument(..., help="Its folder; for pairs also a manifest or video.")
     output: Path | None = options.output("Contact sheet to write, .png or .jpg.", None)
     samples: int = Option(8, min=1, help="How many pairs to open and draw.")
-    everything: bool = options.flag("--all", "Open every pair; the sheet shows --samples of them.")
+    everything: bool = flag("--all", "Open every pair; the sheet shows --samples of them.")
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
@@ -39,9 +39,7 @@ class Check(options.Settings):
         from ..files import encode_image, write_files
         from ..lab.data_sets import check_pairs, spread
 
-        wanted = check_outputs([self.output])
-        for path in wanted:
-            check_suffix(path, ".png", ".jpg")
+        wanted = check_outputs([self.output], endings=(".png", ".jpg"))
         pairs = list_pairs(self.name, self.root)
         refuse_inputs(wanted, files_of(pairs))
         drawn = spread(pairs, self.samples)
@@ -141,8 +139,8 @@ class Render(options.Settings):
         "layers",
         help="layers, or a solid scene: street, motorway, room, corridor, landscape, floating.",
     )
-    frames: int | None = Option(None, metavar="N", help="One clip of N frames instead of pairs.")
-    stats: Path | None = Option(None, metavar="PNG", help="Draw the statistics of the motion.")
+    frames: int | None = optional("One clip of N frames instead of pairs.", metavar="N")
+    stats: Path | None = optional("Draw the statistics of the motion.", metavar="PNG")
     device: options.Device = "auto"
     max_size: options.MaxSize = None
 

@@ -12,13 +12,12 @@ from ..errors import InputError, unknown_name
 from . import options
 from .inputs_outputs import (
     check_outputs,
-    check_suffix,
     check_weights,
     encode_json,
     files_of,
     refuse_inputs,
 )
-from .options import parse_size
+from .options import flag, optional, parse_size
 
 if TYPE_CHECKING:
     from ..data import FlowPair
@@ -43,18 +42,18 @@ class Evaluate(options.EstimateSettings):
     """
 
     data: list[str] = Option(..., "--data", "-d", metavar="NAME=PATH", help="Data set; repeatable.")
-    baseline: str | None = Option(None, help="Score this method as well; alone without -w: dis.")
+    baseline: str | None = optional("Score this method as well; alone without -w: dis.")
     output: Numbers = None
     markdown: Markdown = None
-    worst: tuple[int, Path] | None = Option(
-        None, metavar="N DIR", help="Draw the N worst pairs of each method and data set."
+    worst: tuple[int, Path] | None = optional(
+        "Draw the N worst pairs of each method and data set.", metavar="N DIR"
     )
-    sparsification: Path | None = Option(
-        None, metavar="PNG", help="Draw how well the confidence finds errors."
+    sparsification: Path | None = optional(
+        "Draw how well the confidence finds errors.", metavar="PNG"
     )
-    keep: Path | None = Option(None, metavar="DIR", help="Keep predictions: METHOD/DATA/PAIR.flo.")
-    predictions: Path | None = Option(None, metavar="DIR", help="Score what --keep has written.")
-    valid_only: bool = options.flag(
+    keep: Path | None = optional("Keep predictions: METHOD/DATA/PAIR.flo.", metavar="DIR")
+    predictions: Path | None = optional("Score what --keep has written.", metavar="DIR")
+    valid_only: bool = flag(
         "--valid-only", "Leave out what Sintel marks as invalid, unlike papers."
     )
     full_size: options.FullSize = False
@@ -153,8 +152,7 @@ class Submit(options.EstimateSettings):
     def __call__(self) -> None:
         from ..evaluation import predict, submission_entries, write_submission
 
-        check_outputs([self.output], inputs=[self.weights])
-        check_suffix(self.output, ".zip")
+        check_outputs([self.output], inputs=[self.weights], endings=[".zip"])
         entries = submission_entries(self.benchmark, self.root)
         check_weights(self.weights)
         estimator = self.load()
@@ -176,8 +174,8 @@ class Table2(options.Settings):
     """
 
     chain: Path | None = Argument(None, metavar="[CHAIN]", help="Folder written by `reproduce`.")
-    without_projection: Path | None = Option(
-        None, metavar="DIR", help="Folder written by `reproduce --without-projection`."
+    without_projection: Path | None = optional(
+        "Folder written by `reproduce --without-projection`.", metavar="DIR"
     )
     data: options.Data = None
     output: Numbers = None

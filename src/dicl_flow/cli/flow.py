@@ -20,7 +20,7 @@ from .inputs_outputs import (
     read_vectors,
     refuse_two_streams,
 )
-from .options import Size
+from .options import Size, optional
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowResult
@@ -78,13 +78,13 @@ class Flow(options.EstimateSettings):
     output: Path | None = options.output(
         "Flow file: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or - (stdout).", None
     )
-    image: Path | None = Option(None, help="Colour wheel picture.")
-    overlay: Path | None = Option(None, help="Frame 1 coloured by its flow.")
-    arrows: Path | None = Option(None, help="Frame 1 with arrows.")
-    confidence: Path | None = Option(None, help="Confidence; white is confident.")
-    backward: Path | None = Option(None, help="Flow file of the backward flow, frame 2 to frame 1.")
-    occlusion: Path | None = Option(None, help="White where frame 2 hides a pixel of frame 1.")
-    initial: Path | None = Option(None, help="Flow file to start from; coarse levels are skipped.")
+    image: Path | None = optional("Colour wheel picture.")
+    overlay: Path | None = optional("Frame 1 coloured by its flow.")
+    arrows: Path | None = optional("Frame 1 with arrows.")
+    confidence: Path | None = optional("Confidence; white is confident.")
+    backward: Path | None = optional("Flow file of the backward flow, frame 2 to frame 1.")
+    occlusion: Path | None = optional("White where frame 2 hides a pixel of frame 1.")
+    initial: Path | None = optional("Flow file to start from; coarse levels are skipped.")
     min_confidence: options.MinConfidence = None
     full_size: options.FullSize = False
     maximum: options.Maximum = None
@@ -247,8 +247,8 @@ class Warp(options.Settings):
     image2: Path = Argument(..., help="Second frame; - is the standard input.")
     flow: Path = Argument(..., help="Flow from frame 1 to frame 2, or -.")
     output: Path = options.output("Picture to write.")
-    mask: Path | None = Option(
-        None, metavar="PNG", help="Mask, black where the flow leaves the frame or is unknown."
+    mask: Path | None = optional(
+        "Mask, black where the flow leaves the frame or is unknown.", metavar="PNG"
     )
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None

@@ -126,11 +126,13 @@ def check_outputs(
     plots: Sequence[Path | None] = (),
     folders: Sequence[Path | None] = (),
     inputs: Iterable[Path | str | None] = (),
+    endings: Iterable[str] = (),
 ) -> list[Path]:
     """Return the files that were asked for; refuse those that cannot or must not be written.
 
-    Flow files, pictures and plots need a known extension, and every file an existing folder. No
-    output may be an input, and no two outputs the same file, links included.
+    Flow files, pictures and plots need a known extension, `files` one of `endings` if there are
+    any, and every file an existing folder. No output may be an input, and no two outputs the same
+    file, links included.
     """
     from ..files import check_flow_name, check_folder, check_image_name, check_writable
 
@@ -145,8 +147,10 @@ def check_outputs(
     for path in filter(None, pictures):
         check_image_name(path)
     for path in filter(None, plots):
-        check_suffix(path, ".png")
+        _check_ending(path, [".png"])
         check_matplotlib()
+    for path in filter(None, files if endings else ()):
+        _check_ending(path, endings)
     outputs = [*wanted, *wanted_folders]
     for number, path in enumerate(outputs):
         for other in outputs[:number]:
@@ -157,10 +161,9 @@ def check_outputs(
     return wanted
 
 
-def check_suffix(path: Path, *suffixes: str) -> None:
-    """Refuse an output with another extension."""
-    if path.suffix.lower() not in suffixes:
-        raise InputError(f"{path}: the output must end in {' or '.join(suffixes)}")
+def _check_ending(path: Path, endings: Iterable[str]) -> None:
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{path}: the output must end in {' or '.join(endings)}")
 
 
 def check_matplotlib() -> None:

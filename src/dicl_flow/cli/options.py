@@ -32,6 +32,11 @@ def flag(name: str, about: str) -> Any:
     return Option(False, name, help=about)
 
 
+def optional(about: str, *names: str, **how: Any) -> Any:
+    """Return an option that may be left out, which is None then."""
+    return Option(None, *names, help=about, **how)
+
+
 def output(about: str, default: Any = ..., metavar: str | None = None) -> Any:
     """Return the option -o of a command."""
     return Option(default, "--output", "-o", metavar=metavar, help=about)

@@ -14,6 +14,7 @@ from ..errors import InputError, unknown_name
 from . import options
 from .command import as_flags
 from .inputs_outputs import check_matplotlib, check_outputs, parse_roots
+from .options import flag, optional
 
 if TYPE_CHECKING:
     from ..config import TrainConfig
@@ -66,21 +67,20 @@ class Train(TrainSettings):
     """
 
     recipe: str = Argument(..., help="Packaged name, or a .toml file.")
-    changes: list[str] | None = Option(
-        None, "--set", help="Change a key of the recipe: optimizer.learning_rate=1e-4."
+    changes: list[str] | None = optional(
+        "Change a key of the recipe: optimizer.learning_rate=1e-4.", "--set"
     )
     output: Path | None = options.output(
         "Run folder; default: runs/ and the recipe's name.", None, "DIR"
     )
-    init: str | None = Option(
-        None,
-        help="Weights to start from, or 'random'; default: those of the stage the recipe names.",
+    init: str | None = optional(
+        "Weights to start from, or 'random'; default: those of the stage the recipe names."
     )
-    resume: bool = options.flag("--resume", "Resume the run in --output.")
-    minutes: float | None = Option(
-        None, metavar="N", help="Stop after N minutes; the schedule is scaled to fit."
+    resume: bool = flag("--resume", "Resume the run in --output.")
+    minutes: float | None = optional(
+        "Stop after N minutes; the schedule is scaled to fit.", metavar="N"
     )
-    overfit: int | None = Option(None, help="Train on N fixed samples until they fit.")
+    overfit: int | None = optional("Train on N fixed samples until they fit.")
 
     def __call__(self) -> None:
         from ..training import RunFolder, check_roots, read_recipe
@@ -159,12 +159,12 @@ class Reproduce(TrainSettings):
     output: Path | None = options.output(
         "Folder with one run folder per stage; default: runs/reproduce.", None, "DIR"
     )
-    without_projection: bool = options.flag("--without-projection", 'The paper\'s "Ours w/o DAP".')
+    without_projection: bool = flag("--without-projection", 'The paper\'s "Ours w/o DAP".')
     start_from: options.StartFrom = None
-    changes: list[str] | None = Option(
-        None, "--set", help="Change a key of all stages, or of one: things:steps=100000."
+    changes: list[str] | None = optional(
+        "Change a key of all stages, or of one: things:steps=100000.", "--set"
     )
-    dry_run: bool = options.flag("--dry-run", "Print the stages, data and time; train nothing.")
+    dry_run: bool = flag("--dry-run", "Print the stages, data and time; train nothing.")
 
     def __call__(self) -> None:
         from ..training.chain import check_needs, plan_chain
@@ -277,23 +277,22 @@ class Ablate(TrainSettings):
     protocol: str = Option(
         "rendered", help="rendered: one short stage; paper: the stages of Chairs, then Things."
     )
-    names: list[str] | None = Option(
-        None, "--variant", metavar="NAME", help="Only this variant; repeatable."
+    names: list[str] | None = optional(
+        "Only this variant; repeatable.", "--variant", metavar="NAME"
     )
-    pairs: int | None = Option(None, min=1, help="Pairs per variant; default: the recipe's.")
+    pairs: int | None = optional("Training pairs per variant; default: by recipe.", min=1)
     seed: int = Option(0, min=0, max=1_000_000, help="The first seed.")
     seeds: int = Option(1, min=1, help="Seeds to train each variant with.")
-    scenes: int | None = Option(None, min=1, help="Held-out scenes to score on; default: 64.")
-    recipe: str | None = Option(None, help="Name, or .toml file; default: ablation, or figures.")
-    init: str | None = Option(None, help="Weights to start from, for recipes that need them.")
+    scenes: int | None = optional("Held-out scenes to score on; default: 64.", min=1)
+    recipe: str | None = optional("Packaged name or .toml; default: ablation, or figures.")
+    init: str | None = optional("Weights to start from, for recipes that need them.")
     start_from: options.StartFrom = None
-    changes: list[str] | None = Option(
-        None,
-        "--set",
-        help="Change a key of the recipe: optimizer.precision=fp32; of one stage of the "
+    changes: list[str] | None = optional(
+        "Change a key of the recipe: optimizer.precision=fp32; of one stage of the "
         "paper: things:steps=100000.",
+        "--set",
     )
-    dry_run: bool = options.flag(
+    dry_run: bool = flag(
         "--dry-run", "Print the paper's stages, data and time; train and write nothing."
     )
 

@@ -20,7 +20,7 @@ from .inputs_outputs import (
     read_frames,
     refuse_inputs,
 )
-from .options import Size, make_bar, showing
+from .options import Size, flag, make_bar, optional, showing
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
@@ -122,29 +122,28 @@ class Video(ClipSettings):
     output: list[Path] = options.output(
         "Video (.mp4 .mov .mkv .webm .gif), array (.npy) or folder."
     )
-    show: str | None = Option(
-        None,
-        help="Pictures of a video: one or several, with commas, of wheel (default), frame, "
-        "overlay, arrows, difference, confidence, occlusion.",
+    show: str | None = optional(
+        "Pictures of a video: one or several, with commas, of wheel (default), frame, "
+        "overlay, arrows, difference, confidence, occlusion."
     )
-    format: str | None = Option(None, help="Files in a folder: flo (default), npz, png …")
-    backward: bool = options.flag("--backward", "Write the backward flow too, to folder or array.")
-    occlusion: bool = options.flag("--occlusion", "Write masks of hidden pixels, to a folder.")
+    format: str | None = optional("Files in a folder: flo (default), npz, png …")
+    backward: bool = flag("--backward", "Write backward flow too, to a folder or an array.")
+    occlusion: bool = flag("--occlusion", "Write masks of hidden pixels, to a folder.")
     min_confidence: options.MinConfidence = None
     cuts: str = Option(
         "estimate",
         help="Flow where a new scene starts: estimate (like any other), blank (unknown), or "
         "hold (that of the pair before).",
     )
-    stats: Path | None = Option(None, metavar="CSV", help="Motion, confidence, cuts of each frame.")
-    start: str | None = Option(None, help="First frame: 120, or 3.5s.")
-    end: str | None = Option(None, help="Frame to stop before: 120, or 3.5s.")
+    stats: Path | None = optional("Write motion, confidence, cuts by frame.", metavar="CSV")
+    start: str | None = optional("First frame: 120, or 3.5s.")
+    end: str | None = optional("Frame to stop before: 120, or 3.5s.")
     stride: int = Option(1, help="Use every N-th frame.")
     scale: float = Option(1.0, help="Scale the frames by this first.")
-    fps: float | None = Option(None, min=0.01, max=480, help="Rate of a written video.")
+    fps: float | None = optional("Rate of a written video.", min=0.01, max=480)
     encoder: options.Encoder = None
     on_error: str = Option("stop", help="At a broken frame: stop, or skip it.")
-    restart: bool = options.flag("--restart", "Start from scratch instead of resuming.")
+    restart: bool = flag("--restart", "Start from scratch instead of resuming.")
     full_size: options.FullSize = False
     max: options.Maximum = None
 
@@ -216,15 +215,15 @@ class Interpolate(ClipSettings):
         "Picture to write; with -n, NAME_1 … NAME_N. Of a clip: video "
         "(.mp4 .mov .mkv .webm .gif) or folder."
     )
-    time: float | None = Option(None, help="Between 0 (frame 1) and 1 (frame 2); default 0.5.")
-    count: int | None = Option(None, "--count", "-n", min=1, help="How many, evenly spaced.")
-    factor: int | None = Option(None, min=2, max=64, help="Of a clip: how many times slower.")
-    fps: float | None = Option(None, min=0.01, max=480, help="Of a clip: rate; default: its own.")
+    time: float | None = optional("Between 0 (frame 1) and 1 (frame 2); default 0.5.")
+    count: int | None = optional("How many frames, evenly spaced.", "--count", "-n", min=1)
+    factor: int | None = optional("Of a clip: how many times slower.", min=2, max=64)
+    fps: float | None = optional("Of a clip: rate; default: its own.", min=0.01, max=480)
     encoder: options.Encoder = None
-    start: str | None = Option(None, help="Of a clip: first frame, 120 or 3.5s.")
-    end: str | None = Option(None, help="Of a clip: frame to stop before.")
-    on_error: str | None = Option(None, help="At a broken frame: stop (default), or skip it.")
-    restart: bool = options.flag("--restart", "Start a clip from scratch instead of resuming it.")
+    start: str | None = optional("Of a clip: first frame, 120 or 3.5s.")
+    end: str | None = optional("Of a clip: frame to stop before.")
+    on_error: str | None = optional("At a broken frame of a clip: stop (default), or skip.")
+    restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
 
     def __call__(self) -> None:
         if len(self.inputs) > 2:
@@ -286,27 +285,20 @@ class Interpolate(ClipSettings):
         check_source(clip)
         check_weights(self.weights)
 
+        from .. import video
         from ..estimation.sequence import FlowSequence
-        from ..video import (
-            STILL_RATE,
-            SlowMotion,
-            SlowMotionFrames,
-            check_rate,
-            exact_rate,
-            find_coding,
-            open_source,
-            output_kind,
-        )
 
         selection = self.select(1, 1.0, self.on_error or "stop")
-        output, kind = self.output, output_kind(self.output)
+        output, kind = self.output, video.output_kind(self.output)
         if kind == "array":
             raise InputError(f"{output}: slow motion is written as a video or a folder of images")
         to_folder = kind == "folder"
         files, folders = ([], [output]) if to_folder else ([output], [])
         check_outputs(files, folders=folders, inputs=[Path(clip), self.weights])
-        coding = None if to_folder and self.encoder is None else find_coding(output, self.encoder)
-        source = open_source(clip, keep_depth=to_folder)
+        coding = None
+        if not to_folder or self.encoder is not None:
+            coding = video.find_coding(output, self.encoder)
+        source = video.open_source(clip, keep_depth=to_folder)
         if source.live:
             raise InputError("a camera is not a clip; record it first, then slow it down")
         if source.scenes:
@@ -314,13 +306,16 @@ class Interpolate(ClipSettings):
                 "KITTI's pairs are not a clip: there is no motion from one pair to the next"
             )
         refuse_inputs([output], folders_of(source.files))
-        rate = self.fps or source.rate or STILL_RATE
-        check_rate(output, rate)
+        rate = self.fps or source.rate or video.STILL_RATE
+        video.check_rate(output, rate)
         made: list[Writer] = []
 
         def writers(parts: Path) -> "list[Writer]":
-            in_video = (output, parts, exact_rate(rate), factor, coding)
-            made.append(SlowMotionFrames(output, factor) if to_folder else SlowMotion(*in_video))
+            if to_folder:
+                made.append(video.SlowMotionFrames(output, factor))
+            else:
+                rest = (parts, video.exact_rate(rate), factor, coding)
+                made.append(video.SlowMotion(output, *rest))
             return made
 
         sequence = FlowSequence(self.load(), backward=True)

@@ -13,6 +13,7 @@ from typer import Argument, Option
 from ..errors import InputError
 from . import options
 from .inputs_outputs import check_weights, read_frames
+from .options import flag, optional
 
 if TYPE_CHECKING:
     from ..web.exploration_clips import Clip
@@ -38,11 +39,11 @@ class Explore(options.Settings):
         metavar="IMAGE1 IMAGE2 | VIDEO | FOLDER",
         help="Two frames, a video or a folder of frames; without it, the packaged demo.",
     )
-    truth: Path | None = Option(None, help="Flow file with the truth of IMAGE1 IMAGE2.")
+    truth: Path | None = optional("Flow file with the truth of IMAGE1 IMAGE2.")
     weights: options.ManyWeights = None
     host: Host = "127.0.0.1"
     port: Port = 8017
-    no_browser: bool = options.flag("--no-browser", "Only print the address of the page.")
+    no_browser: bool = flag("--no-browser", "Only print the address of the page.")
     device: options.Device = "auto"
     precision: options.Precision = "auto"
     max_size: options.MaxSize = None
@@ -130,13 +131,12 @@ class Serve(options.ComputeSettings):
 
     host: Host = "127.0.0.1"
     port: Port = 8000
-    token: str | None = Option(
-        None,
+    token: str | None = optional(
+        "Requests must have this token; made and printed if HOST is not loopback.",
         envvar="DICL_FLOW_TOKEN",
-        help="Requests must have this token; made and printed if HOST is not loopback.",
     )
-    allow_host: list[str] | None = Option(
-        None, metavar="NAME", help="Name by which the server is called; repeatable."
+    allow_host: list[str] | None = optional(
+        "Name by which the server is called; repeatable.", metavar="NAME"
     )
     max_size: float = Option(16.0, metavar="MEGAPIXELS", help="Refuse larger frames.")
     max_upload: float = Option(32.0, metavar="MIB", help="Size of two images.")

@@ -7,8 +7,8 @@ from typer import Argument, Option
 
 from ..errors import InputError, unknown_name
 from . import options
-from .inputs_outputs import check_outputs, check_suffix, find_photos
-from .options import parse_size
+from .inputs_outputs import check_outputs, find_photos
+from .options import flag, optional, parse_size
 
 FILE_FORMATS = {"onnx": ".onnx", "torch-export": ".pt2"}
 """The ending of each format of `export`; listed here as well, so that torch is not imported."""
@@ -100,22 +100,20 @@ class Convert(options.Settings):
     )
     output: Path = options.output("The .safetensors file to write.")
     padding: str = Option("replicate", help="replicate, or white for the authors' KITTI weights.")
-    half: bool = options.flag("--half", "Store float16, batch statistics in float32.")
+    half: bool = flag("--half", "Store float16, batch statistics in float32.")
 
     def __call__(self) -> None:
         from ..files import write_files
         from ..weights import encode_weights, halve, import_legacy, read_weights
 
-        check_outputs([self.output], inputs=[self.checkpoint])
-        check_suffix(self.output, ".safetensors")
+        check_outputs([self.output], inputs=[self.checkpoint], endings=[".safetensors"])
         if self.checkpoint.suffix == ".safetensors":
             weights = read_weights(self.checkpoint)
         else:
             weights = import_legacy(self.checkpoint, self.padding)
         write_files({self.output: encode_weights(halve(weights) if self.half else weights)})
-        about = {
-            name: getattr(weights.config, name) for name in ("projection", "context", "padding")
-        }
+        names = ("projection", "context", "padding")
+        about = {name: getattr(weights.config, name) for name in names}
         self.report({"written": [self.output], "tensors": len(weights.tensors), **about})
 
 
@@ -144,8 +142,7 @@ class Calibrate(options.EstimateSettings):
     def __call__(self) -> None:
         from ..evaluation import calibrate as fit
 
-        check_outputs([self.output], inputs=[self.weights])
-        check_suffix(self.output, ".safetensors")
+        check_outputs([self.output], inputs=[self.weights], endings=[".safetensors"])
         name, _, folder = self.data.partition("=")
         if name != "rendered" or not folder:
             allowed = "rendered=PHOTOS or rendered=procedural"
@@ -185,20 +182,17 @@ class Export(options.Settings):
     """
 
     output: Path = options.output("File to write: .onnx or .pt2.")
-    kind: str | None = Option(
-        None, "--format", help="onnx or torch-export; default: by the ending."
-    )
-    size: str | None = Option(None, metavar="WIDTHxHEIGHT", help="The only size of its images.")
-    dynamic: bool = options.flag("--dynamic", "The file will accept images of any size.")
+    kind: str | None = optional("onnx or torch-export; default: by the ending.", "--format")
+    size: str | None = optional("The only image size it takes.", metavar="WIDTHxHEIGHT")
+    dynamic: bool = flag("--dynamic", "The file will accept images of any size.")
     weights: options.Weights = None
     quality: options.Quality = "normal"
 
     def __call__(self) -> None:
         if self.kind is not None and self.kind not in FILE_FORMATS:
             raise unknown_name("format", self.kind, FILE_FORMATS)
-        check_outputs([self.output], inputs=[self.weights])
-        by_suffix = {s: kind for kind, s in FILE_FORMATS.items() if self.kind in (None, kind)}
-        check_suffix(self.output, *by_suffix)
+        by_ending = {s: kind for kind, s in FILE_FORMATS.items() if self.kind in (None, kind)}
+        check_outputs([self.output], inputs=[self.weights], endings=by_ending)
         if (self.size is not None) == self.dynamic:
             raise InputError("give either --size WIDTHxHEIGHT or --dynamic")
         frame = None if self.size is None else parse_size("--size", self.size)
@@ -213,7 +207,7 @@ class Export(options.Settings):
 
         about = {"weights.sha256": source.sha256, **source.about}
         estimator = load(self.weights, "cpu", "fp32", "plain", quality=self.quality)
-        kind = by_suffix[self.output.suffix.lower()]
+        kind = by_ending[self.output.suffix.lower()]
         data, difference = export(estimator, kind, frame, about)
         write_files({self.output: data})
         summary = {
