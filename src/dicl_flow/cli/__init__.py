@@ -1,4 +1,7 @@
-"""The command `dicl-flow`: commands that are read together share a file; heavy imports are late."""
+"""The command `dicl-flow`: commands that are read together share a file.
+
+A command imports torch, which takes seconds, after all that may be missing or wrong is checked.
+"""
 
 import sys
 from collections.abc import Callable
@@ -8,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from ..errors import InputError
-from . import analyze, bench, bulk, data, evaluate, flow, options, train, video, web, weights
+from . import analyze, bulk, data, evaluate, flow, options, train, video, web, weights
 from .command import Command, Group, describe, hidden_messages, prepare_torch, quick_end
 
 app = typer.Typer(
@@ -42,7 +45,7 @@ _COMMANDS: Commands = {
     "convert": weights.Convert,
     "calibrate": weights.Calibrate,
     "export": weights.Export,
-    "bench": bench.Bench,
+    "bench": evaluate.Bench,
     "train": train.Train,
     "reproduce": train.Reproduce,
     "table2": evaluate.Table2,

@@ -242,9 +242,7 @@ class Layers(Analysis):
         from ..lab.layers import WHY, VolumeShape, draw_layers, layer_grids, measure_layers
 
         if self.channels % 2:
-            raise InputError(
-                f"--channels counts those of two frames, so it must be even; got {self.channels}"
-            )
+            raise InputError(f"--channels is of both frames: must be even, got {self.channels}")
         self.check_folder()
         size = parse_size("--size", self.size)
         volume = VolumeShape(self.channels, 2 * self.radius + 1, *size)

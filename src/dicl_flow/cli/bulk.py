@@ -58,9 +58,7 @@ class Run(options.EstimateSettings):
     flows: str = Option("", metavar="FORMAT", help="Write a file for each flow: flo, npz, png …")
     occlusion: bool = flag("--occlusion", "Estimate both directions: the occluded share.")
     min_confidence: options.MinConfidence = None
-    decoder: str = Option(
-        "auto", help="Videos are read by pyav or opencv; auto: what is installed."
-    )
+    decoder: str = Option("auto", help="Reads videos: pyav or opencv; auto: what is installed.")
     segment: int = Option(256, help="Flows that are written at a time.")
     shard: str = Option("1/1", metavar="I/N", help="Compute part I of N.")
     max_errors: int | None = optional("Stop when more flows have failed.", min=0)
@@ -70,9 +68,7 @@ class Run(options.EstimateSettings):
         "--ray",
         metavar="[auto|HOST:PORT]",
     )
-    actors: str | None = optional(
-        "Processes of the cluster; default: all that fit.", metavar="N|MIN:MAX"
-    )
+    actors: str | None = optional("Processes on Ray; default: all that fit.", metavar="N|MIN:MAX")
     cpus_per_actor: float | None = optional("Cores and threads of each; default: 1.")
     gpus_per_actor: float | None = optional("GPUs of each, or a share of one; default: 1.")
     dry_run: bool = flag("--dry-run", "Only say how many flows, bytes and hours it is.")
@@ -253,9 +249,7 @@ class BulkProgress:
         self._total = self._left = self._open = self.new = 0
         self._counts: dict[int, int] = {}
 
-    def begin(
-        self, plan: "Plan", done: Mapping[str, Mapping[str, Any]], left: Sequence[int]
-    ) -> None:
+    def begin(self, plan: "Plan", done: Mapping[str, Any], left: Sequence[int]) -> None:
         self._counts = {number: plan.count(number) for number in left}
         self._left = sum(self._counts.values())
         self._total = self._left + sum(marker["flows"] for marker in done.values())

@@ -152,11 +152,10 @@ class Parts:
 
 # --- arguments ------------------------------------------------------------------------------------
 
-_INSTEAD = {
+_INSTEAD = {  # by command: what to do if the shell has expanded a pattern to many files
     "flow": "for a sequence of frames there is dicl-flow video 'frames/*.png'",
     **dict.fromkeys(("check", "bench", "render", "submit"), "give the folder"),
 }
-"""By command: what to do if the shell has expanded a pattern to many files."""
 _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
 """How the help shows the types of Python; flags and arguments need no type."""
 _BARE = {"--ray": ("local", r"local|auto|\S+:\d+")}

@@ -150,7 +150,6 @@ class Render(options.Settings):
         check_outputs(plots=[self.stats], folders=[self.output], inputs=inputs)
         size = parse_size("--size", self.size)
 
-        # torch, which takes seconds: after all that may be missing
         from ..estimation.compute import choose_device
         from ..lab.data_sets import write_clip
         from ..render import Clip, Renderer, load_textures

@@ -1,9 +1,13 @@
-"""Commands that score networks: `eval`, `submit` and `table2`."""
+"""Commands that measure networks: their errors by `eval`, `submit`, `table2`; speed by `bench`."""
 
+import json
+import shlex
+import sys
 from collections.abc import Mapping
+from datetime import date
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -17,9 +21,11 @@ from .inputs_outputs import (
     files_of,
     refuse_inputs,
 )
-from .options import flag, optional, parse_size
+from .options import Size, flag, optional, parse_size
 
 if TYPE_CHECKING:
+    import torch
+
     from ..data import FlowPair
     from ..evaluation import Evaluation
 
@@ -48,18 +54,16 @@ class Evaluate(options.EstimateSettings):
     worst: tuple[int, Path] | None = optional(
         "Draw the N worst pairs of each method and data set.", metavar="N DIR"
     )
-    sparsification: Path | None = optional(
-        "Draw how well the confidence finds errors.", metavar="PNG"
-    )
+    sparsification: Path | None = optional("Draw how well confidence finds errors.", metavar="PNG")
     keep: Path | None = optional("Keep predictions: METHOD/DATA/PAIR.flo.", metavar="DIR")
     predictions: Path | None = optional("Score what --keep has written.", metavar="DIR")
-    valid_only: bool = flag(
-        "--valid-only", "Leave out what Sintel marks as invalid, unlike papers."
-    )
+    valid_only: bool = flag("--valid-only", "Omit what Sintel marks as invalid, unlike papers.")
     full_size: options.FullSize = False
 
     def __call__(self) -> None:
-        from ..evaluation import draw_sparsification
+        from rich.console import Console
+
+        from ..evaluation import draw_sparsification, print_results
         from ..files import write_files
 
         sets = self._check()
@@ -69,12 +73,13 @@ class Evaluate(options.EstimateSettings):
         if self.sparsification is not None:
             contents[self.sparsification] = draw_sparsification(scored.results)
         write_files(contents)
-        folders = [path for path in (self.keep, self._pictures) if path is not None]
-        self._print(scored, [*contents, *folders])
-
-    @property
-    def _pictures(self) -> Path | None:
-        return None if self.worst is None else self.worst[1]
+        folders = filter(None, (self.keep, self.worst and self.worst[1]))
+        if self.as_json:
+            self.report({**scored.document(), "written": [*contents, *folders]})
+        elif not self.quiet:
+            print_results(scored.results, Console())
+            for size, how in scored.computed.items():
+                typer.echo(f"frames {parse_size('size', size).in_words} are computed {how}")
 
     def _check(self) -> "dict[str, list[FlowPair]]":
         """Refuse what cannot be scored or written; return the pairs of each data set."""
@@ -88,13 +93,11 @@ class Evaluate(options.EstimateSettings):
                 "--predictions estimates nothing; leave out --weights, --baseline, --keep"
             )
         if self.worst is not None and self.worst[0] < 1:
-            raise InputError(
-                f"--worst takes a number of pairs from 1 up and a folder, got {self.worst[0]}"
-            )
+            raise InputError(f"--worst takes a number from 1 up and a folder, got {self.worst[0]}")
         wanted = check_outputs(
             [self.output, self.markdown],
             plots=[self.sparsification],
-            folders=[self.keep, self._pictures],
+            folders=[self.keep, self.worst and self.worst[1]],
             inputs=[self.predictions, self.weights],
         )
         if self.sparsification and self.baseline and self.weights is None:
@@ -117,18 +120,6 @@ class Evaluate(options.EstimateSettings):
         methods = [*networks, *([self.baseline] if self.baseline else [])]
         how |= self.chosen("keep", "quality", "full_size")
         return evaluate(sets, methods, **how, **self.compute)
-
-    def _print(self, scored: "Evaluation", written: list[Path]) -> None:
-        from rich.console import Console
-
-        from ..evaluation import print_results
-
-        if self.as_json:
-            self.report({**scored.document(), "written": written})
-        elif not self.quiet:
-            print_results(scored.results, Console())
-            for size, how in scored.computed.items():
-                typer.echo(f"frames {parse_size('size', size).in_words} are computed {how}")
 
 
 def _asked_for(contents: Mapping[Path | None, bytes]) -> dict[Path, bytes]:
@@ -216,3 +207,155 @@ class Table2(options.Settings):
         contents = _asked_for({self.output: encode_json(document), self.markdown: tables.encode()})
         write_files(contents)
         self.report_grids(document, contents, grids)
+
+
+_SIZES = ["1024x436", "1242x375", "1920x1080", "3840x2160"]
+_WIDTHS = (9, 5, 13, 7, 7, 5, 11, 7, 7, 7)  # of the columns
+Measured = tuple[dict[str, Any], dict[Path, bytes]]
+"""The numbers, and the files to write."""
+
+
+class Bench(options.Settings):
+    """Time the plain and the accelerated network on this machine.
+
+    Frames are computed at the size given, even where the weights would have them scaled down.
+    Batches of several pairs are measured at the first size only.
+
+    Examples:
+      dicl-flow bench --quick
+      dicl-flow bench --device cuda -o h200.json --plot h200.png
+      dicl-flow bench --host vcn --size 1024x436 --batch 1
+      dicl-flow bench --first --size 1024x436
+    """
+
+    sizes: list[str] | None = optional(
+        f"WIDTHxHEIGHT; repeatable. Default: {', '.join(_SIZES)}.", "--size"
+    )
+    batches: list[int] | None = optional("Pairs at a time; default: 1, 8.", "--batch", min=1)
+    paths: list[str] | None = optional(
+        "BACKEND-PRECISION; default: plain-fp32, fast-fp32, fast-auto; with --host "
+        "plain-fp32. Backends: plain, fast, compiled (torch.compile).",
+        "--path",
+    )
+    compiled: bool = flag(
+        "--compile",
+        "Measure compiled-fp32 and compiled-auto as well: the plain network through "
+        "torch.compile, which takes minutes for each size.",
+    )
+    peers: bool = flag(
+        "--peers", "Time OpenCV's DIS as well, and torchvision's RAFT where it is installed."
+    )
+    first: bool = flag(
+        "--first",
+        "Time `dicl-flow flow` in fresh processes instead, part by part; on CUDA with an "
+        "empty and with a full cache of kernels.",
+    )
+    repeats: int | None = optional(
+        "Timed calls; the median counts. Default: 20, with --first 5.", min=1
+    )
+    quick: bool = flag("--quick", "One small size, batch 1, three timed calls.")
+    weights: options.Weights = None
+    quality: options.Quality = "normal"
+    host: str | None = optional("Time a network with random weights: pwcnet, vcn, dicl.")
+    device: options.Device = "auto"
+    output: Path | None = options.output("JSON file to write.", None)
+    plot: Path | None = optional("Draw time and memory by size.", metavar="PNG")
+
+    def __call__(self) -> None:
+        sizes, repeats = self._check()
+
+        from .._version import __version__
+        from ..estimation.compute import choose_device
+        from ..files import write_files
+        from ..lab.timing import describe_machine
+
+        device = choose_device(self.device)
+        measure = self._time_first if self.first else self._measure
+        numbers, written = measure(device, sizes, repeats)
+        report = {
+            "command": shlex.join(["dicl-flow", *sys.argv[1:]]),
+            "date": date.today().isoformat(),
+            "dicl_flow": __version__,
+            **describe_machine(device),
+            **numbers,
+        }
+        if self.output is not None:
+            written = {self.output: json.dumps(report, indent=1).encode(), **written}
+        write_files(written)
+        if self.as_json:
+            self.report({**report, "written": [*written]})
+
+    def _check(self) -> tuple[list[Size], int]:
+        """Return the sizes to measure, and how often; refuse options that exclude each other."""
+        from ..config import find_quality
+
+        if self.host is not None and self.weights is not None:
+            raise InputError("--host times a network without weights; give --host or --weights")
+        others = (self.host, self.paths, self.batches, self.plot, self.compiled, self.peers)
+        if self.first and any(others):
+            raise InputError(
+                "--first takes --size, --weights, --quality, --device and --repeats only"
+            )
+        find_quality(self.quality)
+        check_outputs([self.output, self.plot], inputs=[self.weights])
+        default = ["512x256"] if self.quick else _SIZES[:1] if self.first else _SIZES
+        sizes = [parse_size("--size", size) for size in self.sizes or default]
+        check_weights(self.weights)
+        return sizes, 3 if self.quick else self.repeats or (5 if self.first else 20)
+
+    def _print(self, line: str) -> None:
+        if not (self.quiet or self.as_json):
+            typer.echo(line)
+
+    def _measure(self, device: "torch.device", sizes: list[Size], repeats: int) -> Measured:
+        """Print the speed of each case; draw the plot if it was asked for."""
+        from ..config import find_quality
+        from ..lab import speed
+
+        batches = self.batches or ([1] if self.quick else [1, 8])
+        quality = find_quality(self.quality)
+        cases = [speed.Case(size.width, size.height, batches[0]) for size in sizes]
+        cases += [speed.Case(sizes[0].width, sizes[0].height, batch) for batch in batches[1:]]
+        if self.host is None:
+            model, calibration = speed.open_network(self.weights, quality)
+        else:
+            model, calibration = speed.random_network(self.host), None
+        default = ["plain-fp32", "fast-fp32", "fast-auto"] if self.host is None else ["plain-fp32"]
+        more = ["compiled-fp32", "compiled-auto"] if self.compiled else []
+        ways = speed.choose_ways([*(self.paths or default), *more], model.config, device)
+        precisions = {precision: None for _, precision in ways}
+        methods = speed.find_peers(device, precisions) if self.peers else []
+        results, left_out = [], list[str]()
+        how = (ways, repeats, calibration, quality, methods, left_out.append)
+        for result in speed.measure(model, device, cases, *how):
+            results.append(result)
+            rows = speed.as_rows([result])
+            for row in [speed.HEADINGS, *rows] if len(results) == 1 else rows:
+                self._print("  ".join(map(str.ljust, row, _WIDTHS)))
+        notes = [f"left out: {reason}" for reason in left_out]
+        names = dict.fromkeys(method.name for method in methods)  # one, several precisions
+        legend = [speed.LEGEND, *(f"{name}: {speed.PEERS_LEGEND[name]}" for name in names)]
+        self._print("\n".join(["", *notes, *legend]))
+        numbers: dict[str, Any] = {"host": model.config.host, "quality": self.quality}
+        numbers |= {"results": [*map(speed.as_record, results)]}
+        numbers |= {"left_out": left_out} if left_out else {}
+        return numbers, {} if self.plot is None else {self.plot: speed.encode_plot(results)}
+
+    def _time_first(self, device: "torch.device", sizes: list[Size], repeats: int) -> Measured:
+        """Print the seconds of the first result at each size."""
+        from ..lab.speed import FIRST_COLUMNS, FIRST_LEGEND, Case, measure_first
+
+        command = [sys.executable, "-m", "dicl_flow", "flow", "--json", "--device", str(device)]
+        command += ["--quality", self.quality]
+        command += ["--weights", self.weights] if self.weights else []
+        rows = []
+        heads = ("size", "cache", *(column.replace("_", " ") for column in FIRST_COLUMNS))
+        self._print("  ".join(f"{head:>8}" for head in heads))
+        for size in sizes:
+            case = Case(size.width, size.height)
+            for cache, seconds in measure_first(case, device, command, repeats):
+                rows.append({"width": size.width, "height": size.height, "cache": cache, **seconds})
+                cells = (str(size), cache, *(f"{s:.2f}" for s in seconds.values()))
+                self._print("  ".join(f"{cell:>8}" for cell in cells))
+        self._print(f"\n{FIRST_LEGEND}")
+        return {"quality": self.quality, "first": rows}, {}

@@ -14,11 +14,11 @@ from .command import Parts, preload_cuda, without_collection
 from .inputs_outputs import (
     STANDARD,
     check_outputs,
-    check_standard_output,
     check_weights,
     read_frames,
     read_vectors,
     refuse_two_streams,
+    suffix_of,
 )
 from .options import Size, optional
 
@@ -146,7 +146,11 @@ class Flow(options.EstimateSettings):
 
         ending = ""
         if self._piped:
-            ending = check_standard_output(self.file_format, as_json=self.as_json)
+            if self.as_json:
+                raise InputError("-o - and --json both need the standard output; leave one out")
+            if sys.stdout.isatty():
+                raise InputError("-o - writes bytes, not text: redirect it to a file or program")
+            ending = suffix_of(self.file_format)
         elif self.file_format is not None:
             raise InputError("--format is for -o - only; a file has the format of its extension")
         wanted = check_outputs(
@@ -263,7 +267,6 @@ class Warp(options.Settings):
         image = to_integers(read_frames(self.image2)[0])
         vectors = read_vectors(self.flow, self.file_format)
 
-        # torch, which takes seconds: after the files are read
         from ..estimation.warping import warp
 
         warped = warp(image, vectors)

@@ -173,17 +173,6 @@ def check_matplotlib() -> None:
     draw_figure(1, 1)
 
 
-def check_standard_output(file_format: str | None, *, as_json: bool) -> str:
-    """Return the extension of a flow on the standard output, which nothing else may use."""
-    if as_json:
-        raise InputError("-o - and --json both need the standard output; leave one out")
-    if sys.stdout.isatty():
-        raise InputError(
-            "-o - writes bytes, not text for a terminal: redirect them to a file or a program"
-        )
-    return suffix_of(file_format)
-
-
 def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Path | str | None]) -> None:
     """Refuse to write over an input; a file that does not exist yet is none.
 

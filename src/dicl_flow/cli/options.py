@@ -69,10 +69,6 @@ Data = Annotated[
     list[str] | None,
     Option("--data", "-d", metavar="NAME=PATH", help="Folder of a data set; repeatable."),
 ]
-StartFrom = Annotated[
-    str | None,
-    Option("--start-from", metavar="best|last", help="Weights a stage takes over; default: best."),
-]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[str, Option(help="auto, fp32, bf16 or fp16.")]
 Quality = Annotated[str, Option(help="fast, normal, or best: finer, but several times slower.")]
@@ -89,7 +85,6 @@ FullSize = Annotated[
 MinConfidence = Annotated[
     float | None, Option(min=0, max=1, help="Flow with less confidence becomes unknown.")
 ]
-Json = Annotated[bool, Option("--json", help="Print one JSON object, nothing else.")]
 MaxSize = Annotated[
     float | None,
     Option(
@@ -102,13 +97,6 @@ MaxSize = Annotated[
 FlowFormat = Annotated[
     str | None,
     Option("--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png, exr …"),
-]
-Encoder = Annotated[
-    str | None,
-    Option(
-        metavar="NAME[:KEY=VALUE…]",
-        help="FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
-    ),
 ]
 Maximum = Annotated[
     float | None,
@@ -149,7 +137,7 @@ class Settings:
     quiet: Annotated[
         bool, Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
     ] = False
-    as_json: Json = False
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object, nothing else.")] = False
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
@@ -247,11 +235,7 @@ class EstimateSettings(ComputeSettings):
 
 def compute_summary(estimator: "FlowEstimator") -> dict[str, str]:
     """Return where and how an estimator computes, for the summary of a command."""
-    return {
-        "device": str(estimator.device),
-        "backend": estimator.backend,
-        "precision": estimator.precision,
-    }
+    return {name: str(getattr(estimator, name)) for name in ("device", "backend", "precision")}
 
 
 def in_bytes(memory_limit: float | None) -> int | None:

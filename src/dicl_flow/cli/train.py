@@ -70,16 +70,12 @@ class Train(TrainSettings):
     changes: list[str] | None = optional(
         "Change a key of the recipe: optimizer.learning_rate=1e-4.", "--set"
     )
-    output: Path | None = options.output(
-        "Run folder; default: runs/ and the recipe's name.", None, "DIR"
-    )
+    output: Path | None = options.output("Run folder; default: runs/RECIPE.", None, "DIR")
     init: str | None = optional(
         "Weights to start from, or 'random'; default: those of the stage the recipe names."
     )
     resume: bool = flag("--resume", "Resume the run in --output.")
-    minutes: float | None = optional(
-        "Stop after N minutes; the schedule is scaled to fit.", metavar="N"
-    )
+    minutes: float | None = optional("Stop after N minutes; the schedule is scaled.", metavar="N")
     overfit: int | None = optional("Train on N fixed samples until they fit.")
 
     def __call__(self) -> None:
@@ -100,7 +96,6 @@ class Train(TrainSettings):
             initial = find_start(config, folder.path, self.init)
         check_roots(config, roots)
 
-        # torch, which takes seconds: after all that may be missing
         from ..training import FixedSource, Limits, Validation, open_source, train
 
         with self.joined() as processes:
@@ -156,11 +151,11 @@ class Reproduce(TrainSettings):
     """
 
     target: str = Argument("all", help="The last data set: chairs, things, sintel, kitti; or all.")
-    output: Path | None = options.output(
-        "Folder with one run folder per stage; default: runs/reproduce.", None, "DIR"
-    )
+    output: Path | None = options.output("Folder of stages; default: runs/reproduce.", None, "DIR")
     without_projection: bool = flag("--without-projection", 'The paper\'s "Ours w/o DAP".')
-    start_from: options.StartFrom = None
+    start_from: str | None = optional(
+        "Weights a stage takes over; default best.", metavar="best|last"
+    )
     changes: list[str] | None = optional(
         "Change a key of all stages, or of one: things:steps=100000.", "--set"
     )
@@ -180,7 +175,6 @@ class Reproduce(TrainSettings):
         if not self.dry_run:
             check_needs(stages, roots)
 
-        # torch, which takes seconds: after all that may be missing
         from ..training.chain_run import describe_chain, train_chain
 
         trained = [] if self.dry_run else [stage for stage in stages if not stage.finished]
@@ -206,12 +200,15 @@ class Reproduce(TrainSettings):
         if self.as_json:
             folders = [stage.folder for stage in trained]
             files = [path for run in folders for path in (run.best, run.weights) if path.is_file()]
-            end = {"finished": len(results) == len(stages), "signal": signal}
-            self.report({**plan, **end, "results": results, "written": files})
+            done = {"finished": len(results) == len(stages), "signal": signal}
+            self.report({**plan, **done, "results": results, "written": files})
         elif not self.quiet:
             for stage in trained:
                 record = results.get(stage.config.name)
-                typer.echo(f"{stage.config.name:<9} {STOPPED if record is None else _best(record)}")
+                end = STOPPED if record is None else "finished"
+                if record and record["best_step"] is not None:
+                    end += f", best: step {record['best_step']:,}, {record['best_epe']:.2f} px"
+                typer.echo(f"{stage.config.name:<9} {end}")
 
 
 def _with_start(changes: Sequence[str], start_from: str | None) -> list[str]:
@@ -240,12 +237,6 @@ def _hours(seconds: float | None) -> str:
     if seconds is None:
         return "time unknown without the data"
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
-
-
-def _best(record: Mapping[str, Any]) -> str:
-    if record["best_step"] is None:
-        return "finished"
-    return f"finished, best: step {record['best_step']:,}, {record['best_epe']:.2f} px"
 
 
 class Ablate(TrainSettings):
@@ -277,16 +268,16 @@ class Ablate(TrainSettings):
     protocol: str = Option(
         "rendered", help="rendered: one short stage; paper: the stages of Chairs, then Things."
     )
-    names: list[str] | None = optional(
-        "Only this variant; repeatable.", "--variant", metavar="NAME"
-    )
+    names: list[str] | None = optional("Train only this; repeatable.", "--variant", metavar="NAME")
     pairs: int | None = optional("Training pairs per variant; default: by recipe.", min=1)
     seed: int = Option(0, min=0, max=1_000_000, help="The first seed.")
     seeds: int = Option(1, min=1, help="Seeds to train each variant with.")
     scenes: int | None = optional("Held-out scenes to score on; default: 64.", min=1)
     recipe: str | None = optional("Packaged name or .toml; default: ablation, or figures.")
     init: str | None = optional("Weights to start from, for recipes that need them.")
-    start_from: options.StartFrom = None
+    start_from: str | None = optional(
+        "Weights a stage takes over; default best.", metavar="best|last"
+    )
     changes: list[str] | None = optional(
         "Change a key of the recipe: optimizer.precision=fp32; of one stage of the "
         "paper: things:steps=100000.",
@@ -303,7 +294,6 @@ class Ablate(TrainSettings):
             return
         sets = self._check_data()
 
-        # torch, which takes seconds: after all that may be missing
         from ..files import write_files
         from ..lab.ablation_report import finished_variants, report_study, small_files
 
@@ -436,9 +426,7 @@ class Ablate(TrainSettings):
         from ..lab.ablation import open_laboratory
 
         if processes.world_size > 1:
-            raise InputError(
-                "torchrun is for --protocol paper; the other one trains in one process"
-            )
+            raise InputError("torchrun is for --protocol paper; the other trains in one process")
         unfinished = self._unfinished()
         if not unfinished:
             return

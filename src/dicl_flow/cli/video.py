@@ -36,9 +36,14 @@ class ClipSettings(options.EstimateSettings):
     """The settings of a command that processes a clip, and resumes it if it was stopped."""
 
     inputs: list[str]
-    start: str | None
-    end: str | None
-    restart: bool
+    start: str | None = optional("First frame of the clip: 120, or 3.5s.")
+    end: str | None = optional("Frame of the clip to stop before: 120, or 3.5s.")
+    fps: float | None = optional("Rate of a written video; default: the clip's.", min=0.01, max=480)
+    encoder: str | None = optional(
+        "FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
+        metavar="NAME[:KEY=VALUE…]",
+    )
+    restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
 
     def select(self, stride: int, scale: float, on_error: str) -> "Selection":
         """Return which frames to use, from --start to --end."""
@@ -54,10 +59,9 @@ class ClipSettings(options.EstimateSettings):
         from ..video import stamp
         from ..weights import resolve
 
-        names = [name for name in self.option_types() if name not in _NOT_RECORDED]
         return {
             "input": source.stamp,
-            **self.chosen(*names),
+            **self.chosen(*(name for name in self.option_types() if name not in _NOT_RECORDED)),
             "output": [path.resolve() for path in outputs],
             "weights": stamp(resolve(self.weights)),
             **options.compute_summary(estimator),
@@ -119,9 +123,7 @@ class Video(ClipSettings):
     inputs: list[str] = Argument(
         ..., metavar="INPUT", help="Video, folder or 'glob' of frames, or camera:0."
     )
-    output: list[Path] = options.output(
-        "Video (.mp4 .mov .mkv .webm .gif), array (.npy) or folder."
-    )
+    output: list[Path] = options.output("Video (.mp4 .mov .mkv .webm .gif), array (.npy), folder.")
     show: str | None = optional(
         "Pictures of a video: one or several, with commas, of wheel (default), frame, "
         "overlay, arrows, difference, confidence, occlusion."
@@ -136,14 +138,9 @@ class Video(ClipSettings):
         "hold (that of the pair before).",
     )
     stats: Path | None = optional("Write motion, confidence, cuts by frame.", metavar="CSV")
-    start: str | None = optional("First frame: 120, or 3.5s.")
-    end: str | None = optional("Frame to stop before: 120, or 3.5s.")
     stride: int = Option(1, help="Use every N-th frame.")
     scale: float = Option(1.0, help="Scale the frames by this first.")
-    fps: float | None = optional("Rate of a written video.", min=0.01, max=480)
-    encoder: options.Encoder = None
     on_error: str = Option("stop", help="At a broken frame: stop, or skip it.")
-    restart: bool = flag("--restart", "Start from scratch instead of resuming.")
     full_size: options.FullSize = False
     max: options.Maximum = None
 
@@ -218,12 +215,7 @@ class Interpolate(ClipSettings):
     time: float | None = optional("Between 0 (frame 1) and 1 (frame 2); default 0.5.")
     count: int | None = optional("How many frames, evenly spaced.", "--count", "-n", min=1)
     factor: int | None = optional("Of a clip: how many times slower.", min=2, max=64)
-    fps: float | None = optional("Of a clip: rate; default: its own.", min=0.01, max=480)
-    encoder: options.Encoder = None
-    start: str | None = optional("Of a clip: first frame, 120 or 3.5s.")
-    end: str | None = optional("Of a clip: frame to stop before.")
     on_error: str | None = optional("At a broken frame of a clip: stop (default), or skip.")
-    restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
 
     def __call__(self) -> None:
         if len(self.inputs) > 2:

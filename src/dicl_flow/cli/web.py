@@ -135,9 +135,7 @@ class Serve(options.ComputeSettings):
         "Requests must have this token; made and printed if HOST is not loopback.",
         envvar="DICL_FLOW_TOKEN",
     )
-    allow_host: list[str] | None = optional(
-        "Name by which the server is called; repeatable.", metavar="NAME"
-    )
+    allow_host: list[str] | None = optional("Name the server goes by; repeatable.", metavar="NAME")
     max_size: float = Option(16.0, metavar="MEGAPIXELS", help="Refuse larger frames.")
     max_upload: float = Option(32.0, metavar="MIB", help="Size of two images.")
     max_video: float = Option(512.0, metavar="MIB", help="Size of a video.")

@@ -95,9 +95,7 @@ class Convert(options.Settings):
       dicl-flow convert runs/things/weights.safetensors -o things.safetensors --half
     """
 
-    checkpoint: Path = Argument(
-        ..., help="The authors' .pth.tar or its state dict, or our .safetensors."
-    )
+    checkpoint: Path = Argument(..., help="The authors' .pth.tar or state dict, or .safetensors.")
     output: Path = options.output("The .safetensors file to write.")
     padding: str = Option("replicate", help="replicate, or white for the authors' KITTI weights.")
     half: bool = flag("--half", "Store float16, batch statistics in float32.")
