@@ -149,7 +149,7 @@ class Flow(options.EstimateSettings):
             if self.as_json:
                 raise InputError("-o - and --json both need the standard output; leave one out")
             if sys.stdout.isatty():
-                raise InputError("-o - writes bytes, not text: redirect it to a file or program")
+                raise InputError("-o - writes bytes, not text for a terminal: redirect to a file")
             ending = suffix_of(self.file_format)
         elif self.file_format is not None:
             raise InputError("--format is for -o - only; a file has the format of its extension")

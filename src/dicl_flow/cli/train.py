@@ -153,9 +153,7 @@ class Reproduce(TrainSettings):
     target: str = Argument("all", help="The last data set: chairs, things, sintel, kitti; or all.")
     output: Path | None = options.output("Folder of stages; default: runs/reproduce.", None, "DIR")
     without_projection: bool = flag("--without-projection", 'The paper\'s "Ours w/o DAP".')
-    start_from: str | None = optional(
-        "Weights a stage takes over; default best.", metavar="best|last"
-    )
+    start_from: str | None = optional("Weights a stage takes; default: best.", metavar="best|last")
     changes: list[str] | None = optional(
         "Change a key of all stages, or of one: things:steps=100000.", "--set"
     )
@@ -275,9 +273,7 @@ class Ablate(TrainSettings):
     scenes: int | None = optional("Held-out scenes to score on; default: 64.", min=1)
     recipe: str | None = optional("Packaged name or .toml; default: ablation, or figures.")
     init: str | None = optional("Weights to start from, for recipes that need them.")
-    start_from: str | None = optional(
-        "Weights a stage takes over; default best.", metavar="best|last"
-    )
+    start_from: str | None = optional("Weights a stage takes; default: best.", metavar="best|last")
     changes: list[str] | None = optional(
         "Change a key of the recipe: optimizer.precision=fp32; of one stage of the "
         "paper: things:steps=100000.",
