@@ -25,28 +25,6 @@ if TYPE_CHECKING:
     from .models import build
     from .pictures.visualize import flow_to_rgb
 
-_HOME = {
-    "load": "estimation.estimator",
-    "FlowEstimator": "estimation.estimator",
-    "FlowResult": "estimation.result",
-    "FlowTensors": "estimation.result",
-    "FlowSequence": "estimation.estimator",
-    "build": "models",
-    "ModelConfig": "config",
-    "LevelConfig": "config",
-    "Quality": "config",
-    "read_flow": "files",
-    "write_flow": "files",
-    "read_image": "files",
-    "set_max_size": "files",
-    "flow_to_rgb": "pictures.visualize",
-    "warp": "estimation.warping",
-    "interpolate": "estimation.warping",
-    "evaluate": "evaluation",
-    "calibrate": "evaluation",
-    "InputError": "errors",
-}
-
 __all__ = [
     "load",
     "FlowEstimator",
@@ -72,7 +50,19 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    __getattr__ = on_first_use(__name__, _HOME)
+    _NAMES = {
+        "config": "LevelConfig ModelConfig Quality",
+        "errors": "InputError",
+        "estimation.estimator": "FlowEstimator FlowSequence load",
+        "estimation.result": "FlowResult FlowTensors",
+        "estimation.warping": "interpolate warp",
+        "evaluation": "calibrate evaluate",
+        "files": "read_flow read_image set_max_size write_flow",
+        "models": "build",
+        "pictures.visualize": "flow_to_rgb",
+    }
+    _homes = {name: home for home, names in _NAMES.items() for name in names.split()}
+    __getattr__ = on_first_use(__name__, _homes)
 
 
 def __dir__() -> list[str]:

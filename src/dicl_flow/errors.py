@@ -1,11 +1,18 @@
-"""The error that a user can fix, `InputError`, its helpers, and our one warning."""
+"""What ends a run early: `InputError` and its helpers, a signal to stop; and our one warning."""
 
+import os
+import signal
 import sys
 import warnings
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from threading import Thread
+from time import monotonic
+from types import FrameType
 
 _LONGEST = 1000  # characters of a message
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ECHO = 0.5  # seconds in which two SIGTERM count as one
 
 
 class InputError(ValueError):
@@ -15,7 +22,7 @@ class InputError(ValueError):
     any other exception is a bug in this package and keeps its traceback.
 
     A message names parameters in backticks, as in Python: "use `device='cpu'`". Only the command
-    line turns that into an option: "use --device cpu" (cli/messages.py). A message is one line;
+    line turns that into an option: "use --device cpu" (cli/command.py). A message is one line;
     what it quotes from a file may be long: then its middle is left out.
     """
 
@@ -52,3 +59,50 @@ def hide_library_warnings() -> None:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
         warnings.simplefilter("default", SlowWarning)  # ours are meant for users
+
+
+class StopSignal:
+    """Records the first SIGTERM or SIGINT, for the loop to read between two steps.
+
+    A second one ends the process at once, even inside native code: after the first, the default
+    handlers are restored. Python handles a signal only when native code returns; until then a
+    thread counts the signals and ends the process itself. Two SIGTERM within half a second count
+    as one: `timeout` and some schedulers signal their child and then its whole process group.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+
+    def __enter__(self) -> "StopSignal":
+        arrivals, self._write_end = os.pipe()
+        os.set_blocking(self._write_end, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        Thread(target=_end_at_second, args=(arrivals,), daemon=True).start()
+        self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._write_end)  # ends the thread
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        for each in _SIGNALS:
+            if (number, each) != (signal.SIGTERM, signal.SIGTERM):  # otherwise the thread decides
+                signal.signal(each, signal.SIG_DFL)
+
+
+def _end_at_second(arrivals: int) -> None:
+    """Read one byte per signal; end the process at the second SIGTERM or SIGINT."""
+    first, since = 0, 0.0
+    while arrival := os.read(arrivals, 1):
+        number = arrival[0]
+        if number not in _SIGNALS:  # such as SIGCHLD of a loader process
+            continue
+        if not first:
+            first, since = number, monotonic()
+        elif (first, number) != (signal.SIGTERM, signal.SIGTERM) or monotonic() - since > _ECHO:
+            os._exit(128 + number)
+    os.close(arrivals)

@@ -95,19 +95,20 @@ class HubNetwork(
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         """Describe these weights and how to use them."""
-        rows = "\n".join(f"| {name} | {_cell(text)} |" for name, text in self._facts().items())
+        cells = {n: " ".join(text.split()).replace("|", "\\|") for n, text in self._facts().items()}
+        rows = "\n".join(f"| {name} | {cell} |" for name, cell in cells.items())
         data = self._hub_mixin_info.model_card_data.to_yaml()
         return ModelCard(f"---\n{data}\n---\n\n{CARD.format(facts=rows)}")
 
     def _facts(self) -> dict[str, str]:
         config, calibration = self.network.config, self._source.calibration
-        right = (
-            "" if calibration is None else f"that the flow is right to {calibration.threshold:g} px"
-        )
+        meaning = "not calibrated"
+        if calibration is not None:
+            meaning = f"the probability that the flow is right to {calibration.threshold:g} px"
         return {
             "network": f"{config.host}, {len(config.levels)} levels",
             "parameters": f"{sum(p.numel() for p in self.network.parameters()):,}",
-            "confidence": f"the probability {right}" if right else "not calibrated",
+            "confidence": meaning,
             **self._source.about,
         }
 
@@ -124,8 +125,3 @@ class HubNetwork(
         if config is not None and structure(ModelConfig, config) != model.network.config:
             raise InputError(f"{model_id}: config.json is not the config of {FILE}")
         return model
-
-
-def _cell(text: str) -> str:
-    """Text for a cell of a Markdown table."""
-    return " ".join(text.split()).replace("|", "\\|")

@@ -499,8 +499,8 @@ def test_without_pyav_videos_are_read_with_opencv(tmp_path, run, tiny_weights, m
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("{m} -o out --shard 5/4", "--shard is I/N"),
-        ("{m} -o out --shard 0/4", "--shard is I/N"),
+        ("{m} -o out --shard 5/4", "--shard must be I/N"),
+        ("{m} -o out --shard 0/4", "--shard must be I/N"),
         ("{m} -o out --grid 4", "--grid is for --fields"),
         ("{m} -o {m}", "is not a folder"),
         ("f0.png -o out", "f0.png is neither a manifest (.csv, .parquet) nor a video"),
@@ -508,7 +508,7 @@ def test_without_pyav_videos_are_read_with_opencv(tmp_path, run, tiny_weights, m
         ("no.csv -o out", "no manifest, folder or video no.csv"),
         ("verify {m}", "no bulk output"),
         ("verify nowhere", "no bulk output at nowhere"),
-        ("list {m} -o m.txt", "a manifest ends in .csv or .parquet"),
+        ("list {m} -o m.txt", "m.txt: the output must end in .csv or .parquet"),
     ],
 )
 def test_wrong_arguments_are_explained(run, pairs, tmp_path, monkeypatch, arguments, message):

@@ -200,12 +200,15 @@ def test_options_of_a_cluster_are_checked_first(run, manifest, tmp_path, monkeyp
     bulk = ("bulk", manifest, "-o", tmp_path / "out")
     for words, message in (
         (["--actors", "2"], "--actors is for --ray, which is not given"),
-        (["--ray", "--actors", "many"], "--actors is a number, or MIN:MAX, got 'many'"),
+        (["--ray", "--actors", "many"], "--actors must be a number, or MIN:MAX, got 'many'"),
         (
             ["--ray", "--actors", "4:2"],
             "--actors must be fewest and most processes, got 4:2",
         ),
-        (["--ray", "--device", "cuda:1"], "on a cluster, --device is cpu or cuda, got 'cuda:1'"),
+        (
+            ["--ray", "--device", "cuda:1"],
+            "--device must be cpu or cuda, got 'cuda:1'",
+        ),
         (["--ray", "--gpus-per-actor", "0"], "--gpus-per-actor must be positive"),
     ):
         code, _, error = run(*bulk, *words)

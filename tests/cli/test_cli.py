@@ -164,7 +164,10 @@ BAD = {
     "convert: other network": ("convert {other.pth} -o {out}/x.safetensors", "not a DICL-Flow"),
     "convert: code inside": ("convert {evil.pth} -o {out}/x.safetensors", "refused"),
     "convert: text": ("convert {text.txt} -o {out}/x.safetensors", "not a PyTorch checkpoint"),
-    "convert: output extension": ("convert {checkpoint} -o {out}/x.pth", "ends in .safetensors"),
+    "convert: output extension": (
+        "convert {checkpoint} -o {out}/x.pth",
+        "must end in .safetensors",
+    ),
     "convert: padding": (
         "convert {checkpoint} -o {out}/x.safetensors --padding grey",
         "unknown padding",

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from children import run_child
 
-from dicl_flow.cli import describe, printing
+from dicl_flow.cli import describe
+from dicl_flow.cli.options import Settings
 from dicl_flow.errors import InputError
 from dicl_flow.files import naming, replacing, write_flow
 from dicl_flow.training import run_folder
@@ -69,7 +70,7 @@ class Errors(io.StringIO):
 def test_without_a_terminal_a_line_comes_while_an_item_lasts(monkeypatch):
     monkeypatch.setattr(run_folder, "EVERY", 0.001)
     with redirect_stderr(Errors("eval on data: 1 of 2, 0 s")) as errors:
-        items = printing.track("ab", "eval on data", quiet=False)
+        items = Settings().track("ab", "eval on data")
         assert next(iter(items)) == "a"
         assert next(items) == "b"
         assert errors.heard.wait(60)
@@ -81,7 +82,7 @@ def test_quiet_tells_nothing(monkeypatch):
     monkeypatch.setattr(run_folder, "EVERY", 0.0001)
     monkeypatch.setattr("threading.Thread.start", pytest.fail)
     with redirect_stderr(Errors("x")) as errors:
-        assert list(printing.track("ab", "eval", quiet=True)) == ["a", "b"]
+        assert list(Settings(quiet=True).track("ab", "eval")) == ["a", "b"]
     assert errors.getvalue() == ""
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from children import run_child
 
-from dicl_flow.cli import process
+from dicl_flow.cli import command
 
 
 @pytest.mark.parametrize(("enabled", "is_new"), [(True, True), (False, True), (True, False)])
@@ -23,14 +23,14 @@ def test_collection_is_off_for_a_while_and_then_as_before(monkeypatch, enabled, 
     monkeypatch.setattr(gc, "disable", lambda: calls.append("off"))
     monkeypatch.setattr(gc, "enable", lambda: calls.append("on"))
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("left out"))
-    with process.without_collection():
+    with command.without_collection():
         assert calls == ["off"]
     assert calls == ["off", *["left out"] * is_new, *["on"] * enabled]
 
 
 CHILD = """
 import atexit, sys
-from dicl_flow.cli.process import quick_end
+from dicl_flow.cli.command import quick_end
 
 class Object:
     def __del__(self):
@@ -61,8 +61,8 @@ def test_the_end_leaves_objects_to_the_system_unless_python_has_something_to_rep
 
 def test_parts_follow_each_other(monkeypatch):
     clock = iter([0.0, 2.0, 7.0, 7.5])
-    monkeypatch.setattr(process, "perf_counter", lambda: next(clock))
-    parts = process.Parts()
+    monkeypatch.setattr(command, "perf_counter", lambda: next(clock))
+    parts = command.Parts()
     parts.end("torch")
     parts.take({"weights": 1.0})
     parts.end("estimate")
@@ -73,15 +73,15 @@ def test_parts_follow_each_other(monkeypatch):
 def test_cuda_is_woken_where_it_may_be_used(monkeypatch):
     woken = []
     thread = lambda target, args, daemon: SimpleNamespace(start=lambda: woken.append(args))  # noqa: E731
-    monkeypatch.setattr(process, "Thread", thread)
+    monkeypatch.setattr(command, "Thread", thread)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
     for built_for_cuda in (False, True):
-        monkeypatch.setattr(process, "_torch_has_cuda", lambda there=built_for_cuda: there)
+        monkeypatch.setattr(command, "_torch_has_cuda", lambda there=built_for_cuda: there)
         for device in ("auto", "cuda", "cuda:1", "cpu", "mps", "cuda:x", "tpu"):
-            process.preload_cuda(device)
+            command.preload_cuda(device)
     monkeypatch.setitem(sys.modules, "torch", gc)
-    process.preload_cuda("cuda")
+    command.preload_cuda("cuda")
     assert woken == [(0,), (0,), (1,)]
 
 
@@ -94,8 +94,8 @@ def test_cudnn_follows_a_context_that_was_made(monkeypatch, codes, convolved):
     answers = {name: lambda *x, code=code: code for name, code in zip(names, codes, strict=True)}
     found: list[str] = []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(**answers))
-    monkeypatch.setattr(process, "_convolve", found.append)
-    process._preload(1)
+    monkeypatch.setattr(command, "_convolve", found.append)
+    command._preload(1)
     assert found == convolved
 
 
@@ -107,9 +107,9 @@ def test_a_machine_without_a_driver_is_no_error(monkeypatch):
         asked.append(name)
         raise OSError(name)
 
-    monkeypatch.setattr(process, "_convolve", convolved.append)
+    monkeypatch.setattr(command, "_convolve", convolved.append)
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    process._preload(0)
+    command._preload(0)
     assert asked == ["libcuda.so.1"]
     assert convolved == []
 
@@ -120,7 +120,7 @@ def test_the_first_convolution_runs(monkeypatch):
     monkeypatch.setattr(
         torch.nn.functional, "conv2d", lambda *inputs: outputs.append(conv2d(*inputs))
     )
-    process._convolve("cpu")
+    command._convolve("cpu")
     (output,) = outputs
     assert (output.shape, output.dtype) == ((1, 8, 6, 6), torch.float16)
 

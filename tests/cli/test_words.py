@@ -13,8 +13,8 @@ import typer
 
 import dicl_flow
 from dicl_flow.cli import app
-from dicl_flow.cli.messages import as_flags
-from dicl_flow.cli.printing import parse_size
+from dicl_flow.cli.command import as_flags
+from dicl_flow.cli.options import parse_size
 from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.result import FlowResult

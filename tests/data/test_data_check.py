@@ -152,7 +152,7 @@ def test_check_without_truth(tmp_path, capsys):
     [
         (("sintel", "{root}"), "unknown data set 'sintel'"),
         (("sintel-clean", "{root}"), "no folder .*training/clean; point at"),
-        (("middlebury", "{root}", "-o", "{root}/sheet.gif"), "ends in .png or .jpg"),
+        (("middlebury", "{root}", "-o", "{root}/sheet.gif"), "must end in .png or .jpg"),
         (("middlebury", "{root}", "-o", "{root}/no/sheet.png"), "there is no folder"),
     ],
 )

@@ -112,8 +112,8 @@ def test_wrong_requests_are_one_sentence(run, tmp_path):
     for arguments, message in [
         (("-o", tmp_path / "x.onnx"), "either --size WIDTHxHEIGHT or --dynamic"),
         (("-o", tmp_path / "x.onnx", "--size", "8x8", "--dynamic"), "either --size"),
-        (("-o", tmp_path / "x.pt", "--dynamic"), "ends in .onnx or .pt2"),
-        (("-o", tmp_path / "x.pt2", "--format", "onnx", "--dynamic"), "onnx ends in .onnx"),
+        (("-o", tmp_path / "x.pt", "--dynamic"), "must end in .onnx or .pt2"),
+        (("-o", tmp_path / "x.pt2", "--format", "onnx", "--dynamic"), "must end in .onnx"),
         (("-o", tmp_path / "x.onnx", "--format", "onxx", "--dynamic"), "did you mean 'onnx'"),
         (("-o", tmp_path / "x.onnx", "--size", "8by8"), "--size must be WIDTHxHEIGHT"),
         (("-o", tmp_path / "x.onnx", "--size", "0x8"), "must be WIDTHxHEIGHT"),

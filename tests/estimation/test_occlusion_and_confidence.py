@@ -261,7 +261,7 @@ def test_calibrate_says_what_is_wrong(run, small_weights, tmp_path):
     for arguments, message in [
         (("-d", "sintel=x", "-o", output), "rendered=PHOTOS"),
         (("-d", "rendered=nowhere", "-o", output), "no folder of photographs"),
-        (("-d", "rendered=procedural", "-o", tmp_path / "x.pth"), "ends in .safetensors"),
+        (("-d", "rendered=procedural", "-o", tmp_path / "x.pth"), "must end in .safetensors"),
         (("-d", "rendered=procedural", "-o", output, "--size", "100x100"), "multiples of 16"),
     ]:
         code, _, err = run("calibrate", *arguments, "-w", small_weights)

@@ -445,7 +445,7 @@ BAD_EVALUATIONS = {
 }
 BAD_SUBMISSIONS = {
     "unknown benchmark 'kiti'": ["kiti", "{kitti}", "-o", "{tmp}/a.zip"],
-    "ends in .zip": ["kitti15", "{kitti}", "-o", "{tmp}/a.tar"],
+    "must end in .zip": ["kitti15", "{kitti}", "-o", "{tmp}/a.tar"],
     "no folder {kitti}/test/clean": ["sintel", "{kitti}", "-o", "{tmp}/a.zip"],
     "no folder {tmp}/no": ["kitti15", "{kitti}", "-o", "{tmp}/no/a.zip"],
     "contains no weights": ["kitti15", "{kitti}", "-o", "{tmp}/a.zip"],

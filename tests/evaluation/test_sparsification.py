@@ -70,7 +70,7 @@ def test_a_plot_without_confidence_is_refused(run, tmp_path):
     data = ["-d", f"sintel-clean={root}"]
     for arguments, message in [
         (("--baseline", "dis", "--sparsification", tmp_path / "x.png"), "a baseline has none"),
-        (("--sparsification", tmp_path / "x.jpg"), "drawn as .png"),
+        (("--sparsification", tmp_path / "x.jpg"), "must end in .png"),
     ]:
         code, _, err = run("eval", *data, *arguments)
         assert code == 2

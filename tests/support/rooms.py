@@ -91,7 +91,7 @@ ROOMS = {
     "files": room("flow files, disparity, images: written whole or not at all", "errors"),
     "config": room("frozen settings of model, training and scenes, read strictly", "errors"),
     "lazy": room("names that are imported when first used"),
-    "errors": room("InputError and its helpers"),
+    "errors": room("InputError and its helpers; a signal that stops a run"),
     "_version": room("the version"),
 }
 WITHOUT_PYTHON = {

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from dicl_flow.accelerated import settings
 from dicl_flow.data import loader
-from dicl_flow.errors import SlowWarning, hide_library_warnings
+from dicl_flow.errors import SlowWarning, StopSignal, hide_library_warnings
 from dicl_flow.models import build
 from dicl_flow.training import (
     DataSource,
@@ -33,7 +33,6 @@ from dicl_flow.training import (
 )
 from dicl_flow.training.recipe import origin
 from dicl_flow.training.run_folder import load_checkpoint
-from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import PACKAGED_SHA256, Weights, encode_weights, read_weights, resolve
 
 STEP = "dicl_flow.training.trainer:Trainer.train_step"
@@ -165,7 +164,7 @@ def test_one_wish_that_arrives_twice_is_one():
     """`timeout` signals its child, then the group that the child is in."""
     code = """if True:
         import os, signal
-        from dicl_flow.training.stopping import StopSignal
+        from dicl_flow.errors import StopSignal
 
         with StopSignal() as stop:
             for _ in range(2):

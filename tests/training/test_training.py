@@ -30,7 +30,7 @@ from dicl_flow.config import (
     structure,
 )
 from dicl_flow.data import FlowBatch
-from dicl_flow.errors import InputError
+from dicl_flow.errors import InputError, StopSignal
 from dicl_flow.models import build
 from dicl_flow.training import (
     DataSource,
@@ -52,7 +52,6 @@ from dicl_flow.training.optimizer import (
     learning_rate,
 )
 from dicl_flow.training.run_folder import load_checkpoint
-from dicl_flow.training.stopping import StopSignal
 from dicl_flow.weights import Weights, encode_weights, in_parts, read_weights
 
 CHILD = SUPPORT / "training_child.py"
@@ -498,7 +497,7 @@ def test_rendered_frames_of_several_sizes_take_turns():
 
 STUCK = """
 import ctypes
-from dicl_flow.training.stopping import StopSignal
+from dicl_flow.errors import StopSignal
 
 with StopSignal():
     mutex = ctypes.create_string_buffer(256)
@@ -525,7 +524,7 @@ def test_a_second_signal_ends_the_process_inside_native_code():
 def test_after_the_first_signal_the_next_has_its_default_effect():
     code = """if True:
         import os, signal
-        from dicl_flow.training.stopping import StopSignal
+        from dicl_flow.errors import StopSignal
 
         with StopSignal() as stop:
             os.kill(os.getpid(), signal.SIGTERM)

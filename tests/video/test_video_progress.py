@@ -8,7 +8,7 @@ import pytest
 from clips import KnownMotion, know_motion, write_images, write_video
 
 from dicl_flow.cli import main
-from dicl_flow.cli.printing import report
+from dicl_flow.cli.options import Settings
 from dicl_flow.cli.video import VideoProgress, show_progress
 from dicl_flow.training import run_folder
 from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, open_source, run
@@ -44,7 +44,7 @@ def test_programs_are_told_of_each_flow(tmp_path):
 def test_a_run_that_had_nothing_left_to_estimate_tells_no_size(capsys):
     summary = VideoProgress(5, 5, print, print).summary(missing=0)
     assert summary["size"] is None
-    report(summary, quiet=False, as_json=False)
+    Settings().report(summary)
     assert "size" not in capsys.readouterr().out
 
 

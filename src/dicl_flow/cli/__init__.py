@@ -1,10 +1,9 @@
 """The command `dicl-flow`: commands that are read together share a file.
 
-Heavy imports are inside the functions.
+A command imports torch, which takes seconds, after all that may be missing or wrong is checked.
 """
 
 import sys
-import warnings
 from collections.abc import Callable
 from functools import cache
 
@@ -12,24 +11,8 @@ import typer
 from typer.main import get_command
 
 from ..errors import InputError
-from . import (
-    ablate,
-    analyze,
-    bench,
-    bulk,
-    data,
-    evaluate,
-    flow,
-    interpolate,
-    options,
-    train,
-    video,
-    web,
-    weights,
-)
-from .command import Command, Group
-from .messages import describe, hidden_messages, print_warning
-from .process import keep_freed_memory, quick_end, share_cores
+from . import analyze, bulk, data, evaluate, flow, options, train, video, web, weights
+from .command import Command, Group, describe, hidden_messages, prepare_torch, quick_end
 
 app = typer.Typer(
     name="dicl-flow",
@@ -41,19 +24,12 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Commands = dict[str, type[options.Settings] | Callable[..., None]]
+Commands = dict[str, type[options.Settings]]
 
 
 def _add(group: typer.Typer, commands: Commands) -> None:
-    for name, command in commands.items():
-        function = options.as_function(command) if isinstance(command, type) else command
-        group.command(name, cls=Command)(function)
-
-
-def _add_group(name: str, about: str, commands: Commands, cls: type[Group] = Group) -> None:
-    group = typer.Typer(cls=cls, help=about, no_args_is_help=True)
-    _add(group, commands)
-    app.add_typer(group, name=name)
+    for name, settings in commands.items():
+        group.command(name, cls=Command)(options.as_function(settings))
 
 
 _COMMANDS: Commands = {
@@ -63,20 +39,20 @@ _COMMANDS: Commands = {
     "explore": web.Explore,
     "show": flow.Show,
     "warp": flow.Warp,
-    "interpolate": interpolate.Interpolate,
+    "interpolate": video.Interpolate,
     "serve": web.Serve,
-    "info": weights.info,
+    "info": weights.Info,
     "convert": weights.Convert,
     "calibrate": weights.Calibrate,
     "export": weights.Export,
-    "bench": bench.Bench,
+    "bench": evaluate.Bench,
     "train": train.Train,
     "reproduce": train.Reproduce,
     "table2": evaluate.Table2,
     "render": data.Render,
     "eval": evaluate.Evaluate,
     "submit": evaluate.Submit,
-    "ablate": ablate.Ablate,
+    "ablate": train.Ablate,
 }
 _BULK: Commands = {"run": bulk.Run, "list": bulk.ListClips, "verify": bulk.Verify}
 _DATA: Commands = {"check": data.Check, "bench": data.LoadingSpeed}
@@ -88,15 +64,16 @@ _ANALYSES: Commands = {
     "compare": analyze.Compare,
     "levels": analyze.Levels,
 }
+_ABOUT_BULK = "Estimate millions of pairs: `dicl-flow bulk MANIFEST -o OUT` is `bulk run`."
 _add(app, _COMMANDS)
-_add_group(
-    "bulk",
-    "Estimate millions of pairs: `dicl-flow bulk MANIFEST -o OUT` is `bulk run`.",
-    _BULK,
-    bulk.BulkGroup,
-)
-_add_group("data", "Check data sets, and measure how fast they load.", _DATA)
-_add_group("analyze", "Analyse the method, as the paper does.", _ANALYSES)
+for _name, _about, _commands, _class in (
+    ("bulk", _ABOUT_BULK, _BULK, bulk.BulkGroup),
+    ("data", "Check data sets, and measure how fast they load.", _DATA, Group),
+    ("analyze", "Analyse the method, as the paper does.", _ANALYSES, Group),
+):
+    _group = typer.Typer(cls=_class, help=_about, no_args_is_help=True)
+    _add(_group, _commands)
+    app.add_typer(_group, name=_name)
 
 
 def _print_version(wanted: bool) -> None:
@@ -118,9 +95,7 @@ def _root(
 
 def run() -> None:
     """Run the command line of this process, which ends with it."""
-    if sys.argv[1:2] != ["bench"]:  # it measures how memory grows
-        keep_freed_memory()
-    share_cores()
+    prepare_torch(keep_memory=sys.argv[1:2] != ["bench"])  # which measures how memory grows
     with quick_end():
         main()
 
@@ -128,8 +103,7 @@ def run() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what a user can fix is one sentence and exit code 2."""
     try:
-        with warnings.catch_warnings(), hidden_messages():
-            warnings.showwarning = print_warning
+        with hidden_messages():
             _command()(arguments)
     except (InputError, OSError) as error:
         print(f"error: {describe(error)}", file=sys.stderr)

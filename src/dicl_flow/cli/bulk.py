@@ -15,98 +15,71 @@ from ..errors import InputError
 from . import options
 from .command import Group
 from .inputs_outputs import check_outputs
-from .printing import make_bar, showing
+from .options import flag, make_bar, optional, showing
 
 if TYPE_CHECKING:
     from ..bulk import job
     from ..bulk.engines import Cluster
     from ..bulk.job import Plan
     from ..bulk.manifest import Manifest
-    from ..bulk.run import Engine
+    from ..bulk.run import BulkRun, Engine
     from ..bulk.writing import Outcome, Watch
 
 
 class BulkGroup(Group):
-    """Commands under one name; anything that is not one of them is the manifest of a run."""
+    """Commands under one name; `bulk MANIFEST` is `bulk run MANIFEST`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments: `bulk MANIFEST` is `bulk run MANIFEST`."""
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
-class Run(options.ComputeSettings):
+class Run(options.EstimateSettings):
     """Estimate all pairs and clips of MANIFEST.
 
     The same command resumes a run that was stopped or killed, and computes only what is missing.
     What cannot be read is a row of the table with its error.
 
     Examples:
-
       dicl-flow bulk manifest.parquet -o out
-
       dicl-flow bulk 'clips/*.mp4' -o out --fields npy --grid 8
-
       dicl-flow bulk manifest.csv -o out --shard 3/64
-
       dicl-flow bulk manifest.csv -o out --ray auto --actors 2:16
-
       dicl-flow bulk manifest.csv -o out --dry-run
     """
 
     manifest: str = Argument(..., help="Manifest (.csv, .parquet), folder tree, 'glob' or video.")
-    output: str = Option(..., "--output", "-o", help="Folder, or address as s3://….")
-    no_scores: bool = Option(False, "--no-scores", help="Write no tables of flows and of clips.")
-    table: str = Option(
-        "auto", help="Format of the tables: parquet or csv; auto: what is installed."
-    )
+    output: str = options.output("Folder, or address as s3://….")
+    no_scores: bool = flag("--no-scores", "Write no tables of flows and of clips.")
+    table: str = Option("auto", help="Tables are parquet or csv; auto: what is installed.")
     fields: str = Option("", metavar="npy|png", help="Write fields as tar shards: fp16, or KITTI.")
     grid: int = Option(1, help="Fields are means over squares of N px.")
     flows: str = Option("", metavar="FORMAT", help="Write a file for each flow: flo, npz, png …")
-    occlusion: bool = Option(
-        False, "--occlusion", help="Estimate both directions: the occluded share."
-    )
-    min_confidence: float | None = Option(
-        None, min=0, max=1, help="Flow with less confidence is unknown."
-    )
-    decoder: str = Option(
-        "auto", help="What reads videos: pyav or opencv; auto: what is installed."
-    )
+    occlusion: bool = flag("--occlusion", "Estimate both directions: the occluded share.")
+    min_confidence: options.MinConfidence = None
+    decoder: str = Option("auto", help="Reads videos: pyav or opencv; auto: what is installed.")
     segment: int = Option(256, help="Flows that are written at a time.")
     shard: str = Option("1/1", metavar="I/N", help="Compute part I of N.")
-    max_errors: int | None = Option(None, min=0, help="Stop when more flows have failed.")
-    retry: bool = Option(False, "--retry", help="Compute segments with failed flows again.")
-    ray: str | None = Option(
-        None,
+    max_errors: int | None = optional("Stop when more flows have failed.", min=0)
+    retry: bool = flag("--retry", "Compute segments with failed flows again.")
+    ray: str | None = optional(
+        "Compute on a Ray cluster: a new one here, the one of this machine, or another.",
         "--ray",
         metavar="[auto|HOST:PORT]",
-        help="Compute on a Ray cluster: a new one here, the one of this machine, or another.",
     )
-    actors: str | None = Option(
-        None, metavar="N|MIN:MAX", help="Processes of the cluster; default: all that fit."
-    )
-    cpus_per_actor: float | None = Option(
-        None, help="Cores and threads of each of them; default: 1."
-    )
-    gpus_per_actor: float | None = Option(
-        None, help="GPUs of each of them, or a share of one; default: 1."
-    )
-    dry_run: bool = Option(
-        False, "--dry-run", help="Only say how many flows, bytes and hours it is."
-    )
-    weights: options.Weights = None
-    quality: options.Quality = "normal"
+    actors: str | None = optional("Processes on Ray; default: all that fit.", metavar="N|MIN:MAX")
+    cpus_per_actor: float | None = optional("Cores and threads of each; default: 1.")
+    gpus_per_actor: float | None = optional("GPUs of each, or a share of one; default: 1.")
+    dry_run: bool = flag("--dry-run", "Only say how many flows, bytes and hours it is.")
     full_size: options.FullSize = False
-    max_size: options.MaxSize = None
 
     def __call__(self) -> None:
         from ..bulk.job import Job, Plan
         from ..bulk.manifest import read_manifest
 
         shard = _parse_shard(self.shard)
-        given = (self.actors, self.cpus_per_actor, self.gpus_per_actor)
-        cluster = parse_cluster(self.ray, *given)
+        cluster = parse_cluster(self.ray, self.actors, self.cpus_per_actor, self.gpus_per_actor)
         _check_output(self.output, self.manifest)
         digest = _digest(self.weights)
         listed = read_manifest(self.manifest)
@@ -117,53 +90,48 @@ class Run(options.ComputeSettings):
         limit = options.in_bytes(self.memory_limit)
         job = Job(settings, self.output, listed.root, self.weights, limit)
         plan = Plan(listed, settings)
-        if self.dry_run:
-            from ..bulk.run import forecast
 
+        from ..bulk.run import BulkRun, forecast
+
+        if self.dry_run:
             self.report({"written": [], **forecast(job, plan, devices[0], len(devices))})
         else:
-            self.report(self._run(job, plan, devices, cluster, shard))
+            run = BulkRun(job, plan, shard, self.max_errors, retry=self.retry)
+            self.report(self._run(run, devices, cluster))
 
     def _settings(self, digest: str, listed: "Manifest") -> "job.Settings":
         """Return what is stored with the output: every option that it has under the same name."""
         from ..bulk.job import Settings
+        from ..bulk.storage import has_parquet
 
-        names = {field.name for field in dataclasses.fields(Settings)}
-        same = {name: getattr(self, name) for name in self.option_types() if name in names}
-        changed = {
-            "weights": digest,
-            "scores": not self.no_scores,
-            "table": _table(self.table, quiet=self.quiet or self.no_scores),
-            "decoder": _decoder(self.decoder, quiet=self.quiet or not listed.has_clips()),
-            "device": "cpu",  # known later
-        }
-        return Settings(**(same | changed))
+        table, decoder = self.table, self.decoder
+        if table == "auto":
+            table = "parquet" if has_parquet() else "csv"
+            if table == "csv" and not (self.quiet or self.no_scores):
+                typer.echo("pyarrow is not installed: the tables are written as .csv", err=True)
+        if decoder == "auto":
+            decoder = "pyav" if find_spec("av") else "opencv"
+            if decoder == "opencv" and not self.quiet and listed.has_clips():
+                typer.echo("PyAV is not installed: videos are read with OpenCV", err=True)
+        names = {field.name for field in dataclasses.fields(Settings)} & {*self.option_types()}
+        changed = {"weights": digest, "scores": not self.no_scores, "table": table}
+        changed |= {"decoder": decoder, "device": "cpu"}  # the device is known later
+        return Settings(**(self.chosen(*names) | changed))
 
-    def _run(
-        self,
-        job: "job.Job",
-        plan: "Plan",
-        devices: list[str],
-        cluster: "Cluster | None",
-        shard: tuple[int, int],
-    ) -> dict[str, Any]:
+    def _run(self, run: "BulkRun", devices: list[str], cluster: "Cluster | None") -> dict[str, Any]:
         """Compute what is missing; return the summary."""
-        from ..bulk.run import BulkRun
-
-        run = BulkRun(job, plan, shard, self.max_errors, retry=self.retry)
         kind = _kind(devices)
         try:
             with show_progress(len(devices), kind, quiet=self.quiet) as progress:
-                engine = _ray_engine(cluster, progress) if cluster else _local_engine(devices)
                 where = f"{kind} on Ray" if cluster else ", ".join(devices)
-                summary = run.run(engine, where, progress)
+                summary = run.run(_engine(devices, cluster, progress), where, progress)
         except KeyboardInterrupt:
-            done = f"{len(run.markers)} of {len(plan)} segments are done"
+            done = f"{len(run.markers)} of {len(run.plan)} segments are done"
             typer.echo(f"stopped; {done}; the same command resumes the run", err=True)
             raise typer.Exit(130) from None
         names = ("segments", "segments_planned", "clips", "flows", "failed", "cuts", "bytes")
         return {
-            "written": [job.out],
+            "written": [run.job.out],
             **{name: summary[name] for name in names},
             "new_rows": progress.new,
             "seconds": progress.seconds,
@@ -175,7 +143,7 @@ class Run(options.ComputeSettings):
 def _parse_shard(text: str) -> tuple[int, int]:
     place, slash, total = text.partition("/")
     if not (slash and place.isdecimal() and total.isdecimal() and 1 <= int(place) <= int(total)):
-        raise InputError(f"--shard is I/N, with I from 1 to N, got {text!r}")
+        raise InputError(f"--shard must be I/N, with I from 1 to N, got {text!r}")
     return int(place), int(total)
 
 
@@ -195,28 +163,6 @@ def _digest(weights: str | None) -> str:
     from ..weights import resolve
 
     return sha256_of(resolve(weights))
-
-
-def _table(name: str, *, quiet: bool) -> str:
-    from ..bulk.storage import has_parquet
-
-    if name != "auto":
-        return name
-    if has_parquet():
-        return "parquet"
-    if not quiet:
-        typer.echo("pyarrow is not installed: the tables are written as .csv", err=True)
-    return "csv"
-
-
-def _decoder(name: str, *, quiet: bool) -> str:
-    if name != "auto":
-        return name
-    if find_spec("av") is not None:
-        return "pyav"
-    if not quiet:
-        typer.echo("PyAV is not installed: videos are read with OpenCV", err=True)
-    return "opencv"
 
 
 # --- where to compute -----------------------------------------------------------------------------
@@ -239,18 +185,12 @@ def _cluster_devices(name: str) -> list[str]:
     if name == "auto":
         return _devices(name)
     if name not in ("cpu", "cuda"):
-        raise InputError(f"on a cluster, --device is cpu or cuda, got {name!r}")
+        raise InputError(f"on a cluster, --device must be cpu or cuda, got {name!r}")
     return [name]
 
 
 def _kind(devices: list[str]) -> str:
     return devices[0].partition(":")[0]
-
-
-def _local_engine(devices: list[str]) -> "Engine":
-    from ..bulk.engines import run_local
-
-    return lambda job, plan, numbers, watch: run_local(job, plan, numbers, devices, watch)
 
 
 def parse_cluster(
@@ -259,36 +199,36 @@ def parse_cluster(
     """Return the Ray cluster to compute on, or None for this machine alone."""
     from ..bulk.engines import Cluster, ray_library
 
-    given = {"--actors": actors, "--cpus-per-actor": cpus, "--gpus-per-actor": gpus}
+    asked = {"--actors": actors, "--cpus-per-actor": cpus, "--gpus-per-actor": gpus}
     if address is None:
-        for option, value in given.items():
-            if value is not None:
-                raise InputError(f"{option} is for --ray, which is not given")
+        for option in (option for option, value in asked.items() if value is not None):
+            raise InputError(f"{option} is for --ray, which is not given")
         return None
-    pool = (1, None) if actors is None else _parse_actors(actors)
+    pool: tuple[int, int | None] = (1, None)
+    if actors is not None:
+        fewest, _, most = actors.partition(":")
+        if not (fewest.isdecimal() and (most or fewest).isdecimal()):
+            raise InputError(f"--actors must be a number, or MIN:MAX, got {actors!r}")
+        pool = (int(fewest), int(most or fewest))
     cluster = Cluster(address, pool, 1.0 if cpus is None else cpus, 1.0 if gpus is None else gpus)
     ray_library()
     return cluster
 
 
-def _parse_actors(text: str) -> tuple[int, int]:
-    fewest, _, most = text.partition(":")
-    if not (fewest.isdecimal() and (most or fewest).isdecimal()):
-        raise InputError(f"--actors is a number, or MIN:MAX, got {text!r}")
-    return int(fewest), int(most or fewest)
-
-
-def _ray_engine(cluster: "Cluster", progress: "BulkProgress") -> "Engine":
-    """Return the engine of a cluster, which counts the hours that its processes compute."""
-    from ..bulk.engines import run_ray
+def _engine(devices: list[str], cluster: "Cluster | None", progress: "BulkProgress") -> "Engine":
+    """Return what computes: this machine, or a cluster, whose hours of computing are counted."""
+    from ..bulk.engines import run_local, run_ray
 
     def run(
         job: "job.Job", plan: "Plan", numbers: Sequence[int], watch: "Watch"
     ) -> "Iterator[Outcome]":
-        devices = cluster.gpus if job.settings.device == "cuda" else cluster.cpus
+        if cluster is None:
+            yield from run_local(job, plan, numbers, devices, watch)
+            return
+        share = cluster.gpus if job.settings.device == "cuda" else cluster.cpus
         progress.busy = 0.0
         for outcome in run_ray(job, plan, numbers, cluster, watch):
-            progress.busy += outcome.seconds * devices
+            progress.busy += outcome.seconds * share
             yield outcome
 
     return run
@@ -307,17 +247,13 @@ class BulkProgress:
         self._total = self._left = self._open = self.new = 0
         self._counts: dict[int, int] = {}
 
-    def begin(
-        self, plan: "Plan", done: Mapping[str, Mapping[str, Any]], left: Sequence[int]
-    ) -> None:
-        """Note what earlier runs have done, and what is left."""
+    def begin(self, plan: "Plan", done: Mapping[str, Any], left: Sequence[int]) -> None:
         self._counts = {number: plan.count(number) for number in left}
         self._left = sum(self._counts.values())
         self._total = self._left + sum(marker["flows"] for marker in done.values())
         self._start = perf_counter()
 
     def flows(self, number: int) -> None:
-        """Note that flows were written."""
         self._open += number
         self.new += number
         self._show(self)
@@ -329,12 +265,11 @@ class BulkProgress:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
         return perf_counter() - self._start
 
     @property
     def rate(self) -> float:
-        """Flows per second in this run."""
+        """Flows per second."""
         return self.new / max(self.seconds, 1e-9)
 
     @property
@@ -344,7 +279,6 @@ class BulkProgress:
 
     @property
     def left(self) -> int:
-        """How many flows are left."""
         return max(0, self._left - self._open)
 
     @property
@@ -383,32 +317,23 @@ class ListClips(options.Settings):
     """Write a manifest: a row for each video, and for each folder of frames.
 
     Examples:
-
       dicl-flow bulk list footage -o manifest.parquet
-
       dicl-flow bulk list 'footage/**/*.mp4' -o manifest.csv --no-count
     """
 
     folder: str = Argument(..., help="Folder tree, 'glob' or address.")
-    output: Path = Option(..., "--output", "-o", help="Manifest to write, .csv or .parquet.")
-    no_count: bool = Option(
-        False, "--no-count", help="Do not open each clip for its number of flows."
-    )
+    output: Path = options.output("Manifest to write, .csv or .parquet.")
+    no_count: bool = flag("--no-count", "Do not open each clip for its number of flows.")
 
     def __call__(self) -> None:
-        from ..bulk.manifest import MANIFEST_SUFFIXES, read_manifest, write_manifest
+        from ..bulk.manifest import MANIFEST_SUFFIXES, read_manifest, with_flows, write_manifest
         from ..bulk.storage import check_table
 
-        check_outputs([self.output])
-        suffix = self.output.suffix.lower()
-        if suffix not in MANIFEST_SUFFIXES:
-            raise InputError(f"{self.output}: a manifest ends in {' or '.join(MANIFEST_SUFFIXES)}")
-        check_table(suffix[1:])
+        check_outputs([self.output], endings=MANIFEST_SUFFIXES)
+        check_table(self.output.suffix[1:].lower())
         listed: Manifest = read_manifest(self.folder)
         rows = listed.rows(0, len(listed))
         if not self.no_count:
-            from ..bulk.manifest import with_flows
-
             rows = [with_flows(row, row.path) for row in self.track(rows, "opening")]
         write_manifest(self.output, rows)
         flows = sum(row.expected() for row in rows)

@@ -1,22 +1,161 @@
-"""Commands that explain wrong arguments, and whose help shows no types of Python."""
+"""What every command does: its process starts and ends, reads arguments, prints messages."""
 
+import atexit
+import ctypes
+import faulthandler
+import gc
+import logging
+import os
 import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
+from threading import Thread
+from time import perf_counter
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from ..errors import InputError
+from ..errors import InputError, SlowWarning, hide_library_warnings
 
-_INSTEAD = {
-    "check": "give the folder",
-    "bench": "give the folder",
+# --- the process ----------------------------------------------------------------------------------
+
+
+def prepare_torch(*, keep_memory: bool) -> None:
+    """Set what torch's allocator and threads read from the environment when it is imported.
+
+    With `keep_memory`, the allocator of ARM builds returns freed memory to the system after 10 s.
+    Its default is 10 ms; the next tensors then wait for new pages: a tenth of an estimate.
+
+    The threads of GNU's OpenMP wait for each other by spinning a thirtieth of their default. Next
+    to a busy program, they would spin on a core for most of the time, waiting for one that has
+    none. On an idle machine an estimate takes about the same time.
+    """
+    if keep_memory:
+        os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Import without garbage collection, which takes a tenth of the time and finds nothing.
+
+    If torch is imported here, later ones leave it out: it would cost each a tenth of a second.
+    """
+    enabled, is_new = gc.isenabled(), "torch" not in sys.modules
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_new:
+            gc.freeze()
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def quick_end() -> Iterator[None]:
+    """Run the command of this process; at its end, leave memory and devices to the system.
+
+    Python would take torch apart object by object, and CUDA its context, for up to a second. What
+    libraries have registered for the end is done; an error that Python reports ends as usual.
+    """
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # before all others, so that it is called after them
+    try:
+        yield
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            codes.append(end.code or 0)
+        raise
+
+
+def _leave(codes: list[int]) -> None:
+    if not codes:
+        return
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    except (OSError, ValueError):  # Python tries again, and reports it
+        return
+    os._exit(codes[0])
+
+
+def preload_cuda(device: str) -> None:
+    """Load CUDA and cuDNN in the background if `device` may need them; it takes half a second.
+
+    Nothing is done if torch is imported already. What fails here is not reported: it fails
+    again where the device is chosen and used.
+    """
+    kind, _, index = device.partition(":")
+    is_cuda = kind in ("auto", "cuda") and (index or "0").isdecimal()
+    if not is_cuda or "torch" in sys.modules or not _torch_has_cuda():
+        return
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # CUDA reads it once; torch's default
+    Thread(target=_preload, args=(int(index or 0),), daemon=True).start()
+
+
+def _torch_has_cuda() -> bool:
+    """Whether torch was built for CUDA; it is not imported for that."""
+    found = find_spec("torch")
+    libraries = Path((found and found.origin) or "").parent / "lib"
+    return (libraries / "libtorch_cuda.so").exists()
+
+
+def _preload(index: int) -> None:
+    """Make the context that torch will use; Python's lock is left to the imports."""
+    with suppress(OSError, ImportError, RuntimeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        failed = (
+            driver.cuInit(0)
+            or driver.cuDeviceGet(ctypes.byref(device), index)
+            or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        )
+        if not failed:
+            _convolve(f"cuda:{index}")
+
+
+def _convolve(device: str) -> None:
+    """Let cuDNN load its libraries, by a first convolution."""
+    import torch  # waits until the command has imported it
+
+    image = torch.zeros(1, 8, 8, 8, dtype=torch.float16, device=device)
+    torch.nn.functional.conv2d(image, image[:, :, :3, :3].expand(8, -1, -1, -1).contiguous())
+
+
+class Parts:
+    """The seconds of the parts of a command, one after the other."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def end(self, name: str) -> None:
+        """Give the time since the previous part to this one."""
+        now = perf_counter()
+        self.seconds[name], self._last = now - self._last, now
+
+    def take(self, seconds: Mapping[str, float]) -> None:
+        """Add parts that were timed elsewhere; the next one starts now."""
+        self.seconds |= seconds
+        self._last = perf_counter()
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self.seconds.items())
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+_INSTEAD = {  # by command: what to do if the shell has expanded a pattern to many files
     "flow": "for a sequence of frames there is dicl-flow video 'frames/*.png'",
-    "render": "give the folder",
-    "submit": "give the folder",
+    **dict.fromkeys(("check", "bench", "render", "submit"), "give the folder"),
 }
-"""By command: what to do if the shell has expanded a pattern to many files."""
 _TYPES = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH"}
 """How the help shows the types of Python; flags and arguments need no type."""
 _BARE = {"--ray": ("local", r"local|auto|\S+:\d+")}
@@ -31,11 +170,9 @@ class Command(TyperCommand):
     allow_extra_args = True  # the parser's own refusal would say less than ours
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return arguments and options, with types in plain words."""
         return [_in_words(parameter, ctx) for parameter in super().get_params(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments of the command."""
         args = _with_values(args)
         words, options = list(args), [p for p in self.get_params(ctx) if _is_option(p)]
         _refuse_missing_values(words, options)
@@ -44,7 +181,9 @@ class Command(TyperCommand):
             flags = {name for option in options if option.is_flag for name in option.opts}
             before = ["", *words][words.index(surplus[0])]
             if before in flags:
-                raise _flag_with_value(ctx.info_name, before, surplus[0])
+                writes = _WRITES.get((ctx.info_name, before))
+                hint = f"; to write a file: {writes} {surplus[0]}" if writes else ""
+                raise InputError(f"{before} takes no value, but {surplus[0]!r} follows{hint}")
             raise _too_many(ctx.info_name, self.get_params(ctx), surplus)
         return surplus
 
@@ -53,11 +192,11 @@ class Group(TyperGroup):
     """Commands under one name."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options, with types in plain words."""
         return [_in_words(parameter, ctx) for parameter in super().get_params(ctx)]
 
 
 def _in_words(parameter: Any, ctx: Any) -> Any:
+    """Show the type of an argument or option in plain words."""
     if not _is_option(parameter):
         parameter.metavar = parameter.metavar or parameter.name.upper()
         parameter.display_type = lambda ctx: ""
@@ -95,12 +234,6 @@ def _refuse_missing_values(words: list[str], options: list[Any]) -> None:
                 raise InputError(f"{word} needs a value, but the option {follower} follows")
 
 
-def _flag_with_value(command: str, flag: str, value: str) -> InputError:
-    elsewhere = _WRITES.get((command, flag))
-    hint = f"; to write a file: {elsewhere} {value}" if elsewhere else ""
-    return InputError(f"{flag} takes no value, but {value!r} follows{hint}")
-
-
 def _too_many(command: str, parameters: list[Any], surplus: list[str]) -> InputError:
     taken = [p.metavar for p in parameters if not _is_option(p)]
     some = ", ".join(surplus[:3]) + (", …" if len(surplus) > 3 else "")
@@ -109,3 +242,100 @@ def _too_many(command: str, parameters: list[Any], surplus: list[str]) -> InputE
         advice = _INSTEAD.get(command, "give the files one by one")
         message += f". If the shell expanded a pattern such as *.png: {advice}"
     return InputError(message)
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+_OPTIONS = {"changes": "set", "initial": "init", "num_samples": "overfit", "roots": "data"}
+"""Parameters that have another name on the command line."""
+
+
+def describe(error: Exception) -> str:
+    """Return one line: our message with options for parameters, or the system's and its file."""
+    if isinstance(error, OSError) and error.strerror:
+        name = error.filename2 or error.filename  # of two: the new name of a file
+        return f"{os.fsdecode(name)}: {error.strerror}" if name else error.strerror
+    return as_flags(" ".join(str(error).split()))
+
+
+def as_flags(message: str) -> str:
+    """Write `device='cpu'` as --device cpu, `resume=True` as --resume, `size` as --size.
+
+    A list or a table becomes one value: `roots={'pairs': PATH}` is --data pairs=PATH.
+    """
+    return re.sub(r"`([a-z_]\w*)(?:=([^`]*))?`", _flag, message)
+
+
+def _flag(parameter: re.Match[str]) -> str:
+    name, value = parameter.groups()
+    option = "--" + _OPTIONS.get(name, name).replace("_", "-")
+    if value in (None, "True"):
+        return option
+    return f"{option} {value.strip('[]{}').replace(': ', '=')}".replace("'", "")
+
+
+def _print_warning(
+    message: Warning | str, category: type[Warning], *place: Any, **options: Any
+) -> None:
+    """Print a warning of ours as one line to stderr, any other one as Python does."""
+    if issubclass(category, SlowWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, *place[:2]))
+
+
+@contextmanager
+def hidden_messages() -> Iterator[None]:
+    """Hide the warnings of libraries, in Python and in native code, while a command runs.
+
+    `python -W default` or PYTHONWARNINGS=default brings all of them back.
+    """
+    before = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.showwarning = _print_warning
+        if sys.warnoptions:
+            yield
+            return
+        logging.disable(max(before, logging.WARNING))
+        try:
+            with _native_messages_hidden():
+                hide_library_warnings()
+                yield
+        finally:
+            logging.disable(before)
+
+
+@contextmanager
+def _native_messages_hidden() -> Iterator[None]:
+    """Give `sys.stderr` a separate descriptor; what libpng, libjpeg or FFmpeg write is lost.
+
+    They write to descriptor 2, whatever Python does. Loader processes inherit it. A crash is
+    still reported: Python's handler of fatal signals writes to the new descriptor.
+    """
+    if not _is_descriptor_2(sys.stderr):  # it is redirected already, as in a test
+        yield
+        return
+    sys.stderr.flush()
+    usual, kept = sys.stderr, os.dup(2)
+    sys.stderr = os.fdopen(kept, "w", 1, usual.encoding, usual.errors)
+    tell_crashes = not faulthandler.is_enabled()
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - not a path on every system
+        os.dup2(nowhere.fileno(), 2)
+    if tell_crashes:
+        faulthandler.enable(sys.stderr)
+    try:
+        yield
+    finally:
+        if tell_crashes:
+            faulthandler.disable()
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        sys.stderr.close()
+        sys.stderr = usual
+
+
+def _is_descriptor_2(stream: object) -> bool:
+    try:
+        return bool(stream.fileno() == 2)  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):  # a stream without one, or closed
+        return False

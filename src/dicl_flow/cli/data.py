@@ -8,9 +8,9 @@ from typer import Argument, Option
 
 from ..errors import InputError, unknown_name
 from . import options
+from .command import describe
 from .inputs_outputs import check_outputs, files_of, find_photos, refuse_inputs
-from .messages import describe
-from .printing import parse_size
+from .options import flag, optional, parse_size
 
 if TYPE_CHECKING:
     from ..config import RenderConfig
@@ -23,21 +23,15 @@ class Check(options.Settings):
     Files that cannot be read are listed, and the exit code is 2.
 
     Examples:
-
       dicl-flow data check sintel-clean MPI-Sintel-complete -o sheet.png
-
       dicl-flow data check chairs FlyingChairs_release --all
     """
 
     name: str = Argument(..., help="Data set, such as sintel-clean or kitti15:noc.")
     root: Path = Argument(..., help="Its folder; for pairs also a manifest or video.")
-    output: Path | None = Option(
-        None, "--output", "-o", help="Contact sheet to write, .png or .jpg."
-    )
+    output: Path | None = options.output("Contact sheet to write, .png or .jpg.", None)
     samples: int = Option(8, min=1, help="How many pairs to open and draw.")
-    everything: bool = Option(
-        False, "--all", help="Open every pair; the sheet shows --samples of them."
-    )
+    everything: bool = flag("--all", "Open every pair; the sheet shows --samples of them.")
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
@@ -45,20 +39,16 @@ class Check(options.Settings):
         from ..files import encode_image, write_files
         from ..lab.data_sets import check_pairs, spread
 
-        check_outputs([self.output])
-        if self.output is not None and self.output.suffix.lower() not in (".png", ".jpg"):
-            raise InputError(f"{self.output}: a contact sheet ends in .png or .jpg")
+        wanted = check_outputs([self.output], endings=(".png", ".jpg"))
         pairs = list_pairs(self.name, self.root)
-        refuse_inputs([self.output] if self.output else [], files_of(pairs))
+        refuse_inputs(wanted, files_of(pairs))
         drawn = spread(pairs, self.samples)
         opened = pairs if self.everything else drawn
         tracked = self.track(opened, "reading")
-        survey, sheet, errors = check_pairs(tracked, set(drawn) if self.output else set())
+        survey, sheet, errors = check_pairs(tracked, set(drawn) if wanted else set())
         broken = [*map(describe, errors)]
-        written = []
-        if self.output is not None and sheet is not None:
-            write_files({self.output: encode_image(self.output, sheet)})
-            written = [self.output]
+        contents = {} if sheet is None else {path: encode_image(path, sheet) for path in wanted}
+        write_files(contents)
         summary = {
             "data_set": data_set(self.name).label,
             "pairs": len(pairs),
@@ -66,12 +56,12 @@ class Check(options.Settings):
             "opened": len(opened),
             "broken": broken if self.as_json else len(broken),
             **survey.summary(),
-            "written": written,
+            "written": [*contents],
         }
         self.report(summary)
         if broken:
             typer.echo("\n".join(f"broken: {message}" for message in broken), err=True)
-            if self.output is not None and sheet is None:
+            if wanted and sheet is None:
                 typer.echo(f"no pair can be read; {self.output} is not written", err=True)
             raise typer.Exit(2)
 
@@ -83,7 +73,6 @@ class LoadingSpeed(options.Settings):
     system has cached are read faster than from the disk.
 
     Example:
-
       dicl-flow data bench chairs FlyingChairs_release --workers 8
     """
 
@@ -101,7 +90,7 @@ class LoadingSpeed(options.Settings):
 
         size = parse_size("--crop", self.crop)
         config = AugmentConfig(size)
-        pairs = list_pairs(self.name, self.root, needs_truth=True)  # before torch is imported
+        pairs = list_pairs(self.name, self.root, needs_truth=True)
 
         from ..data.loader import usable_workers, use_one_core
         from ..lab.data_sets import measure_loader, measure_stages
@@ -135,18 +124,13 @@ class Render(options.Settings):
     tracks.npz: points (P, T, 2) in px and occluded (P, T).
 
     Examples:
-
       dicl-flow render ~/Pictures -n 16 -o scenes
-
       dicl-flow render procedural -n 200 -o scenes --motion 0.3 --stats motion.png
-
       dicl-flow render ~/Pictures --kind street --frames 24 --motion 0.3 -o clip
     """
 
-    photos: str = Argument(
-        ..., help="Folder of photographs, or 'procedural' for computed textures."
-    )
-    output: Path = Option(..., "--output", "-o", help="Folder to write into.")
+    photos: str = Argument(..., help="Folder of photographs; 'procedural': computed textures.")
+    output: Path = options.output("Folder to write into.")
     count: int = Option(16, "--count", "-n", min=1, help="How many pairs.")
     size: str = Option("512x384", help="WIDTHxHEIGHT of a frame.")
     seed: int = Option(0, min=0, help="The same seed gives the same pairs.")
@@ -155,28 +139,27 @@ class Render(options.Settings):
         "layers",
         help="layers, or a solid scene: street, motorway, room, corridor, landscape, floating.",
     )
-    frames: int | None = Option(None, metavar="N", help="One clip of N frames instead of pairs.")
-    stats: Path | None = Option(None, metavar="PNG", help="Draw the statistics of the motion.")
+    frames: int | None = optional("One clip of N frames instead of pairs.", metavar="N")
+    stats: Path | None = optional("Draw the statistics of the motion.", metavar="PNG")
     device: options.Device = "auto"
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
-        folder = find_photos(self.photos)
-        config = self._config()
-        self._check_outputs(folder)
+        photos, config = find_photos(self.photos), self._config()
+        inputs = [] if photos is None else [photos, *photos.rglob("*")]
+        check_outputs(plots=[self.stats], folders=[self.output], inputs=inputs)
         size = parse_size("--size", self.size)
 
-        # torch, which takes seconds: after all that may be missing
         from ..estimation.compute import choose_device
         from ..lab.data_sets import write_clip
         from ..render import Clip, Renderer, load_textures
 
         device, about = choose_device(self.device), {"size": size, "seed": self.seed}
         # a scene shows a dozen textures; a few pairs do not need all photographs in memory
-        textures = load_textures(folder, device, self.seed, limit=max(64, 4 * self.count))
+        textures = load_textures(photos, device, self.seed, limit=max(64, 4 * self.count))
         if self.frames is None:
-            found = self._write_pairs(Renderer(config, size, textures, device, self.seed))
-            self.report({"pairs": self.count, **about, **found})
+            summary = self._write_pairs(Renderer(config, size, textures, device, self.seed))
+            self.report({"pairs": self.count, **about, **summary})
         else:
             clip = Clip(config, size, textures, self.kind, self.frames, device, self.seed)
             written = write_clip(clip, self.output, self.track(range(self.frames), "rendering"))
@@ -188,25 +171,16 @@ class Render(options.Settings):
 
         if self.kind not in ("layers", *PLACES):
             raise unknown_name("kind of scene", self.kind, ("layers", *PLACES))
-        if self.frames is not None and self.kind == "layers":
-            places = ", ".join(PLACES)
-            raise InputError(f"--frames needs a solid scene: give --kind, one of {places}")
-        if self.frames is not None and self.frames < 1:
-            raise InputError(f"--frames must be at least 1, got {self.frames}")
-        if self.frames is not None and self.stats is not None:
-            raise InputError("--stats is for pairs; leave it out with --frames")
+        if self.frames is not None:
+            if self.kind == "layers":
+                places = ", ".join(PLACES)
+                raise InputError(f"--frames needs a solid scene: give --kind, one of {places}")
+            if self.frames < 1:
+                raise InputError(f"--frames must be at least 1, got {self.frames}")
+            if self.stats is not None:
+                raise InputError("--stats is for pairs; leave it out with --frames")
         config = RenderConfig(motion=self.motion)
         return config if self.kind == "layers" else config.only(self.kind)
-
-    def _check_outputs(self, photos: Path | None) -> None:
-        from ..pictures.figures import draw_figure
-
-        inputs = [] if photos is None else [photos, *photos.rglob("*")]
-        check_outputs([self.stats], folders=[self.output], inputs=inputs)
-        if self.stats is not None:
-            if self.stats.suffix.lower() != ".png":
-                raise InputError(f"{self.stats}: the statistics are drawn as .png")
-            draw_figure(1, 1)  # complain now if there is no matplotlib
 
     def _write_pairs(self, renderer: "Renderer") -> dict[str, Any]:
         from ..files import encode_image, write_files

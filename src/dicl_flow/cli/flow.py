@@ -1,5 +1,6 @@
 """Commands for one pair or one flow file: `demo`, `flow`, `show` and `warp`."""
 
+import sys
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -9,19 +10,17 @@ from typer import Argument, Option
 
 from ..errors import InputError
 from . import options
+from .command import Parts, preload_cuda, without_collection
 from .inputs_outputs import (
     STANDARD,
     check_outputs,
-    check_standard_output,
     check_weights,
-    files_among,
     read_frames,
     read_vectors,
     refuse_two_streams,
-    write_standard_output,
+    suffix_of,
 )
-from .printing import Size
-from .process import Parts, preload_cuda, without_collection
+from .options import Size, optional
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowResult
@@ -32,15 +31,11 @@ class Demo(options.ComputeSettings):
     """Estimate and draw the flow of two packaged pairs: a film, and a rendered scene with truth.
 
     Examples:
-
       dicl-flow demo
-
       dicl-flow demo -o pictures --weights my.safetensors --device cuda
     """
 
-    output: Path = Option(
-        Path("dicl-flow-demo"), "--output", "-o", metavar="DIR", help="Folder for the results."
-    )
+    output: Path = options.output("Folder for the results.", Path("dicl-flow-demo"), "DIR")
     weights: options.Weights = None
 
     def __call__(self) -> None:
@@ -49,67 +44,54 @@ class Demo(options.ComputeSettings):
         from ..files import encode_flow, encode_image, write_files
 
         check_outputs(folders=[self.output])
-        check_weights([self.weights])
+        check_weights(self.weights)
         estimator = self.load()
         contents: dict[Path, bytes] = {}
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for pair in demo_pairs():
             start = perf_counter()
             result = estimator(pair.image1, pair.image2)
-            found[f"{pair.name}_seconds"] = perf_counter() - start
+            numbers[f"{pair.name}_seconds"] = perf_counter() - start
             if pair.truth is not None:
-                found[f"{pair.name}_epe"] = score_pair(pair, result.flow).values["epe"]
+                numbers[f"{pair.name}_epe"] = score_pair(pair, result.flow).values["epe"]
             flow_file, picture = self.output / f"{pair.name}.flo", self.output / f"{pair.name}.png"
             contents[flow_file] = encode_flow(flow_file, result.flow)
             contents[picture] = encode_image(picture, draw_demo(pair, result))
         self.output.mkdir(parents=True, exist_ok=True)
         write_files(contents)
-        self.report({"written": list(contents), "device": estimator.device, **found})
+        self.report({"written": list(contents), "device": estimator.device, **numbers})
 
 
-class Flow(options.ComputeSettings):
+class Flow(options.EstimateSettings):
     """Estimate the flow from IMAGE1 to IMAGE2.
 
     Examples:
-
       dicl-flow flow a.png b.png -o flow.flo --image flow.png
-
       dicl-flow flow a.png b.png -o kitti.png --weights my.safetensors --device cuda
-
       dicl-flow flow a.png b.png -o flow.flo --quality best
-
       dicl-flow flow a.png b.png -o flow.flo --backward backward.flo --occlusion hidden.png
-
       cat frame2.jpg | dicl-flow flow frame1.jpg - -o - --format npy > flow.npy
     """
 
     image1: Path = Argument(..., help="First frame; - is the standard input.")
     image2: Path = Argument(..., help="Second frame, of the same size, or -.")
-    output: Path | None = Option(
-        None,
-        "--output",
-        "-o",
-        help="Flow file: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or - (stdout).",
+    output: Path | None = options.output(
+        "Flow file: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or - (stdout).", None
     )
-    image: Path | None = Option(None, help="Colour wheel picture.")
-    overlay: Path | None = Option(None, help="Frame 1 coloured by its flow.")
-    arrows: Path | None = Option(None, help="Frame 1 with arrows.")
-    confidence: Path | None = Option(None, help="Confidence; white is confident.")
-    backward: Path | None = Option(None, help="Flow file of the backward flow, frame 2 to frame 1.")
-    occlusion: Path | None = Option(
-        None, help="White where a pixel of frame 1 is hidden in frame 2."
-    )
-    initial: Path | None = Option(None, help="Flow file to start from; coarse levels are skipped.")
-    min_confidence: float | None = Option(
-        None, min=0, max=1, help="Flow with less confidence becomes unknown."
-    )
-    weights: options.Weights = None
-    quality: options.Quality = "normal"
+    image: Path | None = optional("Colour wheel picture.")
+    overlay: Path | None = optional("Frame 1 coloured by its flow.")
+    arrows: Path | None = optional("Frame 1 with arrows.")
+    confidence: Path | None = optional("Confidence; white is confident.")
+    backward: Path | None = optional("Flow file of the backward flow, frame 2 to frame 1.")
+    occlusion: Path | None = optional("White where frame 2 hides a pixel of frame 1.")
+    initial: Path | None = optional("Flow file to start from; coarse levels are skipped.")
+    min_confidence: options.MinConfidence = None
     full_size: options.FullSize = False
     maximum: options.Maximum = None
     file_format: options.FlowFormat = None
-    max_size: options.MaxSize = None
-    verbose: options.Verbose = False
+    verbose: bool = Option(
+        False, "--verbose", "-v", help="Print what was chosen on this machine, and why."
+    )
 
     def __call__(self) -> None:
         from ..files import encode_flow, read_flow, write_files
@@ -117,7 +99,7 @@ class Flow(options.ComputeSettings):
         wanted, ending = self._check()
         frames = read_frames(self.image1, self.image2)
         initial = None if self.initial is None else read_flow(self.initial)
-        check_weights([self.weights])
+        check_weights(self.weights)
 
         parts = Parts()
         preload_cuda(self.device)
@@ -138,7 +120,8 @@ class Flow(options.ComputeSettings):
         stream = encode_flow(f"stdout{ending}", result.flow) if self._piped else b""
         write_files(self._contents(result, frames[0]))
         if self._piped:
-            write_standard_output(stream)
+            sys.stdout.buffer.write(stream)
+            sys.stdout.buffer.flush()
         parts.end("write")
         summary = {
             "written": [*([self.output] if self._piped else []), *wanted],
@@ -157,28 +140,23 @@ class Flow(options.ComputeSettings):
     def _piped(self) -> bool:
         return self.output == STANDARD
 
-    @property
-    def _flow_file(self) -> Path | None:
-        return None if self._piped else self.output
-
-    def _pictures(self) -> dict[str, Path | None]:
-        """Return the file of each kind of picture."""
-        from ..pictures.visualize import DRAWINGS
-
-        files = (self.image, self.overlay, self.arrows, self.confidence, self.occlusion)
-        return dict(zip(DRAWINGS, files, strict=True))
-
     def _check(self) -> tuple[list[Path], str]:
         """Return the files to write, and the extension of a flow for the standard output."""
+        from ..pictures.visualize import DRAWINGS
+
         ending = ""
         if self._piped:
-            ending = check_standard_output(self.file_format, as_json=self.as_json)
+            if self.as_json:
+                raise InputError("-o - and --json both need the standard output; leave one out")
+            if sys.stdout.isatty():
+                raise InputError("-o - writes bytes, not text for a terminal: redirect to a file")
+            ending = suffix_of(self.file_format)
         elif self.file_format is not None:
             raise InputError("--format is for -o - only; a file has the format of its extension")
         wanted = check_outputs(
-            flows=[self._flow_file, self.backward],
-            pictures=list(self._pictures().values()),
-            inputs=[*files_among(self.image1, self.image2), self.initial, self.weights],
+            flows=[None if self._piped else self.output, self.backward],
+            pictures=[*self.chosen(*DRAWINGS).values()],
+            inputs=[self.image1, self.image2, self.initial, self.weights],
         )
         if not wanted and not self._piped:
             raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
@@ -191,23 +169,21 @@ class Flow(options.ComputeSettings):
             return result
         highest = float(result.confidence.max())
         if highest < self.min_confidence:
-            raise InputError(
-                f"no pixel has a confidence of {self.min_confidence:g}; "
-                f"the highest is {highest:.3f}"
-            )
+            least = f"{self.min_confidence:g}"
+            raise InputError(f"no pixel has a confidence of {least}; the highest is {highest:.3f}")
         return result.masked(self.min_confidence)
 
     def _contents(self, result: "FlowResult", image1: "Array") -> dict[Path, bytes]:
         """Return the bytes of every file that was asked for."""
         from ..files import encode_flow, encode_image
-        from ..pictures.visualize import draw_estimate
+        from ..pictures.visualize import DRAWINGS, draw_estimate
 
-        found = (image1, result.flow, result.confidence, result.occlusion, self.maximum)
-        flows = {self._flow_file: result, self.backward: result.backward}
+        drawn = (image1, result.flow, result.confidence, result.occlusion, self.maximum)
+        flows = {None if self._piped else self.output: result, self.backward: result.backward}
         contents = {path: encode_flow(path, e.flow) for path, e in flows.items() if path and e}
-        for kind, path in self._pictures().items():
+        for kind, path in self.chosen(*DRAWINGS).items():
             if path is not None:
-                contents[path] = encode_image(path, draw_estimate(kind, *found))
+                contents[path] = encode_image(path, draw_estimate(kind, *drawn))
         return contents
 
     def _summary(self, estimator: "FlowEstimator", result: "FlowResult") -> dict[str, Any]:
@@ -242,12 +218,11 @@ class Show(options.Settings):
     """Print the statistics of a flow file and draw it.
 
     Example:
-
       dicl-flow show truth.flo -o truth.png --max 20
     """
 
     flow: Path = Argument(..., help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or -.")
-    output: Path | None = Option(None, "--output", "-o", help="Colour wheel picture to write.")
+    output: Path | None = options.output("Colour wheel picture to write.", None)
     maximum: options.Maximum = None
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None
@@ -256,21 +231,11 @@ class Show(options.Settings):
         from ..files import encode_image, write_files
         from ..pictures.visualize import flow_statistics, flow_to_rgb
 
-        check_outputs(pictures=[self.output], inputs=files_among(self.flow))
+        wanted = check_outputs(pictures=[self.output], inputs=[self.flow])
         vectors = read_vectors(self.flow, self.file_format)
-        statistics = flow_statistics(vectors)
-        if self.output is not None:
-            write_files(
-                {self.output: encode_image(self.output, flow_to_rgb(vectors, self.maximum))}
-            )
-        height, width = vectors.shape[:2]
-        summary = {
-            "file": str(self.flow),
-            "size": Size(height, width),
-            **statistics,
-            "written": [] if self.output is None else [self.output],
-        }
-        self.report(summary)
+        statistics, size = flow_statistics(vectors), Size(*vectors.shape[:2])
+        write_files({p: encode_image(p, flow_to_rgb(vectors, self.maximum)) for p in wanted})
+        self.report({"file": str(self.flow), "size": size, **statistics, "written": wanted})
 
 
 class Warp(options.Settings):
@@ -280,17 +245,14 @@ class Warp(options.Settings):
     frame 1, what hides it appears twice. 16 bits are kept in .png and .tif.
 
     Example:
-
       dicl-flow warp frame2.png flow.flo -o warped.png --mask inside.png
     """
 
     image2: Path = Argument(..., help="Second frame; - is the standard input.")
     flow: Path = Argument(..., help="Flow from frame 1 to frame 2, or -.")
-    output: Path = Option(..., "--output", "-o", help="Picture to write.")
-    mask: Path | None = Option(
-        None,
-        metavar="PNG",
-        help="Mask to write: black where the flow leaves the frame or is unknown.",
+    output: Path = options.output("Picture to write.")
+    mask: Path | None = optional(
+        "Mask, black where the flow leaves the frame or is unknown.", metavar="PNG"
     )
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None
@@ -301,11 +263,10 @@ class Warp(options.Settings):
         from ..files import encode_image, to_integers, write_files
 
         refuse_two_streams([self.image2, self.flow])
-        check_outputs(pictures=[self.output, self.mask], inputs=files_among(self.image2, self.flow))
+        check_outputs(pictures=[self.output, self.mask], inputs=[self.image2, self.flow])
         image = to_integers(read_frames(self.image2)[0])
         vectors = read_vectors(self.flow, self.file_format)
 
-        # torch, which takes seconds: after the files are read
         from ..estimation.warping import warp
 
         warped = warp(image, vectors)

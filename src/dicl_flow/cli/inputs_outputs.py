@@ -1,9 +1,10 @@
 """Inputs and outputs of commands, checked before torch is imported, which takes seconds."""
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, unknown_name
 
@@ -21,15 +22,28 @@ def read_frames(*paths: Path) -> "list[Array]":
     return [_read_frame(path) for path in paths]
 
 
+def _read_frame(path: Path) -> "Array":
+    from ..files import check_unit_range, decode_image, read_image
+
+    image = decode_image(_standard_input(), "stdin") if path == STANDARD else read_image(path)
+    if image.dtype.kind == "f":
+        try:
+            check_unit_range(float(image.min()), float(image.max()))
+        except InputError as error:
+            name = "stdin" if path == STANDARD else path
+            raise InputError(f"{name}: {error}") from None
+    return image
+
+
 def read_vectors(path: Path, file_format: str | None) -> "Array":
     """Read a flow, (H, W, 2); `file_format` is that of the standard input."""
     from ..files import decode_flow, read_flow
 
-    if path != STANDARD:
-        if file_format is not None:
-            raise InputError(f"--format is for - only; {path} has the format of its extension")
-        return read_flow(path)
-    return decode_flow(f"stdin{suffix_of(file_format)}", _standard_input())
+    if path == STANDARD:
+        return decode_flow(f"stdin{suffix_of(file_format)}", _standard_input())
+    if file_format is not None:
+        raise InputError(f"--format is for - only; {path} has the format of its extension")
+    return read_flow(path)
 
 
 def suffix_of(file_format: str | None) -> str:
@@ -49,24 +63,6 @@ def refuse_two_streams(paths: Iterable[Path]) -> None:
         raise InputError("only one input can be -, the standard input; give the other as a file")
 
 
-def files_among(*paths: Path) -> list[Path]:
-    """Return the paths of files, without the standard input."""
-    return [path for path in paths if path != STANDARD]
-
-
-def _read_frame(path: Path) -> "Array":
-    from ..files import check_unit_range, decode_image, read_image
-
-    image = decode_image(_standard_input(), "stdin") if path == STANDARD else read_image(path)
-    if image.dtype.kind == "f":
-        try:
-            check_unit_range(float(image.min()), float(image.max()))
-        except InputError as error:
-            name = "stdin" if path == STANDARD else path
-            raise InputError(f"{name}: {error}") from None
-    return image
-
-
 def _standard_input() -> bytes:
     from ..files import read_stream
 
@@ -75,14 +71,6 @@ def _standard_input() -> bytes:
             "- reads the standard input, which is a terminal here: pipe a file into it"
         )
     return read_stream(sys.stdin.buffer, "stdin")
-
-
-def parse_photos(data: str) -> Path | None:
-    """Read rendered=PHOTOS or rendered=procedural, and find the photographs."""
-    name, _, folder = data.partition("=")
-    if name != "rendered" or not folder:
-        raise InputError(f"--data is rendered=PHOTOS or rendered=procedural, got {data!r}")
-    return find_photos(folder)
 
 
 def find_photos(folder: str) -> Path | None:
@@ -103,90 +91,10 @@ def parse_roots(data: list[str] | None, also: str = "") -> dict[str, Path]:
     return dict(parse_data_argument(argument, also=also) for argument in data or [])
 
 
-def check_weights(weights: Iterable[str | None]) -> None:
-    """Refuse missing weights; None stands for the packaged ones."""
-    from ..weights import resolve
-
-    for name in weights:
-        resolve(name)
-
-
-def find_weights(weights: list[str] | None) -> list[str | None]:
-    """Return the weights to compare, by default the packaged ones; refuse missing ones."""
-    names: list[str | None] = [*weights] if weights else [None]
-    check_weights(names)
-    return names
-
-
-def check_outputs(
-    files: Sequence[Path | None] = (),
-    *,
-    flows: Sequence[Path | None] = (),
-    pictures: Sequence[Path | None] = (),
-    folders: Sequence[Path | None] = (),
-    inputs: Iterable[Path | str | None] = (),
-) -> list[Path]:
-    """Return the files that were asked for; refuse those that cannot or must not be written.
-
-    Flow files and pictures need a known extension, and every file an existing folder. No output
-    may be an input, and no two outputs the same file, links included.
-    """
-    from ..files import check_flow_name, check_folder, check_writable
-    from ..files.images import check_image_name
-
-    wanted = [path for path in (*files, *flows, *pictures) if path is not None]
-    wanted_folders = [path for path in folders if path is not None]
-    for path in wanted:
-        check_writable(path)
-    for path in wanted_folders:
-        check_folder(path)
-    for path in filter(None, flows):
-        check_flow_name(path)
-    for path in filter(None, pictures):
-        check_image_name(path)
-    refuse_duplicates([*wanted, *wanted_folders])
-    refuse_inputs([*wanted, *wanted_folders], inputs)
-    return wanted
-
-
-def check_standard_output(file_format: str | None, *, as_json: bool) -> str:
-    """Return the extension of a flow on the standard output, which nothing else may use."""
-    if as_json:
-        raise InputError("-o - and --json both need the standard output; leave one out")
-    if sys.stdout.isatty():
-        raise InputError(
-            "-o - writes bytes, not text for a terminal: redirect them to a file or a program"
-        )
-    return suffix_of(file_format)
-
-
-def write_standard_output(data: bytes) -> None:
-    """Write bytes to the standard output."""
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
-
-
-def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Path | str | None]) -> None:
-    """Refuse to write over an input; a file that does not exist yet is none.
-
-    A string stands for weights: a file, or a packaged name, which a folder may have too.
-    """
-    given = [path for path in map(_existing, inputs) if path is not None]
-    for output in filter(Path.exists, outputs):
-        for path in given:
-            if output.samefile(path):
-                alike = output.absolute() == path.absolute()
-                link = "" if alike else f" (the same file as {path})"
-                raise InputError(f"{output} is the input as well{link}; write elsewhere")
-
-
-def refuse_duplicates(outputs: Sequence[Path]) -> None:
-    """Refuse two outputs that are the same file."""
-    for number, path in enumerate(outputs):
-        for other in outputs[:number]:
-            there = path.exists() and other.exists()
-            if path.resolve() == other.resolve() or (there and path.samefile(other)):
-                raise InputError(f"two outputs have the same name: {other} and {path}")
+def files_of(pairs: "Iterable[FlowPair]") -> list[Path]:
+    """Return all files of some pairs."""
+    names = ("image1", "image2", "truth", "occlusion", "visible_truth")
+    return [file for pair in pairs for name in names if (file := getattr(pair, name)) is not None]
 
 
 def folders_of(frames: Iterable[Path]) -> set[Path]:
@@ -202,17 +110,90 @@ def quote_pattern(inputs: Sequence[str], taken: str) -> InputError:
     return InputError(f"got {len(inputs)} inputs, {taken}; quote the pattern: '{pattern}'")
 
 
-def files_of(pairs: "Iterable[FlowPair]") -> list[Path]:
-    """Return all files of some pairs."""
-    return [
-        path
-        for pair in pairs
-        for path in (pair.image1, pair.image2, pair.truth, pair.occlusion, pair.visible_truth)
-        if path is not None
-    ]
+def check_weights(*weights: str | None) -> None:
+    """Refuse missing weights; None stands for the packaged ones."""
+    from ..weights import resolve
+
+    for name in weights:
+        resolve(name)
+
+
+def check_outputs(
+    files: Sequence[Path | None] = (),
+    *,
+    flows: Sequence[Path | None] = (),
+    pictures: Sequence[Path | None] = (),
+    plots: Sequence[Path | None] = (),
+    folders: Sequence[Path | None] = (),
+    inputs: Iterable[Path | str | None] = (),
+    endings: Iterable[str] = (),
+) -> list[Path]:
+    """Return the files that were asked for; refuse those that cannot or must not be written.
+
+    Flow files, pictures and plots need a known extension, `files` one of `endings` if there are
+    any, and every file an existing folder. No output may be an input, and no two outputs the same
+    file, links included.
+    """
+    from ..files import check_flow_name, check_folder, check_writable
+    from ..files.images import check_image_name
+
+    wanted = [path for path in (*files, *flows, *pictures, *plots) if path is not None]
+    wanted_folders = [path for path in folders if path is not None]
+    for path in wanted:
+        check_writable(path)
+    for path in wanted_folders:
+        check_folder(path)
+    for path in filter(None, flows):
+        check_flow_name(path)
+    for path in filter(None, pictures):
+        check_image_name(path)
+    for path in filter(None, plots):
+        _check_ending(path, [".png"])
+        check_matplotlib()
+    for path in filter(None, files if endings else ()):
+        _check_ending(path, endings)
+    outputs = [*wanted, *wanted_folders]
+    for number, path in enumerate(outputs):
+        for other in outputs[:number]:
+            there = path.exists() and other.exists()
+            if path.resolve() == other.resolve() or (there and path.samefile(other)):
+                raise InputError(f"two outputs have the same name: {other} and {path}")
+    refuse_inputs(outputs, inputs)
+    return wanted
+
+
+def _check_ending(path: Path, endings: Iterable[str]) -> None:
+    if path.suffix.lower() not in endings:
+        raise InputError(f"{path}: the output must end in {' or '.join(endings)}")
+
+
+def check_matplotlib() -> None:
+    """Refuse to draw figures without matplotlib."""
+    from ..pictures.figures import draw_figure
+
+    draw_figure(1, 1)
+
+
+def refuse_inputs(outputs: Iterable[Path], inputs: Iterable[Path | str | None]) -> None:
+    """Refuse to write over an input; a file that does not exist yet is none.
+
+    A string stands for weights: a file, or a packaged name, which a folder may have too.
+    """
+    existing = [path for path in map(_existing, inputs) if path is not None]
+    for output in filter(Path.exists, outputs):
+        for path in existing:
+            if output.samefile(path):
+                alike = output.absolute() == path.absolute()
+                link = "" if alike else f" (the same file as {path})"
+                raise InputError(f"{output} is the input as well{link}; write elsewhere")
 
 
 def _existing(path: Path | str | None) -> Path | None:
     if isinstance(path, str):
         return Path(path) if Path(path).is_file() else None
-    return path if path is not None and path.exists() else None
+    return path if path not in (None, STANDARD) and path.exists() else None
+
+
+def encode_json(document: Any) -> bytes:
+    """Return the content of a .json file."""
+    return (json.dumps(document, indent=1) + "\n").encode()

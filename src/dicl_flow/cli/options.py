@@ -1,21 +1,45 @@
-"""The settings of a command, and the options that several commands share."""
+"""The settings of a command, options that several share, and how results and progress are shown."""
 
+import json
+import re
 import warnings
-from collections.abc import Callable, Collection, Iterable
-from inspect import Parameter, Signature, get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from inspect import Parameter, Signature, cleandoc, get_annotations
+from itertools import starmap
+from threading import Event, Thread
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
+import typer
 from typer import Option
 
-from . import printing
+from ..errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from rich.progress import Progress, ProgressColumn
 
     from ..estimation.estimator import FlowEstimator
     from ..evaluation import Grid
 
 Item = TypeVar("Item")
+
+
+def flag(name: str, about: str) -> Any:
+    """Return an option that takes no value."""
+    return Option(False, name, help=about)
+
+
+def optional(about: str, *names: str, **how: Any) -> Any:
+    """Return an option that may be left out, which is None then."""
+    return Option(None, *names, help=about, **how)
+
+
+def output(about: str, default: Any = ..., metavar: str | None = None) -> Any:
+    """Return the option -o of a command."""
+    return Option(default, "--output", "-o", metavar=metavar, help=about)
 
 
 def _be_quiet(quiet: bool) -> bool:
@@ -37,21 +61,16 @@ Weights = Annotated[
     str | None,
     Option("--weights", "-w", help="Packaged name or .safetensors file.", metavar="NAME|PATH"),
 ]
-Data = Annotated[
-    list[str] | None,
-    Option("--data", "-d", metavar="NAME=PATH", help="Folder of a data set; repeatable."),
-]
-StartFrom = Annotated[
-    str | None,
-    Option("--start-from", metavar="best|last", help="Weights a stage takes over; default: best."),
-]
 ManyWeights = Annotated[
     list[str] | None,
     Option("--weights", "-w", metavar="NAME|PATH", help="Weights; repeat to compare."),
 ]
+Data = Annotated[
+    list[str] | None,
+    Option("--data", "-d", metavar="NAME=PATH", help="Folder of a data set; repeatable."),
+]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps.")]
 Precision = Annotated[str, Option(help="auto, fp32, bf16 or fp16.")]
-Backend = Annotated[str, Option(help="auto (fast where it exists), fast or plain.")]
 Quality = Annotated[str, Option(help="fast, normal, or best: finer, but several times slower.")]
 MemoryLimit = Annotated[
     float | None,
@@ -60,17 +79,12 @@ MemoryLimit = Annotated[
 FullSize = Annotated[
     bool,
     Option(
-        "--full-size",
-        help="Compute frames at full size, even if the weights would scale them down.",
+        "--full-size", help="Compute at full size, even if the weights would scale frames down."
     ),
 ]
-Verbose = Annotated[
-    bool, Option("--verbose", "-v", help="Print what was chosen on this machine, and why.")
+MinConfidence = Annotated[
+    float | None, Option(min=0, max=1, help="Flow with less confidence becomes unknown.")
 ]
-Quiet = Annotated[
-    bool, Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
-]
-Json = Annotated[bool, Option("--json", help="Print one JSON object, nothing else.")]
 MaxSize = Annotated[
     float | None,
     Option(
@@ -84,19 +98,33 @@ FlowFormat = Annotated[
     str | None,
     Option("--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png, exr …"),
 ]
-Encoder = Annotated[
-    str | None,
-    Option(
-        metavar="NAME[:KEY=VALUE…]",
-        help="FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
-    ),
-]
 Maximum = Annotated[
     float | None,
-    Option(
-        "--max", help="Length in px that gets full colour; default: the longest vector, or 1 px."
-    ),
+    Option("--max", help="Length in px with full colour; default: the longest vector, or 1 px."),
 ]
+
+
+class Size(NamedTuple):
+    """The size of an image: (height, width) for Python, WIDTHxHEIGHT on the command line."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+    @property
+    def in_words(self) -> str:
+        """Width and height, without the need to know their order."""
+        return f"{self.width} wide, {self.height} high"
+
+
+def parse_size(option: str, text: str) -> Size:
+    """Read WIDTHxHEIGHT, the order of every size on the command line."""
+    size = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text)
+    if not size:
+        raise InputError(f"{option} must be WIDTHxHEIGHT, as 1024x436, got {text!r}")
+    return Size(int(size[2]), int(size[1]))
 
 
 class Settings:
@@ -106,11 +134,13 @@ class Settings:
     extends. These are no dataclasses: thirty of them take a tenth of a second to define.
     """
 
-    quiet: Quiet = False
-    as_json: Json = False
+    quiet: Annotated[
+        bool, Option("--quiet", "-q", callback=_be_quiet, help="Print nothing but errors.")
+    ] = False
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object, nothing else.")] = False
 
-    def __init__(self, **given: Any) -> None:
-        vars(self).update(given)
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
 
     def __call__(self) -> None:
         raise NotImplementedError
@@ -118,15 +148,29 @@ class Settings:
     @classmethod
     def option_types(cls) -> dict[str, Any]:
         """The name and the type of each option, in the order of the help."""
-        found: dict[str, Any] = {}
+        types: dict[str, Any] = {}
         for owner in cls.__mro__:
-            for name, kind in get_annotations(owner).items():
-                found.setdefault(name, kind)
-        return found
+            types |= {name: k for name, k in get_annotations(owner).items() if name not in types}
+        return types
+
+    def chosen(self, *names: str) -> dict[str, Any]:
+        """Return some options by name, without those that this command does not have."""
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def report(self, values: dict[str, Any], *, to_stderr: bool = False) -> None:
-        """Print the results: lines for people, or JSON for machines."""
-        printing.report(values, quiet=self.quiet, as_json=self.as_json, to_stderr=to_stderr)
+        """Print the results: aligned lines for people, or JSON for machines.
+
+        In every command, `written` is the list of files that it has written. Lines leave out what
+        is empty or not known.
+        """
+        if self.as_json:
+            plain = {key: str(v) if isinstance(v, Size) else v for key, v in values.items()}
+            typer.echo(json.dumps(plain, default=str))
+        elif not self.quiet:
+            lines = {key: _text(value) for key, value in values.items() if value not in ([], None)}
+            width = max(map(len, lines))
+            for key, text in lines.items():
+                typer.echo(f"{key.replace('_', ' '):<{width}}  {text}", err=to_stderr)
 
     def report_grids(
         self, document: dict[str, Any], written: "Iterable[Path]", grids: "Iterable[Grid]"
@@ -142,9 +186,22 @@ class Settings:
             for grid in grids:
                 print_grid(grid, Console())
 
-    def track(self, items: Collection[Item], description: str) -> Iterable[Item]:
-        """Yield the items and show the progress."""
-        return printing.track(items, description, quiet=self.quiet)
+    def track(self, items: Collection[Item], description: str) -> Iterator[Item]:
+        """Yield the items with a progress bar, or a line every half minute."""
+        from rich.progress import Progress
+
+        start, done = perf_counter(), 0
+        bar = make_bar(*Progress.get_default_columns())
+        task = bar.add_task(description, total=len(items))
+
+        def line() -> str:
+            return f"{description}: {done} of {len(items)}, {perf_counter() - start:.0f} s"
+
+        with showing(bar, line, quiet=self.quiet):
+            for item in items:
+                yield item
+                done += 1
+                bar.advance(task)
 
 
 class ComputeSettings(Settings):
@@ -152,32 +209,33 @@ class ComputeSettings(Settings):
 
     device: Device = "auto"
     precision: Precision = "auto"
-    backend: Backend = "auto"
+    backend: Annotated[str, Option(help="auto (fast where it exists), fast or plain.")] = "auto"
     memory_limit: MemoryLimit = None
 
     @property
     def compute(self) -> dict[str, Any]:
         """Where and how to compute, as `load` takes it; the limit in bytes instead of GiB."""
-        names = ("device", "precision", "backend")
-        chosen = {name: getattr(self, name) for name in names}
-        return {**chosen, "memory_limit": in_bytes(self.memory_limit)}
+        limit = in_bytes(self.memory_limit)
+        return {**self.chosen("device", "precision", "backend"), "memory_limit": limit}
 
     def load(self) -> "FlowEstimator":
         """Return the estimator for --weights, --quality and --full-size, where there are these."""
         from ..estimation.estimator import load
 
-        names = ("weights", "quality", "full_size")
-        network = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return load(**network, **self.compute)
+        return load(**self.chosen("weights", "quality", "full_size"), **self.compute)
+
+
+class EstimateSettings(ComputeSettings):
+    """Settings of a command that estimates the flow of files."""
+
+    weights: Weights = None
+    quality: Quality = "normal"
+    max_size: MaxSize = None
 
 
 def compute_summary(estimator: "FlowEstimator") -> dict[str, str]:
     """Return where and how an estimator computes, for the summary of a command."""
-    return {
-        "device": str(estimator.device),
-        "backend": estimator.backend,
-        "precision": estimator.precision,
-    }
+    return {name: str(getattr(estimator, name)) for name in ("device", "backend", "precision")}
 
 
 def in_bytes(memory_limit: float | None) -> int | None:
@@ -188,18 +246,60 @@ def in_bytes(memory_limit: float | None) -> int | None:
 def as_function(settings: type[Settings]) -> Callable[..., None]:
     """Return the function that Typer wants for a command."""
 
-    def start(**given: Any) -> None:
-        settings(**given)()
+    def start(**values: Any) -> None:
+        settings(**values)()
+
+    def parameter(name: str, kind: Any) -> Parameter:
+        default = getattr(settings, name, Parameter.empty)
+        return Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
     fields = settings.option_types()
-    parameters = [
-        Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=_default(settings, name))
-        for name, kind in fields.items()
-    ]
-    start.__doc__, start.__annotations__ = settings.__doc__, fields
-    start.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    start.__annotations__ = fields
+    start.__signature__ = Signature([*starmap(parameter, fields.items())])  # type: ignore[attr-defined]
+    # each example is a paragraph of the help
+    start.__doc__ = cleandoc(settings.__doc__ or "").replace("\n  ", "\n\n  ")
     return start
 
 
-def _default(settings: type[Settings], name: str) -> Any:
-    return getattr(settings, name, Parameter.empty)
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Size):
+        return value.in_words
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {_text(v)}" for key, v in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def make_bar(*columns: "str | ProgressColumn") -> "Progress":
+    """Make a progress bar for stderr."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    return Progress(*columns, console=console, transient=True)
+
+
+@contextmanager
+def showing(bar: "Progress", line: Callable[[], str], *, quiet: bool) -> Iterator[None]:
+    """Show a bar in a terminal; elsewhere print a line every half minute.
+
+    From another thread: a frame may take minutes.
+    """
+    from ..training import run_folder
+
+    ended, visible = Event(), bar.console.is_terminal and not quiet
+
+    def print_lines() -> None:
+        while not ended.wait(run_folder.EVERY):
+            bar.console.print(line())
+
+    if not (visible or quiet):
+        Thread(target=print_lines, daemon=True).start()
+    try:
+        with bar if visible else nullcontext():
+            yield
+    finally:
+        ended.set()

@@ -1,4 +1,4 @@
-"""The command `video`, and what it shares with slow motion: progress, and runs that resume."""
+"""The commands `video` and `interpolate`: clips, whose runs resume; frames between two frames."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from ..errors import unknown_name
+from ..errors import InputError, StopSignal, unknown_name
 from . import options
 from .inputs_outputs import (
     check_outputs,
     check_weights,
     folders_of,
     quote_pattern,
+    read_frames,
     refuse_inputs,
 )
-from .printing import Size, make_bar, showing
+from .options import Size, flag, make_bar, optional, showing
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowSequence
@@ -30,14 +31,18 @@ _NOT_RECORDED |= {"quiet", "as_json"}
 """Options that may differ when a run is resumed, or that are recorded as files."""
 
 
-class ClipSettings(options.ComputeSettings):
+class ClipSettings(options.EstimateSettings):
     """The settings of a command that processes a clip, and resumes it if it was stopped."""
 
     inputs: list[str]
-    start: str | None
-    end: str | None
-    restart: bool
-    weights: options.Weights = None
+    start: str | None = optional("First frame of the clip: 120, or 3.5s.")
+    end: str | None = optional("Frame of the clip to stop before: 120, or 3.5s.")
+    fps: float | None = optional("Rate of a written video; default: the clip's.", min=0.01, max=480)
+    encoder: str | None = optional(
+        "FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
+        metavar="NAME[:KEY=VALUE…]",
+    )
+    restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
 
     def select(self, stride: int, scale: float, on_error: str) -> "Selection":
         """Return which frames to use, from --start to --end."""
@@ -53,10 +58,9 @@ class ClipSettings(options.ComputeSettings):
         from ..video import stamp
         from ..weights import resolve
 
-        names = [name for name in self.option_types() if name not in _NOT_RECORDED]
         return {
             "input": source.stamp,
-            **{name: getattr(self, name) for name in names},
+            **self.chosen(*(name for name in self.option_types() if name not in _NOT_RECORDED)),
             "output": [path.resolve() for path in outputs],
             "weights": stamp(resolve(self.weights)),
             **options.compute_summary(estimator),
@@ -69,16 +73,12 @@ class ClipSettings(options.ComputeSettings):
         sequence: "FlowSequence",
         writers: "Callable[[Path], Sequence[Writer]]",
         outputs: Sequence[Path],
-        *,
-        min_confidence: float | None = None,
-        cuts: str = "estimate",
     ) -> dict[str, Any]:
         """Process a clip and return the summary; a signal stops it with exit code 130.
 
         `writers` makes the writers, given a folder for unfinished parts.
         """
         from ..estimation.estimator import computed
-        from ..training.stopping import StopSignal
         from ..video import Checkpoint, run
 
         checkpoint = Checkpoint(
@@ -93,13 +93,12 @@ class ClipSettings(options.ComputeSettings):
             written = run(
                 *(source, selection, sequence, writers(checkpoint.folder), checkpoint),
                 watch=lambda flow: progress(flow) and not signal.received,
-                min_confidence=min_confidence,
-                cuts=cuts,
                 on_progress=progress.progress,
+                **self.chosen("min_confidence", "cuts"),
             )
         if not written:
-            done = f"{checkpoint.done} flows are done"
-            typer.echo(f"stopped; {done}; the same command resumes it", err=True)
+            done = checkpoint.done
+            typer.echo(f"stopped; {done} flows are done; the same command resumes it", err=True)
             raise typer.Exit(130)
         size = progress.frame_size
         seen = computed(sequence.estimator, size) if size else {}
@@ -113,62 +112,36 @@ class Video(ClipSettings):
     resumes a run that was stopped, by Ctrl-C or a kill.
 
     Examples:
-
       dicl-flow video clip.mp4 -o flow.mp4 --show frame,wheel
-
       dicl-flow video 'frames/*.png' -o flows --format npz --stats motion.csv
-
       dicl-flow video clip.mp4 -o flows --backward --occlusion --min-confidence 0.5
-
       dicl-flow video film.mov -o flow.gif --cuts blank
-
       dicl-flow video camera:0 -o flow.mp4 --end 10s
     """
 
     inputs: list[str] = Argument(
         ..., metavar="INPUT", help="Video, folder or 'glob' of frames, or camera:0."
     )
-    output: list[Path] = Option(
-        ..., "--output", "-o", help="Video (.mp4 .mov .mkv .webm .gif), array (.npy) or folder."
+    output: list[Path] = options.output("Video (.mp4 .mov .mkv .webm .gif), array (.npy), folder.")
+    show: str | None = optional(
+        "Pictures of a video: one or several, with commas, of wheel (default), frame, "
+        "overlay, arrows, difference, confidence, occlusion."
     )
-    show: str | None = Option(
-        None,
-        help="Pictures of a video: one or several, with commas, of wheel (default), frame, "
-        "overlay, arrows, difference, confidence, occlusion.",
-    )
-    format: str | None = Option(
-        None, "--format", help="Files in a folder: flo (default), npz, png …"
-    )
-    backward: bool = Option(
-        False, "--backward", help="Write the backward flow too: to a folder or an array."
-    )
-    occlusion: bool = Option(
-        False, "--occlusion", help="Write masks of hidden pixels, to a folder."
-    )
-    min_confidence: float | None = Option(
-        None, min=0, max=1, help="Flow with less confidence becomes unknown."
-    )
+    format: str | None = optional("Files in a folder: flo (default), npz, png …")
+    backward: bool = flag("--backward", "Write backward flow too, to a folder or an array.")
+    occlusion: bool = flag("--occlusion", "Write masks of hidden pixels, to a folder.")
+    min_confidence: options.MinConfidence = None
     cuts: str = Option(
         "estimate",
         help="Flow where a new scene starts: estimate (like any other), blank (unknown), or "
         "hold (that of the pair before).",
     )
-    stats: Path | None = Option(
-        None, metavar="CSV", help="Write motion, confidence and cuts of each frame."
-    )
-    start: str | None = Option(None, help="First frame: 120, or 3.5s.")
-    end: str | None = Option(None, help="Frame to stop before: 120, or 3.5s.")
+    stats: Path | None = optional("Write motion, confidence, cuts by frame.", metavar="CSV")
     stride: int = Option(1, help="Use every N-th frame.")
     scale: float = Option(1.0, help="Scale the frames by this first.")
-    fps: float | None = Option(None, min=0.01, max=480, help="Rate of a written video.")
-    encoder: options.Encoder = None
     on_error: str = Option("stop", help="At a broken frame: stop, or skip it.")
-    restart: bool = Option(False, "--restart", help="Start from scratch instead of resuming.")
-    weights: options.Weights = None
-    quality: options.Quality = "normal"
     full_size: options.FullSize = False
     max: options.Maximum = None
-    max_size: options.MaxSize = None
 
     def __call__(self) -> None:
         if len(self.inputs) > 1:
@@ -176,7 +149,7 @@ class Video(ClipSettings):
         from ..data.frames import check_source
 
         check_source(self.inputs[0])
-        check_weights([self.weights])
+        check_weights(self.weights)
 
         from ..estimation.estimator import FlowSequence
         from ..video import CUTS, STILL_RATE, check_rate, open_source, refuse_one_name
@@ -201,8 +174,6 @@ class Video(ClipSettings):
             FlowSequence(estimator, backward=wanted.needs_backward),
             partial(wanted.writers, rate=rate),
             [*self.output, *([self.stats] if self.stats else [])],
-            min_confidence=self.min_confidence,
-            cuts=self.cuts,
         )
         self.report(summary | options.compute_summary(estimator))
 
@@ -211,14 +182,136 @@ class Video(ClipSettings):
         from ..video import Outputs
 
         names = ("stats", "show", "format", "backward", "occlusion", "max", "encoder")
-        chosen = {name: getattr(self, name) for name in names}
-        wanted = Outputs(tuple(self.output), **chosen)
+        wanted = Outputs(tuple(self.output), **self.chosen(*names))
         check_outputs(
             [self.stats, *(path for path, kind in wanted.kinds.items() if kind != "folder")],
             folders=[path for path, kind in wanted.kinds.items() if kind == "folder"],
             inputs=[Path(self.inputs[0]), self.weights],
         )
         return wanted
+
+
+class Interpolate(ClipSettings):
+    """Make the frames between two frames, or slow motion of a whole clip.
+
+    The flow in both directions shows where things are in between. A clip is a video, a folder or
+    a 'glob' of frames. Across a cut nothing is blended: the frame before it is held. 16-bit
+    images stay 16-bit. The same command resumes a clip that was stopped.
+
+    Examples:
+      dicl-flow interpolate frame1.png frame2.png -o middle.png
+      dicl-flow interpolate frame1.png frame2.png -o slow.png -n 3
+      dicl-flow interpolate clip.mp4 -o slow.mp4 --factor 4
+    """
+
+    inputs: list[str] = Argument(
+        ..., metavar="INPUT", help="Two frames of one size (one may be -), or one clip."
+    )
+    output: Path = options.output(
+        "Picture to write; with -n, NAME_1 … NAME_N. Of a clip: video "
+        "(.mp4 .mov .mkv .webm .gif) or folder."
+    )
+    time: float | None = optional("Between 0 (frame 1) and 1 (frame 2); default 0.5.")
+    count: int | None = optional("How many frames, evenly spaced.", "--count", "-n", min=1)
+    factor: int | None = optional("Of a clip: how many times slower.", min=2, max=64)
+    on_error: str | None = optional("At a broken frame of a clip: stop (default), or skip.")
+
+    def __call__(self) -> None:
+        if len(self.inputs) > 2:
+            raise quote_pattern(self.inputs, "two frames or one clip are taken")
+        if len(self.inputs) == 1:
+            if self.factor is None or self.time is not None or self.count is not None:
+                raise InputError(
+                    "one input is a clip, which takes --factor N (N times slower), not --time or "
+                    "-n; give a second frame for the frames between two"
+                )
+            self.report(self._slow_motion(self.inputs[0], self.factor))
+            return
+        clip = self.chosen("factor", "fps", "encoder", "start", "end", "on_error", "restart")
+        for name, value in clip.items():
+            if value not in (None, False):
+                raise InputError(
+                    f"--{name.replace('_', '-')} is for a clip, and these are two frames; give a "
+                    "folder or a quoted pattern, as 'frames/*.png'"
+                )
+        self.report(self._between())
+
+    def _between(self) -> dict[str, Any]:
+        """Write the frames between two; return the summary."""
+        from ..files import encode_image, to_integers, write_files
+
+        times, paths = self._times(), [*map(Path, self.inputs)]
+        check_outputs(pictures=list(times), inputs=[*paths, self.weights])
+        frame1, frame2 = map(to_integers, read_frames(*paths))
+        check_weights(self.weights)
+
+        from ..estimation.warping import interpolate
+
+        result = self.load()(frame1, frame2, backward=True)
+        assert result.backward is not None
+        flows = result.flow, result.backward.flow
+        pictures = {path: interpolate(frame1, frame2, *flows, at) for path, at in times.items()}
+        write_files({path: encode_image(path, picture) for path, picture in pictures.items()})
+        return {
+            "written": list(times),
+            "times": ", ".join(f"{time:.3g}" for time in times.values()),
+            "size": Size(*frame1.shape[:2]),
+        }
+
+    def _times(self) -> dict[Path, float]:
+        """Return each file to write, and its time."""
+        if self.time is not None and self.count is not None:
+            raise InputError("give --time or -n, not both")
+        if self.time is not None and not 0 <= self.time <= 1:
+            raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {self.time:g}")
+        if self.count is None:
+            return {self.output: 0.5 if self.time is None else self.time}
+        stem, suffix, numbers = self.output.stem, self.output.suffix, range(1, self.count + 1)
+        return {self.output.with_name(f"{stem}_{n}{suffix}"): n / (self.count + 1) for n in numbers}
+
+    def _slow_motion(self, clip: str, factor: int) -> dict[str, Any]:
+        """Write a clip `factor` times slower; return the summary."""
+        from ..data.frames import check_source
+
+        check_source(clip)
+        check_weights(self.weights)
+
+        from .. import video
+        from ..estimation.estimator import FlowSequence
+
+        selection = self.select(1, 1.0, self.on_error or "stop")
+        output, kind = self.output, video.output_kind(self.output)
+        if kind == "array":
+            raise InputError(f"{output}: slow motion is written as a video or a folder of images")
+        to_folder = kind == "folder"
+        files, folders = ([], [output]) if to_folder else ([output], [])
+        check_outputs(files, folders=folders, inputs=[Path(clip), self.weights])
+        coding = None
+        if not to_folder or self.encoder is not None:
+            coding = video.find_coding(output, self.encoder)
+        source = video.open_source(clip, keep_depth=to_folder)
+        if source.live:
+            raise InputError("a camera is not a clip; record it first, then slow it down")
+        if source.scenes:
+            raise InputError(
+                "KITTI's pairs are not a clip: there is no motion from one pair to the next"
+            )
+        refuse_inputs([output], folders_of(source.files))
+        rate = self.fps or source.rate or video.STILL_RATE
+        video.check_rate(output, rate)
+        made: list[Writer] = []
+
+        def writers(parts: Path) -> "list[Writer]":
+            if to_folder:
+                made.append(video.SlowMotionFrames(output, factor))
+            else:
+                rest = (parts, rate, factor, coding)
+                made.append(video.SlowMotion(output, *rest))
+            return made
+
+        sequence = FlowSequence(self.load(), backward=True)
+        summary = self.process(source, selection, sequence, writers, [output])
+        return {**summary, "cuts_held": int(made[0].memory["cuts"])}
 
 
 class VideoProgress:
@@ -234,8 +327,7 @@ class VideoProgress:
         self.before, self.done, self.total = done, done, total
         self._print_line, self._show = print_line, show
         self._start = perf_counter()
-        self.frame_size: tuple[int, int] | None = None
-        """(height, width) of the frames, known after the first flow."""
+        self.frame_size: Size | None = None  # known after the first flow
 
     def __call__(self, flow: "FrameFlow") -> bool:
         """Note a flow; True: continue."""
@@ -244,8 +336,7 @@ class VideoProgress:
             if frame.problem:
                 self._print_line(f"skipped frame {frame.number} ({frame.name}): {frame.problem}")
         if not flow.problem:
-            height, width = flow.images[0].shape[:2]
-            self.frame_size = (height, width)
+            self.frame_size = Size(*flow.images[0].shape[:2])
         return True
 
     def progress(self, done: int, total: int | None) -> None:
@@ -271,7 +362,7 @@ class VideoProgress:
     def summary(self, missing: int) -> dict[str, Any]:
         """Return what to print at the end."""
         return {
-            "size": Size(*self.frame_size) if self.frame_size else None,
+            "size": self.frame_size,
             "flows": self.done - missing,
             "missing_flows": missing,
             "flows_of_earlier_runs": self.before,

@@ -1,5 +1,7 @@
 """Commands that open a port: `explore` and `serve`."""
 
+import os
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -10,28 +12,25 @@ from typer import Argument, Option
 
 from ..errors import InputError
 from . import options
-from .inputs_outputs import check_weights, find_weights, read_frames
+from .inputs_outputs import check_weights, read_frames
+from .options import flag, optional
 
 if TYPE_CHECKING:
     from ..web.clips import Clip
-    from ..web.limits import Limits
 
 Host = Annotated[str, Option(help="Address to listen on; another than loopback needs a token.")]
 Port = Annotated[int, Option(min=0, max=65535, help="Port; 0: a free one.")]
 
 
 class Explore(options.Settings):
-    """Look inside an estimate in the browser: layers, matches, and the beliefs of every level.
+    """Look inside an estimate in the browser: layers, matches, probabilities of every level.
 
     The server answers only programs of this machine, until Ctrl-C. Up to four weights are
     compared side by side.
 
     Examples:
-
       dicl-flow explore
-
       dicl-flow explore frame1.png frame2.png --truth flow.flo
-
       dicl-flow explore clip.mp4 -w dot.safetensors -w dicl.safetensors
     """
 
@@ -40,20 +39,22 @@ class Explore(options.Settings):
         metavar="IMAGE1 IMAGE2 | VIDEO | FOLDER",
         help="Two frames, a video or a folder of frames; without it, the packaged demo.",
     )
-    truth: Path | None = Option(None, help="Flow file with the truth of IMAGE1 IMAGE2.")
+    truth: Path | None = optional("Flow file with the truth of IMAGE1 IMAGE2.")
     weights: options.ManyWeights = None
     host: Host = "127.0.0.1"
     port: Port = 8017
-    no_browser: bool = Option(False, "--no-browser", help="Only print the address of the page.")
+    no_browser: bool = flag("--no-browser", "Only print the address of the page.")
     device: options.Device = "auto"
     precision: options.Precision = "auto"
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
+        import webbrowser
+
         from ..web import check_installed
 
         open_clip = _check_inputs(self.inputs or [], self.truth)
-        find_weights(self.weights)
+        check_weights(*(self.weights or (None,)))
         check_installed()
 
         from ..web.app import create_app, run_server
@@ -73,10 +74,12 @@ class Explore(options.Settings):
 
         def announce(address: str) -> None:
             page = f"{address}?token={token}" if token else address
-            networks_used = {"weights": list(networks), **options.compute_summary(first)}
-            self.report({"written": [], "address": page, **networks_used})
-            if not self.no_browser:
-                _open_browser(page)
+            used = {"weights": list(networks), **options.compute_summary(first)}
+            self.report({"written": [], "address": page, **used})
+            # without a display, a browser would be one of the terminal, which cannot show it
+            displays = map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+            if not self.no_browser and (sys.platform != "linux" or any(displays)):
+                webbrowser.open(page)
 
         try:
             run_server(app, self.host, self.port, limits, announce)
@@ -112,40 +115,24 @@ def _demo_clip() -> "Clip":
     return Clip("demo", [pair_of_files(p.name, p.image1, p.image2, p.truth) for p in demo_pairs()])
 
 
-def _open_browser(address: str) -> None:
-    """Open the page, unless there is no display: a browser of the terminal cannot show it."""
-    import os
-    import sys
-    import webbrowser
-
-    if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        webbrowser.open(address)
-
-
 class Serve(options.ComputeSettings):
     """Answer HTTP requests with flow until Ctrl-C.
 
     The address /docs of the server describes what it answers; / is the page of dicl-flow explore.
 
     Examples:
-
       dicl-flow serve
-
       curl -F image1=@a.png -F image2=@b.png -o flow.flo http://127.0.0.1:8000/flow
-
       dicl-flow serve --host 0.0.0.0 --port 9000 --device cuda
     """
 
     host: Host = "127.0.0.1"
     port: Port = 8000
-    token: str | None = Option(
-        None,
+    token: str | None = optional(
+        "Requests must have this token; made and printed if HOST is not loopback.",
         envvar="DICL_FLOW_TOKEN",
-        help="Requests must have this token; made and printed if HOST is not loopback.",
     )
-    allow_host: list[str] | None = Option(
-        None, metavar="NAME", help="Name by which the server is called; repeatable."
-    )
+    allow_host: list[str] | None = optional("Name the server goes by; repeatable.", metavar="NAME")
     max_size: float = Option(16.0, metavar="MEGAPIXELS", help="Refuse larger frames.")
     max_upload: float = Option(32.0, metavar="MIB", help="Size of two images.")
     max_video: float = Option(512.0, metavar="MIB", help="Size of a video.")
@@ -163,13 +150,19 @@ class Serve(options.ComputeSettings):
         from ..files import set_max_size
         from ..web import check_installed
 
-        check_weights([self.weights])
+        check_weights(self.weights)
         check_installed()
         set_max_size(self.max_size)
 
-        from ..web.limits import choose_token, is_loopback
+        from ..web.limits import Limits, choose_token, is_loopback
 
-        limits = self._limits()
+        limits = Limits(
+            **self.chosen("queue", "batch", "timeout", "jobs"),
+            max_upload=int(self.max_upload * 2**20),
+            max_video=int(self.max_video * 2**20),
+            keep=60 * self.keep,
+            disk=int(self.disk * 2**30),
+        )
         if self.quiet and self.token is None and not is_loopback(self.host):
             raise InputError("--quiet would hide the token that is made for --host; give --token")
         token = choose_token(self.host, self.token)
@@ -182,9 +175,8 @@ class Serve(options.ComputeSettings):
         estimator = self.load()
 
         def announce(address: str) -> None:
-            secret = {"token": token} if token else {}
-            values = {"address": address, **secret, **options.compute_summary(estimator)}
-            self.report({"written": [], **values})
+            values = {"address": address, **({"token": token} if token else {})}
+            self.report({"written": [], **values, **options.compute_summary(estimator)})
 
         service, names = FlowService(estimator, limits), [self.host, *(self.allow_host or ())]
         with ExitStack() as stack:
@@ -197,17 +189,3 @@ class Serve(options.ComputeSettings):
                 pages = explorer_pages(exploration)
             app = create_app(service, token=token, allowed_hosts=names, pages=pages)
             run_server(app, self.host, self.port, limits, announce)
-
-    def _limits(self) -> "Limits":
-        from ..web.limits import Limits
-
-        return Limits(
-            queue=self.queue,
-            batch=self.batch,
-            max_upload=int(self.max_upload * 2**20),
-            max_video=int(self.max_video * 2**20),
-            timeout=self.timeout,
-            jobs=self.jobs,
-            keep=60 * self.keep,
-            disk=int(self.disk * 2**30),
-        )

@@ -8,13 +8,12 @@ from threading import Timer
 from time import monotonic, perf_counter
 
 from ..config import TrainConfig
-from ..errors import InputError
+from ..errors import InputError, StopSignal
 from ..weights import encode_weights
 from .batch_sources import BatchSource
 from .distributed import Processes
 from .monitoring import LevelWatch, Validated, Validation, training_sheet
 from .run_folder import Journal, RunFolder
-from .stopping import StopSignal
 from .trainer import Trainer
 
 _PATIENCE = 10  # consecutive steps with a loss that is not finite before the run stops
