@@ -21,7 +21,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import Array, encode_image, naming
-from ..pictures.sheets import contact_sheet, thumbnail, write_on
+from ..pictures.figures import contact_sheet, thumbnail, write_on
 from .decoding import find_pair
 from .job import Job, keep_settings
 from .manifest import UNKNOWN_FLOWS, Row, with_flows

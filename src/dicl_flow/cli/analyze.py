@@ -62,7 +62,7 @@ class Peaks(options.Settings):
         pairs = _find_pairs(self.pair, self.truth, self.data, self.limit)
         weights = find_weights(self.weights)
 
-        from ..evaluation.published import PUBLISHED_PEAKS
+        from ..evaluation.table import PUBLISHED_PEAKS
         from ..lab.analyses import draw_peaks, find_peaks
         from ..lab.volumes import open_networks
         from ..pictures.figures import draw_figure

@@ -1,4 +1,7 @@
-"""Metrics of estimates against the truth, kept as sums so that pairs can be pooled exactly."""
+"""Scores of estimates against the truth, or by warping where there is none.
+
+Metrics are kept as sums, so that pairs can be pooled exactly.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..data import FlowSample
+from ..data import FlowPair, FlowSample, read_frames, read_sample
 from ..errors import InputError
 from ..files import Array
 
@@ -80,7 +83,7 @@ class Score:
 
 
 def pool(scores: Iterable[Score]) -> Score:
-    """Return the score of all pairs together."""
+    """The score of all pairs together."""
     return sum(scores, start=Score({}))
 
 
@@ -89,17 +92,18 @@ def score_of(by_pixel: Mapping[str, Array]) -> Score:
     return Score({name: (float(v.sum()), v.size) for name, v in by_pixel.items()})
 
 
-def check_estimate(estimate: Array, size: tuple[int, int]) -> None:
-    """Refuse what is not an (H, W, 2) flow of numbers for a frame of (height, width) `size`."""
-    if estimate.shape != (*size, 2):
-        raise InputError(f"the estimate has the shape {estimate.shape}, expected {(*size, 2)}")
+def check_estimate(estimate: Array, frame: Array) -> None:
+    """Refuse what is not an (H, W, 2) flow of numbers for a frame (or a truth) of (H, W, …)."""
+    expected = (*frame.shape[:2], 2)
+    if estimate.shape != expected:
+        raise InputError(f"the estimate has the shape {estimate.shape}, expected {expected}")
     if not np.isfinite(estimate).all():
         raise InputError("the estimate is unknown at some pixels; every pixel needs a number")
 
 
 def endpoint_error(estimate: Array, truth: Array) -> Array:
     """Two (H, W, 2) flows -> (H, W) float64 distance in pixels."""
-    check_estimate(estimate, (truth.shape[0], truth.shape[1]))
+    check_estimate(estimate, truth)
     difference = estimate.astype(np.float64) - truth
     return np.hypot(difference[..., 0], difference[..., 1])
 
@@ -160,5 +164,66 @@ def sparsification_curves(score: Score) -> dict[str, list[float]]:
 
 
 def _part(curve: str, index: int) -> str:
-    """Return the name of a point of a curve among the parts of a score, which are pooled."""
+    """The name of a point of a curve among the parts of a score, which are pooled."""
     return f"sparsification_{curve}_{index}"
+
+
+def score_pair(pair: FlowPair, estimate: Array, confidence: Array | None = None) -> Score:
+    """Score one (H, W, 2) estimate and its (H, W) confidence; an error names the pair."""
+    try:
+        if pair.truth is None:
+            return score_by_warping(estimate, *read_frames(pair))
+        sample = read_sample(pair)
+        score = score_flow(estimate, sample)
+        if confidence is None:
+            return score
+        error = endpoint_error(estimate, sample.flow)[sample.valid]
+        return score + score_confidence(confidence[sample.valid], error)
+    except InputError as error:
+        raise InputError(f"pair {pair.name}: {error}") from None
+
+
+def score_by_warping(estimate: Array, image1: Array, image2: Array) -> Score:
+    """Judge an (H, W, 2) estimate without truth: how well frame 2, warped, matches frame 1."""
+    difference, inside = warping_difference(estimate, image1, image2)
+    still = np.abs(image1.astype(np.float64) - image2).mean(2)
+    return score_of({"warping_error": difference[inside], "warping_error_still": still[inside]})
+
+
+def warping_difference(estimate: Array, image1: Array, image2: Array) -> tuple[Array, Array]:
+    """Return the mean difference of colours (H, W), and where the flow stays inside (H, W)."""
+    from ..estimation.warping import warp
+
+    check_estimate(estimate, image1)
+    target = np.dstack([image2.astype(np.float64), np.ones(image2.shape[:2])])
+    warped = warp(target, estimate)  # (H, W, 4): the last channel is 0 outside
+    return np.abs(image1 - warped[..., :3]).mean(2), warped[..., 3] > 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """The scores of one method on one data set."""
+
+    data: str
+    """The data set's name on the command line."""
+    label: str
+    """Its name in tables."""
+    method: str
+    scores: Mapping[str, Score]
+    """By the name of the pair."""
+    num_masked: int = 0
+    """Number of pairs whose invalid pixels were left out."""
+
+    @property
+    def total(self) -> Score:
+        """The score of all pairs together."""
+        return pool(self.scores.values())
+
+    def worst(self, count: int) -> list[str]:
+        """Names of the pairs with the largest error, worst first."""
+
+        def error(name: str) -> float:
+            values = self.scores[name].values
+            return values.get("epe", values.get("warping_error", 0.0))
+
+        return sorted(self.scores, key=error, reverse=True)[:count]

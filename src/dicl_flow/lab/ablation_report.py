@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..data import data_set
 from ..errors import InputError
 from ..evaluation import PUBLISHED_ABLATIONS, AblationRow, Grid, format_metric, grid_markdown
-from ..evaluation.published import ABLATION_COLUMNS, ABLATION_SIZE
+from ..evaluation.table import ABLATION_COLUMNS, ABLATION_SIZE
 from ..files import read_bytes
 from ..pictures.figures import draw_figure, encode_figure
 from .ablation import HELD_OUT, VariantFolder, VariantResult

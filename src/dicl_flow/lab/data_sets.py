@@ -17,7 +17,7 @@ from ..data import FlowPair, FlowSample, Survey, collate
 from ..data.augmentation import FlowDataset, augment_color, augment_erase, augment_geometry
 from ..errors import InputError
 from ..files import Array, encode_flow, encode_image, to_uint8, write_files
-from ..pictures.sheets import contact_sheet, thumbnail
+from ..pictures.figures import contact_sheet, thumbnail
 from ..pictures.visualize import flow_to_rgb
 
 if TYPE_CHECKING:

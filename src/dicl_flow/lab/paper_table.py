@@ -12,16 +12,16 @@ from ..data import FlowPair, data_set
 from ..errors import InputError
 from ..evaluation import METRICS, Grid, PublishedRow, Result, evaluate, format_metric
 from ..evaluation.evaluate import Progress
-from ..evaluation.published import (
+from ..evaluation.table import (
     FINE_TUNED,
     SYNTHETIC,
     TABLE_2,
     Value,
+    partial_notes,
     relevant_columns,
     relevant_rows,
     values_by_data,
 )
-from ..evaluation.table import partial_notes
 from ..training.run_folder import RunFolder
 
 WITH_PROJECTION, WITHOUT_PROJECTION = "DICL", "DICL without DAP"

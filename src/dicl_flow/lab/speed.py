@@ -30,7 +30,7 @@ from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
 from ..errors import InputError
 from ..estimation.compute import PRECISIONS, choose_compute
 from ..estimation.estimator import FlowEstimator
-from ..evaluation.methods import dis
+from ..evaluation.evaluate import dis
 from ..files import Array, encode_image, write_files
 from ..models import FlowNetwork, build
 from ..pictures.figures import draw_figure, encode_figure
