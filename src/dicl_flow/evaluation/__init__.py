@@ -17,24 +17,5 @@ from .evaluate import (
     submission_entries,
     write_submission,
 )
-from .metrics import (
-    METRICS,
-    Result,
-    Score,
-    endpoint_error,
-    pool,
-    score_confidence,
-    score_flow,
-    score_pair,
-)
-from .table import (
-    PUBLISHED,
-    PUBLISHED_ABLATIONS,
-    AblationRow,
-    Grid,
-    PublishedRow,
-    format_metric,
-    grid_markdown,
-    print_grid,
-    print_results,
-)
+from .metrics import Result, Score, endpoint_error, pool, score_confidence, score_flow, score_pair
+from .table import PUBLISHED, PUBLISHED_ABLATIONS, Grid, grid_markdown, print_grid, print_results

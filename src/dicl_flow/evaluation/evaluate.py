@@ -180,8 +180,8 @@ def evaluate(
 
     sets = _list(data, valid_only=valid_only)
     computed: dict[str, str] = {}
-    opened = _open_methods(methods, computed, options)
-    chosen = {name: predictor(name, method) for name, method in opened.items()}
+    opened = _open_methods(methods, computed, options).items()
+    chosen = {name: predictor(name, method) for name, method in opened}
     return Evaluation(_score(sets, chosen, worst, progress), computed)
 
 
@@ -304,9 +304,7 @@ def _draw_worst(
 def submission_entries(benchmark: str, root: Path) -> dict[str, FlowPair]:
     """Return the test pairs of a benchmark, by the names of their files in the archive.
 
-    sintel: clean/SCENE/frame_NNNN.flo and final/SCENE/frame_NNNN.flo. Before the upload, run
-    the bundler that comes with the data set on the two unpacked folders.
-    kitti15: flow/NNNNNN_10.png. kitti12: NNNNNN_10.png.
+    Sintel's are for the bundler that comes with the data set, run on the two unpacked folders.
     """
     sets: dict[str, Callable[[], dict[str, list[FlowPair]]]] = {  # by benchmark and file name
         "sintel": lambda: {f"{p}/{{}}.flo": sintel_test_pairs(root, p) for p in ("clean", "final")},
@@ -326,8 +324,6 @@ def write_submission(path: Path, names: Iterable[str], predictions: Iterable[Pre
         replacing(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
-        for name, prediction in zip(names, predictions, strict=True):
-            kept = prediction.flow
-            if name.endswith(".png"):
-                kept = np.clip(kept, *_KITTI_RANGE)
+        for name, (_, flow, *_) in zip(names, predictions, strict=True):
+            kept = np.clip(flow, *_KITTI_RANGE) if name.endswith(".png") else flow
             archive.writestr(name, encode_flow(name, kept))

@@ -18,7 +18,7 @@ _WAUC_WEIGHTS = 1 - np.arange(100) / 100
 # what a pixel adds if the i-th threshold is the first that is not below its error
 _WAUC_GAIN = 100 * np.append(_WAUC_WEIGHTS[::-1].cumsum()[::-1], 0) / _WAUC_WEIGHTS.sum()
 REMOVED = np.arange(50) / 50  # shares of the pixels
-_CURVES = ("error", "oracle")
+_POINT = "sparsification_{}_{}"  # of a curve, among the parts of a score, which are pooled
 
 
 class Metric(NamedTuple):
@@ -133,25 +133,21 @@ def score_flow(estimate: Array, sample: FlowSample) -> Score:
     return score_of(by_pixel)
 
 
-def sparsification(key: Array, error: Array) -> Array:
-    """Return the mean error of the rest, for each share of `REMOVED` of the lowest `key`."""
-    ordered = error[np.argsort(key, kind="stable")]
-    left = len(error) - (REMOVED * len(error)).astype(int)
-    return ordered[::-1].cumsum()[left - 1] / left
-
-
 def score_confidence(confidence: Array, error: Array) -> Score:
     """Judge (N,) confidences by the (N,) errors of a pair; a pair without errors has no score.
 
-    Curves are divided by the mean error of the pair, so that all pairs have equal weight.
+    Curves are the mean error of the rest for each share of `REMOVED`, divided by the mean error
+    of the pair, so that all pairs have equal weight.
     """
     if not error.size or not error.any():
         return Score({})
-    curves = [sparsification(key, error) / error.mean() for key in (confidence, -error)]
-    parts = {"ause": (float((curves[0] - curves[1]).mean()), 1)}
-    for name, curve in zip(_CURVES, curves, strict=True):
-        parts |= {_part(name, index): (float(value), 1) for index, value in enumerate(curve)}
-    return Score(parts)
+    left = len(error) - (REMOVED * len(error)).astype(int)
+    parts, curves = {}, {}
+    for name, key in (("error", confidence), ("oracle", -error)):
+        ordered = error[np.argsort(key, kind="stable")]
+        curves[name] = ordered[::-1].cumsum()[left - 1] / left / error.mean()
+        parts |= {_POINT.format(name, i): (float(v), 1) for i, v in enumerate(curves[name])}
+    return Score({"ause": (float((curves["error"] - curves["oracle"]).mean()), 1), **parts})
 
 
 def sparsification_curves(score: Score) -> dict[str, list[float]]:
@@ -159,13 +155,9 @@ def sparsification_curves(score: Score) -> dict[str, list[float]]:
     if "ause" not in score.parts:
         return {}
     means = {name: total / count for name, (total, count) in score.parts.items() if count}
-    curves = {name: [means[_part(name, i)] for i in range(len(REMOVED))] for name in _CURVES}
+    points = range(len(REMOVED))
+    curves = {name: [means[_POINT.format(name, i)] for i in points] for name in ("error", "oracle")}
     return {"removed": REMOVED.tolist(), **curves}
-
-
-def _part(curve: str, index: int) -> str:
-    """The name of a point of a curve among the parts of a score, which are pooled."""
-    return f"sparsification_{curve}_{index}"
 
 
 def score_pair(pair: FlowPair, estimate: Array, confidence: Array | None = None) -> Score:

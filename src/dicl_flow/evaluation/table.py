@@ -3,7 +3,7 @@
 For the terminal, as Markdown and as JSON.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from rich.console import Console
@@ -149,10 +149,9 @@ PUBLISHED_PEAKS = {"without DAP": 0.57, "with DAP": 0.63}
 """The paper's medians of d_peak on Sintel."""
 
 
-def relevant_columns(data_sets: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the columns of `PUBLISHED_COLUMNS` that belong to the given data sets."""
-    wanted = set(data_sets)
-    return [column for column in PUBLISHED_COLUMNS if column[0] in wanted]
+def relevant_columns(data_sets: Collection[str]) -> list[tuple[str, str]]:
+    """The columns of `PUBLISHED_COLUMNS` that belong to the given data sets."""
+    return [column for column in PUBLISHED_COLUMNS if column[0] in data_sets]
 
 
 def values_by_data(
@@ -241,10 +240,33 @@ def to_markdown(results: Sequence[Result]) -> str:
 
 def as_document(results: Sequence[Result], computed: Mapping[str, str]) -> dict[str, Any]:
     """Return all numbers: totals and pairs of each method, and the published rows."""
-    columns = relevant_columns(result.data for result in results)
+    columns = relevant_columns({result.data for result in results})
     return {
-        "results": [_result_json(result) for result in results],
-        "published": [_published_json(row, columns) for row in relevant_rows(columns)],
+        "results": [
+            {
+                "data": result.data,
+                "label": result.label,
+                "method": result.method,
+                "num_pairs": len(result.scores),
+                "num_masked": result.num_masked,
+                "metrics": result.total.values,
+                "sparsification": sparsification_curves(result.total),
+                "pairs": {name: score.values for name, score in result.scores.items()},
+            }
+            for result in results
+        ],
+        "published": [
+            {
+                "method": row.method,
+                "training": row.training,
+                "source": row.source,
+                "in_paper": row.in_paper,
+                "on_training_data": row.on_training_data,
+                "metrics": values_by_data(columns, row.value),
+                "all": {key: v for key, v in row._asdict().items() if isinstance(v, float)},
+            }
+            for row in relevant_rows(columns)
+        ],
         "computed": dict(computed),
         "metrics": {name: metric.meaning for name, metric in METRICS.items()},
     }
@@ -276,7 +298,13 @@ def _published_grid(results: Sequence[Result]) -> Grid:
     for method, totals in ours.items():
         cells = [format_metric(m, totals.get(data, {}).get(m)) for data, m in columns]
         rows.append([method, "", *cells])
-    rows += [_published_cells(row, columns) for row in relevant_rows(columns)]
+    for row in relevant_rows(columns):
+        template = "({})" if row.on_training_data else "{}"
+        cells = [
+            format_metric(metric, row.value(data, metric), template) for data, metric in columns
+        ]
+        name = row.method + ("" if row.in_paper else _NOT_IN_PAPER)
+        rows.append([name, row.training, *cells])
     headings = [f"{labels[data]} {METRICS[metric].heading}" for data, metric in columns]
     return Grid(
         "Compared with published results",
@@ -286,26 +314,17 @@ def _published_grid(results: Sequence[Result]) -> Grid:
     )
 
 
-def _published_cells(row: PublishedRow, columns: Sequence[tuple[str, str]]) -> list[str]:
-    template = "({})" if row.on_training_data else "{}"
-    cells = [format_metric(metric, row.value(data, metric), template) for data, metric in columns]
-    return [row.method + ("" if row.in_paper else _NOT_IN_PAPER), row.training, *cells]
-
-
 def partial_notes(results: Sequence[Result]) -> list[str]:
     """Say which data sets lack pairs or pixels that the published numbers count."""
     sizes = {result.data: (result.label, len(result.scores)) for result in results}
-    partial = [
-        f"{label} here has {count} of the {FULL_SIZE[data]} pairs: not comparable."
+    masked = {result.label: result.num_masked for result in results if result.num_masked}
+    notes = [
+        f"{label} here has {count} of the {FULL_SIZE[data]} pairs"
         for data, (label, count) in sizes.items()
         if FULL_SIZE.get(data, count) != count
     ]
-    masked = [
-        f"{label} here leaves out invalid pixels of {masked} pairs: not comparable."
-        for label, masked in {result.label: result.num_masked for result in results}.items()
-        if masked
-    ]
-    return [*partial, *masked]
+    notes += [f"{label} here leaves out invalid pixels of {n} pairs" for label, n in masked.items()]
+    return [f"{note}: not comparable." for note in notes]
 
 
 def format_metric(metric: str, value: float | None, template: str = "{}") -> str:
@@ -318,28 +337,3 @@ def grid_markdown(grid: Grid) -> str:
     rulers = ["---", "---", *["---:"] * (len(grid.headings) - 2)]
     lines = [f"| {' | '.join(cells)} |" for cells in (grid.headings, rulers, *grid.rows)]
     return "\n".join([f"### {grid.title}", "", *lines, *(["", grid.note] if grid.note else [])])
-
-
-def _result_json(result: Result) -> dict[str, Any]:
-    return {
-        "data": result.data,
-        "label": result.label,
-        "method": result.method,
-        "num_pairs": len(result.scores),
-        "num_masked": result.num_masked,
-        "metrics": result.total.values,
-        "sparsification": sparsification_curves(result.total),
-        "pairs": {name: score.values for name, score in result.scores.items()},
-    }
-
-
-def _published_json(row: PublishedRow, columns: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    return {
-        "method": row.method,
-        "training": row.training,
-        "source": row.source,
-        "in_paper": row.in_paper,
-        "on_training_data": row.on_training_data,
-        "metrics": values_by_data(columns, row.value),
-        "all": {key: value for key, value in row._asdict().items() if isinstance(value, float)},
-    }
