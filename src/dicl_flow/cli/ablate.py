@@ -16,7 +16,7 @@ from .train import STOPPED, joined, line_printer, print_plan, with_start
 if TYPE_CHECKING:
     from ..config import TrainConfig
     from ..data import FlowPair
-    from ..lab.ablation_report import Report
+    from ..lab.paper_tables import Report
     from ..lab.variants import Variant
     from ..training import Processes
     from ..training.chain_run import Pace
@@ -95,7 +95,8 @@ class Ablate(options.Settings):
 
         # torch, which takes seconds: after all that may be missing
         from ..estimation.compute import choose_device
-        from ..lab.ablation_report import finished_variants, report_study, small_files
+        from ..lab.paper_tables import report_study
+        from ..lab.variants import finished_variants, small_files
         from ..pictures.figures import draw_figure
 
         device = choose_device(self.device)
@@ -183,7 +184,7 @@ class Ablate(options.Settings):
         variants, roots = self._variants, self._roots  # what is wrong, before torch is imported
 
         from ..estimation.compute import choose_device
-        from ..lab.ablation import VariantFolder
+        from ..lab.variants import VariantFolder
         from ..training.chain_run import describe_chain, total_cost
 
         plans: list[dict[str, Any]] = []
@@ -205,13 +206,14 @@ class Ablate(options.Settings):
             print_plan({"stages": [], **total}, "all variants")
 
     def _unfinished(self) -> "list[Variant]":
-        from ..lab.ablation import VariantFolder
+        from ..lab.variants import VariantFolder
 
         return [v for v in self._variants if VariantFolder(self.output, v).read() is None]
 
     def _train_stages(self, processes: "Processes") -> None:
         """Train the variants that are not finished in the stages of the paper."""
-        from ..lab.ablation import VariantFolder, conclude_stages
+        from ..lab.ablation import conclude_stages
+        from ..lab.variants import VariantFolder
         from ..training.chain_run import train_chain
 
         silent = self.quiet or not processes.is_first

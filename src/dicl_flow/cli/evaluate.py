@@ -222,7 +222,12 @@ class Table2(options.Settings):
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
-        from ..lab.paper_table import WITH_PROJECTION, WITHOUT_PROJECTION, find_chain, measure_table
+        from ..lab.paper_tables import (
+            WITH_PROJECTION,
+            WITHOUT_PROJECTION,
+            find_chain,
+            measure_table,
+        )
 
         folders = {WITH_PROJECTION: self.chain, WITHOUT_PROJECTION: self.without_projection}
         given = {method: folder for method, folder in folders.items() if folder is not None}
@@ -248,7 +253,7 @@ class Table2(options.Settings):
 
     def _list_data(self) -> "dict[str, list[FlowPair]]":
         from ..data import list_pairs, parse_data_argument
-        from ..lab.paper_table import STAGES
+        from ..lab.paper_tables import STAGES
 
         known = STAGES["things"][1]
         sets: dict[str, list[FlowPair]] = {}

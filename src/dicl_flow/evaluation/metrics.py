@@ -142,7 +142,8 @@ def score_confidence(confidence: Array, error: Array) -> Score:
     if not error.size or not error.any():
         return Score({})
     left = len(error) - (REMOVED * len(error)).astype(int)
-    parts, curves = {}, {}
+    parts: dict[str, tuple[float, int]] = {}
+    curves = {}
     for name, key in (("error", confidence), ("oracle", -error)):
         ordered = error[np.argsort(key, kind="stable")]
         curves[name] = ordered[::-1].cumsum()[left - 1] / left / error.mean()

@@ -14,7 +14,8 @@ import torch
 from ..data import FlowPair, FlowSample, read_frames, read_sample
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
-from ..evaluation import METRICS, Grid, Score, score_flow
+from ..evaluation import Grid, Score, score_flow
+from ..evaluation.metrics import METRICS
 from ..files import Array
 from ..models.dicl import DiclLevel
 from ..models.matching import DisplacementProjection
