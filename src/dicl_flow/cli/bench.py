@@ -94,7 +94,7 @@ class Bench(options.Settings):
 
         from .._version import __version__
         from ..files import write_files
-        from ..lab.timing import describe_machine
+        from ..lab.speed import describe_machine
 
         report = {
             "command": shlex.join(["dicl-flow", *sys.argv[1:]]),

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..evaluation import Grid
 from ..pictures.figures import draw_figure
-from .timing import median_seconds
+from .speed import median_seconds
 
 DENSE, SEPARABLE = "4-D convolution", "VCN, separable"
 BATCHED, ONE_BY_ONE = "matching net, batched", "matching net, one by one"
