@@ -57,30 +57,28 @@ class LevelErrors:
 
     def add(self, volumes: Volumes, sample: FlowSample) -> None:
         """Add the errors of a pair."""
-        self._score(ZERO, np.zeros_like(sample.flow), sample)
+        _add(self.scores, ZERO, np.zeros_like(sample.flow), sample)
         for stride, level in volumes.levels.items():
-            self._score(f"stride {stride} matched", volumes.to_frame(level.matched), sample)
-            self._score(f"stride {stride} refined", volumes.to_frame(level.refined), sample)
+            for kind in ("matched", "refined"):
+                flow = volumes.to_frame(getattr(level, kind))
+                _add(self.scores, f"stride {stride} {kind}", flow, sample)
             middle = level.after.shape[0] // 2
             still = float(volumes.seen(level.after[middle, middle]).mean())
             self.no_displacement.setdefault(stride, []).append(still)
 
-    def _score(self, step: str, flow: Any, sample: FlowSample) -> None:
-        self.scores[step] = self.scores.get(step, Score({})) + score_flow(flow, sample)
-
-    def errors(self, band: str) -> list[float]:
-        """The mean error after each step; NaN if no pixel moves that far."""
-        return [score.values.get(band, float("nan")) for score in self.scores.values()]
-
     def summary(self) -> dict[str, dict[str, float]]:
         """Numbers for JSON."""
-        found = {
+        steps = {
             step: {band: score.values[band] for band in BANDS if band in score.values}
             for step, score in self.scores.items()
         }
         for stride, still in self.no_displacement.items():
-            found[f"stride {stride} matched"]["no_displacement"] = fmean(still)
-        return found
+            steps[f"stride {stride} matched"]["no_displacement"] = fmean(still)
+        return steps
+
+
+def _add(scores: dict[str, Score], name: str, flow: Array, sample: FlowSample) -> None:
+    scores[name] = scores.get(name, Score({})) + score_flow(flow, sample)
 
 
 def find_level_errors(
@@ -112,9 +110,9 @@ def draw_levels(found: Mapping[str, LevelErrors]) -> Any:
     figure = draw_figure(5.2 * len(found), 4)
     panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
     for axes, (name, errors) in zip(panels, found.items(), strict=True):
-        places = range(len(errors.scores))
-        for band in BANDS:
-            values = errors.errors(band)
+        places, summary = range(len(errors.scores)), errors.summary()
+        for band in BANDS:  # NaN if no pixel moves that far
+            values = [step.get(band, float("nan")) for step in summary.values()]
             if not np.isnan(values).all():
                 axes.plot(places, values, marker="o", markersize=3, label=METRICS[band].heading)
         labels = [step.replace("stride ", "").replace(" ", "\n") for step in errors.scores]
@@ -155,7 +153,7 @@ class Peaks:
         if sample is not None:
             for name, read in _READINGS.items():
                 flow = volumes.to_frame(read(probability) + finest.start)
-                self.scores[name] = self.scores.get(name, Score({})) + score_flow(flow, sample)
+                _add(self.scores, name, flow, sample)
 
     def summary(self) -> dict[str, float]:
         """Numbers for tables."""
@@ -203,8 +201,7 @@ class PixelMap:
     """The probabilities of one pixel at one level."""
 
     stride: int
-    probability: Array
-    """(U, V)."""
+    probability: Array  # (U, V)
     truth: tuple[float, float] | None
     """The true displacement (u, v) at this level, given the coarser flow."""
 
@@ -252,12 +249,6 @@ def read_pixel(
     return found
 
 
-def _check_inside(x: int, y: int, frame_size: tuple[int, ...]) -> None:
-    height, width = frame_size
-    if not (0 <= x < width and 0 <= y < height):
-        raise InputError(f"the pixel {x} {y} is outside the {width}x{height} frame")
-
-
 def _pixel_map(
     volumes: Volumes, stride: int, stage: str, pixel: tuple[int, int], truth: Array | None
 ) -> PixelMap:
@@ -269,6 +260,12 @@ def _pixel_map(
     start = volume.start[:, row, column].cpu().numpy()
     u, v = truth / volumes.cell_size(stride) - start
     return PixelMap(stride, probability, (float(u), float(v)))
+
+
+def _check_inside(x: int, y: int, frame_size: tuple[int, ...]) -> None:
+    height, width = frame_size
+    if not (0 <= x < width and 0 <= y < height):
+        raise InputError(f"the pixel {x} {y} is outside the {width}x{height} frame")
 
 
 def draw_pixel(found: Mapping[str, list[PixelMap]], pair: FlowPair, x: int, y: int) -> Any:
@@ -323,33 +320,20 @@ def describe_pixel(volumes: Volumes, x: int, y: int, *, projection: bool) -> dic
     are in pixels of the frame.
     """
     _check_inside(x, y, volumes.frame_size)
-    levels = [_level(volumes, stride, x, y, projection=projection) for stride in volumes.levels]
+    levels = []
+    for stride, level in volumes.levels.items():
+        (column, row), size = volumes.cell(stride, x, y), volumes.cell_size(stride)
+        described: dict[str, Any] = {"stride": stride, "cell": [column, row]}
+        described |= {"cell_size": size.tolist(), "before": None, "after": None}
+        for stage in ("before", "after") if projection else ("before",):
+            chosen = getattr(level, stage)[:, :, row, column].cpu()
+            entropy = normalized_entropy(chosen[None, :, :, None, None]).item()
+            described[stage] = {"probability": chosen.T.tolist(), "entropy": entropy}
+        for kind in ("start", "matched", "refined"):
+            flow = getattr(level, kind)[:, row, column].cpu().numpy()
+            described[kind] = (flow * size).tolist()
+        levels.append(described)
     return {"pixel": [x, y], "levels": levels}
-
-
-def _level(volumes: Volumes, stride: int, x: int, y: int, *, projection: bool) -> dict[str, Any]:
-    column, row = volumes.cell(stride, x, y)
-    level, size = volumes.levels[stride], volumes.cell_size(stride)
-
-    def vector(flow: Any) -> list[float]:
-        found: Array = flow[:, row, column].cpu().numpy() * size
-        return found.tolist()
-
-    def stage(probability: Any) -> dict[str, Any]:
-        chosen = probability[:, :, row, column].cpu()
-        entropy = normalized_entropy(chosen[None, :, :, None, None])
-        return {"probability": chosen.T.tolist(), "entropy": entropy.item()}
-
-    return {
-        "stride": stride,
-        "cell": [column, row],
-        "cell_size": size.tolist(),
-        "before": stage(level.before),
-        "after": stage(level.after) if projection else None,
-        "start": vector(level.start),
-        "matched": vector(level.matched),
-        "refined": vector(level.refined),
-    }
 
 
 def projection_kernels(name: str, estimator: FlowEstimator) -> dict[int, Array]:
@@ -399,8 +383,14 @@ def draw_kernels(name: str, kernels: Mapping[int, Array]) -> Any:
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel, (stride, kernel) in zip(axes, kernels.items(), strict=False):
         _draw_level(figure, panel, stride, kernel)
-    _draw_distances(axes[len(kernels)], kernels)
-    for panel in axes[len(kernels) + 1 :]:
+        points = {d: w for d, w in weight_by_distance(kernel).items() if d > 0}
+        axes[len(kernels)].plot([*points], [*points.values()], ".-", label=f"stride {stride}")
+    distances, *unused = axes[len(kernels) :]
+    distances.axhline(0, color="black", linewidth=0.8)
+    distances.set(xlabel="distance from the kernel's own displacement", ylabel="mean weight")
+    distances.set_title("near and far (own weight left out)")
+    distances.legend(fontsize="small")
+    for panel in unused:
         panel.axis("off")
     figure.suptitle(f"DAP kernels of {name}")
     return figure
@@ -408,11 +398,8 @@ def draw_kernels(name: str, kernels: Mapping[int, Array]) -> Any:
 
 def _draw_level(figure: Any, panel: Any, stride: int, kernel: Array) -> None:
     side = len(kernel)
-    sheet = np.full((side * (side + 1) - 1,) * 2, np.nan)
-    for u in range(side):
-        for v in range(side):
-            top, left = v * (side + 1), u * (side + 1)
-            sheet[top : top + side, left : left + side] = kernel[u, v].T  # v down, u right
+    framed = np.pad(kernel, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=np.nan)
+    sheet = framed.transpose(1, 3, 0, 2).reshape((side * (side + 1),) * 2)[:-1, :-1]  # v down
     others = kernel[_distances(kernel) > 0]
     # without its own weight, which would dim the rest
     extent = float(np.percentile(np.abs(others), 99)) or 1.0
@@ -424,19 +411,6 @@ def _draw_level(figure: Any, panel: Any, stride: int, kernel: Array) -> None:
     panel.set(title=f"stride {stride}", xlabel="u", ylabel="v")
     panel.set_facecolor("tab:blue")
     figure.colorbar(picture, ax=panel, shrink=0.7)
-
-
-def _draw_distances(panel: Any, kernels: Mapping[int, Array]) -> None:
-    for stride, kernel in kernels.items():
-        points = {d: w for d, w in weight_by_distance(kernel).items() if d > 0}
-        panel.plot([*points], [*points.values()], ".-", label=f"stride {stride}")
-    panel.axhline(0, color="black", linewidth=0.8)
-    panel.set(
-        xlabel="distance from the kernel's own displacement",
-        ylabel="mean weight",
-        title="near and far (own weight left out)",
-    )
-    panel.legend(fontsize="small")
 
 
 def _distances(kernel: Array) -> Array:
