@@ -146,17 +146,13 @@ class Bench(options.Settings):
             find_peers,
             measure,
             open_network,
-            random_network,
         )
 
         batches = self.batches or ([1] if self.quick else [1, 8])
         quality = find_quality(self.quality)
         cases = [Case(size.width, size.height, batches[0]) for size in sizes]
         cases += [Case(sizes[0].width, sizes[0].height, batch) for batch in batches[1:]]
-        if self.host is None:
-            model, calibration = open_network(self.weights, quality)
-        else:
-            model, calibration = random_network(self.host), None
+        model, calibration = open_network(self.weights, quality, self.host)
         default = ["plain-fp32", "fast-fp32", "fast-auto"] if self.host is None else ["plain-fp32"]
         more = ["compiled-fp32", "compiled-auto"] if self.compiled else []
         ways = choose_ways([*(self.paths or default), *more], model.config, device)
@@ -205,8 +201,8 @@ class Bench(options.Settings):
 
 
 def _print_row(result: "Result", *, first: bool) -> None:
-    from ..lab.speed import HEADINGS, as_rows
+    from ..lab.speed import HEADINGS, as_row
 
     widths = (9, 5, 13, 7, 7, 5, 11, 7, 7, 7)
-    for cells in [HEADINGS, *as_rows([result])] if first else as_rows([result]):
+    for cells in [HEADINGS, as_row(result)] if first else [as_row(result)]:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)))

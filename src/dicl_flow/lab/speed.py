@@ -60,8 +60,7 @@ PEERS_LEGEND = {
     "dis": 'OpenCV\'s dense inverse search, "medium", on the CPU',
     "raft": "torchvision's raft_large with random weights; only the times can be compared",
 }
-CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-"""Variables that name the folders of compiled kernels."""
+_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")  # folders of compiled kernels
 FIRST_COLUMNS = (
     *("torch", "import", "weights", "prepare", "estimate", "write"),  # as `flow` names them
     *("other", "total", "beyond_torch", "cpu"),
@@ -142,10 +141,7 @@ class Work:
 
 
 def count_work(
-    config: ModelConfig,
-    batch: int,
-    size: tuple[int, int],
-    quality: Quality = QUALITIES[NORMAL],
+    config: ModelConfig, batch: int, size: tuple[int, int], quality: Quality = QUALITIES[NORMAL]
 ) -> Work:
     """Count the convolutions of `batch` pairs of (height, width), with the first layer factored.
 
@@ -213,17 +209,19 @@ def _processor() -> str:
     return f"{name}{found and f' with {found}'}, {torch.get_num_threads()} threads"
 
 
-def open_network(weights: str | None, quality: Quality) -> tuple[FlowNetwork, Calibration | None]:
-    """Load weights for frames of any size, even if they would scale large ones down."""
+def open_network(
+    weights: str | None, quality: Quality, host: str | None
+) -> tuple[FlowNetwork, Calibration | None]:
+    """Load weights for frames of any size, even if they would scale large ones down.
+
+    With a `host`, build it with random weights instead.
+    """
+    if host is not None:
+        torch.manual_seed(0)
+        return build(ModelConfig(host=host)), None
     stored = read_weights(resolve(weights))
     model = load_model(replace(stored, config=stored.config.at_full_size()))
     return model, stored.calibration_for(quality)
-
-
-def random_network(host: str) -> FlowNetwork:
-    """Build a network with random weights."""
-    torch.manual_seed(0)
-    return build(ModelConfig(host=host))
 
 
 def choose_ways(
@@ -348,18 +346,15 @@ class Result:
     """One way to compute a case, compared with the plain path in float32."""
 
     case: Case
-    backend: str
-    """Or the name of another method."""
+    backend: str  # or the name of another method
     precision: str
-    seconds: float
-    """For the whole batch."""
+    seconds: float  # for the whole batch
     startup_seconds: float
     """From a loaded network to the first result: folding, compiling, recording, first call."""
     peak_bytes: int | None
     ratio: float | None
     """How many times faster than the plain path; None where that was not measured."""
-    mean_difference: float | None
-    """Mean distance from the flow of the plain path, in pixels."""
+    mean_difference: float | None  # distance from the flow of the plain path, in pixels
     max_difference: float | None
     floor_share: float | None
     """The least possible time divided by the time: 1 is as fast as the machine could be."""
@@ -383,7 +378,7 @@ def measure(
     left out. Of the `peers`, the time alone is compared; one that fails is reported to `left_out`.
     """
     rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
-    prepare = partial(_prepare, model, device, calibration, quality)
+    prepare = partial(_prepare, model, {"calibration": calibration, "quality": quality})
     for case in cases:
         images = [image.to(device) for image in moving_pattern(case)]
         work = count_work(model.config, case.batch, (case.height, case.width), quality)
@@ -413,18 +408,12 @@ def measure(
 
 
 def _prepare(
-    model: FlowNetwork,
-    device: torch.device,
-    calibration: Calibration | None,
-    quality: Quality,
-    backend: str,
-    precision: str,
-    *images: Tensor,
+    model: FlowNetwork, options: dict[str, Any], backend: str, precision: str, *images: Tensor
 ) -> Call | None:
+    device = images[0].device
     if backend == COMPILED:
         model, backend = compile_network(model, device), "plain"
-    how = (str(device), precision, backend)
-    estimator = FlowEstimator(model, *how, calibration=calibration, quality=quality)
+    estimator = FlowEstimator(model, str(device), precision, backend, **options)
     return (lambda: estimator.estimate(*images)[0]) if estimator.fits(images[0]) else None
 
 
@@ -480,10 +469,8 @@ def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
 class First(NamedTuple):
     """The medians of several runs."""
 
-    cache: str
-    """Of kernels: "empty", "full", or "-" where there is none."""
-    seconds: Mapping[str, float]
-    """By column."""
+    cache: str  # of kernels: "empty", "full", or "-" where there is none
+    seconds: Mapping[str, float]  # by column
 
 
 def measure_first(
@@ -499,12 +486,12 @@ def measure_first(
         pictures = zip(frames, moving_pattern(case), strict=True)
         write_files({path: encode_image(path, _to_uint8(image)[0]) for path, image in pictures})
         words = [*command, *map(str, frames), "-o", str(folder / "flow.flo")]
-        if device.type != "cuda":
-            yield _medians("-", [run_fresh(words, {}) for _ in range(repeats)])
-            return
-        caches = [{key: str(folder / f"{key}-{n}") for key in CACHES} for n in range(repeats)]
-        for state in ("empty", "full"):  # what the first runs compile, the others find
-            yield _medians(state, [run_fresh(words, cache) for cache in caches])
+        caches = [{key: str(folder / f"{key}-{n}") for key in _CACHES} for n in range(repeats)]
+        # what the first runs compile, the others find
+        for state in ("empty", "full") if device.type == "cuda" else ("-",):
+            runs = [run_fresh(words, {} if state == "-" else cache) for cache in caches]
+            medians = {column: median(run[column] for run in runs) for column in FIRST_COLUMNS}
+            yield First(state, medians)
 
 
 def run_fresh(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
@@ -521,27 +508,21 @@ def run_fresh(command: Sequence[str], environment: Mapping[str, str]) -> dict[st
     return {**parts, **sums, "beyond_torch": total - parts["torch"], "cpu": busy}
 
 
-def _medians(cache: str, runs: Sequence[Mapping[str, float]]) -> First:
-    return First(cache, {column: median(run[column] for run in runs) for column in FIRST_COLUMNS})
-
-
-def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """Each result as the cells of a table under `HEADINGS`."""
-    return [
-        (
-            f"{result.case.width}x{result.case.height}",
-            str(result.case.batch),
-            f"{result.backend} {result.precision}",
-            f"{result.startup_seconds:.1f}",
-            _milliseconds(result.seconds),
-            _cell(None if result.peak_bytes is None else result.peak_bytes / 2**30, ".2f"),
-            _cell(result.ratio, ".2f"),
-            _cell(result.mean_difference, ".2g"),
-            _cell(result.max_difference, ".2g"),
-            "-" if result.floor_share is None else f"{100 * result.floor_share:.0f} %",
-        )
-        for result in results
-    ]
+def as_row(result: Result) -> tuple[str, ...]:
+    """The cells of a table under `HEADINGS`."""
+    milliseconds = 1000 * result.seconds
+    return (
+        f"{result.case.width}x{result.case.height}",
+        str(result.case.batch),
+        f"{result.backend} {result.precision}",
+        f"{result.startup_seconds:.1f}",
+        f"{milliseconds:.0f}" if milliseconds >= 1000 else f"{milliseconds:.4g}",
+        "-" if result.peak_bytes is None else f"{result.peak_bytes / 2**30:.2f}",
+        "-" if result.ratio is None else f"{result.ratio:.2f}",
+        "-" if result.mean_difference is None else f"{result.mean_difference:.2g}",
+        "-" if result.max_difference is None else f"{result.max_difference:.2g}",
+        "-" if result.floor_share is None else f"{100 * result.floor_share:.0f} %",
+    )
 
 
 def as_record(result: Result) -> dict[str, Any]:
@@ -549,14 +530,6 @@ def as_record(result: Result) -> dict[str, Any]:
     values = asdict(result)
     case = values.pop("case")
     return {**case, **values, "pairs_per_second": result.case.batch / result.seconds}
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.0f}" if seconds >= 1 else f"{1000 * seconds:.4g}"
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def encode_plot(results: Sequence[Result]) -> bytes:
