@@ -71,34 +71,6 @@ def keep_to(path: Path, photos: Sequence[Path], num_scenes: int) -> None:
         )
 
 
-def held_out_scenes(
-    config: TrainConfig, photos: Sequence[Path], count: int, device: torch.device
-) -> list[RenderedBatch]:
-    """Render `count` scenes as in the recipe, with photographs and a seed that it does not use."""
-    textures = load_textures(photos, device, _SEED)
-    renderer = Renderer(config.render, config.augment.crop, textures, device, _SEED)
-    starts = range(0, count, _BATCH)
-    return [renderer.render(min(_BATCH, count - start), start) for start in starts]
-
-
-def score_scenes(weights: Weights, scenes: Sequence[RenderedBatch]) -> Score:
-    """All metrics of the weights on the scenes, in float32."""
-    scores: list[Score] = []
-    for flow, scene in zip(_estimate(weights, scenes), scenes, strict=True):
-        estimates = flow.permute(0, 2, 3, 1).cpu().numpy()
-        scores += map(score_flow, estimates, scene.to_samples())
-    return pool(scores)
-
-
-def scene_error(weights: Weights, scenes: Sequence[RenderedBatch]) -> float:
-    """The EPE only, computed on the device: cheap enough during training."""
-    total = count = 0.0
-    for flow, scene in zip(_estimate(weights, scenes), scenes, strict=True):
-        total += (flow - scene.flow).norm(dim=1)[scene.valid].sum().item()
-        count += scene.valid.sum().item()
-    return total / count
-
-
 class Curve:
     """The held-out EPE by pairs seen, measured during training and stored in a file."""
 
@@ -113,15 +85,22 @@ class Curve:
         # a resumed run repeats steps: later points are measured again
         self.points = {pairs: epe for pairs, epe in self.points.items() if int(pairs) <= seen}
         if trainer.step in self.steps and str(seen) not in self.points:
-            self.points[str(seen)] = scene_error(trainer.weights(), self.scenes)
+            total = count = 0.0  # on the device: cheap enough during training
+            for scene, flow in _estimate(trainer.weights(), self.scenes):
+                total += (flow - scene.flow).norm(dim=1)[scene.valid].sum().item()
+                count += scene.valid.sum().item()
+            self.points[str(seen)] = total / count
             write_files({self.path: json.dumps(self.points).encode()})
 
 
-def _estimate(weights: Weights, scenes: Sequence[RenderedBatch]) -> Iterator[Tensor]:
+def _estimate(
+    weights: Weights, scenes: Sequence[RenderedBatch]
+) -> Iterator[tuple[RenderedBatch, Tensor]]:
+    """Each batch of scenes with its flow, in float32."""
     with torch.random.fork_rng(devices=[]):  # building a network uses the global random generator
         model = load_model(weights)
     estimator = FlowEstimator(model, str(scenes[0].flow.device), "fp32", "plain")
-    return (estimator.estimate(scene.image1, scene.image2)[0] for scene in scenes)
+    return ((scene, estimator.estimate(scene.image1, scene.image2)[0]) for scene in scenes)
 
 
 @dataclass(frozen=True)
@@ -131,8 +110,7 @@ class Laboratory:
     folder: Path
     device: torch.device
     source: Callable[[TrainConfig], BatchSource]
-    scenes: Sequence[RenderedBatch]
-    """The held-out scenes."""
+    scenes: Sequence[RenderedBatch]  # the held-out ones
     quiet: bool = False
 
     def train(self, variant: Variant) -> Outcome:
@@ -143,9 +121,11 @@ class Laboratory:
         initial = variant.start and variant.start.path
         outcome = train(*how, initial=initial, resume=True, watch=curve, quiet=self.quiet)
         if outcome.finished:
-            weights = halve(read_weights(folder.run.weights))
-            count = sum(len(scene.flow) for scene in self.scenes)
-            held_out = DataScore(count, score_scenes(weights, self.scenes).values)
+            weights, scores = halve(read_weights(folder.run.weights)), list[Score]()
+            for scene, flow in _estimate(weights, self.scenes):
+                estimates = flow.permute(0, 2, 3, 1).cpu().numpy()
+                scores += map(score_flow, estimates, scene.to_samples())
+            held_out = DataScore(len(scores), pool(scores).values)
             scored: dict[str, Any] = {"curve": curve.points, "scores": {HELD_OUT: held_out}}
             result = _result(variant, weights, folder.run.log, self.device, **scored)
             frozen = config.optimizer.frozen
@@ -199,14 +179,20 @@ def open_laboratory(
     *,
     quiet: bool = False,
 ) -> Laboratory:
-    """Hold out photographs, render scenes from them, and load the other ones as textures."""
+    """Hold out photographs, render scenes from them, and load the other ones as textures.
+
+    The scenes are as in the recipe, with photographs and a seed that it does not use.
+    """
     photos, apart = split_photos(roots.get("rendered", Path(PROCEDURAL)))
     keep_to(folder / "data.json", [*photos, *apart], num_scenes)
-    scenes = held_out_scenes(config, apart, num_scenes, device)
+    textures = load_textures(apart, device, _SEED)
+    renderer = Renderer(config.render, config.augment.crop, textures, device, _SEED)
+    starts = range(0, num_scenes, _BATCH)
+    scenes = [renderer.render(min(_BATCH, num_scenes - start), start) for start in starts]
     if all(entry.name != "rendered" for entry in config.data):
         return Laboratory(folder, device, lambda c: open_source(c, roots), scenes, quiet)
-    textures = load_textures(photos, device)
-    return Laboratory(folder, device, lambda c: SceneSource(c, textures), scenes, quiet)
+    atlas = load_textures(photos, device)
+    return Laboratory(folder, device, lambda c: SceneSource(c, atlas), scenes, quiet)
 
 
 def evaluate_variant(
@@ -219,8 +205,8 @@ def evaluate_variant(
 ) -> bool:
     """Score a finished variant on a data set, unless it has been scored on these pairs.
 
-    Return whether there is a score; scoring needs the weights. `watched` are the same pairs, in an
-    iterable that shows the progress.
+    Return whether there is a score; scoring needs the weights. `watched`: the same pairs, with the
+    progress shown.
     """
     folder = VariantFolder(root, variant)
     result = folder.read()

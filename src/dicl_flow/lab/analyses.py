@@ -185,8 +185,7 @@ def draw_peaks(found: Mapping[str, Peaks]) -> Any:
     axes = figure.subplots()
     places = (np.arange(_BINS) + 0.5) / _BINS
     for number, (name, peaks) in enumerate(found.items()):
-        label = f"{name}: median {peaks.median:.2f}"
-        color = f"C{number}"
+        label, color = f"{name}: median {peaks.median:.2f}", f"C{number}"
         axes.fill_between(places, peaks.share, step="mid", alpha=0.45, color=color, label=label)
         axes.axvline(peaks.median, color=color, linestyle="--", linewidth=1)
     axes.set(xlim=(0, 1), xlabel="$d_{peak}$", ylabel="share of the pixels (%), bins of 0.001")
@@ -215,12 +214,8 @@ class PixelMap:
     def summary(self) -> dict[str, Any]:
         """Numbers for JSON."""
         second, first = np.sort(self.probability, axis=None)[-2:]
-        return {
-            "displacement": self.displacement,
-            "highest": float(first),
-            "d_peak": float(first - second),
-            "true_displacement": self.truth,
-        }
+        numbers = {"highest": float(first), "d_peak": float(first - second)}
+        return {"displacement": self.displacement, **numbers, "true_displacement": self.truth}
 
     def __str__(self) -> str:
         second, first = np.sort(self.probability, axis=None)[-2:]
@@ -243,23 +238,17 @@ def read_pixel(
     for name, estimator in estimators.items():
         volumes = read_volumes(estimator, *frames)
         for stage, label in _stages(name, estimator):
-            found[label] = [
-                _pixel_map(volumes, stride, stage, (x, y), truth) for stride in volumes.levels
-            ]
+            found[label] = []
+            for stride, level in volumes.levels.items():
+                column, row = volumes.cell(stride, x, y)
+                probability = getattr(level, stage)[:, :, row, column].cpu().numpy()
+                right = None
+                if truth is not None:
+                    start = level.start[:, row, column].cpu().numpy()
+                    u, v = truth / volumes.cell_size(stride) - start
+                    right = (float(u), float(v))
+                found[label].append(PixelMap(stride, probability, right))
     return found
-
-
-def _pixel_map(
-    volumes: Volumes, stride: int, stage: str, pixel: tuple[int, int], truth: Array | None
-) -> PixelMap:
-    volume = volumes.levels[stride]
-    column, row = volumes.cell(stride, *pixel)
-    probability = getattr(volume, stage)[:, :, row, column].cpu().numpy()
-    if truth is None:
-        return PixelMap(stride, probability, None)
-    start = volume.start[:, row, column].cpu().numpy()
-    u, v = truth / volumes.cell_size(stride) - start
-    return PixelMap(stride, probability, (float(u), float(v)))
 
 
 def _check_inside(x: int, y: int, frame_size: tuple[int, ...]) -> None:
@@ -300,17 +289,14 @@ def _draw_map(panel: Any, pixel_map: PixelMap) -> None:
     picture = pixel_map.probability.T  # v down
     panel.imshow(picture, cmap="gray", vmin=0, vmax=brightest, extent=extent)
     title = f"stride {pixel_map.stride}: max {pixel_map.probability.max():.2f}"
-    if pixel_map.truth is not None:
-        u, v = pixel_map.truth
-        if max(abs(u), abs(v)) <= radius + 0.5:
-            panel.axvline(u, color="yellow", linewidth=0.8)
-            panel.axhline(v, color="yellow", linewidth=0.8)
-        else:
-            title += "\ntruth out of reach"
+    if pixel_map.truth is not None and np.abs(pixel_map.truth).max() > radius + 0.5:
+        title += "\ntruth out of reach"
+    elif pixel_map.truth is not None:
+        panel.axvline(pixel_map.truth[0], color="yellow", linewidth=0.8)
+        panel.axhline(pixel_map.truth[1], color="yellow", linewidth=0.8)
     panel.set_title(title, fontsize=9)
-    panel.set(xticks=range(-radius, radius + 1, radius), yticks=range(-radius, radius + 1, radius))
-    panel.set_xlim(-radius - 0.5, radius + 0.5)
-    panel.set_ylim(radius + 0.5, -radius - 0.5)
+    ticks = range(-radius, radius + 1, radius)
+    panel.set(xticks=ticks, yticks=ticks, xlim=extent[:2], ylim=extent[2:])
 
 
 def describe_pixel(volumes: Volumes, x: int, y: int, *, projection: bool) -> dict[str, Any]:
@@ -367,10 +353,9 @@ def summarize_kernel(kernel: Array) -> dict[str, float]:
         "near": kernel[(distance > 0) & (distance < _NEAR)],
         "far": kernel[distance > _FAR],
     }
-    known = {name: weights for name, weights in groups.items() if weights.size}
-    values = {f"{name}_mean": float(weights.mean()) for name, weights in known.items()}
+    values = {f"{name}_mean": float(w.mean()) for name, w in groups.items() if w.size}
     values["near_positive_share"] = float((groups["near"] > 0).mean())
-    if "far" in known:
+    if groups["far"].size:
         values["far_negative_share"] = float((groups["far"] < 0).mean())
     return values
 
@@ -404,10 +389,9 @@ def _draw_level(figure: Any, panel: Any, stride: int, kernel: Array) -> None:
     # without its own weight, which would dim the rest
     extent = float(np.percentile(np.abs(others), 99)) or 1.0
     picture = panel.imshow(sheet, cmap="gray", vmin=-extent, vmax=extent)
-    middle = np.arange(side) * (side + 1) + side // 2
-    labels = np.arange(side) - side // 2
-    panel.set_xticks(middle, labels)
-    panel.set_yticks(middle, labels)
+    ticks = (np.arange(side) * (side + 1) + side // 2, np.arange(side) - side // 2)
+    panel.set_xticks(*ticks)
+    panel.set_yticks(*ticks)
     panel.set(title=f"stride {stride}", xlabel="u", ylabel="v")
     panel.set_facecolor("tab:blue")
     figure.colorbar(picture, ax=panel, shrink=0.7)

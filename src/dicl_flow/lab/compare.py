@@ -1,7 +1,6 @@
 """Compare methods on the same pairs: one sheet per pair with estimates and their errors."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,14 +15,11 @@ from ..files import FLOW_SUFFIXES, Array, read_flow
 from ..pictures.figures import contact_sheet, thumbnail, write_on
 from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
 
-FlowMethod: TypeAlias = Callable[[FlowPair, Array, Array], Array]
-"""A pair and its frames -> the flow."""
-
+FlowMethod: TypeAlias = Callable[[FlowPair, Array, Array], Array]  # a pair and its frames -> flow
 _CELL = (448, 336)  # px
 
 
-@dataclass(frozen=True)
-class GivenFlows:
+class GivenFlows(NamedTuple):
     """The flow files of one method, by the name of the pair."""
 
     name: str
@@ -63,8 +59,7 @@ class Comparison(NamedTuple):
     """The estimates of all methods for one pair."""
 
     sheet: Array
-    scores: dict[str, Score]
-    """By method."""
+    scores: dict[str, Score]  # by method
 
 
 def open_methods(entries: Sequence[str | GivenFlows], **options: Any) -> dict[str, FlowMethod]:

@@ -35,8 +35,7 @@ from ..training.run_folder import RunFolder
 from .variants import HELD_OUT, Variant, VariantResult
 
 _HEADINGS = {"epe": "", "epe_images": "", "fl_all": " Fl-all"}  # after the data set's name
-Results: TypeAlias = Mapping[str, Sequence[VariantResult]]
-"""By variant: one result per seed."""
+Results: TypeAlias = Mapping[str, Sequence[VariantResult]]  # by variant: one per seed
 
 
 class Report(NamedTuple):
@@ -44,8 +43,7 @@ class Report(NamedTuple):
 
     grid: Grid
     document: dict[str, Any]
-    contents: dict[Path, bytes]
-    """STUDY.md, .json, .svg and .png."""
+    contents: dict[Path, bytes]  # STUDY.md, .json, .svg and .png
 
 
 def report_study(study: str, finished: Mapping[Variant, VariantResult], folder: Path) -> Report:
@@ -177,8 +175,7 @@ class StageWeights:
     method: str
     stage: str
     path: Path
-    unfinished: str | None
-    """How far the stage is, if it has not finished."""
+    unfinished: str | None  # how far the stage is, if it has not finished
 
     @property
     def training(self) -> str:
@@ -198,16 +195,14 @@ class StageWeights:
             )
 
 
-Chains: TypeAlias = Mapping[str, Mapping[str, StageWeights]]
-"""By method and stage."""
+Chains: TypeAlias = Mapping[str, Mapping[str, StageWeights]]  # by method and stage
 
 
 @dataclass(frozen=True)
 class Table2:
     """Our measurements, and why some are missing."""
 
-    measured: Sequence[tuple[StageWeights, Result]]
-    """Of the weights of a stage on one data set."""
+    measured: Sequence[tuple[StageWeights, Result]]  # of a stage's weights on one data set
     missing: Sequence[str]
     notes: Sequence[str]
 

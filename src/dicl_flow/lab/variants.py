@@ -20,29 +20,24 @@ from ..weights import resolve
 HELD_OUT = "held-out"  # the name of the held-out scenes among the data sets
 Settings = Mapping[str, Any]
 
-_METRICS: Mapping[str, Settings] = {
-    "dot product": {"host": "dicl", "matcher": "dot", "projection": False},
-    "cosine": {"host": "dicl", "matcher": "cosine", "projection": False},
-    "MLP": {"host": "dicl", "matcher": "mlp", "projection": False},
-    "reduced DICL": {"host": "dicl", "matcher": "reduced", "projection": False},
-    "DICL": {"host": "dicl", "matcher": "dicl", "projection": False},
-}
+
+def _dicl(matcher: str, *, projection: bool = False) -> Settings:
+    return {"host": "dicl", "matcher": matcher, "projection": projection}
+
+
+_MATCHERS = {"dot product": "dot", "cosine": "cosine", "MLP": "mlp", "reduced DICL": "reduced"}
+_METRICS = {name: _dicl(matcher) for name, matcher in {**_MATCHERS, "DICL": "dicl"}.items()}
+_WITH_DAP = _dicl("dicl", projection=True)
 STUDIES: Mapping[str, Mapping[str, Settings]] = {
     "metrics": _METRICS,  # the paper's table 3: all without DAP
-    "projection": {  # table 2
-        "DICL without DAP": {"host": "dicl", "matcher": "dicl", "projection": False},
-        "DICL": {"host": "dicl", "matcher": "dicl", "projection": True},
-    },
+    "projection": {"DICL without DAP": _dicl("dicl"), "DICL": _WITH_DAP},  # table 2
     "hosts": {  # table 4
         "PWC-Net": {"host": "pwcnet", "matcher": None},
         "PWC-Net + DICL": {"host": "pwcnet", "matcher": "dicl"},
         "VCN": {"host": "vcn", "matcher": None},
         "VCN + DICL": {"host": "vcn", "matcher": "dicl"},
     },
-    "figures": {  # figures 2 and 4
-        **_METRICS,
-        "DICL with DAP": {"host": "dicl", "matcher": "dicl", "projection": True},
-    },
+    "figures": {**_METRICS, "DICL with DAP": _WITH_DAP},  # figures 2 and 4
 }
 """By study and variant: the changed settings of the model."""
 
@@ -53,7 +48,6 @@ PAPER_STAGES: Mapping[str, Sequence[str]] = {
     "hosts": ("chairs-1", "chairs-2"),
 }
 """By study: the published stages that its variants are trained in."""
-
 # settings that do not change what is trained
 _IRRELEVANT = dict[str, Any](name="", workers=0, save_every=1, log_every=1, picture_every=0)
 
@@ -70,10 +64,8 @@ class Variant:
     """One network of a study, with one seed."""
 
     name: str
-    stages: tuple[TrainConfig, ...]
-    """Each starts from the weights of the one before."""
-    start: Start | None = None
-    """What the first starts from; None: random weights."""
+    stages: tuple[TrainConfig, ...]  # each starts from the weights of the one before
+    start: Start | None = None  # what the first starts from; None: random weights
 
     @property
     def config(self) -> TrainConfig:
@@ -112,13 +104,13 @@ def recipe_variants(
     `pairs` replaces the number of training pairs. Recipes that freeze parts start from the
     packaged weights if no others are given. `names` chooses variants; none: all.
     """
-    _check_changes(changes)
 
     def read(settings: list[str]) -> tuple[TrainConfig, ...]:
         name = recipe or ("figures" if study == "figures" else "ablation")
         stage = read_recipe(name, [*changes, *settings])
         return (replace(stage, steps=-(-pairs // stage.batch)) if pairs is not None else stage,)
 
+    _check_changes(changes)
     return _variants(study, names, seeds, read, _find_start(read([])[0], initial))
 
 
@@ -212,10 +204,8 @@ class VariantResult:
     device: str
     parameters: int
     pairs_per_second: float
-    curve: Mapping[str, float]
-    """Held-out EPE by the number of pairs seen."""
-    scores: Mapping[str, DataScore]
-    """By name of the data set."""
+    curve: Mapping[str, float]  # held-out EPE by the number of pairs seen
+    scores: Mapping[str, DataScore]  # by name of the data set
 
 
 class VariantFolder:
@@ -233,13 +223,11 @@ class VariantFolder:
 
     def weights_for(self, data: str) -> Path:
         """Return the weights to score on a data set: on Chairs, those trained on Chairs alone."""
-        on_chairs = [
-            stage
-            for stage in self.stages()
-            if all(entry.name.startswith("chairs") for entry in stage.config.data)
-        ]
-        if data.startswith("chairs") and on_chairs and on_chairs[-1].config != self.variant.config:
-            return on_chairs[-1].weights
+        if data.startswith("chairs"):
+            for stage in reversed(self.stages()):
+                if all(entry.name.startswith("chairs") for entry in stage.config.data):
+                    is_last = stage.config == self.variant.config
+                    return self.run.weights if is_last else stage.weights
         return self.run.weights
 
     def read(self) -> VariantResult | None:
@@ -258,9 +246,7 @@ class VariantFolder:
     def write(self, result: VariantResult, weights: bytes | None = None) -> None:
         """Write the results and, if given, the weights; remove the checkpoint."""
         contents = {self.results: (json.dumps(asdict(result), indent=1) + "\n").encode()}
-        if weights is not None:
-            contents[self.run.weights] = weights
-        write_files(contents)
+        write_files(contents if weights is None else {**contents, self.run.weights: weights})
         self.run.checkpoint.unlink(missing_ok=True)
 
 
