@@ -12,8 +12,8 @@ import torch
 
 from dicl_flow.cli import describe, main
 from dicl_flow.config import AugmentConfig
-from dicl_flow.data import FlowDataset, FlowPair, FlowSample, stream_batches
-from dicl_flow.data.loader import usable_workers
+from dicl_flow.data import FlowDataset, FlowPair, FlowSample
+from dicl_flow.data.loader import stream_batches, usable_workers
 from dicl_flow.errors import InputError
 from dicl_flow.files import encode_image, write_flow
 from dicl_flow.lab.data_sets import measure_loader, measure_stages

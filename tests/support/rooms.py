@@ -83,7 +83,7 @@ ROOMS = {
     "ops": room("pure tensor functions: windows, readout, warp, resize, pad"),
     "data": room(
         "one listing function per data set, FlowPair to FlowSample to FlowBatch, augmentation",
-        "files config lazy errors",
+        "files config errors",
     ),
     "pictures": room(
         "colours of flow, arrows, contact sheets; the only gateway to matplotlib", "files errors"

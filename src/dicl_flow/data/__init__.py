@@ -3,9 +3,6 @@
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
-from typing import TYPE_CHECKING
-
-from ..lazy import on_first_use
 from .augmentation import FlowDataset, augment
 from .datasets import (
     DATA_SETS,
@@ -28,8 +25,3 @@ from .own import own_pairs
 from .sample import FlowBatch, FlowPair, FlowSample, collate, read_frames, read_sample
 from .survey import Survey
 from .video_frames import video_frames
-
-if TYPE_CHECKING:
-    from .loader import stream_batches
-else:
-    __getattr__ = on_first_use(__name__, {"stream_batches": "loader"})

@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 
 from ..config import AugmentConfig, TrainConfig
-from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs, stream_batches
+from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs
+from ..data.loader import stream_batches
 from ..errors import InputError
 from ..render import Renderer, TextureAtlas, augment_batch, list_photos, load_textures
 from .distributed import Processes
