@@ -1,6 +1,7 @@
 """Pictures of estimates and their errors: the demo, the worst pairs, sparsification curves."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,14 +10,7 @@ from ..data import FlowPair, read_frames, read_sample
 from ..errors import InputError
 from ..files import Array
 from ..pictures.figures import contact_sheet, draw_figure, encode_figure
-from ..pictures.visualize import (
-    confidence_to_grey,
-    draw_arrows,
-    error_to_rgb,
-    flow_to_rgb,
-    full_color,
-    overlay,
-)
+from ..pictures.visualize import draw_arrows, draw_estimate, error_to_rgb, flow_to_rgb, full_color
 from .metrics import REMOVED, Result, endpoint_error, sparsification_curves, warping_difference
 
 if TYPE_CHECKING:
@@ -39,6 +33,7 @@ def demo_rows(pair: FlowPair, result: "FlowResult") -> dict[str, dict[str, Array
     image1, image2 = read_frames(pair)
     sample = read_sample(pair) if pair.truth else None
     longest = full_color(sample.flow if sample else result.flow)
+    draw = partial(draw_estimate, image1=image1, flow=result.flow, confidence=result.confidence)
     inputs = {
         "frame 1": image1,
         "frame 2": image2,
@@ -46,8 +41,8 @@ def demo_rows(pair: FlowPair, result: "FlowResult") -> dict[str, dict[str, Array
     }
     estimates = {
         f"estimated flow, full colour is {longest:.0f} px": result.to_rgb(longest),
-        "frame 1 coloured by it": overlay(image1, result.flow, longest),
-        "confidence, white is confident": np.dstack([confidence_to_grey(result.confidence)] * 3),
+        "frame 1 coloured by it": draw("overlay", maximum=longest),
+        "confidence, white is confident": np.dstack([draw("confidence")] * 3),
     }
     line = ""
     if sample:

@@ -21,16 +21,8 @@ from ..evaluation import Score, pool, predict, score_flow, score_predictions
 from ..files import write_files
 from ..models import count_parameters
 from ..render import RenderedBatch, Renderer, is_held_out, list_photos, load_textures
-from ..training import (
-    PROCEDURAL,
-    BatchSource,
-    Outcome,
-    Processes,
-    SceneSource,
-    Trainer,
-    open_source,
-    train,
-)
+from ..training import BatchSource, Outcome, Processes, SceneSource, Trainer, open_source, train
+from ..training.recipe import PROCEDURAL
 from ..weights import Weights, encode_weights, halve, leave_out, load_model, read_weights
 from .variants import HELD_OUT, DataScore, Variant, VariantFolder, VariantResult
 

@@ -21,15 +21,7 @@ from ..models.dicl import DiclLevel
 from ..models.matching import DisplacementProjection
 from ..ops import normalized_entropy
 from ..pictures.figures import draw_figure
-from .volumes import (
-    LevelVolume,
-    Volumes,
-    has_projection,
-    peak_distance,
-    read_volumes,
-    soft_argmax,
-    winner,
-)
+from .volumes import Volumes, has_projection, peak_distance, read_volumes, soft_argmax, winner
 
 ZERO = "zero flow"
 BANDS = ("epe", "s0_10", "s10_40", "s40_plus")
@@ -145,7 +137,7 @@ class Peaks:
 
     def add(self, volumes: Volumes, stage: str, sample: FlowSample | None) -> None:
         """Add a pair; `stage` is "before" or "after" the projection."""
-        finest: LevelVolume = next(reversed(volumes.levels.values()))
+        *_, finest = volumes.levels.values()
         probability = getattr(finest, stage)
         peaks = volumes.seen(peak_distance(probability)).flatten()
         index = (peaks * _BINS).long().clamp(0, _BINS - 1)

@@ -66,31 +66,24 @@ def open_methods(entries: Sequence[str | GivenFlows], **options: Any) -> dict[st
     """Open baselines by name and given flows; else weights, with `options` of `load`."""
     methods: dict[str, FlowMethod] = {}
     for entry in entries:
-        name = _name(entry)
+        name, method = _open(entry, options)
         if name in methods:
             raise InputError(f"two methods are called {name!r}; rename one of them")
-        methods[name] = _open(entry, options)
+        methods[name] = method
     return methods
 
 
-def _name(entry: str | GivenFlows) -> str:
+def _open(entry: str | GivenFlows, options: Mapping[str, Any]) -> tuple[str, FlowMethod]:
     if isinstance(entry, GivenFlows):
-        return entry.name
-    from .volumes import weights_name
-
-    return entry if entry in BASELINES else weights_name(entry)
-
-
-def _open(entry: str | GivenFlows, options: Mapping[str, Any]) -> FlowMethod:
-    if isinstance(entry, GivenFlows):
-        return lambda pair, image1, _: _read(entry.files[pair.name], image1)
+        return entry.name, lambda pair, image1, _: _read(entry.files[pair.name], image1)
     if entry in BASELINES:
         baseline = BASELINES[entry]()
-        return lambda _, *frames: baseline(*frames)
+        return entry, lambda _, *frames: baseline(*frames)
     from ..estimation.estimator import load
+    from .volumes import weights_name
 
     estimator = load(entry, **options)
-    return lambda _, *frames: estimator(*frames).flow
+    return weights_name(entry), lambda _, *frames: estimator(*frames).flow
 
 
 def _read(path: Path, image1: Array) -> Array:

@@ -12,24 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 from ..config import TrainConfig, structure
 from ..data import FlowPair, data_set
 from ..errors import InputError
-from ..evaluation import PUBLISHED_ABLATIONS, Grid, Result, evaluate, grid_markdown
+from ..evaluation import PUBLISHED_ABLATIONS, Grid, Result, evaluate, grid_markdown, table
 from ..evaluation.evaluate import Progress
 from ..evaluation.metrics import METRICS
-from ..evaluation.table import (
-    ABLATION_COLUMNS,
-    ABLATION_SIZE,
-    FINE_TUNED,
-    SYNTHETIC,
-    TABLE_2,
-    AblationRow,
-    PublishedRow,
-    Value,
-    format_metric,
-    partial_notes,
-    relevant_columns,
-    relevant_rows,
-    values_by_data,
-)
 from ..pictures.figures import draw_figure, encode_figure
 from ..training.run_folder import RunFolder
 from .variants import HELD_OUT, Variant, VariantResult
@@ -86,7 +71,7 @@ def ablation_plot(study: str, results: Results, file_format: str) -> bytes:
     return encode_figure(figure, file_format)
 
 
-def _ablation_grid(study: str, results: Results, published: Sequence[AblationRow]) -> Grid:
+def _ablation_grid(study: str, results: Results, published: Sequence[table.AblationRow]) -> Grid:
     """Our rows, then the paper's, in the same columns."""
     columns = _columns(results, published)
     headings = [f"{_label(data)}{_HEADINGS[metric]}" for data, metric in columns]
@@ -95,13 +80,13 @@ def _ablation_grid(study: str, results: Results, published: Sequence[AblationRow
         cells = [_spread(runs, data, metric) for data, metric in columns]
         rows.append([name, "us", f"{runs[0].parameters / 1e6:.1f} M", *cells])
     for row in published:
-        cells = [format_metric(metric, row.value(data, metric)) for data, metric in columns]
+        cells = [table.format_metric(metric, row.value(data, metric)) for data, metric in columns]
         rows.append([row.variant, "paper", "", *cells])
     title = f"Ablation: {study} (EPE in px, Fl-all in %)"
     return Grid(title, ["variant", "by", "size", *headings], rows, _note(results))
 
 
-def _columns(results: Results, published: Sequence[AblationRow]) -> list[tuple[str, str]]:
+def _columns(results: Results, published: Sequence[table.AblationRow]) -> list[tuple[str, str]]:
     """(data set, metric) of every score of ours or the paper's."""
     data = dict.fromkeys(d for runs in results.values() for run in runs for d in run.scores)
     columns = [
@@ -109,8 +94,8 @@ def _columns(results: Results, published: Sequence[AblationRow]) -> list[tuple[s
         for name in data
         for metric in (("epe",) if name == HELD_OUT else data_set(name).metrics)
     ]
-    fields = {ABLATION_COLUMNS.get(column) for column in columns}
-    for column, field in ABLATION_COLUMNS.items():
+    fields = {table.ABLATION_COLUMNS.get(column) for column in columns}
+    for column, field in table.ABLATION_COLUMNS.items():
         if field not in fields and any(row.value(*column) is not None for row in published):
             columns.append(column)
             fields.add(field)
@@ -126,8 +111,8 @@ def _spread(runs: Sequence[VariantResult], data: str, metric: str) -> str:
     scores = [run.scores[data].metrics for run in runs if data in run.scores]
     values = [score[metric] for score in scores if metric in score]
     if len(values) < 2:
-        return format_metric(metric, values[0] if values else None)
-    return " ± ".join(format_metric(metric, value) for value in (mean(values), stdev(values)))
+        return table.format_metric(metric, values[0] if values else None)
+    return " ± ".join(table.format_metric(metric, value) for value in (mean(values), stdev(values)))
 
 
 def _note(results: Results) -> str:
@@ -138,9 +123,9 @@ def _note(results: Results) -> str:
     spread = "±: standard deviation over the seeds." if counts[-1] > 1 else "One seed: no spread."
     sizes = {name: score.num_pairs for run in runs for name, score in run.scores.items()}
     fewer = [
-        f"{_label(name)} {count} of {ABLATION_SIZE[name]}"
+        f"{_label(name)} {count} of {table.ABLATION_SIZE[name]}"
         for name, count in sizes.items()
-        if ABLATION_SIZE.get(name, count) != count
+        if table.ABLATION_SIZE.get(name, count) != count
     ]
     text = (
         f"Us: {pairs} pairs each, {seeds}, on {', '.join(devices)}. {spread} "
@@ -154,12 +139,12 @@ def _note(results: Results) -> str:
 WITH_PROJECTION, WITHOUT_PROJECTION = "DICL", "DICL without DAP"
 _SINTEL = ("sintel-clean", "sintel-final")
 STAGES = {
-    "things": (SYNTHETIC, ("kitti15", *_SINTEL)),
-    "kitti": (FINE_TUNED, ("kitti15",)),
-    "sintel": (FINE_TUNED, _SINTEL),
+    "things": (table.SYNTHETIC, ("kitti15", *_SINTEL)),
+    "kitti": (table.FINE_TUNED, ("kitti15",)),
+    "sintel": (table.FINE_TUNED, _SINTEL),
 }
 """By stage: the row that its weights belong to, and the data sets that they are scored on."""
-COLUMNS = relevant_columns(STAGES["things"][1])
+COLUMNS = table.relevant_columns(STAGES["things"][1])
 _MEANING = (
     "C: FlyingChairs, T: FlyingThings3D, +K/S: then KITTI or Sintel, whichever is tested. (…): "
     "measured on training data. KITTI's EPE is the mean over the pairs, its Fl-all a share of all "
@@ -181,18 +166,6 @@ class StageWeights:
     def training(self) -> str:
         """What they were trained on, as table 2 has it."""
         return STAGES[self.stage][0]
-
-    def check_projection(self) -> None:
-        """Refuse a chain that was trained the other way than its row says."""
-        from ..weights import read_weights
-
-        has_projection = read_weights(self.path).config.projection
-        if has_projection != (self.method == WITH_PROJECTION):
-            state = "with" if has_projection else "without"
-            raise InputError(
-                f"{self.path} was trained {state} DAP, but was given for the row "
-                f"{self.method!r}; swap the chain folders"
-            )
 
 
 Chains: TypeAlias = Mapping[str, Mapping[str, StageWeights]]  # by method and stage
@@ -219,7 +192,7 @@ class Table2:
                     "training": row.training,
                     "by": by,
                     "on_training_data": row.on_training_data,
-                    "metrics": values_by_data(COLUMNS, value),
+                    "metrics": table.values_by_data(COLUMNS, value),
                 }
                 for by, row, value in sorted(self._rows(), key=lambda entry: entry[0] == "ours")
             ],
@@ -238,13 +211,13 @@ class Table2:
             ],
             "missing": list(self.missing),
             "notes": list(self.notes),
-            "metrics": {name: METRICS[name].meaning for name in METRICS},
+            "metrics": {name: metric.meaning for name, metric in METRICS.items()},
         }
 
-    def _rows(self) -> Iterator[tuple[str, PublishedRow, Value]]:
+    def _rows(self) -> Iterator[tuple[str, table.PublishedRow, table.Value]]:
         """The paper's rows with a number in our columns, each before ours of the same method."""
-        for row in relevant_rows(COLUMNS):
-            if row.source == TABLE_2:
+        for row in table.relevant_rows(COLUMNS):
+            if row.source == table.TABLE_2:
                 yield "paper", row, row.value
                 if row.method in (WITH_PROJECTION, WITHOUT_PROJECTION):
                     yield "ours", row, partial(self._value, row.method, row.training)
@@ -280,7 +253,7 @@ class Table2:
 
 
 def _cell(value: float | None, metric: str, training: str) -> str:
-    return format_metric(metric, value, "({})" if training == FINE_TUNED else "{}")
+    return table.format_metric(metric, value, "({})" if training == table.FINE_TUNED else "{}")
 
 
 def find_chain(method: str, folder: Path) -> dict[str, StageWeights]:
@@ -310,8 +283,8 @@ def _unfinished(run: RunFolder) -> str | None:
         return None
     from ..weights import read_weights
 
-    table = tomllib.loads(run.config.read_text(encoding="utf-8"))
-    wanted = structure(TrainConfig, table).steps
+    settings = tomllib.loads(run.config.read_text(encoding="utf-8"))
+    wanted = structure(TrainConfig, settings).steps
     done = int(read_weights(run.weights).about.get("steps", wanted))
     return f"step {done:,} of {wanted:,}" if done < wanted else None
 
@@ -324,10 +297,17 @@ def measure_table(
 ) -> Table2:
     """Score the weights of each chain, by method, on the data sets that there are."""
     from ..estimation.estimator import load
+    from ..weights import read_weights
 
     trained = [weights for stages in chains.values() for weights in stages.values()]
     for weights in trained:
-        weights.check_projection()
+        has_projection = read_weights(weights.path).config.projection
+        if has_projection != (weights.method == WITH_PROJECTION):
+            state = "with" if has_projection else "without"
+            raise InputError(
+                f"{weights.path} was trained {state} DAP, but was given for the row "
+                f"{weights.method!r}; swap the chain folders"
+            )
     measured: list[tuple[StageWeights, Result]] = []
     for weights in trained:
         sets = {name: data[name] for name in STAGES[weights.stage][1] if name in data}
@@ -337,7 +317,7 @@ def measure_table(
             results = evaluate(sets, {name: estimator}, progress=progress).results
             measured += [(weights, result) for result in results]
     notes = [f"{w.path}: not finished, {w.unfinished}." for w in trained if w.unfinished]
-    notes += partial_notes([result for _, result in measured])
+    notes += table.partial_notes([result for _, result in measured])
     return Table2(measured, list(_missing(chains, data)), notes)
 
 

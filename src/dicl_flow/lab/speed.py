@@ -43,7 +43,6 @@ Call: TypeAlias = Callable[[], object]
 _INSTEAD = "measure without the compiled network"
 _WARM_UP = 2  # calls
 _PROCESS = Path("/proc/self")
-_CONVOLUTIONS = nn.Conv2d | nn.ConvTranspose2d | nn.Conv3d
 _RAFT_MULTIPLE = 8  # of the sides of its frames
 # Linux has only numbers for ARM's processors
 _ARM_PARTS = {"0xd0c": "ARM Neoverse-N1", "0xd40": "ARM Neoverse-V1", "0xd49": "ARM Neoverse-N2"}
@@ -155,9 +154,16 @@ def count_work(
         for matcher in model.modules()
         if isinstance(matcher, PairwiseMatcher) and isinstance(matcher.net, MatchingNet)
     }
+
+    def count(layer: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pixels = inputs[0] if isinstance(layer, nn.ConvTranspose2d) else output
+        positions, often = pixels.numel() // pixels.shape[1], repeats.get(layer, 1)
+        work.operations += 2 * positions * layer.weight.numel() / often
+        work.numbers += inputs[0].numel() / often + output.numel() + layer.weight.numel()
+
     for layer in model.modules():
-        if isinstance(layer, _CONVOLUTIONS):
-            layer.register_forward_hook(partial(_count, work, repeats.get(layer, 1)))
+        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Conv3d):
+            layer.register_forward_hook(count)
     for number, scale in enumerate(quality.scales):
         sides = Feeding.of(config, scale).seen(size)
         with torch.no_grad(), torch.device("meta"):
@@ -179,23 +185,10 @@ def machine_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, floa
     return 2 * side**3 / product, 2 * source.numel() / copy
 
 
-def _count(
-    work: Work, repeats: int, layer: nn.Module, inputs: tuple[Tensor], output: Tensor
-) -> None:
-    assert isinstance(layer, _CONVOLUTIONS)
-    pixels = inputs[0] if isinstance(layer, nn.ConvTranspose2d) else output
-    positions = pixels.numel() // pixels.shape[1]
-    work.operations += 2 * positions * layer.weight.numel() / repeats
-    work.numbers += inputs[0].numel() / repeats + output.numel() + layer.weight.numel()
-
-
 def describe_machine(device: torch.device) -> dict[str, Any]:
     """The device by name, its threads and the version of torch."""
-    return {
-        "torch": torch.__version__,
-        "device": gpu_name(device) or _processor(),
-        "threads": torch.get_num_threads(),
-    }
+    name, threads = gpu_name(device) or _processor(), torch.get_num_threads()
+    return {"torch": torch.__version__, "device": name, "threads": threads}
 
 
 def _processor() -> str:
@@ -379,32 +372,35 @@ def measure(
     """
     rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
     prepare = partial(_prepare, model, {"calibration": calibration, "quality": quality})
+    ours = [Method(*way, device, partial(prepare, *way)) for way in ways]
     for case in cases:
         images = [image.to(device) for image in moving_pattern(case)]
         work = count_work(model.config, case.batch, (case.height, case.width), quality)
         plain = None
-        for backend, precision in ways:
-            method = Method(backend, precision, device, partial(prepare, backend, precision))
-            with explained() if backend == COMPILED else nullcontext():
-                run = _time(method, images, repeats)
+        for method in (*ours, *peers):
+            name, precision, *_ = method
+            try:
+                with explained() if name == COMPILED else nullcontext():
+                    run = _time(method, images, repeats)
+            except RuntimeError as error:  # RAFT in 3840x2160: too many numbers for its pooling
+                if method in ours:
+                    raise
+                reason = str(error).partition("\n")[0]
+                left_out(f"{name} {precision} at {case.width}x{case.height}: {reason}")
+                continue
             if run is None:
                 continue
-            if (backend, precision) == ("plain", "fp32"):
+            if (name, precision) == ("plain", "fp32"):
                 plain = run
-            least = work.least_seconds(rates(precision), PRECISIONS[precision])
-            compared = (*run.compared_to(plain), least / run.seconds)
-            yield Result(case, backend, precision, *run[:3], *compared)
-        for peer in peers:
-            try:
-                run = _time(peer, images, repeats)
-            except RuntimeError as error:  # RAFT in 3840x2160: too many numbers for its pooling
-                size = f"{case.width}x{case.height}"
-                reason = str(error).partition("\n")[0]
-                left_out(f"{peer.name} {peer.precision} at {size}: {reason}")
-                continue
-            assert run is not None
             ratio = None if plain is None else plain.seconds / run.seconds
-            yield Result(case, peer.name, peer.precision, *run[:3], ratio, None, None, None)
+            mean = largest = share = None
+            if method in ours:
+                least = work.least_seconds(rates(precision), PRECISIONS[precision])
+                share = least / run.seconds
+                if plain is not None:
+                    distance = (run.flow - plain.flow).norm(dim=1)
+                    mean, largest = distance.mean().item(), distance.max().item()
+            yield Result(case, name, precision, *run[:3], ratio, mean, largest, share)
 
 
 def _prepare(
@@ -422,13 +418,6 @@ class _Run(NamedTuple):
     startup_seconds: float
     peak_bytes: int | None
     flow: Any
-
-    def compared_to(self, plain: "_Run | None") -> tuple[float | None, float | None, float | None]:
-        """How many times faster, mean and maximum distance."""
-        if plain is None:
-            return None, None, None
-        distance = (self.flow - plain.flow).norm(dim=1)
-        return plain.seconds / self.seconds, distance.mean().item(), distance.max().item()
 
 
 def _time(method: Method, images: list[Tensor], repeats: int) -> _Run | None:
@@ -454,14 +443,11 @@ def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     shift = 6
     size = (case.height + shift, case.width + shift)
-    patterns = [
-        F.interpolate(
-            torch.rand(case.batch, 3, *(side // detail + 4 for side in size), generator=generator),
-            size,
-            mode="bicubic",
-        )
-        for detail in (8, 32, 128)  # px
-    ]
+    patterns = []
+    for detail in (8, 32, 128):  # px
+        coarse_size = [side // detail + 4 for side in size]
+        coarse = torch.rand(case.batch, 3, *coarse_size, generator=generator)
+        patterns.append(F.interpolate(coarse, size, mode="bicubic"))
     fine = torch.stack(patterns).mean(0).clamp(0, 1)
     return fine[..., :-shift, :-shift], fine[..., shift:, shift:]
 

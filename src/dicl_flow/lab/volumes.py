@@ -1,6 +1,6 @@
 """The matching probabilities of the levels of a network, before and after the projection."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, FlowResult, load
 from ..estimation.feeding import Feeding
 from ..files import Array
-from ..models import FlowNetwork, LevelFlow
+from ..models import FlowNetwork
 from ..models.dicl import DiclLevel
 from ..models.pwcnet import PwcLevel
 from ..ops import displacement_probability, expected_displacement
@@ -129,28 +129,19 @@ def estimate_with_volumes(
     estimator: FlowEstimator, image1: Array, image2: Array
 ) -> tuple[FlowResult, Volumes]:
     """Estimate the flow of two (H, W, 3) frames, and record the volumes behind it."""
-    kept: dict[tuple[str, str], Any] = {}
-
-    def keep(stride: str, what: str) -> Callable[..., None]:
-        def hook(module: Any, inputs: Any, output: Any) -> None:
-            kept[stride, what] = (inputs, output) if what == "level" else output
-
-        return hook
-
+    kept: dict[Any, tuple[Any, Any]] = {}  # by module: its inputs and its output
     model = estimator.model
     with ExitStack() as hooks:
-        for stride, level in model.levels.items():
-            parts: dict[str, Any] = {"before": level.matcher, "level": level}
-            if isinstance(level, DiclLevel):
-                parts["after"] = level.projection
-            for what, module in parts.items():
-                hooks.callback(module.register_forward_hook(keep(stride, what)).remove)
+        for level in model.levels.values():
+            parts: list[Any] = [level, level.matcher]
+            parts += [level.projection] if isinstance(level, DiclLevel) else []
+            for part in parts:
+                hook = part.register_forward_hook(
+                    lambda module, inputs, output: kept.update({module: (inputs, output)})
+                )
+                hooks.callback(hook.remove)
         result = estimator(image1, image2)
-    levels = {}
-    for stride, level in model.levels.items():
-        scores = kept[stride, "before"].squeeze(1)  # (B, U, V, H, W)
-        projected = kept.get((stride, "after"), scores)
-        levels[int(stride)] = _volume(level, scores, projected, *kept[stride, "level"])
+    levels = {int(stride): _volume(level, kept) for stride, level in model.levels.items()}
     height, width = image1.shape[:2]
     return result, Volumes(model, levels, (height, width), estimator.plan.last)
 
@@ -162,12 +153,15 @@ def _cell(place: Any, large: Any, small: Any, *, aligned: bool) -> Any:
     return ((place + 0.5) * small / large).astype(int)
 
 
-def _volume(
-    level: Any, scores: Tensor, projected: Tensor, inputs: tuple[Any, ...], output: Any
-) -> LevelVolume:
-    flow: LevelFlow = output if isinstance(level, DiclLevel) else output[0]
+def _volume(level: Any, kept: Mapping[Any, tuple[Any, Any]]) -> LevelVolume:
+    inputs, output = kept[level]
+    scores = projected = kept[level.matcher][1].squeeze(1)  # (B, U, V, H, W)
     # the coarser flow (B, 2, H, W), in pixels of the level; None at the coarsest
-    start = inputs[3] if isinstance(level, DiclLevel) else inputs[2]
+    flow, start = output, inputs[2]
+    if isinstance(level, DiclLevel):
+        projected, start = kept[level.projection][1], inputs[3]
+    else:
+        flow = output[0]
     if isinstance(level, PwcLevel) and start is not None:
         start = level.scale * start.flow
     return LevelVolume(
