@@ -30,10 +30,8 @@ _SPACING = 4  # px between the pixels that are used: neighbours are alike
 class CalibrationPixels(NamedTuple):
     """Pixels with their cues and errors."""
 
-    cues: Array
-    """(N, 7) float64, in the order of `CUES`."""
-    error: Array
-    """(N,) px."""
+    cues: Array  # (N, 7) float64, in the order of `CUES`
+    error: Array  # (N,) px
 
 
 @dataclass(frozen=True)
@@ -169,11 +167,9 @@ def probability(calibration: Calibration, cues: Array) -> Array:
 
 
 def judge(confidence: Array, error: Array, threshold: float) -> dict[str, float]:
-    """Judge (N,) confidences: AUSE, calibration error, and the mean error by deciles.
-
-    The calibration error is the mean distance between confidence and share of right pixels in them.
-    """
+    """Judge (N,) confidences: AUSE, calibration error, and the mean error by deciles."""
     groups = np.array_split(np.argsort(confidence, kind="stable"), 10)
+    # between the mean confidence and the share of pixels that are right
     gaps = [abs(confidence[g].mean() - (error[g] <= threshold).mean()) for g in groups]
     deciles = {f"decile_{i}": float(error[g].mean()) for i, g in enumerate(groups, start=1)}
     ause = score_confidence(confidence, error).values["ause"]

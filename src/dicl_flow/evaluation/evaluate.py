@@ -1,7 +1,4 @@
-"""Estimates of methods on data sets: kept, scored, drawn, and packed for the benchmarks.
-
-`dicl_flow.evaluate`, and the work of `dicl-flow eval` and `submit`.
-"""
+"""Estimates of methods on data sets: kept, scored, drawn, and packed for the benchmarks."""
 
 import json
 import zipfile
@@ -73,10 +70,8 @@ class Prediction(NamedTuple):
     """The estimate of a method for a pair."""
 
     pair: FlowPair
-    flow: Array
-    """(H, W, 2) float32."""
-    confidence: Array | None = None
-    """(H, W) float32, for methods that have one."""
+    flow: Array  # (H, W, 2) float32
+    confidence: Array | None = None  # (H, W) float32, for methods that have one
 
 
 Predictor: TypeAlias = Callable[[str, Iterable[FlowPair]], Iterator[Prediction]]
@@ -210,10 +205,7 @@ def evaluate_predictions(
 def _open_methods(
     methods: Methods, computed: dict[str, str], options: dict[str, Any]
 ) -> dict[str, Method]:
-    """Open each method; `options` are those of `load`, for the methods that are weights.
-
-    `computed` is filled in while networks estimate: for each size of frames, how they are seen.
-    """
+    """Open each method; while networks estimate, `computed` is filled in by size of the frames."""
     if isinstance(methods, Mapping):
         if options:
             raise InputError(
@@ -302,10 +294,7 @@ def _draw_worst(
 
 
 def submission_entries(benchmark: str, root: Path) -> dict[str, FlowPair]:
-    """Return the test pairs of a benchmark, by the names of their files in the archive.
-
-    Sintel's are for the bundler that comes with the data set, run on the two unpacked folders.
-    """
+    """Return the test pairs of a benchmark, by the names of their files in the archive."""
     sets: dict[str, Callable[[], dict[str, list[FlowPair]]]] = {  # by benchmark and file name
         "sintel": lambda: {f"{p}/{{}}.flo": sintel_test_pairs(root, p) for p in ("clean", "final")},
         "kitti15": lambda: {"flow/{}.png": kitti_test_pairs(root, 2015)},

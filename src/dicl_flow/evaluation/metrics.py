@@ -1,7 +1,4 @@
-"""Scores of estimates against the truth, or by warping where there is none.
-
-Metrics are kept as sums, so that pairs can be pooled exactly.
-"""
+"""Scores of estimates by the truth or by warping; kept as sums, so that pairs pool exactly."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,9 +1,6 @@
-"""Tables of results beside the published ones: the paper's 2 to 4, and some later methods.
+"""Tables for terminal, Markdown and JSON: results beside those of the paper and later methods."""
 
-For the terminal, as Markdown and as JSON.
-"""
-
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from rich.console import Console
@@ -13,7 +10,6 @@ from .metrics import METRICS, Result, sparsification_curves
 
 FULL_SIZE = {"chairs:val": 640, "kitti15": 200, "sintel-clean": 1041, "sintel-final": 1041}
 """By data set: the number of pairs that the published numbers are measured on."""
-
 PUBLISHED_COLUMNS = {
     ("chairs:val", "epe"): "chairs_epe",
     ("kitti15", "epe_images"): "kitti15_epe",  # KITTI's benchmark averages images, not pixels
@@ -22,7 +18,6 @@ PUBLISHED_COLUMNS = {
     ("sintel-final", "epe"): "sintel_final_epe",
 }
 """(data set, metric) by our names for them -> the field of `PublishedRow` to compare with."""
-
 Value: TypeAlias = Callable[[str, str], float | None]
 """Data set and metric of a column -> the number of a row; None: empty."""
 CHAIRS = "C"  # FlyingChairs
@@ -155,13 +150,10 @@ def relevant_columns(data_sets: Collection[str]) -> list[tuple[str, str]]:
 
 
 def values_by_data(
-    columns: Iterable[tuple[str, str]], value: Value
+    columns: Sequence[tuple[str, str]], value: Value
 ) -> dict[str, dict[str, float | None]]:
     """Return the numbers of a row by data set and metric."""
-    values: dict[str, dict[str, float | None]] = {}
-    for data, metric in columns:
-        values.setdefault(data, {})[metric] = value(data, metric)
-    return values
+    return {data: {m: value(d, m) for d, m in columns if d == data} for data, _ in columns}
 
 
 def relevant_rows(columns: Sequence[tuple[str, str]]) -> list[PublishedRow]:

@@ -171,10 +171,7 @@ def open_laboratory(
     *,
     quiet: bool = False,
 ) -> Laboratory:
-    """Hold out photographs, render scenes from them, and load the other ones as textures.
-
-    The scenes are as in the recipe, with photographs and a seed that it does not use.
-    """
+    """Hold out photographs and render scenes of them as in the recipe; the others are textures."""
     photos, apart = split_photos(roots.get("rendered", Path(PROCEDURAL)))
     keep_to(folder / "data.json", [*photos, *apart], num_scenes)
     textures = load_textures(apart, device, _SEED)
@@ -197,8 +194,7 @@ def evaluate_variant(
 ) -> bool:
     """Score a finished variant on a data set, unless it has been scored on these pairs.
 
-    Return whether there is a score; scoring needs the weights. `watched`: the same pairs, with the
-    progress shown.
+    Return whether there is a score; that needs the weights. `watched`: the same, showing progress.
     """
     folder = VariantFolder(root, variant)
     result = folder.read()

@@ -1,7 +1,4 @@
-"""Analyses of a network: the error of each level, d_peak, one pixel, the kernels of the projection.
-
-Each returns numbers, and draws them as a figure.
-"""
+"""Analyses of a network as numbers and figures: levels, d_peak, one pixel, kernels of DAP."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -254,24 +251,18 @@ def draw_pixel(found: Mapping[str, list[PixelMap]], pair: FlowPair, x: int, y: i
     levels = max(map(len, found.values()))
     figure = draw_figure(2.1 * (levels + 1), 2.3 * len(found))
     axes = figure.subplots(len(found), levels + 1, squeeze=False)
+    left, top = max(0, x - _PATCH), max(0, y - _PATCH)
+    patch = read_frames(pair)[0][top : y + _PATCH + 1, left : x + _PATCH + 1]
+    extent = (left - 0.5, left + patch.shape[1] - 0.5, top + patch.shape[0] - 0.5, top - 0.5)
     for row, (name, maps) in zip(axes, found.items(), strict=True):
-        _draw_patch(row[0], pair, x, y)
-        row[0].set_ylabel(name)
+        row[0].imshow(patch, extent=extent)
+        row[0].plot(x, y, "+", color="yellow", markersize=12)
+        row[0].set(title=f"pixel {x}, {y}", xticks=[], yticks=[], ylabel=name)
         for panel, pixel_map in zip(row[1:], maps, strict=False):
             _draw_map(panel, pixel_map)
         for panel in row[1 + len(maps) :]:
             panel.axis("off")
     return figure
-
-
-def _draw_patch(panel: Any, pair: FlowPair, x: int, y: int) -> None:
-    image = read_frames(pair)[0]
-    left, top = max(0, x - _PATCH), max(0, y - _PATCH)
-    patch = image[top : y + _PATCH + 1, left : x + _PATCH + 1]
-    extent = (left - 0.5, left + patch.shape[1] - 0.5, top + patch.shape[0] - 0.5, top - 0.5)
-    panel.imshow(patch, extent=extent)
-    panel.plot(x, y, "+", color="yellow", markersize=12)
-    panel.set(title=f"pixel {x}, {y}", xticks=[], yticks=[])
 
 
 def _draw_map(panel: Any, pixel_map: PixelMap) -> None:
@@ -292,10 +283,9 @@ def _draw_map(panel: Any, pixel_map: PixelMap) -> None:
 
 
 def describe_pixel(volumes: Volumes, x: int, y: int, *, projection: bool) -> dict[str, Any]:
-    """Return the probabilities of the pixel (x, y) at each level, and its flow, for JSON.
+    """The probabilities of the pixel (x, y) at each level, [v][u], and its flows, for JSON.
 
-    Rows of a table of probabilities are vertical displacements, columns horizontal ones. Flows
-    are in pixels of the frame.
+    Flows are in pixels of the frame.
     """
     _check_inside(x, y, volumes.frame_size)
     levels = []
@@ -335,15 +325,12 @@ def weight_by_distance(kernel: Array) -> dict[float, float]:
 
 
 def summarize_kernel(kernel: Array) -> dict[str, float]:
-    """The paper's claim as numbers: positive near a kernel's own displacement, negative far.
-
-    A small window has no far displacements.
-    """
+    """The paper's claim as numbers: positive near a kernel's own displacement, negative far."""
     distance = _distances(kernel)
     groups = {
         "own": kernel[distance == 0],
         "near": kernel[(distance > 0) & (distance < _NEAR)],
-        "far": kernel[distance > _FAR],
+        "far": kernel[distance > _FAR],  # none in a small window
     }
     values = {f"{name}_mean": float(w.mean()) for name, w in groups.items() if w.size}
     values["near_positive_share"] = float((groups["near"] > 0).mean())

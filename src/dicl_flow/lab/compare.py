@@ -29,8 +29,8 @@ class GivenFlows(NamedTuple):
 def find_flows(argument: str, pairs: Sequence[FlowPair]) -> GivenFlows | None:
     """Find the flow of each pair; None if `argument` is not NAME=PATH, but weights or a baseline.
 
-    A file is the flow of the only pair. A folder holds DATA/PAIR.flo, as `eval` keeps them, or
-    PAIR.flo, as the benchmarks name them; other formats of flow files will do.
+    A folder holds DATA/PAIR.flo, as `eval` keeps them, or PAIR.flo, as the benchmarks name them,
+    or other formats of flow files.
     """
     name, separator, place = argument.partition("=")
     if not separator or Path(argument).is_file():
@@ -96,20 +96,10 @@ def _read(path: Path, image1: Array) -> Array:
 
 
 def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
-    """Estimate, score and draw one pair."""
+    """Estimate, score and draw one pair: frames and truth, then a row per method."""
     frames = read_frames(pair)
     flows = {name: method(pair, *frames) for name, method in methods.items()}
     scores = {name: score_pair(pair, flow) for name, flow in flows.items()}
-    return Comparison(_draw(pair, frames, flows, scores), scores)
-
-
-def _draw(
-    pair: FlowPair,
-    frames: tuple[Array, Array],
-    flows: Mapping[str, Array],
-    scores: Mapping[str, Score],
-) -> Array:
-    """Frames and ground truth first, then a row per method: estimate and error."""
     truth, errors = truth_and_errors(pair, frames, flows)
     longest = full_color(next(iter(flows.values())) if truth is None else truth)
     first = [*frames] if truth is None else [*frames, flow_to_rgb(truth, longest)]
@@ -123,7 +113,8 @@ def _draw(
     unit = "grey levels, warped: no truth" if truth is None else "px"
     legend = f"full colour {longest:.1f} px; error, bright {brightest:.1f} {unit}"
     columns = ["frame 1 / estimate", "frame 2 / error", "truth"][: len(first)]
-    return contact_sheet(rows, [f"{pair.name}   {legend}", *flows], columns, *_CELL)
+    sheet = contact_sheet(rows, [f"{pair.name}   {legend}", *flows], columns, *_CELL)
+    return Comparison(sheet, scores)
 
 
 def _caption(values: Mapping[str, float]) -> str:

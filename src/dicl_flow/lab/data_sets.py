@@ -87,14 +87,12 @@ def check_pairs(pairs: Iterable[FlowPair], drawn: Collection[FlowPair]) -> Check
 def write_pairs(
     renderer: "Renderer", folder: Path, numbers: Iterable[int]
 ) -> "tuple[MotionStatistics, Array]":
-    """Write pairs by their numbers; return the statistics of their motion, and a sheet.
-
-    They are rendered one by one, so that a pair does not depend on how many there are.
-    """
+    """Write pairs by their numbers; return the statistics of their motion, and a sheet."""
     from ..render import MotionStatistics
 
     statistics, rows = MotionStatistics(), list[tuple[str, list[Array]]]()
     for number in numbers:
+        # one by one, so that a pair does not depend on how many there are
         rendered, name = renderer.render(1, number), f"scene_{number:04d}"
         statistics.add(rendered)
         sample = rendered.to_samples()[0]
@@ -110,10 +108,7 @@ def write_pairs(
 
 
 def write_clip(clip: "Clip", folder: Path, numbers: Iterable[int]) -> list[Path]:
-    """Write frames, flow to the next frame, masks and tracks; return the pictures and the tracks.
-
-    The files of a frame are written together; `numbers` are those of all frames.
-    """
+    """Write frames, flow to the next one, masks and tracks; return the pictures and the tracks."""
     folder.mkdir(parents=True, exist_ok=True)
     frames = clip.frames().permute(0, 2, 3, 1).cpu().numpy()
     written = []

@@ -194,10 +194,7 @@ def _slice(volume: VolumeShape, features: Tensor, u: int, v: int) -> Tensor:
 
 
 def peak_bytes(call: Callable[[], Tensor], device: torch.device) -> int:
-    """The peak memory of a call: on CUDA by torch's allocator, elsewhere the sum of its tensors.
-
-    That sum lacks the workspace of a convolution.
-    """
+    """The peak memory of a call: of torch's allocator on CUDA, elsewhere of its tensors alone."""
     if device.type != "cuda":
         with LiveBytes() as live:
             call()

@@ -257,16 +257,13 @@ def _cell(value: float | None, metric: str, training: str) -> str:
 
 
 def find_chain(method: str, folder: Path) -> dict[str, StageWeights]:
-    """Return the weights in a chain folder, by stage; none at all is an error.
-
-    They are the best ones, or the last ones of a stage that was not validated.
-    """
+    """Return the weights in a chain folder, by stage; none at all is an error."""
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder {folder} of a chain")
     stages = {}
     for stage in STAGES:
         run = RunFolder(folder / stage)
-        path = run.best if run.best.is_file() else run.weights
+        path = run.best if run.best.is_file() else run.weights  # if it was not validated
         if path.is_file():
             stages[stage] = StageWeights(method, stage, path, _unfinished(run))
     if not stages:

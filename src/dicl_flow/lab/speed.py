@@ -96,10 +96,7 @@ def _seconds(call: Call, device: torch.device) -> float:
 
 
 class PeakMemory:
-    """Peak memory while it is open, in bytes, minus what was in use before; None: unknown.
-
-    On a GPU that of torch's allocator, graphs included; else that of the process, if it is known.
-    """
+    """Peak memory while it is open, in bytes, minus what was in use before; None: unknown."""
 
     def __init__(self, device: torch.device) -> None:
         self.bytes: int | None = None
@@ -120,7 +117,7 @@ class PeakMemory:
 
     def _peak(self) -> int | None:
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_reserved(self.device)
+            return torch.cuda.max_memory_reserved(self.device)  # graphs included
         if not _PROCESS.is_dir():
             return None
         lines = (_PROCESS / "status").read_text().splitlines()
@@ -142,10 +139,7 @@ class Work:
 def count_work(
     config: ModelConfig, batch: int, size: tuple[int, int], quality: Quality = QUALITIES[NORMAL]
 ) -> Work:
-    """Count the convolutions of `batch` pairs of (height, width), with the first layer factored.
-
-    In each pass both images go through the feature net, and the pair through each level that runs.
-    """
+    """Count the convolutions of `batch` pairs of (height, width), with the first layer factored."""
     work = Work()
     with torch.device("meta"):
         model = build(config).eval()
@@ -205,10 +199,7 @@ def _processor() -> str:
 def open_network(
     weights: str | None, quality: Quality, host: str | None
 ) -> tuple[FlowNetwork, Calibration | None]:
-    """Load weights for frames of any size, even if they would scale large ones down.
-
-    With a `host`, build it with random weights instead.
-    """
+    """Load weights, for frames that they would scale down too; or a `host` with random ones."""
     if host is not None:
         torch.manual_seed(0)
         return build(ModelConfig(host=host)), None
@@ -462,10 +453,7 @@ class First(NamedTuple):
 def measure_first(
     case: Case, device: torch.device, command: Sequence[str], repeats: int
 ) -> Iterator[First]:
-    """Run `command`, which estimates on the device and prints JSON, on a pair.
-
-    On CUDA it runs with empty and with full caches.
-    """
+    """Run `command`, which prints JSON, on a pair; on CUDA with empty and with full caches."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         frames = [folder / f"frame{number}.png" for number in (1, 2)]

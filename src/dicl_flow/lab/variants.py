@@ -40,10 +40,8 @@ STUDIES: Mapping[str, Mapping[str, Settings]] = {
     "figures": {**_METRICS, "DICL with DAP": _WITH_DAP},  # figures 2 and 4
 }
 """By study and variant: the changed settings of the model."""
-
 PAPER_STAGES: Mapping[str, Sequence[str]] = {
-    "metrics": TARGETS["things"],
-    "projection": TARGETS["things"],
+    **dict.fromkeys(("metrics", "projection"), TARGETS["things"]),
     # table 4 has no column after Things; the first phase, without context nets, is that of DICL
     "hosts": ("chairs-1", "chairs-2"),
 }
@@ -117,10 +115,7 @@ def recipe_variants(
 def paper_variants(
     study: str, changes: list[str], seeds: Iterable[int], names: Sequence[str] = ()
 ) -> list[Variant]:
-    """The variants of a study, seed by seed, trained in the published stages.
-
-    `changes` are those of `read_stages`; `names` chooses variants, none: all.
-    """
+    """As `recipe_variants`, trained in the published stages; `changes` as in `read_stages`."""
     if study not in PAPER_STAGES:
         raise unknown_name("study of the paper", study, PAPER_STAGES)
     _check_changes(changes)
