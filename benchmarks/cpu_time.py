@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import dicl_flow
-from dicl_flow.evaluation.methods import dis
+from dicl_flow.evaluation.evaluate import dis
 from dicl_flow.files import read_image
 
 frames = [read_image(path) for path in sys.argv[1:3]]

@@ -25,7 +25,7 @@ from dicl_flow.config.render import EFFECTS
 from dicl_flow.data import demo_pairs
 from dicl_flow.evaluation import draw_demo
 from dicl_flow.files import Array, write_files
-from dicl_flow.pictures.sheets import contact_sheet, thumbnail
+from dicl_flow.pictures.figures import contact_sheet, thumbnail
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.render import Renderer, load_textures
 

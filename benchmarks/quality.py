@@ -27,7 +27,7 @@ from dicl_flow.data.datasets import parse_data_argument
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.evaluation import Score, pool, score_flow
-from dicl_flow.lab.timing import median_seconds
+from dicl_flow.lab.speed import median_seconds
 from dicl_flow.render import held_out_renderer
 from dicl_flow.training import read_recipe
 from dicl_flow.weights import load_model, read_weights, resolve

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from dicl_flow.config import ModelConfig
-from dicl_flow.lab.timing import machine_rates
+from dicl_flow.lab.speed import machine_rates
 from dicl_flow.models import build
 from dicl_flow.models.blocks import ConvBlock
 from dicl_flow.models.matching import MatchingNet, PairwiseMatcher

@@ -96,7 +96,7 @@ def open_method(entry: str, quality: str, device: str, precision: str) -> Method
     """Open weights, or a baseline, which has no confidence."""
     from dicl_flow.estimation.compute import choose_device
     from dicl_flow.estimation.estimator import load
-    from dicl_flow.lab.timing import describe_machine
+    from dicl_flow.lab.speed import describe_machine
 
     today = {"date": date.today().isoformat()}
     if entry in BASELINES:

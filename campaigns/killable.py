@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dicl_flow import LevelConfig, ModelConfig
-from dicl_flow.evaluation import calibrate
-from dicl_flow.evaluation.calibrate import CALIBRATION_SCENES
+from dicl_flow import LevelConfig, ModelConfig, calibrate
 from dicl_flow.files import encode_image, write_files, write_flow
 from dicl_flow.render import load_textures
 from dicl_flow.training.run_folder import RunFolder, load_checkpoint
@@ -202,8 +200,9 @@ def _simple_scenes() -> None:
     """Small textures and few shapes, which take a tenth of a second instead of four."""
     *others, _ = load_textures.__defaults__ or ()
     load_textures.__defaults__ = (*others, (48, 64))
-    simple = replace(CALIBRATION_SCENES, num_shapes=8, shape_side=32)
-    calibrate.__globals__["CALIBRATION_SCENES"] = simple
+    settings = calibrate.__globals__
+    simple = replace(settings["CALIBRATION_SCENES"], num_shapes=8, shape_side=32)
+    settings["CALIBRATION_SCENES"] = simple
 
 
 def _write_old(names: list[str], out: Path) -> None:

@@ -12,7 +12,7 @@ from dicl_flow.accelerated import processor
 from dicl_flow.accelerated.processor import Processor
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.compute import choose_compute
-from dicl_flow.lab.timing import describe_machine
+from dicl_flow.lab.speed import describe_machine
 
 CHILD = """
 import torch

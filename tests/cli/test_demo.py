@@ -7,7 +7,7 @@ import pytest
 
 from dicl_flow.data import demo_pairs, read_frames, read_sample
 from dicl_flow.evaluation import dis, endpoint_error
-from dicl_flow.evaluation.score import score_by_warping, warping_difference
+from dicl_flow.evaluation.metrics import score_by_warping, warping_difference
 from dicl_flow.files import read_flow, read_image
 
 pytestmark = pytest.mark.heavy

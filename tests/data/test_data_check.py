@@ -10,7 +10,7 @@ import pytest
 from dicl_flow.cli import main
 from dicl_flow.data import Survey, list_pairs, own_pairs
 from dicl_flow.files import read_image
-from dicl_flow.pictures.sheets import contact_sheet
+from dicl_flow.pictures.figures import contact_sheet
 
 
 def run(capsys, *arguments):

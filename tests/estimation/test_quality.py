@@ -23,7 +23,7 @@ from dicl_flow.estimation.inputs import Feeding, flow_batch
 from dicl_flow.estimation.pipeline import in_tiles
 from dicl_flow.files import read_flow, write_flow
 from dicl_flow.lab import speed as cases
-from dicl_flow.lab.timing import count_work
+from dicl_flow.lab.speed import count_work
 from dicl_flow.models import InitialFlow, LevelFlow, build
 from dicl_flow.weights import Weights, encode_weights, read_weights
 

@@ -43,7 +43,7 @@ from dicl_flow.evaluation import (
     write_submission,
 )
 from dicl_flow.evaluation.drawings import draw_prediction
-from dicl_flow.evaluation.methods import read_predictions
+from dicl_flow.evaluation.evaluate import read_predictions
 from dicl_flow.files import read_flow, read_image
 from dicl_flow.models import build
 from dicl_flow.pictures.visualize import error_to_rgb

@@ -5,7 +5,8 @@ import pytest
 
 from dicl_flow.data import FlowSample, list_pairs, read_sample
 from dicl_flow.errors import InputError
-from dicl_flow.evaluation import METRICS, dis, endpoint_error, pool, score_flow
+from dicl_flow.evaluation import dis, endpoint_error, pool, score_flow
+from dicl_flow.evaluation.metrics import METRICS
 
 REAL_DATA = {  # folder, and the EPE that another program measured there for DIS
     "middlebury": ("Middlebury", 0.27),

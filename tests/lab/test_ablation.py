@@ -21,7 +21,7 @@ from dicl_flow.data import list_pairs, read_frames
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import load
 from dicl_flow.evaluation import PUBLISHED_ABLATIONS, score_pair
-from dicl_flow.lab import ablation, ablation_report
+from dicl_flow.lab import ablation, paper_tables
 from dicl_flow.lab.ablation import keep_to, split_photos
 from dicl_flow.lab.variants import STUDIES, paper_variants, recipe_variants
 from dicl_flow.models import build
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.heavy
 def command(tmp_path, small_scenes, request, monkeypatch):
     """The arguments of a study that a test can afford, without the data."""
     if request.function is not test_a_study_end_to_end:  # one test draws the curves
-        monkeypatch.setattr(ablation_report, "ablation_plot", lambda *_: b"")
+        monkeypatch.setattr(paper_tables, "ablation_plot", lambda *_: b"")
     recipe = tmp_path / "tiny.toml"
     recipe.write_text(RECIPE)
     output = ["-o", tmp_path / "out", "--device", "cpu"]

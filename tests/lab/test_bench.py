@@ -13,8 +13,7 @@ from conftest import SMALL
 from dicl_flow.config import ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.lab import speed
-from dicl_flow.lab.speed import Case, moving_pattern
-from dicl_flow.lab.timing import count_work
+from dicl_flow.lab.speed import Case, count_work, moving_pattern
 from dicl_flow.models import build
 
 pytestmark = pytest.mark.heavy

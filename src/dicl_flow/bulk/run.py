@@ -21,7 +21,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import Array, encode_image, naming
-from ..pictures.sheets import contact_sheet, thumbnail, write_on
+from ..pictures.figures import contact_sheet, thumbnail, write_on
 from .job import Job, Marker, Plan, finished, keep_settings, marked, marker_name, read_marker
 from .manifest import UNKNOWN_FLOWS, Row, with_flows
 from .storage import LocalFolder, Storage, decode_table, encode_json, read_json

@@ -140,7 +140,7 @@ class Peaks(NetworkAnalysis):
         pairs = self.find_pairs(self.limit)
         self.check(pairs)
 
-        from ..evaluation.published import PUBLISHED_PEAKS
+        from ..evaluation.table import PUBLISHED_PEAKS
         from ..lab.analyses import draw_peaks, find_peaks
 
         peaks = find_peaks(self.networks(), self.track(pairs, "pairs"))

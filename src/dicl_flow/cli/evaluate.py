@@ -176,16 +176,16 @@ class Table2(options.Settings):
 
     def __call__(self) -> None:
         from ..data import list_pairs, parse_data_argument
-        from ..lab import paper_table
+        from ..lab import paper_tables
 
         folders = {
-            paper_table.WITH_PROJECTION: self.chain,
-            paper_table.WITHOUT_PROJECTION: self.without_projection,
+            paper_tables.WITH_PROJECTION: self.chain,
+            paper_tables.WITHOUT_PROJECTION: self.without_projection,
         }
         if not any(folders.values()):
             raise InputError("name the folder of a chain, such as runs/reproduce")
         wanted = check_outputs([self.output, self.markdown])
-        known = paper_table.STAGES["things"][1]
+        known = paper_tables.STAGES["things"][1]
         sets: dict[str, list[FlowPair]] = {}
         for name, root in map(parse_data_argument, self.data or []):
             if name not in known:
@@ -194,14 +194,14 @@ class Table2(options.Settings):
         if not sets:
             raise InputError(f"--data names no data set; table 2 has {', '.join(known)}")
         refuse_inputs(wanted, files_of(chain.from_iterable(sets.values())))
-        chains = {m: paper_table.find_chain(m, folder) for m, folder in folders.items() if folder}
+        chains = {m: paper_tables.find_chain(m, folder) for m, folder in folders.items() if folder}
         used = [weights.path for stages in chains.values() for weights in stages.values()]
         refuse_inputs(wanted, used)
 
         from ..evaluation import grid_markdown
         from ..files import write_files
 
-        table = paper_table.measure_table(chains, sets, self.device, self.track)
+        table = paper_tables.measure_table(chains, sets, self.device, self.track)
         grids, document = table.grids(), table.document()
         tables = "\n\n".join(map(grid_markdown, grids)) + "\n"
         contents = _asked_for({self.output: encode_json(document), self.markdown: tables.encode()})
@@ -267,7 +267,7 @@ class Bench(options.Settings):
         from .._version import __version__
         from ..estimation.compute import choose_device
         from ..files import write_files
-        from ..lab.timing import describe_machine
+        from ..lab.speed import describe_machine
 
         device = choose_device(self.device)
         measure = self._time_first if self.first else self._measure
@@ -316,10 +316,7 @@ class Bench(options.Settings):
         quality = find_quality(self.quality)
         cases = [speed.Case(size.width, size.height, batches[0]) for size in sizes]
         cases += [speed.Case(sizes[0].width, sizes[0].height, batch) for batch in batches[1:]]
-        if self.host is None:
-            model, calibration = speed.open_network(self.weights, quality)
-        else:
-            model, calibration = speed.random_network(self.host), None
+        model, calibration = speed.open_network(self.weights, quality, self.host)
         default = ["plain-fp32", "fast-fp32", "fast-auto"] if self.host is None else ["plain-fp32"]
         more = ["compiled-fp32", "compiled-auto"] if self.compiled else []
         ways = speed.choose_ways([*(self.paths or default), *more], model.config, device)
@@ -329,8 +326,8 @@ class Bench(options.Settings):
         how = (ways, repeats, calibration, quality, methods, left_out.append)
         for result in speed.measure(model, device, cases, *how):
             results.append(result)
-            rows = speed.as_rows([result])
-            for row in [speed.HEADINGS, *rows] if len(results) == 1 else rows:
+            heading = [] if len(results) > 1 else [speed.HEADINGS]
+            for row in (*heading, speed.as_row(result)):
                 self._print("  ".join(map(str.ljust, row, _WIDTHS)))
         notes = [f"left out: {reason}" for reason in left_out]
         names = dict.fromkeys(method.name for method in methods)  # one, several precisions

@@ -290,7 +290,8 @@ class Ablate(TrainSettings):
         sets = self._check_data()
 
         from ..files import write_files
-        from ..lab.ablation_report import finished_variants, report_study, small_files
+        from ..lab.paper_tables import report_study
+        from ..lab.variants import finished_variants, small_files
 
         check_matplotlib()
         check_outputs(folders=[self.output])
@@ -374,7 +375,7 @@ class Ablate(TrainSettings):
         """Print the stages of each variant, and what all of them cost."""
         variants, roots = self._variants, self._roots  # what is wrong, before torch is imported
 
-        from ..lab.ablation import VariantFolder
+        from ..lab.variants import VariantFolder
         from ..training.chain import describe_chain, total_cost
 
         plans: list[dict[str, Any]] = []
@@ -394,13 +395,14 @@ class Ablate(TrainSettings):
             _print_plan({"stages": [], **total}, "all variants")
 
     def _unfinished(self) -> "list[Variant]":
-        from ..lab.ablation import VariantFolder
+        from ..lab.variants import VariantFolder
 
         return [v for v in self._variants if VariantFolder(self.output, v).read() is None]
 
     def _train_stages(self, processes: "Processes") -> None:
         """Train the variants that are not finished in the stages of the paper."""
-        from ..lab.ablation import VariantFolder, conclude_stages
+        from ..lab.ablation import conclude_stages
+        from ..lab.variants import VariantFolder
         from ..training.chain import train_chain
 
         unfinished = self._unfinished()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
     from ..render import Renderer
 
-
 CALIBRATION_SCENES = RenderConfig(
     depth_share=0.35, still_scenes=0.02, objects=(6, 18), object_radius=(0.02, 0.8)
 )
@@ -26,24 +25,13 @@ _RIDGE = 1e-4  # keeps the weight of a constant cue at zero
 _MAX_STEPS = 50
 _DIGITS = 6  # so that rounding in a sum does not change the file
 _SPACING = 4  # px between the pixels that are used: neighbours are alike
-SceneProgress: TypeAlias = Callable[[Collection[int], str], Iterable[int]]
-"""Returns the numbers that it is given, and may show how far that has come."""
 
 
-@dataclass(frozen=True)
-class CalibrationPixels:
+class CalibrationPixels(NamedTuple):
     """Pixels with their cues and errors."""
 
-    cues: Array
-    """(N, 7) float64, in the order of `CUES`."""
-    error: Array
-    """(N,) px."""
-
-    @staticmethod
-    def of(parts: "list[CalibrationPixels]") -> "CalibrationPixels":
-        """Join the pixels of several scenes."""
-        cues, errors = [part.cues for part in parts], [part.error for part in parts]
-        return CalibrationPixels(np.concatenate(cues), np.concatenate(errors))
+    cues: Array  # (N, 7) float64, in the order of `CUES`
+    error: Array  # (N,) px
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,7 @@ def calibrate(
     size: tuple[int, int] = (384, 512),
     threshold: float = 1.0,
     seed: int = 1000,
-    progress: SceneProgress | None = None,
+    progress: Callable[[Collection[int], str], Iterable[int]] | None = None,
     **options: Any,
 ) -> Calibrated:
     """Fit what turns the cues of an estimate into the probability that its error is small.
@@ -86,7 +74,8 @@ def calibrate(
     of `photos`, or of computed textures without one; a third as many scenes judge the fit. An
     error of up to `threshold` px counts as right. Weights hold one calibration for each
     `quality`; fit them one after the other. `options` are those of `dicl_flow.load`: `device`,
-    `precision`, `backend` and `memory_limit`.
+    `precision`, `backend` and `memory_limit`. `progress` returns the numbers of the scenes that it
+    is given, and may show how far that has come.
 
     >>> dicl_flow.calibrate("my.safetensors", "PHOTOS").save("calibrated.safetensors")
     """
@@ -104,14 +93,20 @@ def calibrate(
     numbers = range(scenes + -(-scenes // 3))
     watched = progress(numbers, "estimating") if progress else numbers
     parts = [_gather(estimator, renderer, number) for number in watched]
-    calibration = fit_calibration(CalibrationPixels.of(parts[:scenes]), threshold, scenes)
-    unseen = CalibrationPixels.of(parts[scenes:])
+    seen, unseen = (
+        CalibrationPixels(*map(np.concatenate, zip(*some, strict=True)))
+        for some in (parts[:scenes], parts[scenes:])
+    )
+    calibration, num_unseen = fit_calibration(seen, threshold, scenes), len(parts) - scenes
     judged = judge(probability(calibration, unseen.cues), unseen.error, threshold)
-    about = {**found.about, _topic(effort): _describe(scenes, size, len(parts) - scenes, judged)}
+    topic = "calibration" + ("" if effort.name == NORMAL else f" of quality {effort.name}")
+    result = f"AUSE {judged['ause']:.3f}, calibration error {judged['calibration_error']:.3f}"
+    about = f"{scenes} rendered scenes of {size[1]}x{size[0]}; {result} on {num_unseen} others"
+    described = replace(found, about={**found.about, topic: about})
     return Calibrated(
-        replace(found, about=about).calibrated(effort, calibration),
+        described.calibrated(effort, calibration),
         calibration,
-        len(parts) - scenes,
+        num_unseen,
         float((unseen.error <= threshold).mean()),
         judge(1 - unseen.cues[:, 0], unseen.error, threshold)["ause"],
         judged,
@@ -149,15 +144,6 @@ def _gather(estimator: "FlowEstimator", renderer: "Renderer", number: int) -> Ca
     )
 
 
-def _topic(quality: Quality) -> str:
-    return "calibration" if quality.name == NORMAL else f"calibration of quality {quality.name}"
-
-
-def _describe(scenes: int, size: tuple[int, int], unseen: int, judged: dict[str, float]) -> str:
-    quality = f"AUSE {judged['ause']:.3f}, calibration error {judged['calibration_error']:.3f}"
-    return f"{scenes} rendered scenes of {size[1]}x{size[0]}; {quality} on {unseen} others"
-
-
 def fit_calibration(pixels: CalibrationPixels, threshold: float, scenes: int) -> Calibration:
     """Fit a logistic regression by Newton's method; the solution does not depend on the start."""
     right = pixels.error <= threshold
@@ -170,8 +156,7 @@ def fit_calibration(pixels: CalibrationPixels, threshold: float, scenes: int) ->
     scale = np.where(scale > 0, scale, 1)
     weights, bias = _logistic_regression((pixels.cues - mean) / scale, right)
     weights = weights / scale
-    bias = bias - weights @ mean
-    rounded = [float(f"{value:.{_DIGITS}g}") for value in (bias, *weights)]
+    rounded = [float(f"{value:.{_DIGITS}g}") for value in (bias - weights @ mean, *weights)]
     named = dict(zip(("bias", *CUES), rounded, strict=True))
     return Calibration(**named, threshold=threshold, scenes=scenes)
 
@@ -182,12 +167,9 @@ def probability(calibration: Calibration, cues: Array) -> Array:
 
 
 def judge(confidence: Array, error: Array, threshold: float) -> dict[str, float]:
-    """Judge (N,) confidences: AUSE, calibration error, and the mean error by deciles.
-
-    The calibration error is the mean distance, over ten groups of equal size, between the
-    mean confidence and the share of pixels that are right.
-    """
+    """Judge (N,) confidences: AUSE, calibration error, and the mean error by deciles."""
     groups = np.array_split(np.argsort(confidence, kind="stable"), 10)
+    # between the mean confidence and the share of pixels that are right
     gaps = [abs(confidence[g].mean() - (error[g] <= threshold).mean()) for g in groups]
     deciles = {f"decile_{i}": float(error[g].mean()) for i, g in enumerate(groups, start=1)}
     ause = score_confidence(confidence, error).values["ause"]

@@ -1,23 +1,127 @@
-"""Scores methods on data sets: `dicl_flow.evaluate`, and the work of `dicl-flow eval`."""
+"""Estimates of methods on data sets: kept, scored, drawn, and packed for the benchmarks."""
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ..data import FlowPair, data_set, list_pairs
-from ..errors import InputError
-from ..files import encode_image, write_files
+import cv2
+import numpy as np
+
+from ..config import NORMAL, find_quality
+from ..data import FlowPair, data_set, kitti_test_pairs, list_pairs, read_frames, sintel_test_pairs
+from ..errors import InputError, unknown_name
+from ..files import (
+    Array,
+    decode_npy,
+    encode_flow,
+    encode_image,
+    encode_npy,
+    read_bytes,
+    read_flow,
+    replacing,
+    write_files,
+)
+from ..weights import resolve
 from .drawings import draw_prediction
-from .methods import Methods, Predictor, folder_name, kept_predictors, open_methods, predictors
-from .score import Result, score_predictions
+from .metrics import Result, Score, check_estimate, score_pair
 from .table import as_document, to_markdown
 
+if TYPE_CHECKING:
+    from ..estimation.estimator import FlowEstimator
+
+_KITTI_RANGE = (-512.0, 511.984375)  # what 16 bits at 1/64 px hold
+Method: TypeAlias = Callable[[Array, Array], Array | tuple[Array, Array]]
+"""Two (H, W, 3) uint8 RGB frames -> (H, W, 2) float32 flow, or it and (H, W) confidence."""
+Methods: TypeAlias = "Iterable[str | Path | None] | Mapping[str, FlowEstimator | Method]"
+"""Names of weights or baselines, or estimators and functions by name; None: the default weights."""
 Data: TypeAlias = Mapping[str, str | Path | Sequence[FlowPair]]
 """By the name of a data set: its folder, or some of its pairs."""
 Progress: TypeAlias = Callable[[Collection[FlowPair], str], Iterable[FlowPair]]
 """Returns the pairs that it is given, and may show how far that has come."""
+
+
+def dis() -> Callable[[Array, Array], Array]:
+    """OpenCV's dense inverse search (Kroeger et al. 2016) with its "medium" settings."""
+    if not hasattr(cv2, "DISOpticalFlow_create"):
+        raise InputError(
+            f"OpenCV {cv2.__version__} was built without DISOpticalFlow; install "
+            f"opencv-python-headless to use the baseline 'dis'"
+        )
+    solver = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+
+    def estimate(image1: Array, image2: Array) -> Array:
+        grey1, grey2 = (cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) for image in (image1, image2))
+        try:
+            return np.asarray(solver.calc(grey1, grey2, None))
+        except cv2.error as error:
+            size = f"{image1.shape[1]}x{image1.shape[0]}"
+            raise InputError(f"OpenCV's DIS cannot process {size} px: {error.err}") from None
+
+    return estimate
+
+
+BASELINES: dict[str, Callable[[], Callable[[Array, Array], Array]]] = {"dis": dis}
+
+
+class Prediction(NamedTuple):
+    """The estimate of a method for a pair."""
+
+    pair: FlowPair
+    flow: Array  # (H, W, 2) float32
+    confidence: Array | None = None  # (H, W) float32, for methods that have one
+
+
+Predictor: TypeAlias = Callable[[str, Iterable[FlowPair]], Iterator[Prediction]]
+"""The name of a data set and some of its pairs -> their predictions."""
+
+
+def predict(
+    pairs: Iterable[FlowPair], method: Method, folder: Path | None = None
+) -> Iterator[Prediction]:
+    """Estimate the flow of one pair after the other, and keep it in `folder` if one is given."""
+    for pair in pairs:
+        frames = read_frames(pair)
+        try:
+            estimate = method(*frames)
+            flow, confidence = estimate if isinstance(estimate, tuple) else (estimate, None)
+            check_estimate(flow, frames[0])
+        except InputError as error:
+            raise InputError(f"pair {pair.name}: {error}") from None
+        if folder is not None:
+            flow_file, confidence_file = _paths(folder, pair)
+            flow_file.parent.mkdir(parents=True, exist_ok=True)
+            contents = {flow_file: encode_flow(flow_file, flow)}
+            if confidence is not None:
+                contents[confidence_file] = encode_npy(confidence)
+            write_files(contents)
+        yield Prediction(pair, flow, confidence)
+
+
+def read_predictions(pairs: Iterable[FlowPair], folder: Path) -> Iterator[Prediction]:
+    """Read the estimates that `predict` kept in `folder`."""
+    for pair in pairs:
+        flow_file, confidence_file = _paths(folder, pair)
+        known = confidence_file.exists()
+        confidence = decode_npy(read_bytes(confidence_file)) if known else None
+        yield Prediction(pair, read_flow(flow_file), confidence)
+
+
+def _paths(folder: Path, pair: FlowPair) -> tuple[Path, Path]:
+    """Flow and confidence; a "/" in the pair's name makes folders."""
+    return folder / f"{pair.name}.flo", folder / f"{pair.name}.confidence.npy"
+
+
+def folder_name(data: str) -> str:
+    """The name of a data set's folder: some systems allow no colon in file names."""
+    return data.replace(":", "-")
+
+
+def score_predictions(predictions: Iterable[Prediction]) -> dict[str, Score]:
+    """Score each predicted pair, by name."""
+    return {prediction[0].name: score_pair(*prediction) for prediction in predictions}
 
 
 @dataclass(frozen=True)
@@ -64,10 +168,15 @@ def evaluate(
     >>> found = dicl_flow.evaluate({"kitti15": "KITTI2015"}, ["rendered", "dis"])
     >>> found.results[0].total.values["fl_all"]
     """
+
+    def predictor(name: str, method: Method) -> Predictor:
+        folder = None if keep is None else Path(keep, name)
+        return lambda data, pairs: predict(pairs, method, folder and folder / folder_name(data))
+
     sets = _list(data, valid_only=valid_only)
     computed: dict[str, str] = {}
-    opened = open_methods(methods, computed, **options)
-    chosen = predictors(opened, None if keep is None else Path(keep))
+    opened = _open_methods(methods, computed, options).items()
+    chosen = {name: predictor(name, method) for name, method in opened}
     return Evaluation(_score(sets, chosen, worst, progress), computed)
 
 
@@ -80,8 +189,65 @@ def evaluate_predictions(
     progress: Progress | None = None,
 ) -> Evaluation:
     """Score the flows that `evaluate` has kept in `folder`."""
-    sets = _list(data, valid_only=valid_only)
-    return Evaluation(_score(sets, kept_predictors(Path(folder)), worst, progress))
+
+    def reader(path: Path) -> Predictor:
+        return lambda data, pairs: read_predictions(pairs, path / folder_name(data))
+
+    sets, place = _list(data, valid_only=valid_only), Path(folder)
+    if not place.is_dir():
+        raise FileNotFoundError(f"no folder {place} of predictions")
+    chosen = {path.name: reader(path) for path in sorted(place.iterdir()) if path.is_dir()}
+    if not chosen:
+        raise InputError(f"{place} holds no predictions; expected METHOD/DATA/PAIR.flo")
+    return Evaluation(_score(sets, chosen, worst, progress))
+
+
+def _open_methods(
+    methods: Methods, computed: dict[str, str], options: dict[str, Any]
+) -> dict[str, Method]:
+    """Open each method; while networks estimate, `computed` is filled in by size of the frames."""
+    if isinstance(methods, Mapping):
+        if options:
+            raise InputError(
+                f"{', '.join(options)}: for weights given by name; estimators and functions are "
+                f"used as they are"
+            )
+        from ..estimation.estimator import FlowEstimator
+
+        return {
+            name: _noting(method, computed) if isinstance(method, FlowEstimator) else method
+            for name, method in methods.items()
+        }
+    quality = find_quality(options.get("quality", NORMAL)).name
+    names: dict[str, str | Path | None] = {}
+    for entry in methods:
+        name = str(entry) if entry in BASELINES else resolve(entry).stem  # before torch is imported
+        name += "" if quality == NORMAL or entry in BASELINES else f"-{quality}"
+        if name in names:
+            raise InputError(f"two methods have the name {name!r}; rename a weights file")
+        names[name] = entry
+    return {name: _open(entry, computed, options) for name, entry in names.items()}
+
+
+def _open(entry: str | Path | None, computed: dict[str, str], options: dict[str, Any]) -> Method:
+    if entry in BASELINES:
+        return BASELINES[str(entry)]()
+    from ..estimation.estimator import load
+
+    return _noting(load(entry, **options), computed)
+
+
+def _noting(estimator: "FlowEstimator", computed: dict[str, str]) -> Method:
+    """Estimate, and note for each size of frames how that is done."""
+    from ..estimation.estimator import explain_frame
+
+    def method(image1: Array, image2: Array) -> tuple[Array, Array]:
+        result = estimator(image1, image2)
+        height, width = result.flow.shape[:2]
+        computed[f"{width}x{height}"] = explain_frame(estimator, (height, width)).value
+        return result.flow, result.confidence
+
+    return method
 
 
 def _list(data: Data, *, valid_only: bool) -> dict[str, Sequence[FlowPair]]:
@@ -122,6 +288,31 @@ def _draw_worst(
     worst = [by_name[name] for name in result.worst(count)]
     folder = pictures / result.method / folder_name(result.data)
     folder.mkdir(parents=True, exist_ok=True)
-    for rank, (pair, flow, *_) in enumerate(predictor(result.data, worst), start=1):
+    for rank, (pair, flow, _) in enumerate(predictor(result.data, worst), start=1):
         path = folder / f"{rank:02d}-{pair.name.replace('/', '-')}.png"
         write_files({path: encode_image(path, draw_prediction(pair, flow))})
+
+
+def submission_entries(benchmark: str, root: Path) -> dict[str, FlowPair]:
+    """Return the test pairs of a benchmark, by the names of their files in the archive."""
+    sets: dict[str, Callable[[], dict[str, list[FlowPair]]]] = {  # by benchmark and file name
+        "sintel": lambda: {f"{p}/{{}}.flo": sintel_test_pairs(root, p) for p in ("clean", "final")},
+        "kitti15": lambda: {"flow/{}.png": kitti_test_pairs(root, 2015)},
+        "kitti12": lambda: {"{}.png": kitti_test_pairs(root, 2012)},
+    }
+    if benchmark not in sets:
+        raise unknown_name("benchmark", benchmark, sets)
+    return {
+        name.format(pair.name): pair for name, pairs in sets[benchmark]().items() for pair in pairs
+    }
+
+
+def write_submission(path: Path, names: Iterable[str], predictions: Iterable[Prediction]) -> None:
+    """Write the archive `path`, whole or not at all; `predictions` are in the order of `names`."""
+    with (
+        replacing(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name, (_, flow, *_) in zip(names, predictions, strict=True):
+            kept = np.clip(flow, *_KITTI_RANGE) if name.endswith(".png") else flow
+            archive.writestr(name, encode_flow(name, kept))

@@ -1,4 +1,4 @@
-"""Metrics of estimates against the truth, kept as sums so that pairs can be pooled exactly."""
+"""Scores of estimates by the truth or by warping; kept as sums, so that pairs pool exactly."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..data import FlowSample
+from ..data import FlowPair, FlowSample, read_frames, read_sample
 from ..errors import InputError
 from ..files import Array
 
@@ -15,7 +15,7 @@ _WAUC_WEIGHTS = 1 - np.arange(100) / 100
 # what a pixel adds if the i-th threshold is the first that is not below its error
 _WAUC_GAIN = 100 * np.append(_WAUC_WEIGHTS[::-1].cumsum()[::-1], 0) / _WAUC_WEIGHTS.sum()
 REMOVED = np.arange(50) / 50  # shares of the pixels
-_CURVES = ("error", "oracle")
+_POINT = "sparsification_{}_{}"  # of a curve, among the parts of a score, which are pooled
 
 
 class Metric(NamedTuple):
@@ -80,7 +80,7 @@ class Score:
 
 
 def pool(scores: Iterable[Score]) -> Score:
-    """Return the score of all pairs together."""
+    """The score of all pairs together."""
     return sum(scores, start=Score({}))
 
 
@@ -89,17 +89,18 @@ def score_of(by_pixel: Mapping[str, Array]) -> Score:
     return Score({name: (float(v.sum()), v.size) for name, v in by_pixel.items()})
 
 
-def check_estimate(estimate: Array, size: tuple[int, int]) -> None:
-    """Refuse what is not an (H, W, 2) flow of numbers for a frame of (height, width) `size`."""
-    if estimate.shape != (*size, 2):
-        raise InputError(f"the estimate has the shape {estimate.shape}, expected {(*size, 2)}")
+def check_estimate(estimate: Array, frame: Array) -> None:
+    """Refuse what is not an (H, W, 2) flow of numbers for a frame (or a truth) of (H, W, …)."""
+    expected = (*frame.shape[:2], 2)
+    if estimate.shape != expected:
+        raise InputError(f"the estimate has the shape {estimate.shape}, expected {expected}")
     if not np.isfinite(estimate).all():
         raise InputError("the estimate is unknown at some pixels; every pixel needs a number")
 
 
 def endpoint_error(estimate: Array, truth: Array) -> Array:
     """Two (H, W, 2) flows -> (H, W) float64 distance in pixels."""
-    check_estimate(estimate, (truth.shape[0], truth.shape[1]))
+    check_estimate(estimate, truth)
     difference = estimate.astype(np.float64) - truth
     return np.hypot(difference[..., 0], difference[..., 1])
 
@@ -129,25 +130,22 @@ def score_flow(estimate: Array, sample: FlowSample) -> Score:
     return score_of(by_pixel)
 
 
-def sparsification(key: Array, error: Array) -> Array:
-    """Return the mean error of the rest, for each share of `REMOVED` of the lowest `key`."""
-    ordered = error[np.argsort(key, kind="stable")]
-    left = len(error) - (REMOVED * len(error)).astype(int)
-    return ordered[::-1].cumsum()[left - 1] / left
-
-
 def score_confidence(confidence: Array, error: Array) -> Score:
     """Judge (N,) confidences by the (N,) errors of a pair; a pair without errors has no score.
 
-    Curves are divided by the mean error of the pair, so that all pairs have equal weight.
+    Curves are the mean error of the rest for each share of `REMOVED`, divided by the mean error
+    of the pair, so that all pairs have equal weight.
     """
     if not error.size or not error.any():
         return Score({})
-    curves = [sparsification(key, error) / error.mean() for key in (confidence, -error)]
-    parts = {"ause": (float((curves[0] - curves[1]).mean()), 1)}
-    for name, curve in zip(_CURVES, curves, strict=True):
-        parts |= {_part(name, index): (float(value), 1) for index, value in enumerate(curve)}
-    return Score(parts)
+    left = len(error) - (REMOVED * len(error)).astype(int)
+    parts: dict[str, tuple[float, int]] = {}
+    curves = {}
+    for name, key in (("error", confidence), ("oracle", -error)):
+        ordered = error[np.argsort(key, kind="stable")]
+        curves[name] = ordered[::-1].cumsum()[left - 1] / left / error.mean()
+        parts |= {_POINT.format(name, i): (float(v), 1) for i, v in enumerate(curves[name])}
+    return Score({"ause": (float((curves["error"] - curves["oracle"]).mean()), 1), **parts})
 
 
 def sparsification_curves(score: Score) -> dict[str, list[float]]:
@@ -155,10 +153,67 @@ def sparsification_curves(score: Score) -> dict[str, list[float]]:
     if "ause" not in score.parts:
         return {}
     means = {name: total / count for name, (total, count) in score.parts.items() if count}
-    curves = {name: [means[_part(name, i)] for i in range(len(REMOVED))] for name in _CURVES}
+    points = range(len(REMOVED))
+    curves = {name: [means[_POINT.format(name, i)] for i in points] for name in ("error", "oracle")}
     return {"removed": REMOVED.tolist(), **curves}
 
 
-def _part(curve: str, index: int) -> str:
-    """Return the name of a point of a curve among the parts of a score, which are pooled."""
-    return f"sparsification_{curve}_{index}"
+def score_pair(pair: FlowPair, estimate: Array, confidence: Array | None = None) -> Score:
+    """Score one (H, W, 2) estimate and its (H, W) confidence; an error names the pair."""
+    try:
+        if pair.truth is None:
+            return score_by_warping(estimate, *read_frames(pair))
+        sample = read_sample(pair)
+        score = score_flow(estimate, sample)
+        if confidence is None:
+            return score
+        error = endpoint_error(estimate, sample.flow)[sample.valid]
+        return score + score_confidence(confidence[sample.valid], error)
+    except InputError as error:
+        raise InputError(f"pair {pair.name}: {error}") from None
+
+
+def score_by_warping(estimate: Array, image1: Array, image2: Array) -> Score:
+    """Judge an (H, W, 2) estimate without truth: how well frame 2, warped, matches frame 1."""
+    difference, inside = warping_difference(estimate, image1, image2)
+    still = np.abs(image1.astype(np.float64) - image2).mean(2)
+    return score_of({"warping_error": difference[inside], "warping_error_still": still[inside]})
+
+
+def warping_difference(estimate: Array, image1: Array, image2: Array) -> tuple[Array, Array]:
+    """Return the mean difference of colours (H, W), and where the flow stays inside (H, W)."""
+    from ..estimation.warping import warp
+
+    check_estimate(estimate, image1)
+    target = np.dstack([image2.astype(np.float64), np.ones(image2.shape[:2])])
+    warped = warp(target, estimate)  # (H, W, 4): the last channel is 0 outside
+    return np.abs(image1 - warped[..., :3]).mean(2), warped[..., 3] > 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """The scores of one method on one data set."""
+
+    data: str
+    """The data set's name on the command line."""
+    label: str
+    """Its name in tables."""
+    method: str
+    scores: Mapping[str, Score]
+    """By the name of the pair."""
+    num_masked: int = 0
+    """Number of pairs whose invalid pixels were left out."""
+
+    @property
+    def total(self) -> Score:
+        """The score of all pairs together."""
+        return pool(self.scores.values())
+
+    def worst(self, count: int) -> list[str]:
+        """Names of the pairs with the largest error, worst first."""
+
+        def error(name: str) -> float:
+            values = self.scores[name].values
+            return values.get("epe", values.get("warping_error", 0.0))
+
+        return sorted(self.scores, key=error, reverse=True)[:count]

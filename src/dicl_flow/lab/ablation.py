@@ -4,9 +4,10 @@ import gc
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,24 +20,13 @@ from ..estimation.estimator import FlowEstimator, load
 from ..evaluation import Score, pool, predict, score_flow, score_predictions
 from ..files import write_files
 from ..models import count_parameters
-from ..render import RenderedBatch, Renderer, TextureAtlas, is_held_out, list_photos, load_textures
-from ..training import (
-    PROCEDURAL,
-    BatchSource,
-    Outcome,
-    Processes,
-    RunFolder,
-    SceneSource,
-    Trainer,
-    open_source,
-    train,
-)
-from ..training.chain import Stage, open_stages
+from ..render import RenderedBatch, Renderer, is_held_out, list_photos, load_textures
+from ..training import BatchSource, Outcome, Processes, SceneSource, Trainer, open_source, train
+from ..training.recipe import PROCEDURAL
 from ..weights import Weights, encode_weights, halve, leave_out, load_model, read_weights
-from .variants import Variant
+from .variants import HELD_OUT, DataScore, Variant, VariantFolder, VariantResult
 
-HELD_OUT = "held-out"  # the name of the held-out scenes among the data sets
-SEED = 2**20  # of the held-out scenes; not for training
+_SEED = 2**20  # of the held-out scenes; not for training
 _BATCH = 16
 _POINTS = 10  # of a training curve
 
@@ -46,7 +36,8 @@ def split_photos(place: Path) -> tuple[list[Path], list[Path]]:
     if str(place) == PROCEDURAL:
         return [], []
     photos = list_photos(place)
-    apart = {photo for photo in photos if is_held_out(_hash(photo.name))}
+    digests = {photo: hashlib.sha256(photo.name.encode()).hexdigest() for photo in photos}
+    apart = {photo for photo in photos if is_held_out(digests[photo])}
     if not apart or len(apart) == len(photos):
         raise InputError(
             f"{place}: a tenth of the photographs, chosen by name, is held out; "
@@ -72,34 +63,6 @@ def keep_to(path: Path, photos: Sequence[Path], num_scenes: int) -> None:
         )
 
 
-def held_out_scenes(
-    config: TrainConfig, photos: Sequence[Path], count: int, device: torch.device
-) -> list[RenderedBatch]:
-    """Render `count` scenes as in the recipe, with photographs and a seed that it does not use."""
-    textures: TextureAtlas = load_textures(photos, device, SEED)
-    renderer = Renderer(config.render, config.augment.crop, textures, device, SEED)
-    starts = range(0, count, _BATCH)
-    return [renderer.render(min(_BATCH, count - start), start) for start in starts]
-
-
-def score_scenes(weights: Weights, scenes: Sequence[RenderedBatch]) -> Score:
-    """All metrics of the weights on the scenes, in float32."""
-    scores: list[Score] = []
-    for flow, scene in zip(_estimate(weights, scenes), scenes, strict=True):
-        estimates = flow.permute(0, 2, 3, 1).cpu().numpy()
-        scores += map(score_flow, estimates, scene.to_samples())
-    return pool(scores)
-
-
-def scene_error(weights: Weights, scenes: Sequence[RenderedBatch]) -> float:
-    """The EPE only, computed on the device: cheap enough during training."""
-    total = count = 0.0
-    for flow, scene in zip(_estimate(weights, scenes), scenes, strict=True):
-        total += (flow - scene.flow).norm(dim=1)[scene.valid].sum().item()
-        count += scene.valid.sum().item()
-    return total / count
-
-
 class Curve:
     """The held-out EPE by pairs seen, measured during training and stored in a file."""
 
@@ -114,91 +77,22 @@ class Curve:
         # a resumed run repeats steps: later points are measured again
         self.points = {pairs: epe for pairs, epe in self.points.items() if int(pairs) <= seen}
         if trainer.step in self.steps and str(seen) not in self.points:
-            self.points[str(seen)] = scene_error(trainer.weights(), self.scenes)
+            total = count = 0.0  # on the device: cheap enough during training
+            for scene, flow in _estimate(trainer.weights(), self.scenes):
+                total += (flow - scene.flow).norm(dim=1)[scene.valid].sum().item()
+                count += scene.valid.sum().item()
+            self.points[str(seen)] = total / count
             write_files({self.path: json.dumps(self.points).encode()})
 
 
-def _estimate(weights: Weights, scenes: Sequence[RenderedBatch]) -> Iterator[Tensor]:
+def _estimate(
+    weights: Weights, scenes: Sequence[RenderedBatch]
+) -> Iterator[tuple[RenderedBatch, Tensor]]:
+    """Each batch of scenes with its flow, in float32."""
     with torch.random.fork_rng(devices=[]):  # building a network uses the global random generator
         model = load_model(weights)
     estimator = FlowEstimator(model, str(scenes[0].flow.device), "fp32", "plain")
-    return (estimator.estimate(scene.image1, scene.image2)[0] for scene in scenes)
-
-
-def _hash(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class DataScore:
-    """The score of a variant on one data set."""
-
-    num_pairs: int
-    metrics: Mapping[str, float]
-    pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By name of the pair; empty for the held-out scenes."""
-
-
-@dataclass(frozen=True)
-class VariantResult:
-    """The results of a trained variant."""
-
-    config: str
-    seed: int
-    trained_pairs: int
-    device: str
-    parameters: int
-    pairs_per_second: float
-    curve: Mapping[str, float]
-    """Held-out EPE by the number of pairs seen."""
-    scores: Mapping[str, DataScore]
-    """By name of the data set."""
-
-
-class VariantFolder:
-    """The files of one variant; it is finished when the results exist."""
-
-    def __init__(self, root: Path, variant: Variant) -> None:
-        self.variant = variant
-        self.run = RunFolder(root / variant.folder)
-        self.results = self.run.path / "results.json"
-        self.curve = self.run.path / "curve.json"
-
-    def stages(self) -> list[Stage]:
-        """Return the stages of the paper's protocol, each with its own run folder."""
-        return open_stages(self.variant.stages, self.run.path)
-
-    def weights_for(self, data: str) -> Path:
-        """Return the weights to score on a data set: on Chairs, those trained on Chairs alone."""
-        on_chairs = [
-            stage
-            for stage in self.stages()
-            if all(entry.name.startswith("chairs") for entry in stage.config.data)
-        ]
-        if data.startswith("chairs") and on_chairs and on_chairs[-1].config != self.variant.config:
-            return on_chairs[-1].weights
-        return self.run.weights
-
-    def read(self) -> VariantResult | None:
-        """Return the results, if training has finished."""
-        if not self.results.exists():
-            return None
-        try:
-            values = json.loads(self.results.read_text())
-            scores = {name: DataScore(**score) for name, score in values.pop("scores").items()}
-            return VariantResult(**values, scores=scores)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(
-                f"{self.results} is damaged or of another version; remove it"
-            ) from None
-
-    def write(self, result: VariantResult, weights: bytes | None = None) -> None:
-        """Write the results and, if given, the weights; remove the checkpoint."""
-        contents = {self.results: (json.dumps(asdict(result), indent=1) + "\n").encode()}
-        if weights is not None:
-            contents[self.run.weights] = weights
-        write_files(contents)
-        self.run.checkpoint.unlink(missing_ok=True)
+    return ((scene, estimator.estimate(scene.image1, scene.image2)[0]) for scene in scenes)
 
 
 @dataclass(frozen=True)
@@ -208,56 +102,52 @@ class Laboratory:
     folder: Path
     device: torch.device
     source: Callable[[TrainConfig], BatchSource]
-    scenes: Sequence[RenderedBatch]
-    """The held-out scenes."""
+    scenes: Sequence[RenderedBatch]  # the held-out ones
     quiet: bool = False
 
     def train(self, variant: Variant) -> Outcome:
         """Train a variant, from its checkpoint if there is one, and score it on the scenes."""
         folder, config = VariantFolder(self.folder, variant), variant.config
         curve = Curve(folder.curve, config, self.scenes)
-        source, processes = self.source(config), Processes(self.device)
-        outcome = train(
-            config,
-            source,
-            folder.run,
-            processes,
-            initial=variant.start and variant.start.path,
-            resume=True,
-            watch=curve,
-            quiet=self.quiet,
-        )
+        how = (config, self.source(config), folder.run, Processes(self.device))
+        initial = variant.start and variant.start.path
+        outcome = train(*how, initial=initial, resume=True, watch=curve, quiet=self.quiet)
         if outcome.finished:
-            self._conclude(variant, folder, curve)
+            weights, scores = halve(read_weights(folder.run.weights)), list[Score]()
+            for scene, flow in _estimate(weights, self.scenes):
+                estimates = flow.permute(0, 2, 3, 1).cpu().numpy()
+                scores += map(score_flow, estimates, scene.to_samples())
+            held_out = DataScore(len(scores), pool(scores).values)
+            scored: dict[str, Any] = {"curve": curve.points, "scores": {HELD_OUT: held_out}}
+            result = _result(variant, weights, folder.run.log, self.device, **scored)
+            frozen = config.optimizer.frozen
+            if variant.start and frozen:
+                weights = leave_out(weights, variant.start.path, frozen)
+            folder.write(result, encode_weights(weights))
         gc.collect()  # a recorded step keeps GPU memory until its reference cycle is collected
         return outcome
 
-    def _conclude(self, variant: Variant, folder: VariantFolder, curve: Curve) -> None:
-        weights = halve(read_weights(folder.run.weights))
-        count = sum(len(scene.flow) for scene in self.scenes)
-        metrics = score_scenes(weights, self.scenes).values
-        result = first_result(variant, weights, folder.run.log, self.device)
-        held_out = {HELD_OUT: DataScore(count, metrics)}
-        result = replace(result, curve=curve.points, scores=held_out)
-        frozen = variant.config.optimizer.frozen
-        if variant.start and frozen:
-            weights = leave_out(weights, variant.start.path, frozen)
-        folder.write(result, encode_weights(weights))
 
-
-def first_result(
-    variant: Variant, weights: Weights, log: Path, device: torch.device
+def _result(
+    variant: Variant,
+    weights: Weights,
+    log: Path,
+    device: torch.device,
+    curve: Mapping[str, float],
+    scores: Mapping[str, DataScore],
 ) -> VariantResult:
-    """Return what is known of a trained variant before it is scored."""
+    """The results of a trained variant; the speed is the median of its log."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    speeds = [line["pairs_per_second"] for line in lines if "pairs_per_second" in line]
     return VariantResult(
         config="\n".join(map(to_toml, variant.stages)),
         seed=variant.config.seed,
         trained_pairs=variant.pairs,
         device=gpu_name(device) or device.type,
         parameters=count_parameters(load_model(weights)),
-        pairs_per_second=_speed(log),
-        curve={},
-        scores={},
+        pairs_per_second=median(speeds) if speeds else 0.0,
+        curve=curve,
+        scores=scores,
     )
 
 
@@ -266,7 +156,7 @@ def conclude_stages(variant: Variant, root: Path, device: torch.device) -> None:
     folder = VariantFolder(root, variant)
     stages = folder.stages()
     weights = halve(read_weights(stages[-1].weights))
-    result = first_result(variant, weights, stages[-1].folder.log, device)
+    result = _result(variant, weights, stages[-1].folder.log, device, curve={}, scores={})
     folder.write(result, encode_weights(weights))
     for stage in stages:
         stage.folder.checkpoint.unlink(missing_ok=True)
@@ -281,14 +171,17 @@ def open_laboratory(
     *,
     quiet: bool = False,
 ) -> Laboratory:
-    """Hold out photographs, render scenes from them, and load the other ones as textures."""
+    """Hold out photographs and render scenes of them as in the recipe; the others are textures."""
     photos, apart = split_photos(roots.get("rendered", Path(PROCEDURAL)))
     keep_to(folder / "data.json", [*photos, *apart], num_scenes)
-    scenes = held_out_scenes(config, apart, num_scenes, device)
+    textures = load_textures(apart, device, _SEED)
+    renderer = Renderer(config.render, config.augment.crop, textures, device, _SEED)
+    starts = range(0, num_scenes, _BATCH)
+    scenes = [renderer.render(min(_BATCH, num_scenes - start), start) for start in starts]
     if all(entry.name != "rendered" for entry in config.data):
         return Laboratory(folder, device, lambda c: open_source(c, roots), scenes, quiet)
-    textures = load_textures(photos, device)
-    return Laboratory(folder, device, lambda c: SceneSource(c, textures), scenes, quiet)
+    atlas = load_textures(photos, device)
+    return Laboratory(folder, device, lambda c: SceneSource(c, atlas), scenes, quiet)
 
 
 def evaluate_variant(
@@ -301,8 +194,7 @@ def evaluate_variant(
 ) -> bool:
     """Score a finished variant on a data set, unless it has been scored on these pairs.
 
-    Return whether there is a score; scoring needs the weights. `watched` are the same pairs, in an
-    iterable that shows the progress.
+    Return whether there is a score; that needs the weights. `watched`: the same, showing progress.
     """
     folder = VariantFolder(root, variant)
     result = folder.read()
@@ -317,14 +209,6 @@ def evaluate_variant(
     estimator = load(weights, device, "fp32")
     scores = score_predictions(predict(watched or pairs, lambda *frames: estimator(*frames).flow))
     by_pair = {name: score.values for name, score in scores.items()}
-    total = pool(scores.values()).values
-    score = DataScore(len(pairs), total, by_pair)
+    score = DataScore(len(pairs), pool(scores.values()).values, by_pair)
     folder.write(replace(result, scores={**result.scores, data: score}))
     return True
-
-
-def _speed(log: Path) -> float:
-    """The median number of pairs per second in a training log."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    speeds = [line["pairs_per_second"] for line in lines if "pairs_per_second" in line]
-    return median(speeds) if speeds else 0.0

@@ -1,7 +1,4 @@
-"""Analyses of a network: the error of each level, d_peak, one pixel, the kernels of the projection.
-
-Each returns numbers, and draws them as a figure.
-"""
+"""Analyses of a network as numbers and figures: levels, d_peak, one pixel, kernels of DAP."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,21 +11,14 @@ import torch
 from ..data import FlowPair, FlowSample, read_frames, read_sample
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
-from ..evaluation import METRICS, Grid, Score, score_flow
+from ..evaluation import Grid, Score, score_flow
+from ..evaluation.metrics import METRICS
 from ..files import Array
 from ..models.dicl import DiclLevel
 from ..models.matching import DisplacementProjection
 from ..ops import normalized_entropy
 from ..pictures.figures import draw_figure
-from .volumes import (
-    LevelVolume,
-    Volumes,
-    has_projection,
-    peak_distance,
-    read_volumes,
-    soft_argmax,
-    winner,
-)
+from .volumes import Volumes, has_projection, peak_distance, read_volumes, soft_argmax, winner
 
 ZERO = "zero flow"
 BANDS = ("epe", "s0_10", "s10_40", "s40_plus")
@@ -56,30 +46,28 @@ class LevelErrors:
 
     def add(self, volumes: Volumes, sample: FlowSample) -> None:
         """Add the errors of a pair."""
-        self._score(ZERO, np.zeros_like(sample.flow), sample)
+        _add(self.scores, ZERO, np.zeros_like(sample.flow), sample)
         for stride, level in volumes.levels.items():
-            self._score(f"stride {stride} matched", volumes.to_frame(level.matched), sample)
-            self._score(f"stride {stride} refined", volumes.to_frame(level.refined), sample)
+            for kind in ("matched", "refined"):
+                flow = volumes.to_frame(getattr(level, kind))
+                _add(self.scores, f"stride {stride} {kind}", flow, sample)
             middle = level.after.shape[0] // 2
             still = float(volumes.seen(level.after[middle, middle]).mean())
             self.no_displacement.setdefault(stride, []).append(still)
 
-    def _score(self, step: str, flow: Any, sample: FlowSample) -> None:
-        self.scores[step] = self.scores.get(step, Score({})) + score_flow(flow, sample)
-
-    def errors(self, band: str) -> list[float]:
-        """The mean error after each step; NaN if no pixel moves that far."""
-        return [score.values.get(band, float("nan")) for score in self.scores.values()]
-
     def summary(self) -> dict[str, dict[str, float]]:
         """Numbers for JSON."""
-        found = {
+        steps = {
             step: {band: score.values[band] for band in BANDS if band in score.values}
             for step, score in self.scores.items()
         }
         for stride, still in self.no_displacement.items():
-            found[f"stride {stride} matched"]["no_displacement"] = fmean(still)
-        return found
+            steps[f"stride {stride} matched"]["no_displacement"] = fmean(still)
+        return steps
+
+
+def _add(scores: dict[str, Score], name: str, flow: Array, sample: FlowSample) -> None:
+    scores[name] = scores.get(name, Score({})) + score_flow(flow, sample)
 
 
 def find_level_errors(
@@ -111,9 +99,9 @@ def draw_levels(found: Mapping[str, LevelErrors]) -> Any:
     figure = draw_figure(5.2 * len(found), 4)
     panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
     for axes, (name, errors) in zip(panels, found.items(), strict=True):
-        places = range(len(errors.scores))
-        for band in BANDS:
-            values = errors.errors(band)
+        places, summary = range(len(errors.scores)), errors.summary()
+        for band in BANDS:  # NaN if no pixel moves that far
+            values = [step.get(band, float("nan")) for step in summary.values()]
             if not np.isnan(values).all():
                 axes.plot(places, values, marker="o", markersize=3, label=METRICS[band].heading)
         labels = [step.replace("stride ", "").replace(" ", "\n") for step in errors.scores]
@@ -146,7 +134,7 @@ class Peaks:
 
     def add(self, volumes: Volumes, stage: str, sample: FlowSample | None) -> None:
         """Add a pair; `stage` is "before" or "after" the projection."""
-        finest: LevelVolume = next(reversed(volumes.levels.values()))
+        *_, finest = volumes.levels.values()
         probability = getattr(finest, stage)
         peaks = volumes.seen(peak_distance(probability)).flatten()
         index = (peaks * _BINS).long().clamp(0, _BINS - 1)
@@ -154,7 +142,7 @@ class Peaks:
         if sample is not None:
             for name, read in _READINGS.items():
                 flow = volumes.to_frame(read(probability) + finest.start)
-                self.scores[name] = self.scores.get(name, Score({})) + score_flow(flow, sample)
+                _add(self.scores, name, flow, sample)
 
     def summary(self) -> dict[str, float]:
         """Numbers for tables."""
@@ -186,8 +174,7 @@ def draw_peaks(found: Mapping[str, Peaks]) -> Any:
     axes = figure.subplots()
     places = (np.arange(_BINS) + 0.5) / _BINS
     for number, (name, peaks) in enumerate(found.items()):
-        label = f"{name}: median {peaks.median:.2f}"
-        color = f"C{number}"
+        label, color = f"{name}: median {peaks.median:.2f}", f"C{number}"
         axes.fill_between(places, peaks.share, step="mid", alpha=0.45, color=color, label=label)
         axes.axvline(peaks.median, color=color, linestyle="--", linewidth=1)
     axes.set(xlim=(0, 1), xlabel="$d_{peak}$", ylabel="share of the pixels (%), bins of 0.001")
@@ -202,8 +189,7 @@ class PixelMap:
     """The probabilities of one pixel at one level."""
 
     stride: int
-    probability: Array
-    """(U, V)."""
+    probability: Array  # (U, V)
     truth: tuple[float, float] | None
     """The true displacement (u, v) at this level, given the coarser flow."""
 
@@ -217,12 +203,8 @@ class PixelMap:
     def summary(self) -> dict[str, Any]:
         """Numbers for JSON."""
         second, first = np.sort(self.probability, axis=None)[-2:]
-        return {
-            "displacement": self.displacement,
-            "highest": float(first),
-            "d_peak": float(first - second),
-            "true_displacement": self.truth,
-        }
+        numbers = {"highest": float(first), "d_peak": float(first - second)}
+        return {"displacement": self.displacement, **numbers, "true_displacement": self.truth}
 
     def __str__(self) -> str:
         second, first = np.sort(self.probability, axis=None)[-2:]
@@ -245,9 +227,16 @@ def read_pixel(
     for name, estimator in estimators.items():
         volumes = read_volumes(estimator, *frames)
         for stage, label in _stages(name, estimator):
-            found[label] = [
-                _pixel_map(volumes, stride, stage, (x, y), truth) for stride in volumes.levels
-            ]
+            found[label] = []
+            for stride, level in volumes.levels.items():
+                column, row = volumes.cell(stride, x, y)
+                probability = getattr(level, stage)[:, :, row, column].cpu().numpy()
+                right = None
+                if truth is not None:
+                    start = level.start[:, row, column].cpu().numpy()
+                    u, v = truth / volumes.cell_size(stride) - start
+                    right = (float(u), float(v))
+                found[label].append(PixelMap(stride, probability, right))
     return found
 
 
@@ -257,42 +246,23 @@ def _check_inside(x: int, y: int, frame_size: tuple[int, ...]) -> None:
         raise InputError(f"the pixel {x} {y} is outside the {width}x{height} frame")
 
 
-def _pixel_map(
-    volumes: Volumes, stride: int, stage: str, pixel: tuple[int, int], truth: Array | None
-) -> PixelMap:
-    volume = volumes.levels[stride]
-    column, row = volumes.cell(stride, *pixel)
-    probability = getattr(volume, stage)[:, :, row, column].cpu().numpy()
-    if truth is None:
-        return PixelMap(stride, probability, None)
-    start = volume.start[:, row, column].cpu().numpy()
-    u, v = truth / volumes.cell_size(stride) - start
-    return PixelMap(stride, probability, (float(u), float(v)))
-
-
 def draw_pixel(found: Mapping[str, list[PixelMap]], pair: FlowPair, x: int, y: int) -> Any:
     """A row per network and stage, a column per level; yellow lines mark the truth."""
     levels = max(map(len, found.values()))
     figure = draw_figure(2.1 * (levels + 1), 2.3 * len(found))
     axes = figure.subplots(len(found), levels + 1, squeeze=False)
+    left, top = max(0, x - _PATCH), max(0, y - _PATCH)
+    patch = read_frames(pair)[0][top : y + _PATCH + 1, left : x + _PATCH + 1]
+    extent = (left - 0.5, left + patch.shape[1] - 0.5, top + patch.shape[0] - 0.5, top - 0.5)
     for row, (name, maps) in zip(axes, found.items(), strict=True):
-        _draw_patch(row[0], pair, x, y)
-        row[0].set_ylabel(name)
+        row[0].imshow(patch, extent=extent)
+        row[0].plot(x, y, "+", color="yellow", markersize=12)
+        row[0].set(title=f"pixel {x}, {y}", xticks=[], yticks=[], ylabel=name)
         for panel, pixel_map in zip(row[1:], maps, strict=False):
             _draw_map(panel, pixel_map)
         for panel in row[1 + len(maps) :]:
             panel.axis("off")
     return figure
-
-
-def _draw_patch(panel: Any, pair: FlowPair, x: int, y: int) -> None:
-    image = read_frames(pair)[0]
-    left, top = max(0, x - _PATCH), max(0, y - _PATCH)
-    patch = image[top : y + _PATCH + 1, left : x + _PATCH + 1]
-    extent = (left - 0.5, left + patch.shape[1] - 0.5, top + patch.shape[0] - 0.5, top - 0.5)
-    panel.imshow(patch, extent=extent)
-    panel.plot(x, y, "+", color="yellow", markersize=12)
-    panel.set(title=f"pixel {x}, {y}", xticks=[], yticks=[])
 
 
 def _draw_map(panel: Any, pixel_map: PixelMap) -> None:
@@ -302,53 +272,36 @@ def _draw_map(panel: Any, pixel_map: PixelMap) -> None:
     picture = pixel_map.probability.T  # v down
     panel.imshow(picture, cmap="gray", vmin=0, vmax=brightest, extent=extent)
     title = f"stride {pixel_map.stride}: max {pixel_map.probability.max():.2f}"
-    if pixel_map.truth is not None:
-        u, v = pixel_map.truth
-        if max(abs(u), abs(v)) <= radius + 0.5:
-            panel.axvline(u, color="yellow", linewidth=0.8)
-            panel.axhline(v, color="yellow", linewidth=0.8)
-        else:
-            title += "\ntruth out of reach"
+    if pixel_map.truth is not None and np.abs(pixel_map.truth).max() > radius + 0.5:
+        title += "\ntruth out of reach"
+    elif pixel_map.truth is not None:
+        panel.axvline(pixel_map.truth[0], color="yellow", linewidth=0.8)
+        panel.axhline(pixel_map.truth[1], color="yellow", linewidth=0.8)
     panel.set_title(title, fontsize=9)
-    panel.set(xticks=range(-radius, radius + 1, radius), yticks=range(-radius, radius + 1, radius))
-    panel.set_xlim(-radius - 0.5, radius + 0.5)
-    panel.set_ylim(radius + 0.5, -radius - 0.5)
+    ticks = range(-radius, radius + 1, radius)
+    panel.set(xticks=ticks, yticks=ticks, xlim=extent[:2], ylim=extent[2:])
 
 
 def describe_pixel(volumes: Volumes, x: int, y: int, *, projection: bool) -> dict[str, Any]:
-    """Return the probabilities of the pixel (x, y) at each level, and its flow, for JSON.
+    """The probabilities of the pixel (x, y) at each level, [v][u], and its flows, for JSON.
 
-    Rows of a table of probabilities are vertical displacements, columns horizontal ones. Flows
-    are in pixels of the frame.
+    Flows are in pixels of the frame.
     """
     _check_inside(x, y, volumes.frame_size)
-    levels = [_level(volumes, stride, x, y, projection=projection) for stride in volumes.levels]
+    levels = []
+    for stride, level in volumes.levels.items():
+        (column, row), size = volumes.cell(stride, x, y), volumes.cell_size(stride)
+        described: dict[str, Any] = {"stride": stride, "cell": [column, row]}
+        described |= {"cell_size": size.tolist(), "before": None, "after": None}
+        for stage in ("before", "after") if projection else ("before",):
+            chosen = getattr(level, stage)[:, :, row, column].cpu()
+            entropy = normalized_entropy(chosen[None, :, :, None, None]).item()
+            described[stage] = {"probability": chosen.T.tolist(), "entropy": entropy}
+        for kind in ("start", "matched", "refined"):
+            flow = getattr(level, kind)[:, row, column].cpu().numpy()
+            described[kind] = (flow * size).tolist()
+        levels.append(described)
     return {"pixel": [x, y], "levels": levels}
-
-
-def _level(volumes: Volumes, stride: int, x: int, y: int, *, projection: bool) -> dict[str, Any]:
-    column, row = volumes.cell(stride, x, y)
-    level, size = volumes.levels[stride], volumes.cell_size(stride)
-
-    def vector(flow: Any) -> list[float]:
-        found: Array = flow[:, row, column].cpu().numpy() * size
-        return found.tolist()
-
-    def stage(probability: Any) -> dict[str, Any]:
-        chosen = probability[:, :, row, column].cpu()
-        entropy = normalized_entropy(chosen[None, :, :, None, None])
-        return {"probability": chosen.T.tolist(), "entropy": entropy.item()}
-
-    return {
-        "stride": stride,
-        "cell": [column, row],
-        "cell_size": size.tolist(),
-        "before": stage(level.before),
-        "after": stage(level.after) if projection else None,
-        "start": vector(level.start),
-        "matched": vector(level.matched),
-        "refined": vector(level.refined),
-    }
 
 
 def projection_kernels(name: str, estimator: FlowEstimator) -> dict[int, Array]:
@@ -372,20 +325,16 @@ def weight_by_distance(kernel: Array) -> dict[float, float]:
 
 
 def summarize_kernel(kernel: Array) -> dict[str, float]:
-    """The paper's claim as numbers: positive near a kernel's own displacement, negative far.
-
-    A small window has no far displacements.
-    """
+    """The paper's claim as numbers: positive near a kernel's own displacement, negative far."""
     distance = _distances(kernel)
     groups = {
         "own": kernel[distance == 0],
         "near": kernel[(distance > 0) & (distance < _NEAR)],
-        "far": kernel[distance > _FAR],
+        "far": kernel[distance > _FAR],  # none in a small window
     }
-    known = {name: weights for name, weights in groups.items() if weights.size}
-    values = {f"{name}_mean": float(weights.mean()) for name, weights in known.items()}
+    values = {f"{name}_mean": float(w.mean()) for name, w in groups.items() if w.size}
     values["near_positive_share"] = float((groups["near"] > 0).mean())
-    if "far" in known:
+    if groups["far"].size:
         values["far_negative_share"] = float((groups["far"] < 0).mean())
     return values
 
@@ -398,8 +347,14 @@ def draw_kernels(name: str, kernels: Mapping[int, Array]) -> Any:
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel, (stride, kernel) in zip(axes, kernels.items(), strict=False):
         _draw_level(figure, panel, stride, kernel)
-    _draw_distances(axes[len(kernels)], kernels)
-    for panel in axes[len(kernels) + 1 :]:
+        points = {d: w for d, w in weight_by_distance(kernel).items() if d > 0}
+        axes[len(kernels)].plot([*points], [*points.values()], ".-", label=f"stride {stride}")
+    distances, *unused = axes[len(kernels) :]
+    distances.axhline(0, color="black", linewidth=0.8)
+    distances.set(xlabel="distance from the kernel's own displacement", ylabel="mean weight")
+    distances.set_title("near and far (own weight left out)")
+    distances.legend(fontsize="small")
+    for panel in unused:
         panel.axis("off")
     figure.suptitle(f"DAP kernels of {name}")
     return figure
@@ -407,35 +362,18 @@ def draw_kernels(name: str, kernels: Mapping[int, Array]) -> Any:
 
 def _draw_level(figure: Any, panel: Any, stride: int, kernel: Array) -> None:
     side = len(kernel)
-    sheet = np.full((side * (side + 1) - 1,) * 2, np.nan)
-    for u in range(side):
-        for v in range(side):
-            top, left = v * (side + 1), u * (side + 1)
-            sheet[top : top + side, left : left + side] = kernel[u, v].T  # v down, u right
+    framed = np.pad(kernel, [(0, 0), (0, 0), (0, 1), (0, 1)], constant_values=np.nan)
+    sheet = framed.transpose(1, 3, 0, 2).reshape((side * (side + 1),) * 2)[:-1, :-1]  # v down
     others = kernel[_distances(kernel) > 0]
     # without its own weight, which would dim the rest
     extent = float(np.percentile(np.abs(others), 99)) or 1.0
     picture = panel.imshow(sheet, cmap="gray", vmin=-extent, vmax=extent)
-    middle = np.arange(side) * (side + 1) + side // 2
-    labels = np.arange(side) - side // 2
-    panel.set_xticks(middle, labels)
-    panel.set_yticks(middle, labels)
+    ticks = (np.arange(side) * (side + 1) + side // 2, np.arange(side) - side // 2)
+    panel.set_xticks(*ticks)
+    panel.set_yticks(*ticks)
     panel.set(title=f"stride {stride}", xlabel="u", ylabel="v")
     panel.set_facecolor("tab:blue")
     figure.colorbar(picture, ax=panel, shrink=0.7)
-
-
-def _draw_distances(panel: Any, kernels: Mapping[int, Array]) -> None:
-    for stride, kernel in kernels.items():
-        points = {d: w for d, w in weight_by_distance(kernel).items() if d > 0}
-        panel.plot([*points], [*points.values()], ".-", label=f"stride {stride}")
-    panel.axhline(0, color="black", linewidth=0.8)
-    panel.set(
-        xlabel="distance from the kernel's own displacement",
-        ylabel="mean weight",
-        title="near and far (own weight left out)",
-    )
-    panel.legend(fontsize="small")
 
 
 def _distances(kernel: Array) -> Array:

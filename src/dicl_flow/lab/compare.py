@@ -1,29 +1,25 @@
 """Compare methods on the same pairs: one sheet per pair with estimates and their errors."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..data import FlowPair, read_frames, read_sample
+from ..data import FlowPair, read_frames
 from ..errors import InputError
-from ..evaluation import BASELINES, Score, endpoint_error, score_pair
-from ..evaluation.metrics import check_estimate
-from ..evaluation.score import warping_difference
+from ..evaluation.drawings import truth_and_errors
+from ..evaluation.evaluate import BASELINES, folder_name
+from ..evaluation.metrics import Score, check_estimate, score_pair
 from ..files import FLOW_SUFFIXES, Array, read_flow
-from ..pictures.sheets import contact_sheet, thumbnail, write_on
+from ..pictures.figures import contact_sheet, thumbnail, write_on
 from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
 
-FlowMethod: TypeAlias = Callable[[FlowPair, Array, Array], Array]
-"""A pair and its frames -> the flow."""
-
+FlowMethod: TypeAlias = Callable[[FlowPair, Array, Array], Array]  # a pair and its frames -> flow
 _CELL = (448, 336)  # px
 
 
-@dataclass(frozen=True)
-class GivenFlows:
+class GivenFlows(NamedTuple):
     """The flow files of one method, by the name of the pair."""
 
     name: str
@@ -33,8 +29,8 @@ class GivenFlows:
 def find_flows(argument: str, pairs: Sequence[FlowPair]) -> GivenFlows | None:
     """Find the flow of each pair; None if `argument` is not NAME=PATH, but weights or a baseline.
 
-    A file is the flow of the only pair. A folder holds DATA/PAIR.flo, as `eval` keeps them, or
-    PAIR.flo, as the benchmarks name them; other formats of flow files will do.
+    A folder holds DATA/PAIR.flo, as `eval` keeps them, or PAIR.flo, as the benchmarks name them,
+    or other formats of flow files.
     """
     name, separator, place = argument.partition("=")
     if not separator or Path(argument).is_file():
@@ -50,117 +46,78 @@ def find_flows(argument: str, pairs: Sequence[FlowPair]) -> GivenFlows | None:
 
 
 def _in_folder(folder: Path, pair: FlowPair) -> Path:
-    for path in _candidates(folder, pair):
+    data, slash, rest = pair.name.partition("/")
+    names = [f"{folder_name(data)}/{rest}", rest] if slash else [data]
+    candidates = [folder / f"{name}{suffix}" for name in names for suffix in FLOW_SUFFIXES]
+    for path in candidates:
         if path.is_file():
             return path
-    raise FileNotFoundError(
-        f"no flow of {pair.name} in {folder}; expected {next(_candidates(folder, pair))}"
-    )
-
-
-def _candidates(folder: Path, pair: FlowPair) -> Iterator[Path]:
-    data, _, rest = pair.name.partition("/")
-    kept = f"{data.replace(':', '-')}/{rest}" if rest else data
-    for name in filter(None, (kept, rest)):
-        for suffix in FLOW_SUFFIXES:
-            yield folder / f"{name}{suffix}"
+    raise FileNotFoundError(f"no flow of {pair.name} in {folder}; expected {candidates[0]}")
 
 
 class Comparison(NamedTuple):
     """The estimates of all methods for one pair."""
 
     sheet: Array
-    scores: dict[str, Score]
-    """By method."""
+    scores: dict[str, Score]  # by method
 
 
 def open_methods(entries: Sequence[str | GivenFlows], **options: Any) -> dict[str, FlowMethod]:
     """Open baselines by name and given flows; else weights, with `options` of `load`."""
     methods: dict[str, FlowMethod] = {}
     for entry in entries:
-        name = _name(entry)
+        name, method = _open(entry, options)
         if name in methods:
             raise InputError(f"two methods are called {name!r}; rename one of them")
-        methods[name] = _open(entry, options)
+        methods[name] = method
     return methods
 
 
-def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
-    """Estimate, score and draw one pair."""
-    frames = read_frames(pair)
-    flows = {name: method(pair, *frames) for name, method in methods.items()}
-    scores = {name: score_pair(pair, flow) for name, flow in flows.items()}
-    return Comparison(_draw(pair, frames, flows, scores), scores)
-
-
-def _name(entry: str | GivenFlows) -> str:
+def _open(entry: str | GivenFlows, options: Mapping[str, Any]) -> tuple[str, FlowMethod]:
     if isinstance(entry, GivenFlows):
-        return entry.name
-    from .volumes import weights_name
-
-    return entry if entry in BASELINES else weights_name(entry)
-
-
-def _open(entry: str | GivenFlows, options: Mapping[str, Any]) -> FlowMethod:
-    if isinstance(entry, GivenFlows):
-        return lambda pair, image1, _: _read(entry.files[pair.name], image1)
+        return entry.name, lambda pair, image1, _: _read(entry.files[pair.name], image1)
     if entry in BASELINES:
         baseline = BASELINES[entry]()
-        return lambda _, *frames: baseline(*frames)
+        return entry, lambda _, *frames: baseline(*frames)
     from ..estimation.estimator import load
+    from .volumes import weights_name
 
     estimator = load(entry, **options)
-    return lambda _, *frames: estimator(*frames).flow
+    return weights_name(entry), lambda _, *frames: estimator(*frames).flow
 
 
 def _read(path: Path, image1: Array) -> Array:
     flow = read_flow(path)
     try:
-        check_estimate(flow, (image1.shape[0], image1.shape[1]))
+        check_estimate(flow, image1)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return flow
 
 
-def _draw(
-    pair: FlowPair,
-    frames: tuple[Array, Array],
-    flows: Mapping[str, Array],
-    scores: Mapping[str, Score],
-) -> Array:
-    """Frames and ground truth first, then a row per method: estimate and error."""
-    first = list(frames)
-    reference = flows[next(iter(flows))]
-    if pair.truth is not None:
-        sample = read_sample(pair)
-        reference = np.where(sample.valid[..., None], sample.flow, np.float32(np.nan))
-        errors = {n: (endpoint_error(flow, sample.flow), sample.valid) for n, flow in flows.items()}
-    else:
-        errors = {name: warping_difference(flow, *frames) for name, flow in flows.items()}
-    longest = full_color(reference)
-    if pair.truth is not None:
-        first.append(flow_to_rgb(reference, longest))
+def compare(pair: FlowPair, methods: Mapping[str, FlowMethod]) -> Comparison:
+    """Estimate, score and draw one pair: frames and truth, then a row per method."""
+    frames = read_frames(pair)
+    flows = {name: method(pair, *frames) for name, method in methods.items()}
+    scores = {name: score_pair(pair, flow) for name, flow in flows.items()}
+    truth, errors = truth_and_errors(pair, frames, flows)
+    longest = full_color(next(iter(flows.values())) if truth is None else truth)
+    first = [*frames] if truth is None else [*frames, flow_to_rgb(truth, longest)]
     known = np.concatenate([error[valid] for error, valid in errors.values()])
     brightest = max(float(np.percentile(known, 95)), 1.0)  # one scale for all methods
-    rows = [first] + [
-        [
-            _note(flow_to_rgb(flow, longest), _caption(scores[name])),
-            thumbnail(error_to_rgb(*errors[name], brightest), *_CELL),
-        ]
-        for name, flow in flows.items()
-    ]
-    unit = "px" if pair.truth is not None else "grey levels, warped: no truth"
+    rows = [first]
+    for name, flow in flows.items():
+        estimate = thumbnail(flow_to_rgb(flow, longest), *_CELL)
+        error = thumbnail(error_to_rgb(*errors[name], brightest), *_CELL)
+        rows.append([write_on(estimate, _caption(scores[name].values)), error])
+    unit = "grey levels, warped: no truth" if truth is None else "px"
     legend = f"full colour {longest:.1f} px; error, bright {brightest:.1f} {unit}"
-    columns = ["frame 1 / estimate", "frame 2 / error", *["truth"] * (pair.truth is not None)]
-    return contact_sheet(rows, [f"{pair.name}   {legend}", *flows], columns, *_CELL)
+    columns = ["frame 1 / estimate", "frame 2 / error", "truth"][: len(first)]
+    sheet = contact_sheet(rows, [f"{pair.name}   {legend}", *flows], columns, *_CELL)
+    return Comparison(sheet, scores)
 
 
-def _note(picture: Array, text: str) -> Array:
-    return write_on(thumbnail(picture, *_CELL), text)
-
-
-def _caption(score: Score) -> str:
-    values = score.values
+def _caption(values: Mapping[str, float]) -> str:
     if "epe" in values:
         return f"EPE {values['epe']:.2f}  Fl {values['fl_all']:.1f} %"
     return f"warping error {values['warping_error']:.2f}"

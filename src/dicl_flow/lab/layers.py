@@ -7,6 +7,7 @@ one displacement at a time.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..evaluation import Grid
+from ..ops import displacement_windows
 from ..pictures.figures import draw_figure
-from .timing import median_seconds
+from .speed import median_seconds
 
 DENSE, SEPARABLE = "4-D convolution", "VCN, separable"
 BATCHED, ONE_BY_ONE = "matching net, batched", "matching net, one by one"
@@ -33,15 +35,13 @@ class VolumeShape:
     """The size of the 5-D feature volume that a layer processes."""
 
     channels: int
-    side: int
-    """U = V."""
+    side: int  # U = V
     height: int
     width: int
 
-    @property
-    def pixels(self) -> int:
-        """Numbers in one channel of one displacement."""
-        return self.height * self.width
+    def __str__(self) -> str:
+        displacements = f"{self.side}x{self.side} displacements"
+        return f"K = {self.channels}, {displacements}, {self.width}x{self.height} pixels"
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,21 @@ class LayerCost:
     """One way to process the volume."""
 
     name: str
-    kernel: str
-    """The shape of its weights in the paper's table."""
-    paper_parameters: int
-    """As the paper counts them: the matching net's with one output channel."""
-    parameters: int
-    """Of a layer from K to K channels."""
-    multiply_adds: int
-    """Of that layer, over all displacements."""
-    paper_memory: int
-    """Numbers held at the same time, according to the paper."""
-    measured_bytes: int = 0
-    """Peak memory of a real layer, with input and output: on CUDA measured by torch's allocator,
-    elsewhere the sum of the tensors, without the workspace of a convolution."""
+    kernel: str  # the shape of its weights in the paper's table
+    paper_parameters: int  # as the paper counts them: the matching net's with one output channel
+    parameters: int  # of a layer from K to K channels
+    multiply_adds: int  # of that layer, over all displacements
+    paper_memory: int  # numbers held at the same time, according to the paper
+    measured_bytes: int = 0  # `peak_bytes` of a real layer
     seconds: float = 0.0
 
 
 def layer_costs(volume: VolumeShape) -> list[LayerCost]:
     """The formulas of table 1, and those for layers of equal width."""
     channels, displacements = volume.channels, volume.side**2
-    whole = channels * displacements * volume.pixels
-    square = channels**2
-    work = square * displacements * volume.pixels
-    dense, separable, plane = 81 * square, 18 * square, 9 * square
+    whole = channels * displacements * volume.height * volume.width
+    dense, separable, plane = 81 * channels**2, 18 * channels**2, 9 * channels**2
+    work = channels * whole
     return [
         LayerCost(DENSE, "(K, K, 3, 3, 3, 3)", dense, dense, 81 * work, whole),
         LayerCost(SEPARABLE, "(2, K, K, 3, 3)", separable, separable, 18 * work, whole),
@@ -86,9 +78,16 @@ def measure_layers(volume: VolumeShape, device: torch.device) -> list[LayerCost]
     The input is the features of both frames, K/2 channels each. The memory is what a layer needs in
     addition: its output and, if it needs one, the volume.
     """
-    half = volume.channels // 2
-    features = torch.rand(2, half, volume.height, volume.width, device=device)
-    runs = layer_runs(volume, features)
+    k = volume.channels
+    features = torch.rand(2, k // 2, volume.height, volume.width, device=device)
+    dense = torch.rand(3, k, k, 3, 3, 3, device=device)  # the first axis: u
+    across, along = torch.rand(2, k, k, 3, 3, device=device)
+    runs: dict[str, Callable[[], Tensor]] = {
+        DENSE: lambda: _convolve_4d(volume, features, dense),
+        SEPARABLE: lambda: _convolve_separably(volume, features, across, along),
+        BATCHED: lambda: F.conv2d(_build(volume, features).flatten(0, 1), along, padding=1),
+        ONE_BY_ONE: lambda: _one_by_one(volume, features, along),
+    }
     measured = []
     for cost in layer_costs(volume):
         with torch.inference_mode():
@@ -101,61 +100,39 @@ def measure_layers(volume: VolumeShape, device: torch.device) -> list[LayerCost]
 def layer_grids(volume: VolumeShape, costs: Sequence[LayerCost]) -> list[Grid]:
     """The paper's table 1, and the same for layers of equal width, measured."""
     last = costs[-1]
-    paper = [
-        [
-            cost.name,
-            cost.kernel,
-            f"{cost.paper_parameters:,}",
-            f"{cost.paper_parameters / last.paper_parameters:g}",
-            f"{cost.paper_memory / last.paper_memory:g}",
-        ]
-        for cost in costs
-    ]
-    measured = [
-        [
-            cost.name,
-            "K to K",
-            f"{cost.parameters:,}",
-            f"{cost.parameters / last.parameters:g}",
-            f"{cost.multiply_adds / 1e9:.3g}",
-            f"{cost.measured_bytes / 2**20:.3g}",
-            f"{cost.seconds:.2g}",
-        ]
-        for cost in costs
-    ]
+    paper, measured = [], []
+    for cost in costs:
+        ratio = cost.paper_parameters / last.paper_parameters
+        memory = f"{cost.paper_memory / last.paper_memory:g}"
+        paper.append([cost.name, cost.kernel, f"{cost.paper_parameters:,}", f"{ratio:g}", memory])
+        numbers = [f"{cost.parameters:,}", f"{cost.parameters / last.parameters:g}"]
+        numbers += [f"{cost.multiply_adds / 1e9:.3g}", f"{cost.measured_bytes / 2**20:.3g}"]
+        measured.append([cost.name, "K to K", *numbers, f"{cost.seconds:.2g}"])
     first = ["layer", "kernel", "parameters", "ratio"]
     return [
-        Grid(f"As the paper counts, {_title(volume)}", [*first, "memory ratio"], paper),
+        Grid(f"As the paper counts, {volume}", [*first, "memory ratio"], paper),
         Grid("Of equal width, measured", [*first, "G multiply-adds", "MiB", "s"], measured, WHY),
     ]
-
-
-def _title(volume: VolumeShape) -> str:
-    return (
-        f"K = {volume.channels}, {volume.side}x{volume.side} displacements, "
-        f"{volume.width}x{volume.height} pixels"
-    )
 
 
 def draw_layers(volume: VolumeShape, costs: Sequence[LayerCost]) -> Any:
     """Parameters, arithmetic and memory of each kind of layer, K to K; logarithmic bars."""
     figure = draw_figure(11, 3.2)
     panels = figure.subplots(1, 3, sharey=True)
-    names = [cost.name for cost in costs]
     columns: dict[str, list[float]] = {
         "parameters": [cost.parameters for cost in costs],
         "multiply-adds": [cost.multiply_adds for cost in costs],
         "memory at the peak (MiB)": [cost.measured_bytes / 2**20 for cost in costs],
     }
     for panel, (title, values) in zip(panels, columns.items(), strict=True):
-        bars = panel.barh(names, values, color=["C3", "C1", "C0", "C2"])
+        bars = panel.barh([cost.name for cost in costs], values, color=["C3", "C1", "C0", "C2"])
         panel.bar_label(bars, [_short(value) for value in values], padding=3)
         panel.set(xscale="log", title=title)
         panel.xaxis.set_ticks([], minor=True)
         panel.set_xticks([])
         panel.margins(x=0.35)
     panels[0].invert_yaxis()
-    figure.suptitle(f"One layer, K to K: {_title(volume)}; bars are logarithmic")
+    figure.suptitle(f"One layer, K to K: {volume}; bars are logarithmic")
     return figure
 
 
@@ -166,28 +143,13 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def layer_runs(volume: VolumeShape, features: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """One real layer of each kind, from K to K channels, on the features of two frames."""
-    k, device = volume.channels, features.device
-    dense = torch.rand(3, k, k, 3, 3, 3, device=device)  # the first axis: u
-    across, along = torch.rand(2, k, k, 3, 3, device=device)
-    return {
-        DENSE: lambda: _convolve_4d(volume, features, dense),
-        SEPARABLE: lambda: _convolve_separably(volume, features, across, along),
-        BATCHED: lambda: F.conv2d(_build(volume, features).flatten(0, 1), along, padding=1),
-        ONE_BY_ONE: lambda: _one_by_one(volume, features, along),
-    }
-
-
 def _convolve_4d(volume: VolumeShape, features: Tensor, weight: Tensor) -> Tensor:
     """A (3, K, K, 3, 3, 3) kernel over (U, K, V, H, W), as sums of 3-D convolutions."""
-    side = volume.side
     stacked = _build(volume, features, (0, 2, 1, 3, 4)).transpose(1, 2)
     result = torch.zeros_like(stacked)
-    for u in range(side):
-        for offset in range(max(0, 1 - u), min(3, side + 1 - u)):
-            neighbour = u + offset - 1
-            result[u] += F.conv3d(stacked[neighbour], weight[offset], padding=1)
+    for u in range(volume.side):
+        for offset in range(max(0, 1 - u), min(3, volume.side + 1 - u)):
+            result[u] += F.conv3d(stacked[u + offset - 1], weight[offset], padding=1)
     return result
 
 
@@ -207,7 +169,7 @@ def _convolve_separably(
 def _one_by_one(volume: VolumeShape, features: Tensor, weight: Tensor) -> Tensor:
     """One displacement at a time, of which one score per pixel is kept."""
     scores = features.new_empty(volume.side**2, volume.height, volume.width)
-    for index, (u, v) in enumerate(_displacements(volume)):
+    for index, (u, v) in enumerate(product(range(volume.side), repeat=2)):
         layer = F.conv2d(_slice(volume, features, u, v)[None], weight, padding=1)
         scores[index] = layer[0].mean(0)
     return scores
@@ -220,28 +182,19 @@ def _build(
     shape = (volume.side, volume.side, volume.channels, volume.height, volume.width)
     memory = features.new_empty([shape[axis] for axis in order])
     whole = memory.permute([order.index(axis) for axis in range(5)])
-    radius = volume.side // 2
-    for u, v in _displacements(volume):
-        whole[u + radius, v + radius] = _slice(volume, features, u, v)
+    for u, v in product(range(volume.side), repeat=2):
+        whole[u, v] = _slice(volume, features, u, v)
     return whole
 
 
-def _displacements(volume: VolumeShape) -> list[tuple[int, int]]:
-    places = range(-(volume.side // 2), volume.side // 2 + 1)
-    return [(u, v) for u in places for v in places]
-
-
 def _slice(volume: VolumeShape, features: Tensor, u: int, v: int) -> Tensor:
-    """[features 1, features 2 shifted by (u, v)]: (K, H, W), zero outside."""
-    radius = volume.side // 2
-    top, left = radius + v, radius + u
-    padded = F.pad(features[1], [radius] * 4)
-    moved = padded[:, top : top + volume.height, left : left + volume.width]
+    """[features 1, features 2 moved by (u - r, v - r)]: (K, H, W), zero outside."""
+    moved = displacement_windows(features[1:], volume.side // 2)[0, :, u, v]
     return torch.cat([features[0], moved])
 
 
 def peak_bytes(call: Callable[[], Tensor], device: torch.device) -> int:
-    """The peak memory of a call: on CUDA by torch's allocator, elsewhere the sum of its tensors."""
+    """The peak memory of a call: of torch's allocator on CUDA, elsewhere of its tensors alone."""
     if device.type != "cuda":
         with LiveBytes() as live:
             call()

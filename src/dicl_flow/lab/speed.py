@@ -1,13 +1,14 @@
 """What `dicl-flow bench` measures: every path on every case, compared with the plain path.
 
 Also other methods on the same frames, and the first result of fresh processes; with tables and a
-figure.
+figure. Before that: the clock, the peak memory, the speed of the machine, the work of a network.
 """
 # mypy: disable-error-code="import-untyped,import-not-found"
 
 import copy
 import json
 import os
+import platform
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,26 +22,30 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
 from ..errors import InputError
-from ..estimation.compute import PRECISIONS, choose_compute
+from ..estimation.compute import PRECISIONS, choose_compute, gpu_name, instructions
 from ..estimation.estimator import FlowEstimator
-from ..evaluation.methods import dis
+from ..estimation.inputs import Feeding
+from ..evaluation import dis
 from ..files import Array, encode_image, write_files
-from ..models import FlowNetwork, build
+from ..models import FlowNetwork, InitialFlow, build
+from ..models.matching import MatchingNet, PairwiseMatcher
 from ..pictures.figures import draw_figure, encode_figure
 from ..weights import load_model, read_weights, resolve
-from .timing import PeakMemory, count_work, floor_seconds, machine_rates, median_seconds
 
 COMPILED = "compiled"
-_INSTEAD = "measure without the compiled network"
 Call: TypeAlias = Callable[[], object]
+_INSTEAD = "measure without the compiled network"
+_WARM_UP = 2  # calls
+_PROCESS = Path("/proc/self")
 _RAFT_MULTIPLE = 8  # of the sides of its frames
+# Linux has only numbers for ARM's processors
+_ARM_PARTS = {"0xd0c": "ARM Neoverse-N1", "0xd40": "ARM Neoverse-V1", "0xd49": "ARM Neoverse-N2"}
 HEADINGS = (
     *("size", "batch", "path", "start s", "ms", "GiB"),
     *("times plain", "mean px", "max px", "of peak"),
@@ -54,8 +59,7 @@ PEERS_LEGEND = {
     "dis": 'OpenCV\'s dense inverse search, "medium", on the CPU',
     "raft": "torchvision's raft_large with random weights; only the times can be compared",
 }
-CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
-"""Variables that name the folders of compiled kernels."""
+_CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")  # folders of compiled kernels
 FIRST_COLUMNS = (
     *("torch", "import", "weights", "prepare", "estimate", "write"),  # as `flow` names them
     *("other", "total", "beyond_torch", "cpu"),
@@ -70,17 +74,138 @@ beyond torch: total without the import of torch
 cpu: seconds of all processor cores together"""
 
 
-def open_network(weights: str | None, quality: Quality) -> tuple[FlowNetwork, Calibration | None]:
-    """Load weights for frames of any size, even if they would scale large ones down."""
-    found = read_weights(resolve(weights))
-    config = found.config.at_full_size()
-    return load_model(replace(found, config=config)), found.calibration_for(quality)
+def median_seconds(call: Call, device: torch.device, repeats: int) -> float:
+    """The median time of `repeats` calls after a warm-up."""
+    for _ in range(_WARM_UP):
+        call()
+    return median(_seconds(call, device) for _ in range(repeats))
 
 
-def random_network(host: str) -> FlowNetwork:
-    """Build a network with random weights."""
-    torch.manual_seed(0)
-    return build(ModelConfig(host=host))
+def _seconds(call: Call, device: torch.device) -> float:
+    if device.type != "cuda":
+        start = perf_counter()
+        call()
+        return perf_counter() - start
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    first.record()
+    call()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / 1000
+
+
+class PeakMemory:
+    """Peak memory while it is open, in bytes, minus what was in use before; None: unknown."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.bytes: int | None = None
+        self.device = device
+
+    def __enter__(self) -> "PeakMemory":
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+        elif _PROCESS.is_dir():
+            (_PROCESS / "clear_refs").write_text("5")
+        self._before = self._peak()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        peak = self._peak()
+        self.bytes = None if peak is None or self._before is None else peak - self._before
+
+    def _peak(self) -> int | None:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_reserved(self.device)  # graphs included
+        if not _PROCESS.is_dir():
+            return None
+        lines = (_PROCESS / "status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+@dataclass
+class Work:
+    """Floating-point operations, and numbers that convolutions read and write."""
+
+    operations: float = 0
+    numbers: float = 0
+
+    def least_seconds(self, rates: tuple[float, float], dtype: torch.dtype) -> float:
+        """Time at the machine's peak rates: of all operations or all traffic, the longer one."""
+        return max(self.operations / rates[0], self.numbers * dtype.itemsize / rates[1])
+
+
+def count_work(
+    config: ModelConfig, batch: int, size: tuple[int, int], quality: Quality = QUALITIES[NORMAL]
+) -> Work:
+    """Count the convolutions of `batch` pairs of (height, width), with the first layer factored."""
+    work = Work()
+    with torch.device("meta"):
+        model = build(config).eval()
+    repeats = {  # factored, these layers run once instead of once for each displacement
+        matcher.net.first.conv: (2 * matcher.radius + 1) ** 2
+        for matcher in model.modules()
+        if isinstance(matcher, PairwiseMatcher) and isinstance(matcher.net, MatchingNet)
+    }
+
+    def count(layer: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pixels = inputs[0] if isinstance(layer, nn.ConvTranspose2d) else output
+        positions, often = pixels.numel() // pixels.shape[1], repeats.get(layer, 1)
+        work.operations += 2 * positions * layer.weight.numel() / often
+        work.numbers += inputs[0].numel() / often + output.numel() + layer.weight.numel()
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Conv3d):
+            layer.register_forward_hook(count)
+    for number, scale in enumerate(quality.scales):
+        sides = Feeding.of(config, scale).seen(size)
+        with torch.no_grad(), torch.device("meta"):
+            image, flow = torch.empty(batch, 3, *sides), torch.empty(batch, 2, *sides)
+            model(image, image, InitialFlow(flow, quality.start) if number else None)
+    return work
+
+
+def machine_rates(device: torch.device, dtype: torch.dtype) -> tuple[float, float]:
+    """Measure operations per second of a matrix product and bytes per second of a copy."""
+    # a matrix and a copy that keep the device busy
+    side, mebibytes = (8192, 256) if device.type == "cuda" else (1024, 64)
+    if device.type == "cpu" and dtype == torch.float16:
+        dtype = torch.float32  # most layers; torch takes seconds for such a product of float16
+    matrix = torch.randn(side, side, device=device).to(dtype)
+    source = torch.empty(mebibytes << 20, dtype=torch.uint8, device=device)
+    product = median_seconds(lambda: matrix @ matrix, device, repeats=10)
+    copy = median_seconds(source.clone, device, repeats=10)
+    return 2 * side**3 / product, 2 * source.numel() / copy
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """The device by name, its threads and the version of torch."""
+    name, threads = gpu_name(device) or _processor(), torch.get_num_threads()
+    return {"torch": torch.__version__, "device": name, "threads": threads}
+
+
+def _processor() -> str:
+    """The name of the processor (Linux) or its kind, its instructions (x86) and its threads."""
+    table = Path("/proc/cpuinfo")
+    lines = table.read_text().splitlines() if table.exists() else []
+    parts = [line.partition(":") for line in lines]
+    about = {name.strip(): value.strip() for name, _, value in parts}
+    name = about.get("model name") or _ARM_PARTS.get(about.get("CPU part", ""), platform.machine())
+    found = instructions()
+    return f"{name}{found and f' with {found}'}, {torch.get_num_threads()} threads"
+
+
+def open_network(
+    weights: str | None, quality: Quality, host: str | None
+) -> tuple[FlowNetwork, Calibration | None]:
+    """Load weights, for frames that they would scale down too; or a `host` with random ones."""
+    if host is not None:
+        torch.manual_seed(0)
+        return build(ModelConfig(host=host)), None
+    stored = read_weights(resolve(weights))
+    model = load_model(replace(stored, config=stored.config.at_full_size()))
+    return model, stored.calibration_for(quality)
 
 
 def choose_ways(
@@ -155,41 +280,40 @@ class Method(NamedTuple):
 
 def find_peers(device: torch.device, precisions: Iterable[str]) -> list[Method]:
     """OpenCV's DIS, on the CPU, and torchvision's RAFT if it is there; on CPUs in float32."""
-    peers = [Method("dis", "uint8", torch.device("cpu"), _dis)]
+    peers = [Method("dis", "uint8", torch.device("cpu"), _prepare_dis)]
     if find_spec("torchvision") is not None:
         names = precisions if device.type == "cuda" else ["fp32"]
-        peers += [Method("raft", name, device, _Raft(device, name)) for name in names]
+        peers += [Method("raft", name, device, partial(_prepare_raft, name)) for name in names]
     return peers
 
 
-def _dis(image1: Tensor, image2: Tensor) -> Call:
-    method = dis()
-    bytes1, bytes2 = (
-        (255 * image).round().byte().permute(0, 2, 3, 1).numpy() for image in (image1, image2)
-    )
-    return lambda: [*map(method, bytes1, bytes2)]
+def _prepare_dis(*images: Tensor) -> Call:
+    method, frames = dis(), [*map(_to_uint8, images)]
+    return lambda: [*map(method, *frames)]
 
 
-class _Raft:
-    """torchvision's large RAFT with random weights: it takes as long as with trained ones."""
+def _to_uint8(images: Tensor) -> Array:
+    """(B, 3, H, W) in [0, 1] -> (B, H, W, 3) uint8."""
+    return (255 * images).round().byte().permute(0, 2, 3, 1).numpy()
 
-    def __init__(self, device: torch.device, precision: str) -> None:
-        self.device, self.dtype = device, PRECISIONS[precision]
 
-    def __call__(self, image1: Tensor, image2: Tensor) -> Call:
-        from torchvision.models.optical_flow import raft_large
+def _prepare_raft(precision: str, *images: Tensor) -> Call:
+    """Torchvision's large RAFT with random weights: it takes as long as with trained ones."""
+    from torchvision.models.optical_flow import raft_large
 
-        network = raft_large(weights=None, progress=False).to(self.device).eval()
-        return lambda: self._run(network, image1, image2)
+    device, dtype = images[0].device, PRECISIONS[precision]
+    network = raft_large(weights=None, progress=False).to(device).eval()
+    height, width = images[0].shape[-2:]
 
     @torch.inference_mode()
-    def _run(self, network: torch.nn.Module, *images: Tensor) -> Tensor:
-        height, width = images[0].shape[-2:]
+    def run() -> Tensor:
         sides = (0, -width % _RAFT_MULTIPLE, 0, -height % _RAFT_MULTIPLE)
         padded = [F.pad(2 * image - 1, sides, "replicate") for image in images]
-        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             flow: Tensor = network(*padded)[-1]
         return flow[..., :height, :width]
+
+    return run
 
 
 @dataclass(frozen=True)
@@ -206,18 +330,15 @@ class Result:
     """One way to compute a case, compared with the plain path in float32."""
 
     case: Case
-    backend: str
-    """Or the name of another method."""
+    backend: str  # or the name of another method
     precision: str
-    seconds: float
-    """For the whole batch."""
+    seconds: float  # for the whole batch
     startup_seconds: float
     """From a loaded network to the first result: folding, compiling, recording, first call."""
     peak_bytes: int | None
     ratio: float | None
     """How many times faster than the plain path; None where that was not measured."""
-    mean_difference: float | None
-    """Mean distance from the flow of the plain path, in pixels."""
+    mean_difference: float | None  # distance from the flow of the plain path, in pixels
     max_difference: float | None
     floor_share: float | None
     """The least possible time divided by the time: 1 is as fast as the machine could be."""
@@ -241,48 +362,45 @@ def measure(
     left out. Of the `peers`, the time alone is compared; one that fails is reported to `left_out`.
     """
     rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
-    prepare = partial(_prepare, model, device, calibration, quality)
+    prepare = partial(_prepare, model, {"calibration": calibration, "quality": quality})
+    ours = [Method(*way, device, partial(prepare, *way)) for way in ways]
     for case in cases:
         images = [image.to(device) for image in moving_pattern(case)]
         work = count_work(model.config, case.batch, (case.height, case.width), quality)
         plain = None
-        for backend, precision in ways:
-            method = Method(backend, precision, device, partial(prepare, backend, precision))
-            with explained() if backend == COMPILED else nullcontext():
-                run = _time(method, images, repeats)
+        for method in (*ours, *peers):
+            name, precision, *_ = method
+            try:
+                with explained() if name == COMPILED else nullcontext():
+                    run = _time(method, images, repeats)
+            except RuntimeError as error:  # RAFT in 3840x2160: too many numbers for its pooling
+                if method in ours:
+                    raise
+                reason = str(error).partition("\n")[0]
+                left_out(f"{name} {precision} at {case.width}x{case.height}: {reason}")
+                continue
             if run is None:
                 continue
-            if (backend, precision) == ("plain", "fp32"):
+            if (name, precision) == ("plain", "fp32"):
                 plain = run
-            least = floor_seconds(work, rates(precision), PRECISIONS[precision])
-            compared = (*run.compared_to(plain), least / run.seconds)
-            yield Result(case, backend, precision, *run[:3], *compared)
-        for peer in peers:
-            try:
-                run = _time(peer, images, repeats)
-            except RuntimeError as error:  # RAFT in 3840x2160: too many numbers for its pooling
-                size = f"{case.width}x{case.height}"
-                reason = str(error).partition("\n")[0]
-                left_out(f"{peer.name} {peer.precision} at {size}: {reason}")
-                continue
-            assert run is not None
             ratio = None if plain is None else plain.seconds / run.seconds
-            yield Result(case, peer.name, peer.precision, *run[:3], ratio, None, None, None)
+            mean = largest = share = None
+            if method in ours:
+                least = work.least_seconds(rates(precision), PRECISIONS[precision])
+                share = least / run.seconds
+                if plain is not None:
+                    distance = (run.flow - plain.flow).norm(dim=1)
+                    mean, largest = distance.mean().item(), distance.max().item()
+            yield Result(case, name, precision, *run[:3], ratio, mean, largest, share)
 
 
 def _prepare(
-    model: FlowNetwork,
-    device: torch.device,
-    calibration: Calibration | None,
-    quality: Quality,
-    backend: str,
-    precision: str,
-    *images: Tensor,
+    model: FlowNetwork, options: dict[str, Any], backend: str, precision: str, *images: Tensor
 ) -> Call | None:
+    device = images[0].device
     if backend == COMPILED:
         model, backend = compile_network(model, device), "plain"
-    how = (str(device), precision, backend)
-    estimator = FlowEstimator(model, *how, calibration=calibration, quality=quality)
+    estimator = FlowEstimator(model, str(device), precision, backend, **options)
     return (lambda: estimator.estimate(*images)[0]) if estimator.fits(images[0]) else None
 
 
@@ -291,13 +409,6 @@ class _Run(NamedTuple):
     startup_seconds: float
     peak_bytes: int | None
     flow: Any
-
-    def compared_to(self, plain: "_Run | None") -> tuple[float | None, float | None, float | None]:
-        """How many times faster, mean and maximum distance."""
-        if plain is None:
-            return None, None, None
-        distance = (self.flow - plain.flow).norm(dim=1)
-        return plain.seconds / self.seconds, distance.mean().item(), distance.max().item()
 
 
 def _time(method: Method, images: list[Tensor], repeats: int) -> _Run | None:
@@ -323,14 +434,11 @@ def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     shift = 6
     size = (case.height + shift, case.width + shift)
-    patterns = [
-        torch.nn.functional.interpolate(
-            torch.rand(case.batch, 3, *(side // detail + 4 for side in size), generator=generator),
-            size,
-            mode="bicubic",
-        )
-        for detail in (8, 32, 128)  # px
-    ]
+    patterns = []
+    for detail in (8, 32, 128):  # px
+        coarse_size = [side // detail + 4 for side in size]
+        coarse = torch.rand(case.batch, 3, *coarse_size, generator=generator)
+        patterns.append(F.interpolate(coarse, size, mode="bicubic"))
     fine = torch.stack(patterns).mean(0).clamp(0, 1)
     return fine[..., :-shift, :-shift], fine[..., shift:, shift:]
 
@@ -338,36 +446,26 @@ def moving_pattern(case: Case) -> tuple[Tensor, Tensor]:
 class First(NamedTuple):
     """The medians of several runs."""
 
-    cache: str
-    """Of kernels: "empty", "full", or "-" where there is none."""
-    seconds: Mapping[str, float]
-    """By column."""
+    cache: str  # of kernels: "empty", "full", or "-" where there is none
+    seconds: Mapping[str, float]  # by column
 
 
 def measure_first(
     case: Case, device: torch.device, command: Sequence[str], repeats: int
 ) -> Iterator[First]:
-    """Run `command`, which estimates on the device and prints JSON, on a pair.
-
-    On CUDA it runs with empty and with full caches.
-    """
+    """Run `command`, which prints JSON, on a pair; on CUDA with empty and with full caches."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         frames = [folder / f"frame{number}.png" for number in (1, 2)]
         pictures = zip(frames, moving_pattern(case), strict=True)
-        write_files({path: encode_image(path, _to_uint8(image)) for path, image in pictures})
+        write_files({path: encode_image(path, _to_uint8(image)[0]) for path, image in pictures})
         words = [*command, *map(str, frames), "-o", str(folder / "flow.flo")]
-        if device.type != "cuda":
-            yield _medians("-", [run_fresh(words, {}) for _ in range(repeats)])
-            return
-        caches = [{key: str(folder / f"{key}-{n}") for key in CACHES} for n in range(repeats)]
-        for state in ("empty", "full"):  # what the first runs compile, the others find
-            yield _medians(state, [run_fresh(words, cache) for cache in caches])
-
-
-def _to_uint8(images: Tensor) -> Array:
-    """(1, 3, H, W) in [0, 1] -> (H, W, 3) uint8."""
-    return np.asarray((255 * images[0]).round().byte().permute(1, 2, 0))
+        caches = [{key: str(folder / f"{key}-{n}") for key in _CACHES} for n in range(repeats)]
+        # what the first runs compile, the others find
+        for state in ("empty", "full") if device.type == "cuda" else ("-",):
+            runs = [run_fresh(words, {} if state == "-" else cache) for cache in caches]
+            medians = {column: median(run[column] for run in runs) for column in FIRST_COLUMNS}
+            yield First(state, medians)
 
 
 def run_fresh(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, float]:
@@ -384,27 +482,21 @@ def run_fresh(command: Sequence[str], environment: Mapping[str, str]) -> dict[st
     return {**parts, **sums, "beyond_torch": total - parts["torch"], "cpu": busy}
 
 
-def _medians(cache: str, runs: Sequence[Mapping[str, float]]) -> First:
-    return First(cache, {column: median(run[column] for run in runs) for column in FIRST_COLUMNS})
-
-
-def as_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """Each result as the cells of a table under `HEADINGS`."""
-    return [
-        (
-            f"{result.case.width}x{result.case.height}",
-            str(result.case.batch),
-            f"{result.backend} {result.precision}",
-            f"{result.startup_seconds:.1f}",
-            _milliseconds(result.seconds),
-            _cell(None if result.peak_bytes is None else result.peak_bytes / 2**30, ".2f"),
-            _cell(result.ratio, ".2f"),
-            _cell(result.mean_difference, ".2g"),
-            _cell(result.max_difference, ".2g"),
-            "-" if result.floor_share is None else f"{100 * result.floor_share:.0f} %",
-        )
-        for result in results
-    ]
+def as_row(result: Result) -> tuple[str, ...]:
+    """The cells of a table under `HEADINGS`."""
+    milliseconds = 1000 * result.seconds
+    return (
+        f"{result.case.width}x{result.case.height}",
+        str(result.case.batch),
+        f"{result.backend} {result.precision}",
+        f"{result.startup_seconds:.1f}",
+        f"{milliseconds:.0f}" if milliseconds >= 1000 else f"{milliseconds:.4g}",
+        "-" if result.peak_bytes is None else f"{result.peak_bytes / 2**30:.2f}",
+        "-" if result.ratio is None else f"{result.ratio:.2f}",
+        "-" if result.mean_difference is None else f"{result.mean_difference:.2g}",
+        "-" if result.max_difference is None else f"{result.max_difference:.2g}",
+        "-" if result.floor_share is None else f"{100 * result.floor_share:.0f} %",
+    )
 
 
 def as_record(result: Result) -> dict[str, Any]:
@@ -414,40 +506,24 @@ def as_record(result: Result) -> dict[str, Any]:
     return {**case, **values, "pairs_per_second": result.case.batch / result.seconds}
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.0f}" if seconds >= 1 else f"{1000 * seconds:.4g}"
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
 def encode_plot(results: Sequence[Result]) -> bytes:
     """Draw time and memory against pixels, as a PNG, on linear axes."""
     figure = draw_figure(10, 4)
     time_axes, memory_axes = figure.subplots(1, 2)
-    for label, chosen in sorted(_by_path(results).items()):
-        pixels = [r.case.width * r.case.height * r.case.batch / 1e6 for r in chosen]
-        time_axes.plot(pixels, [1000 * r.seconds for r in chosen], "o-", label=label)
-        known = [
-            (x, r.peak_bytes / 2**30) for x, r in zip(pixels, chosen, strict=True) if r.peak_bytes
-        ]
-        memory_axes.plot(*zip(*known, strict=True) if known else ([], []), "o-", label=label)
-    _label(time_axes, "ms")
-    _label(memory_axes, "GiB at the peak")
-    return encode_figure(figure, dpi=120)
-
-
-def _by_path(results: Sequence[Result]) -> dict[str, list[Result]]:
     groups = defaultdict(list)
-    for result in sorted(results, key=lambda r: r.case.width * r.case.height * r.case.batch):
-        groups[f"{result.backend} {result.precision}"].append(result)
-    return groups
-
-
-def _label(axes: Any, quantity: str) -> None:
-    axes.set(xlabel="megapixels", ylabel=quantity)
-    axes.set_xlim(0)
-    axes.set_ylim(0)
-    axes.grid(alpha=0.3)
-    axes.legend()
+    for result in results:
+        megapixels = result.case.width * result.case.height * result.case.batch / 1e6
+        groups[f"{result.backend} {result.precision}"].append((megapixels, result))
+    for label, points in sorted(groups.items()):
+        points.sort(key=lambda point: point[0])
+        times = [(x, 1000 * result.seconds) for x, result in points]
+        memory = [(x, result.peak_bytes / 2**30) for x, result in points if result.peak_bytes]
+        for axes, values in ((time_axes, times), (memory_axes, memory)):
+            axes.plot(*zip(*values, strict=True) if values else ([], []), "o-", label=label)
+    for axes, quantity in ((time_axes, "ms"), (memory_axes, "GiB at the peak")):
+        axes.set(xlabel="megapixels", ylabel=quantity)
+        axes.set_xlim(0)
+        axes.set_ylim(0)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    return encode_figure(figure, dpi=120)

@@ -1,6 +1,6 @@
 """The matching probabilities of the levels of a network, before and after the projection."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, FlowResult, load
 from ..estimation.inputs import Feeding
 from ..files import Array
-from ..models import FlowNetwork, LevelFlow
+from ..models import FlowNetwork
 from ..models.dicl import DiclLevel
 from ..models.pwcnet import PwcLevel
 from ..ops import displacement_probability, expected_displacement
@@ -28,14 +28,10 @@ class LevelVolume(NamedTuple):
     before: Tensor
     """(U, V, H, W): the probability of each displacement: a softmax of the matcher's scores. Hosts
     other than "dicl" have no such softmax; they filter or decode the scores instead."""
-    after: Tensor
-    """The same after the projection; equal if there is none."""
-    start: Tensor
-    """(2, H, W): the coarser flow that the displacements are added to."""
-    matched: Tensor
-    """(2, H, W): the matched flow of the level."""
-    refined: Tensor
-    """(2, H, W): the matched flow after correction by the context net."""
+    after: Tensor  # the same after the projection; equal if there is none
+    start: Tensor  # (2, H, W): the coarser flow that the displacements are added to
+    matched: Tensor  # (2, H, W): the matched flow of the level
+    refined: Tensor  # (2, H, W): the matched flow after correction by the context net
 
 
 @dataclass(frozen=True)
@@ -43,11 +39,9 @@ class Volumes:
     """All levels for one pair."""
 
     model: FlowNetwork
-    levels: dict[int, LevelVolume]
-    """By stride, coarsest first."""
+    levels: dict[int, LevelVolume]  # by stride, coarsest first
     frame_size: tuple[int, int]
-    feeding: Feeding
-    """How the network was fed with the frame."""
+    feeding: Feeding  # how the network was fed with the frame
 
     @property
     def network_size(self) -> tuple[int, int]:
@@ -99,12 +93,12 @@ def open_networks(
         name = weights_name(entry)
         if name in estimators:
             raise InputError(f"two weights files are called {name!r}; rename one of them")
-        estimators[name] = load(entry, device, precision, backend, _NO_TILES)
-        if not has_scores(estimators[name]):
-            host = estimators[name].model.config.host
+        estimators[name] = estimator = load(entry, device, precision, backend, _NO_TILES)
+        if not has_scores(estimator):
             raise InputError(
-                f"{name} has the host {host!r} with its own matcher, which does not produce "
-                f"comparable scores; this analysis needs a matcher such as 'dicl' in it"
+                f"{name} has the host {estimator.model.config.host!r} with its own matcher, which "
+                f"does not produce comparable scores; this analysis needs a matcher such as 'dicl' "
+                f"in it"
             )
     return estimators
 
@@ -135,34 +129,21 @@ def estimate_with_volumes(
     estimator: FlowEstimator, image1: Array, image2: Array
 ) -> tuple[FlowResult, Volumes]:
     """Estimate the flow of two (H, W, 3) frames, and record the volumes behind it."""
-    kept: dict[tuple[str, str], Any] = {}
-
-    def keep(stride: str, what: str) -> Callable[..., None]:
-        def hook(module: Any, inputs: Any, output: Any) -> None:
-            kept[stride, what] = (inputs, output) if what == "level" else output
-
-        return hook
-
+    kept: dict[Any, tuple[Any, Any]] = {}  # by module: its inputs and its output
     model = estimator.model
     with ExitStack() as hooks:
-        for stride, level in model.levels.items():
-            parts: dict[str, Any] = {"before": level.matcher, "level": level}
-            if isinstance(level, DiclLevel):
-                parts["after"] = level.projection
-            for what, module in parts.items():
-                hooks.callback(module.register_forward_hook(keep(stride, what)).remove)
+        for level in model.levels.values():
+            parts: list[Any] = [level, level.matcher]
+            parts += [level.projection] if isinstance(level, DiclLevel) else []
+            for part in parts:
+                hook = part.register_forward_hook(
+                    lambda module, inputs, output: kept.update({module: (inputs, output)})
+                )
+                hooks.callback(hook.remove)
         result = estimator(image1, image2)
-    levels = {
-        int(stride): _volume(
-            level,
-            kept[stride, "before"].squeeze(1),  # (B, U, V, H, W)
-            kept.get((stride, "after")),
-            *kept[stride, "level"],
-        )
-        for stride, level in model.levels.items()
-    }
-    size = (image1.shape[0], image1.shape[1])
-    return result, Volumes(model, levels, size, estimator.plan.last)
+    levels = {int(stride): _volume(level, kept) for stride, level in model.levels.items()}
+    height, width = image1.shape[:2]
+    return result, Volumes(model, levels, (height, width), estimator.plan.last)
 
 
 def _cell(place: Any, large: Any, small: Any, *, aligned: bool) -> Any:
@@ -172,26 +153,24 @@ def _cell(place: Any, large: Any, small: Any, *, aligned: bool) -> Any:
     return ((place + 0.5) * small / large).astype(int)
 
 
-def _volume(
-    level: Any, scores: Tensor, projected: Tensor | None, inputs: tuple[Any, ...], output: Any
-) -> LevelVolume:
-    found: LevelFlow = output if isinstance(level, DiclLevel) else output[0]
-    start = _start(level, inputs)
+def _volume(level: Any, kept: Mapping[Any, tuple[Any, Any]]) -> LevelVolume:
+    inputs, output = kept[level]
+    scores = projected = kept[level.matcher][1].squeeze(1)  # (B, U, V, H, W)
+    # the coarser flow (B, 2, H, W), in pixels of the level; None at the coarsest
+    flow, start = output, inputs[2]
+    if isinstance(level, DiclLevel):
+        projected, start = kept[level.projection][1], inputs[3]
+    else:
+        flow = output[0]
+    if isinstance(level, PwcLevel) and start is not None:
+        start = level.scale * start.flow
     return LevelVolume(
         displacement_probability(scores)[0],
-        displacement_probability(scores if projected is None else projected)[0],
-        torch.zeros_like(found.matched[0]) if start is None else start[0],
-        found.matched[0],
-        found.refined[0],
+        displacement_probability(projected)[0],
+        torch.zeros_like(flow.matched[0]) if start is None else start[0],
+        flow.matched[0],
+        flow.refined[0],
     )
-
-
-def _start(level: Any, inputs: tuple[Any, ...]) -> Tensor | None:
-    """The coarser flow (B, 2, H, W), in pixels of the level; None at the coarsest."""
-    if isinstance(level, PwcLevel):
-        carried = inputs[2]
-        return None if carried is None else level.scale * carried.flow
-    return inputs[3] if isinstance(level, DiclLevel) else inputs[2]
 
 
 def winner(probability: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def error_to_rgb(error: Array, valid: Array, maximum: float) -> Array:
 
 
 def flow_statistics(flow: Array) -> dict[str, float]:
-    """Summarise a flow, in pixels: what `dicl-flow show` prints."""
+    """What `dicl-flow show` prints of a flow, in pixels."""
     known = known_flow(flow)
     if not known.any():
         raise InputError("the flow is unknown everywhere")
@@ -135,17 +135,13 @@ def _hue(flow: Array) -> Array:
     return (1 - fraction) * wheel[below] + fraction * wheel[above]
 
 
-def _visible(vector: Array) -> Array:
-    """Lengthen a short vector until its arrow is visible; no motion stays a dot."""
-    length = float(np.hypot(*vector))
-    return vector * max(1.0, min(_STRETCH, _SHORTEST / max(length, 1e-12)))
-
-
 def _draw_arrow(canvas: Array, x: int, y: int, vector: Array, color: Array) -> None:
     bits = 4  # sub-pixel positions for OpenCV
     start = (x << bits, y << bits)
     limit = 1 << 14  # longer arrows leave every picture and would overflow OpenCV's integers
-    dx, dy = _visible(np.clip(vector, -limit, limit))
+    vector = np.clip(vector, -limit, limit)
+    # a short one is lengthened until its arrow is visible; no motion stays a dot
+    dx, dy = vector * max(1.0, min(_STRETCH, _SHORTEST / max(float(np.hypot(*vector)), 1e-12)))
     end = (round((x + float(dx)) * (1 << bits)), round((y + float(dy)) * (1 << bits)))
     rgb = tuple(int(channel) for channel in color)
     cv2.arrowedLine(canvas, start, end, rgb, 1, cv2.LINE_AA, bits, tipLength=0.3)
