@@ -10,8 +10,8 @@ from dicl_flow.config.render import EFFECTS
 from dicl_flow.errors import InputError
 from dicl_flow.ops import warp_with_mask
 from dicl_flow.render import Renderer, load_textures
-from dicl_flow.render.dice import Dice, smooth_noise
 from dicl_flow.render.motions import draw_camera, draw_pace, draw_space
+from dicl_flow.render.shapes import Dice, smooth_noise
 from dicl_flow.render.textures import TextureAtlas
 
 pytestmark = pytest.mark.heavy

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config import RenderConfig
-from .dice import Dice
+from .shapes import Dice
 
 _FARTHEST = (0.02, 0.35)  # inverse depth of the background
 _TILT = 0.8  # largest relative change of the inverse depth from the middle of a layer to its edge

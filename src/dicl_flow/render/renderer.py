@@ -1,4 +1,4 @@
-"""Renders batches of pairs with exact flow on the device: layers alternating with solid scenes."""
+"""Renders pairs and clips with exact flow on the device: layers alternating with solid scenes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,38 +10,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import RenderConfig
+from ..config import RenderConfig, find_place
 from ..data import FlowBatch, FlowSample
 from ..errors import InputError
 from ..files import Array, to_uint8
-from . import kernels
 from .camera import draw_fog, photograph
-from .compositing import Frames, compose, find_occluded
-from .dice import Dice
-from .scene import draw_scene
-from .shapes import shape_bank
-from .solid.casting import View
-from .solid.draws import Draws
+from .scene import Frames, compose, draw_scene, find_occluded, has_kernels
+from .shapes import QUANTILES, Dice, shape_bank
+from .solid import casting
 from .solid.shading import shade
+from .solid.things import Draws
 from .solid.world import Textures, World, draw_world, lay_out
 from .textures import TextureAtlas, load_textures
 
 _SMALLEST_SIDE = 16
+_LONGEST = 10_000  # frames of a clip
+_SEED = 1000  # no packaged weights were trained with it
+_SPACING = 4  # px between the pixels whose motion is counted
+_BEHIND = 1e4  # px: what is then behind the camera has a longer flow, and is not counted
 
 
 @dataclass(frozen=True)
 class RenderedBatch:
     """Rendered pairs with flow, validity and layers."""
 
-    image1: Tensor
-    """(B, 3, H, W) float32 in [0, 1]."""
+    image1: Tensor  # (B, 3, H, W) float32 in [0, 1]
     image2: Tensor
-    flow: Tensor
-    """(B, 2, H, W) float32."""
-    valid: Tensor
-    """(B, H, W) bool: as the settings `max_flow` and `visible_only` say."""
-    layers: Tensor
-    """(2B, H, W) uint8: the visible layer or thing of the scene, in frame 1, then in frame 2."""
+    flow: Tensor  # (B, 2, H, W) float32
+    valid: Tensor  # (B, H, W) bool: as the settings `max_flow` and `visible_only` say
+    layers: Tensor  # (2B, H, W) uint8: the visible layer or thing, in frame 1, then in frame 2
     find_occluded: Callable[[], Tensor]
     distance: Tensor | None = None
     """(2B, H, W) of solid scenes: along the axis of the camera, in metres; 1e6 for the sky."""
@@ -117,18 +114,18 @@ class Renderer:
         numbers = Textures(atlas.num_photos, len(atlas), self.config.procedural_share)
         worlds = draw_worlds(self.config, self.size, numbers, batch, self.seed, step)
         layout = lay_out(worlds, (0.0, 1.0), self.size).to(fog.device)
-        if kernels.usable(fog.device):
-            from .solid.pairs import PairCaster  # imports Triton
+        if has_kernels(fog.device):
+            from .solid.color_kernels import PairCaster  # imports Triton
 
             caster = PairCaster(layout, atlas.mips, self.shapes, self.size)
             color, depth = caster.shade(fog)
             frames = Frames(color, caster.flow, depth, caster.layer)
             return self._photograph(frames, caster.occluded, caster.distance)
-        view = View(layout, self.shapes, self.size)
+        view = casting.View(layout, self.shapes, self.size)
         color, depth = shade(view, atlas.mips, fog)
         flow = torch.cat([view.flow(0, 1), -view.flow(1, 0)])
         frames = Frames(color, flow, depth, view.layer)
-        return self._photograph(frames, view.occluded, view.sight.distance)
+        return self._photograph(frames, view.occluded, view.distance)
 
     def _photograph(
         self, frames: Frames, occluded: Callable[[], Tensor], distance: Tensor | None = None
@@ -156,9 +153,6 @@ def draw_worlds(
     ]
 
 
-_SEED = 1000  # no packaged weights were trained with it
-
-
 def held_out_renderer(
     photos: Path | None,
     size: tuple[int, int],
@@ -167,31 +161,87 @@ def held_out_renderer(
     config: RenderConfig | None = None,
     seed: int = _SEED,
 ) -> Renderer:
-    """Return a renderer of held-out scenes of `size` (height, width).
-
-    Without a folder of photographs the textures are procedural; without a config the scenes have
-    the default settings.
-    """
+    """Return a renderer of held-out scenes; without photographs the textures are procedural."""
     textures = load_textures(photos, torch.device(device), seed)
     return Renderer(config or RenderConfig(), size, textures, device, seed)
 
 
-QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
-_SPACING = 4  # px between the pixels that are counted
-_BEHIND = 1e4  # px: what is then behind the camera has a longer flow, and is not counted
+class Clip:
+    """One world at the times 0, 1, 2 …: frames, flow and occlusion between any two, and tracks."""
+
+    def __init__(
+        self,
+        config: RenderConfig,
+        size: tuple[int, int],
+        textures: TextureAtlas,
+        kind: str,
+        num_frames: int,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        """Draw a world of a `kind` of place; `size` is (height, width)."""
+        find_place(kind)
+        if not 1 <= num_frames <= _LONGEST:
+            raise InputError(f"a clip must have 1 to {_LONGEST} frames, got {num_frames}")
+        self.config, self.size, self.textures = config, size, textures
+        self.num_frames, self.seed = num_frames, seed
+        numbers = Textures(textures.num_photos, len(textures), config.procedural_share)
+        world = draw_world(config, Draws(f"clip {seed}"), size, numbers, kind)
+        layout = lay_out([world], [float(time) for time in range(num_frames)], size).to(device)
+        shapes = shape_bank(torch.device(device), 0, config.num_shapes, config.shape_side)
+        self.view = casting.View(layout, shapes, size)
+
+    @torch.no_grad()
+    def frames(self) -> Tensor:
+        """(T, 3, H, W) in [0, 1], with the effects of a camera."""
+        view, dice = self.view, Dice(self.view.shapes.device, self.seed)
+        color, depth = shade(view, self.textures.mips, draw_fog(self.config, dice, 1))
+        flows = [self.flow(time, time + 1) for time in range(self.num_frames - 1)]
+        flow = torch.stack([*flows, flows[-1]]) if flows else torch.zeros_like(color[:, :2])
+        frames = Frames(color, flow, depth, view.layer)
+        return photograph(frames, self.config, dice, self.num_frames)
+
+    def flow(self, start: int, end: int) -> Tensor:
+        """(2, H, W) from one frame to another; 1e5 px and more for what is behind the camera."""
+        return self.view.flow(start, end)[0]
+
+    def valid(self, flow: Tensor) -> Tensor:
+        """(H, W) bool: flow that is not longer than the settings allow."""
+        return flow.norm(dim=0) <= self.config.max_flow
+
+    def occluded(self, start: int, end: int) -> Tensor:
+        """(H, W) bool: seen in one frame, hidden in or outside another."""
+        return self.view.occluded(start, end)[0]
+
+    def tracks(self, num_points: int) -> tuple[Tensor, Tensor]:
+        """(P, T, 2) positions in px, and (P, T) whether hidden, of points of random frames."""
+        draws, view = Draws(f"tracks {self.seed}"), self.view
+        most = (self.num_frames, *self.size)
+        drawn = [[draws.randrange(side) for side in most] for _ in range(num_points)]
+        time, row, column = torch.tensor(drawn, device=view.shapes.device).T
+        body, q = view.body[time, row, column], view.points[time, :, row, column].T
+        places, hidden = [], []
+        for end in range(self.num_frames):
+            moved = torch.empty_like(q)
+            for start in time.unique().tolist():
+                seen = time == start
+                moved[:, seen] = casting.move(view.layout, 0, body[seen], q[:, seen], start, end)
+            place = casting.project(moved, view.layout.scene[end, 0, 12], self.size)
+            unseen = casting.hidden(view.layout, 0, end, body, moved, view.shapes)
+            places.append(place.T)
+            hidden.append(unseen | casting.is_outside(place, self.size))
+        return torch.stack(places, 1), torch.stack(hidden, 1)
 
 
 @dataclass
 class MotionStatistics:
     """Motion of the pixels of many scenes, separately for background and objects."""
 
-    background: list[Array] = field(default_factory=list)
-    """Vectors (N, 2), batch by batch."""
+    background: list[Array] = field(default_factory=list)  # vectors (N, 2), batch by batch
     objects: list[Array] = field(default_factory=list)
-    occluded: list[float] = field(default_factory=list)
-    """The share of occluded pixels in each batch."""
+    occluded: list[float] = field(default_factory=list)  # share of the pixels of each batch
 
-    def add(self, rendered: "RenderedBatch") -> None:
+    def add(self, rendered: RenderedBatch) -> None:
         """Count a batch."""
         flow = rendered.flow[..., ::_SPACING, ::_SPACING].permute(0, 2, 3, 1).cpu().numpy()
         layer = rendered.layer[..., ::_SPACING, ::_SPACING].cpu().numpy()
@@ -211,7 +261,7 @@ class MotionStatistics:
         values: dict[str, float] = {}
         for name, vectors in self.vectors().items():
             length = np.linalg.norm(vectors, axis=1) if len(vectors) else np.zeros(1)
-            for share in QUANTILES:
+            for share in QUANTILES[1:-1]:
                 values[f"{name}_p{share * 100:.0f}"] = float(np.quantile(length, share))
             values[f"{name}_max"] = float(length.max())
         return values | {"occluded": float(np.mean(self.occluded))}

@@ -1,4 +1,4 @@
-"""Scenes as layers, each with texture, outline and motion.
+"""Scenes as layers, each with texture, outline and motion; and their composition into frames.
 
 The flow is exact because texture and outline of a layer are defined in frame 2, and frame 1 looks
 them up at x + f(x). So the flow at x is f(x), for any smooth f, and nothing has to be inverted. All
@@ -7,13 +7,14 @@ smooth maps are computed on nodes a few pixels apart, and are linear in between.
 
 import math
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import RenderConfig
-from .dice import Dice
+from ..ops import sample_clamped, sampling_grid
 from .motions import (
     Camera,
     OwnMotion,
@@ -23,7 +24,9 @@ from .motions import (
     draw_pace,
     draw_space,
     rotation_and_zoom,
+    transform,
 )
+from .shapes import Dice
 from .textures import TextureAtlas
 
 _NODE_SPACING = 8  # px
@@ -31,30 +34,35 @@ _FLAT = 0.03  # remaining vertical motion in a scene with horizontal motion
 _NOWHERE = 1e4  # px: the distance to the edge of an object that is absent
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Whether Triton's kernels run on this device."""
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
 @dataclass(frozen=True)
 class Scene:
     """D layers, from 0, the background, to the nearest, as they are in frame 2."""
 
-    flow: Tensor
-    """(B, D, h, w, 2) displacements from frame 1 to 2 on the nodes."""
-    center: Tensor
-    """(B, D, 2) of the layers, in px; outline and texture are placed relative to it."""
-    to_outline: Tensor
-    """(B, D-1, 2, 2) from px to positions in the outline of an object, each axis in [-1, 1]."""
-    outline: Tensor
-    """(B, D-1, S, S) signed distance to the edge of the object in px, plus 1/2; visible above 0."""
-    to_texture: Tensor
-    """(B, D, 2, 2) from px to positions in the texture, each axis in [-1, 1]."""
-    origin: Tensor
-    """(B, D, 2) position of the centre in the texture."""
-    number: Tensor
-    """(B, D) index of the texture in the atlas."""
-    gain: Tensor
-    """(B, D, 3) factor of the colours of the texture."""
-    offset: Tensor
-    """(B, D, 1) added to the colours."""
-    depth: Tensor
-    """(B, D, 1) in [0, 1]; the background has 1."""
+    flow: Tensor  # (B, D, h, w, 2) displacements from frame 1 to 2 on the nodes
+    center: Tensor  # (B, D, 2) in px; outline and texture are placed relative to it
+    to_outline: Tensor  # (B, D-1, 2, 2) from px to places in an outline, each axis in [-1, 1]
+    outline: Tensor  # (B, D-1, S, S) signed distance to the edge in px, plus 1/2; visible above 0
+    to_texture: Tensor  # (B, D, 2, 2) from px to positions in the texture, each axis in [-1, 1]
+    origin: Tensor  # (B, D, 2) position of the centre in the texture
+    number: Tensor  # (B, D) index of the texture in the atlas
+    gain: Tensor  # (B, D, 3) factor of the colours of the texture
+    offset: Tensor  # (B, D, 1) added to the colours
+    depth: Tensor  # (B, D, 1) in [0, 1]; the background has 1
+
+
+@dataclass(frozen=True)
+class Frames:
+    """All frames of B scenes, stacked, frame 1 of all scenes first: N = 2B, in a clip more."""
+
+    color: Tensor  # (N, 3, H, W) about [0, 1]
+    flow: Tensor  # (N, 2, H, W): in frame 1 the true flow, in frame 2 the motion of what is there
+    depth: Tensor  # (N, 1, H, W) in [0, 1]
+    layer: Tensor  # (N, H, W) uint8: the visible layer; 0 is the background
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,8 @@ class _Layers:
 
     camera: Camera
     own: OwnMotion
-    follow: Tensor
-    """(B, D, 1, 1) factor of the motion of the camera."""
-    space: Space | None
-    """The position of the layers in space, if any scene has depth."""
+    follow: Tensor  # (B, D, 1, 1) factor of the motion of the camera
+    space: Space | None  # the position of the layers in space, if any scene has depth
 
     def seen_flow(self, points: Tensor) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements by the camera alone."""
@@ -208,6 +214,98 @@ def _draw_numbers(
     photo = dice.integers(batch, layers, high=max(photos, 1))
     other = photos + dice.integers(batch, layers, high=max(computed, 1))
     return torch.where(dice.happens(batch, layers, share=share) > 0, other, photo)
+
+
+def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: tuple[int, int]) -> Frames:
+    """Compose the layers; at antialiased edges colours are mixed, flow is of the larger part.
+
+    `fog` (B, 4) is its share in front of the background, and its colour.
+    """
+    if has_kernels(fog.device):
+        from .kernels import compose_layers  # imports Triton
+
+        return Frames(*compose_layers(scene, fog, textures, size))
+    position = _positions(scene, size)
+    front, behind, cover = _visible_layers(scene, position, size)
+    layers = torch.stack([front, behind], 1)
+    seen = _look_up(scene, position, len(textures), layers)  # (N, C, 2, H, W)
+    flow, place, gain, offset, depth = seen.split([2, 3, 3, 1, 1], 1)
+    color = _sample_textures(textures, place).mul_(gain).add_(offset)
+    cover = cover[:, None]
+    in_front = cover >= 0.5
+    color, depth = (torch.lerp(part[:, :, 1], part[:, :, 0], cover) for part in (color, depth))
+    thickness, tint = fog.repeat(2, 1)[..., None, None].split([1, 3], 1)
+    return Frames(
+        color=torch.lerp(color, tint, depth * thickness),
+        flow=torch.where(in_front, flow[:, :, 0], flow[:, :, 1]),
+        depth=depth,
+        layer=torch.where(in_front[:, 0], front, behind),
+    )
+
+
+def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
+    """(B, H, W) bool: the flow ends under a nearer layer or outside the frame.
+
+    Only nearer layers count: where a farther one is visible, the flow ends at the edge of its own
+    layer. `flow` is (B, 2, H, W); `layer` is that of both frames, (2B, H, W).
+    """
+    layer1, layer2 = (layer + 1).float().chunk(2)
+    grid = sampling_grid(flow)
+    seen = F.grid_sample(layer2[:, None], grid, mode="nearest", align_corners=True)  # 0 outside
+    return (seen[:, 0] > layer1) | (seen[:, 0] == 0)
+
+
+def _positions(scene: Scene, size: tuple[int, int]) -> Tensor:
+    """(N, D, P, 2) in frame 2, of the nodes of frame 1, then of 2, relative to the centres."""
+    nodes = node_positions(size, scene.flow.device).expand_as(scene.flow)
+    position = torch.cat([nodes + scene.flow, nodes]).flatten(2, 3)
+    return position - scene.center.repeat(2, 1, 1)[:, :, None]
+
+
+def _visible_layers(
+    scene: Scene, position: Tensor, size: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the nearest layer, the first opaque one behind it, and the coverage, (N, H, W)."""
+    place = transform(scene.to_outline.repeat(2, 1, 1, 1), position[:, 1:])
+    frames, objects = place.shape[:2]
+    place = place.unflatten(2, scene.flow.shape[2:4]).flatten(0, 1)
+    grid = upsample(place.permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
+    outline = scene.outline.repeat(2, 1, 1, 1).flatten(0, 1)[:, None]
+    edge = sample_clamped(outline, grid)
+    edge = edge.view(frames, objects, *size)  # at least 1: inside, at most 0: outside
+    numbers = torch.arange(1, objects + 1, device=edge.device, dtype=torch.uint8).view(1, -1, 1, 1)
+    front = (edge > 0).view(torch.uint8).mul_(numbers).amax(1)
+    opaque = (edge >= 0.5).logical_and_(numbers != front[:, None])
+    behind = opaque.view(torch.uint8).mul_(numbers).amax(1)
+    index = front.long().sub_(1).clamp_(min=0)[:, None]
+    return front, behind, edge.gather(1, index)[:, 0].clamp(0, 1)
+
+
+def _look_up(scene: Scene, position: Tensor, textures: int, layer: Tensor) -> Tensor:
+    """Return flow, texture position, colour and depth, (N, C, K, H, W), of layers (N, K, H, W)."""
+    slot = (2 * scene.number[..., None] + 1) / textures - 1
+    constants = torch.cat([slot, scene.gain, scene.offset, scene.depth], -1).repeat(2, 1, 1)
+    constants = constants[:, :, None].expand(-1, -1, position.shape[2], -1)
+    place = transform(scene.to_texture.repeat(2, 1, 1, 1), position)
+    place += scene.origin.repeat(2, 1, 1)[:, :, None]
+    flow = scene.flow.flatten(2, 3).repeat(2, 1, 1, 1)
+    volume = torch.cat([flow, place, constants], -1).unflatten(2, scene.flow.shape[2:4])
+    volume = volume.permute(0, 4, 1, 2, 3)
+    # 1 + a power of two layers: then scaling the index to [-1, 1] is exact
+    power = 1 << (volume.shape[2] - 2).bit_length()
+    volume = F.pad(volume, (0, 0, 0, 0, 0, power + 1 - volume.shape[2]))
+    z = layer.float().mul_(2 / power).sub_(1)
+    y, x = (torch.linspace(-1, 1, side, device=z.device) for side in z.shape[-2:])
+    position = torch.stack([x.expand_as(z), y[:, None].expand_as(z), z], -1)
+    return F.grid_sample(volume, position, align_corners=True)
+
+
+def _sample_textures(textures: TextureAtlas, place: Tensor) -> Tensor:
+    """(N, 3, K, H, W) positions in the atlas -> (N, 3, K, H, W) colours."""
+    frames, _, layers = place.shape[:3]
+    grid = place.permute(0, 2, 3, 4, 1).flatten(0, 1)[None]  # (1, NK, H, W, 3)
+    color = F.grid_sample(textures.images, grid, padding_mode="reflection", align_corners=False)
+    return color[0].unflatten(1, (frames, layers)).transpose(0, 1)
 
 
 def node_positions(size: tuple[int, int], device: torch.device) -> Tensor:

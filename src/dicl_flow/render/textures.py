@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -13,9 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..files import Array, read_image, to_uint8
-from .dice import Dice, octaves, smooth_noise
-from .photos import list_photos
-from .solid.shading import MipAtlas
+from . import list_photos
+from .shapes import Dice, octaves, smooth_noise
 
 Size = tuple[int, int]
 
@@ -107,6 +107,23 @@ _KINDS = (_clouds, _flat, _stripes, _grain, _tiles, _gradients, _checkers, _marb
 TEXTURE_SIZE = (384, 512)
 _NUM_PROCEDURAL = 54
 _MIP_LEVELS = 6
+
+
+@dataclass(frozen=True)
+class MipAtlas:
+    """Textures at several resolutions in one row of bytes."""
+
+    texels: Tensor  # uint8: by level, texture, row, column and colour
+    size: tuple[int, int]  # (height, width) at level 0
+    num_textures: int
+    num_levels: int
+
+    def first(self, level: int) -> int:
+        """Index of the first texel of a level."""
+        height, width = self.size
+        return sum(
+            3 * self.num_textures * (height >> finer) * (width >> finer) for finer in range(level)
+        )
 
 
 class TextureAtlas:

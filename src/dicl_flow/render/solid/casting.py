@@ -8,7 +8,6 @@ poses of its body. `ray_kernels` has the same in one pass.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -25,16 +24,6 @@ ROUNDS = 12  # of the inversion of a bending: the error falls by at least 0.3 in
 HIDDEN = 0.005  # relative: what is nearer by more than this hides a point
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What is seen in N frames."""
-
-    body: Tensor
-    """(N, H, W) int16."""
-    distance: Tensor
-    """(N, H, W) along the axis of the camera, in metres."""
-
-
 def rays(scene: Tensor, size: tuple[int, int]) -> Tensor:
     """(SCENE,) -> (3, H, W) directions through all pixels, 1 along the axis of the camera."""
     height, width = size
@@ -46,18 +35,7 @@ def rays(scene: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.stack([x, y, torch.ones_like(x)])
 
 
-def trace(layout: Layout, shapes: Tensor, size: tuple[int, int]) -> Sight:
-    """See all worlds at all times: N = T·B frames, those of the first time first."""
-    found = [
-        _trace_frame(pose[b], layout.skin[b], int(layout.count[b]), rays(scene[b], size), shapes)
-        for pose, scene in zip(layout.pose, layout.scene, strict=True)
-        for b in range(layout.batch)
-    ]
-    bodies, distances = zip(*found, strict=True)
-    return Sight(torch.stack(bodies), torch.stack(distances))
-
-
-def _trace_frame(
+def _trace(
     pose: Tensor, skin: Tensor, count: int, directions: Tensor, shapes: Tensor
 ) -> tuple[Tensor, Tensor]:
     size = (directions.shape[1], directions.shape[2])
@@ -87,9 +65,9 @@ def _within(bounds: Tensor, size: tuple[int, int]) -> Iterator[tuple[int, slice,
 
 
 def turn(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """(9,) and (3, ...) -> (3, ...), in full precision."""
+    """(9,), or (9, ...) for each vector, and (3, ...) -> (3, ...), in full precision."""
     x, y, z = vectors
-    rows = matrix.view(3, 3, *[1] * x.ndim)
+    rows = matrix.reshape(3, 3, *(matrix.shape[1:] or [1] * x.ndim))
     return rows[:, 0] * x + rows[:, 1] * y + rows[:, 2] * z
 
 
@@ -190,13 +168,6 @@ def off_paper(skin: Tensor, bend: Tensor, place: Tensor) -> Tensor:
     return found
 
 
-def turn_each(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """(9, ...) and (3, ...) -> (3, ...): a matrix for each vector."""
-    x, y, z = vectors
-    rows = matrix.unflatten(0, (3, 3))
-    return rows[:, 0] * x + rows[:, 1] * y + rows[:, 2] * z
-
-
 def move(layout: Layout, world: int, body: Tensor, q: Tensor, start: int, end: int) -> Tensor:
     """(3, ...) where points of bodies (...) seen at time `start` are at `end`, for the camera."""
     body, skins = body.long(), layout.skin[world]
@@ -209,7 +180,7 @@ def move(layout: Layout, world: int, body: Tensor, q: Tensor, start: int, end: i
         q = q.clone()
         q[:2, bends] = off_paper(skin, after[24, papers], place)
     pose = after[12:24].contiguous().index_select(1, body.flatten()).unflatten(1, body.shape)
-    return turn_each(pose[:9], q) + pose[9:]
+    return turn(pose[:9], q) + pose[9:]
 
 
 def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
@@ -282,31 +253,38 @@ def face_of(form: Tensor, q: Tensor, flat: Tensor | None = None) -> Tensor:
 
 
 class View:
-    """What is seen of worlds at the times of a layout."""
+    """What is seen of worlds at the times of a layout: N = T·B frames, the first time first."""
+
+    body: Tensor  # (N, H, W) int16
+    distance: Tensor  # (N, H, W) along the axis of the camera, in metres
 
     def __init__(self, layout: Layout, shapes: Tensor, size: tuple[int, int]) -> None:
         self.layout, self.shapes, self.size = layout, shapes, size
-        self.sight = trace(layout, shapes, size)
+        frames = [
+            _trace(pose[b], layout.skin[b], int(layout.count[b]), rays(scene[b], size), shapes)
+            for pose, scene in zip(layout.pose, layout.scene, strict=True)
+            for b in range(layout.batch)
+        ]
+        self.body, self.distance = (torch.stack(parts) for parts in zip(*frames, strict=True))
 
     @cached_property
     def points(self) -> Tensor:
         """(N, 3, H, W) what is seen, in the coordinates of its body."""
         frames = []
-        for number, body in enumerate(self.sight.body):
+        for number, body in enumerate(self.body):
             time, world = divmod(number, self.layout.batch)
             rows = self.layout.pose[time, world, :, :12].T.contiguous()
             pose = rows.index_select(1, body.long().flatten()).view(12, *self.size)
-            length = torch.where(body == 0, 1.0, self.sight.distance[number])
-            directions = rays(self.layout.scene[time, world], self.size)
-            along = turn_each(pose[:9], directions)
-            frames.append(torch.where(body == 0, 0.0, pose[9:12]) + length * along)
+            reach = torch.where(body == 0, 1.0, self.distance[number])
+            along = turn(pose[:9], rays(self.layout.scene[time, world], self.size))
+            frames.append(torch.where(body == 0, 0.0, pose[9:12]) + reach * along)
         return torch.stack(frames)
 
     @cached_property
     def layer(self) -> Tensor:
         """(N, H, W) uint8: the thing that is seen."""
         things = self.layout.skin[..., 1].repeat(len(self.layout.pose), 1)  # (N, K)
-        body = self.sight.body.long()
+        body = self.body.long()
         return things.gather(1, body.flatten(1)).view(body.shape).to(torch.uint8)
 
     def flow(self, start: int, end: int) -> Tensor:
@@ -328,19 +306,7 @@ class View:
         """Yield each world, the bodies seen at `start`, where their points are at `end`, in px."""
         for world in range(self.layout.batch):
             frame = start * self.layout.batch + world
-            body = self.sight.body[frame]
+            body = self.body[frame]
             moved = move(self.layout, world, body, self.points[frame], start, end)
             focal = self.layout.scene[end, world, 12]
             yield world, body, moved, project(moved, focal, self.size)
-
-    def normals(self) -> Tensor:
-        """(N, 3, H, W) unit vectors in the axes of the camera, towards it; also of the sky."""
-        frames = []
-        for number, q in enumerate(self.points):
-            time, world = divmod(number, self.layout.batch)
-            body = self.sight.body[number].long()
-            matrix = self.layout.pose[time, world, :, :9][body].movedim(-1, 0)
-            form = self.layout.skin[world, :, 0][body]
-            directions = rays(self.layout.scene[time, world], self.size)
-            frames.append(normals(matrix, form, q, directions))
-        return torch.stack(frames)

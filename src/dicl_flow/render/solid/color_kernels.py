@@ -1,20 +1,28 @@
-"""The colours of `shading` in one pass, a tile of pixels at a time."""
+"""The colours of `shading` in one pass, a tile of pixels at a time; and what runs the kernels."""
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from ..kernels.bilinear import cell_of, mirrored
+from ..kernels import between, cell_of, mirrored
+from ..textures import MipAtlas
 from . import casting, shading, things, world
 from .ray_kernels import (
+    bodies_of,
     face_axis,
+    find_occluded,
     hit_body,
     nearest_body,
     on_paper,
     own_place,
     start_tile,
     touches,
+    trace_pairs,
     turned,
 )
+
+_TILE_HEIGHT, _TILE_WIDTH, _WARPS = 8, 16, 4
 
 _ELLIPSOID, _CYLINDER = tl.constexpr(things.ELLIPSOID), tl.constexpr(things.CYLINDER)
 _CONE, _CUTOUT = tl.constexpr(things.CONE), tl.constexpr(things.CUTOUT)
@@ -37,20 +45,10 @@ def _level(texels, sizes, number, u, v, level, mask):
     first = tl.load(sizes + 9 + level)
     corner = texels + first + ((number.to(tl.int64) * high + top) * wide + left) * 3
     down = wide * 3
-    red = _mixed(corner, down, in_x, in_y, mask)
-    green = _mixed(corner + 1, down, in_x, in_y, mask)
-    blue = _mixed(corner + 2, down, in_x, in_y, mask)
+    red = between(corner, 0, 3, down, in_x, in_y, mask) / 255.0
+    green = between(corner, 1, 3, down, in_x, in_y, mask) / 255.0
+    blue = between(corner, 2, 3, down, in_x, in_y, mask) / 255.0
     return red, green, blue
-
-
-@triton.jit
-def _mixed(corner, down, x, y, mask):
-    top_left = tl.load(corner, mask, 0).to(tl.float32)
-    top = top_left + x * (tl.load(corner + 3, mask, 0).to(tl.float32) - top_left)
-    corner += down
-    bottom_left = tl.load(corner, mask, 0).to(tl.float32)
-    bottom = bottom_left + x * (tl.load(corner + 3, mask, 0).to(tl.float32) - bottom_left)
-    return (top + y * (bottom - top)) / 255.0
 
 
 @triton.jit
@@ -220,14 +218,12 @@ def shade_pairs(
     tile_height: tl.constexpr,
 ):
     """The colours of a tile; pixels at an edge are looked at in four places."""
-    known, tile, pixels, camera = start_tile(sizes, scenes, tile_width, tile_height)
-    batch, num_bodies, height, width, side = known
-    column, row, mask, first, pixel = pixels
-    focal, middle_x, middle_y = camera
+    height, width, tile, column, row, mask, first, pixel, focal, middle_x, middle_y = start_tile(
+        sizes, scenes, tile_width, tile_height
+    )
     frame = tl.program_id(1)
-    world, scene, size = frame % batch, scenes + frame * _SCENE, height * width
-    own_poses, own_skins = poses + frame * num_bodies * _POSE, skins + world * num_bodies * _SKIN
-    bodies = (own_poses, own_skins, tl.load(counts + world), shapes, side)
+    scene, size = scenes + frame * _SCENE, height * width
+    bodies = bodies_of(frame, poses, skins, counts, shapes, sizes)
 
     seen = surface + first + pixel
     own = tl.load(seen, mask, 0)
@@ -267,10 +263,11 @@ def shade_pairs(
 
     thick = 1.0 - tl.exp2(-far / tl.load(scene + 15) * 1.4426950408889634)
     tl.store(haze + first + pixel, thick, mask)
-    thick *= tl.load(fog + world * 4)
-    red += thick * (tl.load(fog + world * 4 + 1) - red)
-    green += thick * (tl.load(fog + world * 4 + 2) - green)
-    blue += thick * (tl.load(fog + world * 4 + 3) - blue)
+    fog += frame % tl.load(sizes) * 4  # that of its world
+    thick *= tl.load(fog)
+    red += thick * (tl.load(fog + 1) - red)
+    green += thick * (tl.load(fog + 2) - green)
+    blue += thick * (tl.load(fog + 3) - blue)
     pane = tl.load(scene + 16)
     if pane > 0.0:  # a reflection that stays where it is
         u = tl.load(scene + 18) * tl.load(sizes + 6) + column * _PANE_SCALE
@@ -284,3 +281,54 @@ def shade_pairs(
     tl.store(target, red, mask)
     tl.store(target + size, green, mask)
     tl.store(target + 2 * size, blue, mask)
+
+
+class PairCaster:
+    """Sees pairs of frames: the two times of a layout."""
+
+    def __init__(
+        self, layout: world.Layout, textures: MipAtlas, shapes: Tensor, size: tuple[int, int]
+    ) -> None:
+        self.layout, self.textures, self.shapes, self.size = layout, textures, shapes, size
+        device, frames = layout.pose.device, 2 * layout.batch
+        firsts = [textures.first(level) for level in range(textures.num_levels)]
+        numbers = [layout.batch, layout.pose.shape[2], *size, shapes.shape[-1], *textures.size]
+        numbers += [textures.num_textures, textures.num_levels, *firsts]
+        self.sizes = torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
+        self.surface = torch.empty(frames, *size, dtype=torch.int16, device=device)
+        self.distance = torch.empty(frames, *size, device=device)
+        self.flow = torch.empty(frames, 2, *size, device=device)
+        self.layer = torch.empty(frames, *size, dtype=torch.uint8, device=device)
+        self._launch(trace_pairs, frames, self.surface, self.distance, self.flow, self.layer)
+
+    def occluded(self) -> Tensor:
+        """(B, H, W) bool."""
+        result = torch.empty(
+            self.layout.batch, *self.size, dtype=torch.int8, device=self.flow.device
+        )
+        self._launch(find_occluded, self.layout.batch, self.surface, self.distance, result)
+        return result > 0
+
+    def shade(self, fog: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, 3, H, W) colours and (N, 1, H, W) depth in [0, 1]."""
+        frames, device = 2 * self.layout.batch, self.flow.device
+        color = torch.empty(frames, 3, *self.size, device=device)
+        depth = torch.empty(frames, 1, *self.size, device=device)
+        texels = self.textures.texels
+        seen = (self.surface, self.distance, fog.contiguous(), texels, color, depth)
+        self._launch(shade_pairs, frames, *seen)
+        return color, depth
+
+    def _launch(self, kernel: "triton.JITFunction", frames: int, *arguments: Tensor) -> None:
+        height, width = self.size
+        tiles = triton.cdiv(height, _TILE_HEIGHT) * triton.cdiv(width, _TILE_WIDTH)
+        layout = self.layout
+        parts = (layout.pose, layout.skin, layout.scene, layout.count, self.shapes, self.sizes)
+        with torch.cuda.device_of(self.distance):
+            kernel[(tiles, frames)](
+                *parts,
+                *arguments,
+                tile_width=_TILE_WIDTH,
+                tile_height=_TILE_HEIGHT,
+                num_warps=_WARPS,
+            )

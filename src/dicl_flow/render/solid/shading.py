@@ -5,25 +5,13 @@ sun: none of them moves with the surface, and the true flow is that of the surfa
 `color_kernels` has the same in one pass.
 """
 
-from dataclasses import dataclass
 from math import ceil, floor
 
 import torch
 from torch import Tensor
 
-from .casting import (
-    FAR,
-    INFINITE,
-    View,
-    face_of,
-    hit,
-    length,
-    normals,
-    paper,
-    rays,
-    turn,
-    turn_each,
-)
+from ..textures import MipAtlas
+from .casting import FAR, INFINITE, View, face_of, hit, length, normals, paper, rays, turn
 from .things import CUTOUT, ROOM, SKY
 
 OFFSETS = ((-0.125, -0.375), (0.375, -0.125), (0.125, 0.375), (-0.375, 0.125))
@@ -34,35 +22,16 @@ PANE_SCALE = 0.7  # texels per px of the reflection in a pane
 SOFT = 1.0  # mip level of reflections
 
 
-@dataclass(frozen=True)
-class MipAtlas:
-    """Textures at several resolutions in one row of bytes."""
-
-    texels: Tensor
-    """uint8: by level, texture, row, column and colour."""
-    size: tuple[int, int]
-    """(height, width) at level 0."""
-    num_textures: int
-    num_levels: int
-
-    def first(self, level: int) -> int:
-        """Index of the first texel of a level."""
-        height, width = self.size
-        return sum(
-            3 * self.num_textures * (height >> finer) * (width >> finer) for finer in range(level)
-        )
-
-
 def shade(view: View, textures: MipAtlas, fog: Tensor) -> tuple[Tensor, Tensor]:
     """(N, 3, H, W) colours, and (N, 1, H, W) depth in [0, 1], of all frames.
 
     `fog` (B, 4) is its share in front of the sky, and its colour.
     """
     looks = []
-    for number, body in enumerate(view.sight.body):
+    for number, body in enumerate(view.body):
         time, world = divmod(number, view.layout.batch)
         eye = _Eye(view, time, world, textures, fog[world])
-        looks.append(eye.look(body, view.sight.distance[number]))
+        looks.append(eye.look(body, view.distance[number]))
     colors, depths = zip(*looks, strict=True)
     return torch.stack(colors), torch.stack(depths)
 
@@ -141,7 +110,7 @@ class _Eye:
         pose, skin = self.pose_rows.index_select(1, body), self.skin_rows.index_select(1, body)
         form, is_sky = skin[0], body == 0
         reach = torch.where(is_sky, 1.0, distance)
-        q = torch.where(is_sky, 0.0, pose[9:12]) + reach * turn_each(pose[:9], along)
+        q = torch.where(is_sky, 0.0, pose[9:12]) + reach * turn(pose[:9], along)
         face = face_of(form, q, skin[19])
         view = along / length(along)
         normal = normals(pose[:9], form, q, view)

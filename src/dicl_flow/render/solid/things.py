@@ -1,23 +1,68 @@
-"""The things of a world, made of simple bodies that share a motion.
+"""The random draws of a world, and its things, made of simple bodies that share a motion.
 
 A thing stands at the origin of its own axes: x to its right, y down (the ground is at 0), z ahead.
 A maker gets the draws and `view`, the width in metres of what the camera sees at its distance.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 
-from .draws import Draws
+from ..shapes import QUANTILES
 
 Vector = tuple[float, float, float]
 
 BOX, ELLIPSOID, CYLINDER, CONE, CUTOUT, ROOM, GROUND, SKY = range(8)
 """Forms, each in its own coordinates q: see `casting`."""
 
-_ZERO: Vector = (0.0, 0.0, 0.0)
+ZERO: Vector = (0.0, 0.0, 0.0)
 _UPRIGHT_TO_SIDE: Vector = (0.0, 0.0, math.pi / 2)  # turns the axis of a cylinder to x
 _FASTEST_WHEEL = 0.5  # radians per frame; real wheels turn too fast to be followed
+
+
+class Draws(Random):
+    """A generator with the distributions of the renderer."""
+
+    def log_uniform(self, low: float, high: float) -> float:
+        """Log-uniform in [low, high)."""
+        return math.exp(self.uniform(math.log(low), math.log(high)))
+
+    def mostly_small(self, extent: float) -> float:
+        """In [-extent, extent], half of the draws within an eighth of it."""
+        return extent * self.uniform(-1, 1) ** 3
+
+    def happens(self, share: float) -> bool:
+        """True with the probability `share`."""
+        return self.random() < share
+
+    def side(self) -> float:
+        """-1 or 1."""
+        return 1.0 if self.random() < 0.5 else -1.0
+
+    def length(self, quantiles: Sequence[float]) -> float:
+        """A length with the given 50, 75, 90, 95, 99 and 100 % quantiles, linear in between."""
+        share, ends = self.random(), (0.0, *quantiles)
+        step = sum(share >= limit for limit in QUANTILES[1:-1])
+        low, high = QUANTILES[step], QUANTILES[step + 1]
+        return ends[step] + (ends[step + 1] - ends[step]) * (share - low) / (high - low)
+
+    def pick(self, weights: Mapping[str, float], other: str) -> str:
+        """One of the names, each with its probability; `other` with what is left of 1."""
+        left = self.random()
+        for name, weight in weights.items():
+            left -= weight
+            if left < 0:
+                return name
+        return other
+
+    def vector(self, deviation: float) -> tuple[float, float, float]:
+        """Three normal draws."""
+        return self.gauss(0, deviation), self.gauss(0, deviation), self.gauss(0, deviation)
+
+    def sizes(self, low: float, high: float) -> tuple[float, float, float]:
+        """Three uniform draws."""
+        return self.uniform(low, high), self.uniform(low, high), self.uniform(low, high)
 
 
 @dataclass(slots=True)
@@ -40,8 +85,8 @@ class Body:
     form: int
     size: Vector
     """Half of the extent along each axis."""
-    place: Vector = _ZERO
-    turn: Vector = _ZERO
+    place: Vector = ZERO
+    turn: Vector = ZERO
     """Axis times angle."""
     skin: int = 0
     """Bodies of a thing with the same number look the same."""
@@ -71,9 +116,6 @@ class Thing:
         for body, radius in self.wheels:
             rate = max(-_FASTEST_WHEEL, min(_FASTEST_WHEEL, speed / radius))
             body.joint = Joint((1.0, 0.0, 0.0), body.place, rate)
-
-
-Maker = Callable[[Draws, float], Thing]
 
 
 def _car(draws: Draws, view: float) -> Thing:
@@ -267,7 +309,7 @@ def _floating(draws: Draws, radius: float) -> Thing:
     for number in range(1 + draws.happens(0.3)):
         form = draws.choices((BOX, ELLIPSOID, CYLINDER, CONE), (5, 3, 2, 1))[0]
         long, tall, deep = (radius * math.exp(part) for part in draws.vector(0.45))
-        place = draws.vector(0.6 * radius) if number else _ZERO
+        place = draws.vector(0.6 * radius) if number else ZERO
         gloss = draws.uniform(0, 1) if draws.happens(0.4) else 0.0
         mirror = draws.uniform(0, 0.4) if draws.happens(0.2) else 0.0
         turn = draws.vector(1.5)
@@ -290,27 +332,13 @@ def _runner(draws: Draws, view: float) -> Thing:
         return _floating(draws, radius)
     long, low = radius, radius * draws.uniform(0.2, 0.45)  # like a car from the side
     bodies = [
-        Body(BOX, (long, 0.6 * low, 0.4 * long), _ZERO, gloss=0.3),
+        Body(BOX, (long, 0.6 * low, 0.4 * long), ZERO, gloss=0.3),
         Body(BOX, (0.55 * long, 0.5 * low, 0.36 * long), (0, -low, 0), skin=1),
     ]
     return Thing(bodies, floats=True)
 
 
-MAKERS: Mapping[str, Maker] = {
-    "car": _car,
-    "house": _house,
-    "tree": _tree,
-    "pole": _pole,
-    "sign": _sign,
-    "rail": _rail,
-    "hill": _hill,
-    "rock": _rock,
-    "bush": _bush,
-    "figure": _figure,
-    "furniture": _furniture,
-    "door": _door,
-    "block": _block,
-    "giant": _giant,
-    "paper": _paper,
-    "runner": _runner,
-}
+_OUTDOORS = (_car, _house, _tree, _pole, _sign, _rail, _hill, _rock, _bush)
+_ANYWHERE = (_figure, _furniture, _door, _block, _giant, _paper, _runner)
+MAKERS = {maker.__name__[1:]: maker for maker in (*_OUTDOORS, *_ANYWHERE)}
+"""What makes each kind of thing, by its name in a crowd."""

@@ -14,11 +14,9 @@ from torch import Tensor
 
 from ...config import Crowd, Place, RenderConfig, find_place
 from ...files import Array
-from .draws import Draws
-from .things import CUTOUT, GROUND, MAKERS, ROOM, SKY, Body, Thing
+from .things import CUTOUT, GROUND, MAKERS, ROOM, SKY, ZERO, Body, Draws, Thing
 
 NEAR = 0.25  # metres: what is nearer is not seen
-_ZERO = (0.0, 0.0, 0.0)
 _FLOATING_HEIGHT = 1.25  # how far outside the frame floating things may be, in heights of it
 _AWAY = (1e6, 1e6, -1e6, -1e6)  # the bounds of what is not seen
 _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
@@ -150,7 +148,7 @@ class _Builder:
     def _add_surroundings(self) -> None:
         """The sky, and the ground or the room: thing 0, which does not move."""
         draws, place = self.draws, self.place
-        self.world.things.append((*_ZERO, *_ZERO, *_ZERO, *_ZERO, 0.0))
+        self.world.things.append((*ZERO, *ZERO, *ZERO, *ZERO, 0.0))
         turn = draws.vector(0.3)
         self._add_body(Body(SKY, (1, 1, 1), turn=turn), self.focal, {})
         if place.room is not None:
@@ -174,7 +172,7 @@ class _Builder:
         heading += draws.mostly_small(0.5) if crowd.aside else draws.uniform(-math.pi, math.pi)
         if crowd.thing in ("house", "rail", "door"):
             heading = draws.mostly_small(0.15)
-        velocity, spin = self._draw_motion(crowd, thing, heading, ahead) if goes else (_ZERO, _ZERO)
+        velocity, spin = self._draw_motion(crowd, thing, heading, ahead) if goes else (ZERO, ZERO)
         returns = draws.uniform(0.05, 0.2) if thing.floats and draws.happens(0.5) else 0.0
         number = len(self.world.things)
         start = (x - velocity[0] / 2, y - velocity[1] / 2, ahead - velocity[2] / 2)
@@ -292,7 +290,7 @@ class _Builder:
         yaw = draws.gauss(0, place.pitch) if movement != "drive" else draws.gauss(0, 0.02)
         tilt = (pitch, yaw, draws.gauss(0, place.pitch / 3))
         extent = self.config.world.turn * slow
-        velocity, bob, orbit = list(_ZERO), 0.0, 0.0
+        velocity, bob, orbit = list(ZERO), 0.0, 0.0
         turn = [draws.mostly_small(share * extent) for share in (0.5, 1, 0.5)]
         if movement == "drive":
             ahead = -1.0 if draws.happens(0.12) else 1.0
@@ -307,7 +305,7 @@ class _Builder:
             orbit = draws.uniform(0.4, 0.9) * place.crowds[0].ahead[1] * 0.5
             turn[1] = draws.uniform(-1, 1) * extent
         elif movement == "stereo":
-            turn = list(_ZERO)
+            turn = list(ZERO)
             length = draws.length(self.config.travel_sideways) * self.growth * slow
             baseline = draws.side() * 0.6 * length * self._typical_distance() / self.focal
             right = _rotation(np.array([tilt]))[0, :, 0]  # the flow is horizontal
