@@ -59,7 +59,7 @@ def outline_at(shape, x, y, side, mask):
 
 @triton.jit
 def _node_of(pixel, height, width, rows, columns):
-    """Columns and rows of pixels, the node of a coarse grid before each, and the shares after it."""
+    """Columns and rows of pixels, the node of a coarse grid before each, and its shares."""
     x, y = (pixel % width).to(tl.float32), (pixel // width).to(tl.float32)
     left, share_x = cell_of(x * ((columns - 1.0) / (width - 1.0)), columns)
     top, share_y = cell_of(y * ((rows - 1.0) / (height - 1.0)), rows)
@@ -275,10 +275,10 @@ def compose_layers(
     visible = torch.empty(frames, *size, dtype=torch.uint8, device=device)
     present = scene.outline.amax((2, 3)) > 0
     nearest = (present * torch.arange(1, layers, device=device)).amax(1)
-    inputs = scene.flow.contiguous(), scene.outline.contiguous(), _layer_table(scene)
-    inputs += nearest.int(), fog.contiguous(), textures.images
+    layout = scene.flow.contiguous(), scene.outline.contiguous(), _layer_table(scene)
+    looks = nearest.int(), fog.contiguous(), textures.images
     numbers = (batch, layers, *size, rows, columns, scene.outline.shape[-1], *textures.size)
-    _launch(_compose, color, *inputs, color, motion, depth, visible, *numbers)
+    _launch(_compose, color, *layout, *looks, color, motion, depth, visible, *numbers)
     return color, motion, depth, visible
 
 

@@ -222,8 +222,8 @@ def shade_pairs(
         sizes, scenes, tile_width, tile_height
     )
     frame = tl.program_id(1)
-    scene, size = scenes + frame * _SCENE, height * width
-    bodies = bodies_of(frame, poses, skins, counts, shapes, sizes)
+    world, scene, size = frame % tl.load(sizes), scenes + frame * _SCENE, height * width
+    bodies = bodies_of(frame, world, poses, skins, counts, shapes, sizes)
 
     seen = surface + first + pixel
     own = tl.load(seen, mask, 0)
@@ -263,7 +263,7 @@ def shade_pairs(
 
     thick = 1.0 - tl.exp2(-far / tl.load(scene + 15) * 1.4426950408889634)
     tl.store(haze + first + pixel, thick, mask)
-    fog += frame % tl.load(sizes) * 4  # that of its world
+    fog += world * 4
     thick *= tl.load(fog)
     red += thick * (tl.load(fog + 1) - red)
     green += thick * (tl.load(fog + 2) - green)

@@ -196,9 +196,9 @@ def _moved(skin, before, after, x, y, z):
 
 
 @triton.jit
-def bodies_of(frame, poses, skins, counts, shapes, sizes):
-    """Poses, skins and count of the bodies of a frame, outlines, and the side of these."""
-    world, num_bodies = frame % tl.load(sizes), tl.load(sizes + 1)
+def bodies_of(frame, world, poses, skins, counts, shapes, sizes):
+    """Poses, skins and count of the bodies of a frame of a world, outlines, and their side."""
+    num_bodies = tl.load(sizes + 1)
     own_poses, own_skins = poses + frame * num_bodies * _POSE, skins + world * num_bodies * _SKIN
     return own_poses, own_skins, tl.load(counts + world), shapes, tl.load(sizes + 4)
 
@@ -244,7 +244,7 @@ def trace_pairs(
         sizes, scenes, tile_width, tile_height
     )
     frame, batch = tl.program_id(1), tl.load(sizes)
-    bodies = bodies_of(frame, poses, skins, counts, shapes, sizes)
+    bodies = bodies_of(frame, frame % batch, poses, skins, counts, shapes, sizes)
     along_x, along_y = (column - middle_x) / focal, (row - middle_y) / focal
     body, far = nearest_body(bodies, along_x, along_y, tile, mask)
     before, skin = bodies[0] + body * _POSE, bodies[1] + body * _SKIN
@@ -252,7 +252,7 @@ def trace_pairs(
     face = face_axis(tl.load(skin).to(tl.int32), tl.load(skin + 19), x, y, z)
     is_first = frame < batch
     other = tl.where(is_first, frame + batch, frame - batch)
-    after = bodies_of(other, poses, skins, counts, shapes, sizes)[0] + body * _POSE
+    after = poses + other * tl.load(sizes + 1) * _POSE + body * _POSE
     to_x, to_y, to_z = _moved(skin, before, after, x, y, z)
     other_focal = tl.load(scenes + other * _SCENE + 12)
     depth = tl.maximum(to_z, _NEAR)
@@ -286,9 +286,9 @@ def find_occluded(
     height, width, _, column, row, mask, first, pixel, focal, middle_x, middle_y = start_tile(
         sizes, scenes, tile_width, tile_height
     )
-    frame, other = tl.program_id(1), tl.program_id(1) + tl.load(sizes)
-    bodies = bodies_of(frame, poses, skins, counts, shapes, sizes)
-    moved_bodies = bodies_of(other, poses, skins, counts, shapes, sizes)
+    world, other = tl.program_id(1), tl.program_id(1) + tl.load(sizes)
+    bodies = bodies_of(world, world, poses, skins, counts, shapes, sizes)
+    moved_bodies = bodies_of(other, world, poses, skins, counts, shapes, sizes)
     body = tl.load(surface + first + pixel, mask, 0).to(tl.int32) // 4
     far = tl.load(distance + first + pixel, mask, 1.0)
     other_focal = tl.load(scenes + other * _SCENE + 12)
