@@ -30,7 +30,7 @@ from dicl_flow.training.batch_sources import SceneSource
 FOLDER = str(Path(scene.__file__).parent)
 KERNELS = ("compose_layers", "smear", "box_blur", "recolor")
 LOOK_UPS = ("grid_sampler_2d", "grid_sampler_3d", "gather", "index")
-WHOLE = ("render", "augment_batch", "photograph", "_on_some")  # functions that are not a part
+WHOLE = ("render", "augment_batch", "photograph", "on_some")  # functions that are not a part
 
 
 class Traffic(TorchDispatchMode):

@@ -27,12 +27,9 @@ class Space:
     In scenes without depth, inverse depth and travel are 0.
     """
 
-    deep: Tensor
-    """(B, 1): 1.0 for scenes with depth, else 0.0."""
-    middle: Tensor
-    """(B, D, 1, 1) inverse depth at the centre of the frame."""
-    slope: Tensor
-    """(B, D, 1, 2) its change per pixel."""
+    deep: Tensor  # (B, 1): 1.0 for scenes with depth, else 0.0
+    middle: Tensor  # (B, D, 1, 1) inverse depth at the centre of the frame
+    slope: Tensor  # (B, D, 1, 2) its change per pixel
     travel: Tensor
     """(B, 1, 1, 3) motion of the camera: px to the side and down, share of the depth forward."""
     ground: Tensor
@@ -41,8 +38,7 @@ class Space:
     """(B, D, 2) for these layers, the unit vector from the horizon towards the camera."""
     horizon: Tensor
     """(B, D, 2) for these layers, a point of the horizon, relative to the centre of the frame."""
-    moving: Tensor
-    """(B, D): 1.0 for layers with their own motion, else 0.0."""
+    moving: Tensor  # (B, D): 1.0 for layers with their own motion, else 0.0
 
     def inverse_depth(self, offset: Tensor) -> Tensor:
         """(B, D, P, 2) positions relative to the centre of the frame -> (B, D, P, 1)."""
@@ -121,14 +117,10 @@ _NUM_WAVES = 2
 class Camera:
     """The motion of the background under a moving camera: a homography about the frame centre."""
 
-    pivot: Tensor
-    """(2,) the centre of the frame."""
-    linear: Tensor
-    """(B, 1, 2, 2) rotation and zoom."""
-    shift: Tensor
-    """(B, 1, 1, 2)."""
-    perspective: Tensor
-    """(B, 1, 1, 2) change of scale per pixel."""
+    pivot: Tensor  # (2,) the centre of the frame
+    linear: Tensor  # (B, 1, 2, 2) rotation and zoom
+    shift: Tensor  # (B, 1, 1, 2)
+    perspective: Tensor  # (B, 1, 1, 2) change of scale per pixel
 
     def flow(self, points: Tensor, space: Space | None = None) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
@@ -145,18 +137,12 @@ class Camera:
 class OwnMotion:
     """The motion of D layers in addition to that of the camera."""
 
-    center: Tensor
-    """(B, D, 2) centre of rotation, in frame 1."""
-    linear: Tensor
-    """(B, D, 2, 2) rotation and zoom."""
-    shift: Tensor
-    """(B, D, 2)."""
-    wave_number: Tensor
-    """(B, D, N, 2) of the waves that deform the layer, in radians per pixel."""
-    wave_phase: Tensor
-    """(B, D, 1, N)."""
-    wave_height: Tensor
-    """(B, D, N, 2) in pixels."""
+    center: Tensor  # (B, D, 2) centre of rotation, in frame 1
+    linear: Tensor  # (B, D, 2, 2) rotation and zoom
+    shift: Tensor  # (B, D, 2)
+    wave_number: Tensor  # (B, D, N, 2) of the waves that deform the layer, in radians per pixel
+    wave_phase: Tensor  # (B, D, 1, N)
+    wave_height: Tensor  # (B, D, N, 2) in pixels
 
     def flow(self, points: Tensor) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""

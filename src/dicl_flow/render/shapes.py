@@ -51,6 +51,11 @@ class Dice:
         """1.0 with the probability `share`, else 0.0."""
         return (self.uniform(*shape) < share).float()
 
+    def strength(self, count: int, setting: tuple[float, float]) -> Tensor:
+        """(N,) strength of an effect (share of scenes, largest); 0 for scenes without it."""
+        share, largest = setting
+        return largest * self.uniform(count) * self.happens(count, share=share)
+
     def integers(self, *shape: int, high: int) -> Tensor:
         """Integers in [0, high)."""
         return torch.randint(high, shape, generator=self.generator, device=self.device)

@@ -71,10 +71,8 @@ class Joint:
 
     axis: Vector
     pivot: Vector
-    rate: float
-    """Radians per frame; of a swing: of its phase."""
-    swing: float = 0.0
-    """Largest angle of a swing; 0: a steady turn."""
+    rate: float  # radians per frame; of a swing: of its phase
+    swing: float = 0.0  # largest angle of a swing; 0: a steady turn
     phase: float = 0.0
 
 
@@ -83,22 +81,15 @@ class Body:
     """A simple body of a thing."""
 
     form: int
-    size: Vector
-    """Half of the extent along each axis."""
+    size: Vector  # half of the extent along each axis
     place: Vector = ZERO
-    turn: Vector = ZERO
-    """Axis times angle."""
-    skin: int = 0
-    """Bodies of a thing with the same number look the same."""
-    gloss: float = 0.0
-    """Strength of highlights."""
-    mirror: float = 0.0
-    """Share of light that is reflected from the surroundings."""
+    turn: Vector = ZERO  # axis times angle
+    skin: int = 0  # bodies of a thing with the same number look the same
+    gloss: float = 0.0  # strength of highlights
+    mirror: float = 0.0  # share of light that is reflected from the surroundings
     joint: Joint | None = None
-    bend: float = 0.0
-    """Largest slope of the bending of a cut-out."""
-    flat: bool = False
-    """Textured from above, like the ground."""
+    bend: float = 0.0  # largest slope of the bending of a cut-out
+    flat: bool = False  # textured from above, like the ground
 
 
 @dataclass(slots=True)
@@ -106,8 +97,7 @@ class Thing:
     """Bodies with one motion."""
 
     bodies: list[Body]
-    floats: bool = False
-    """Not bound to the ground."""
+    floats: bool = False  # not bound to the ground
     wheels: list[tuple[Body, float]] = field(default_factory=list)
     """Bodies that roll, with their radius."""
 

@@ -36,10 +36,8 @@ haze, reflection of the pane, its texture and origin (2), texture of the surroun
 class World:
     """One scene in numbers, before any time is chosen."""
 
-    focal: float
-    """In px."""
-    bodies: list[tuple[float, ...]] = field(default_factory=list)
-    """A row per body; see `_body_row`."""
+    focal: float  # in px
+    bodies: list[tuple[float, ...]] = field(default_factory=list)  # a row per body; see `_body_row`
     things: list[tuple[float, ...]] = field(default_factory=list)
     """A row per thing: place, heading, velocity, spin (3 each), rate at which it returns."""
     camera: tuple[float, ...] = ()
@@ -53,14 +51,10 @@ class World:
 class Layout:
     """Where everything is: T times of B worlds with K bodies; body 0 is the sky."""
 
-    pose: Tensor
-    """(T, B, K, POSE)."""
-    skin: Tensor
-    """(B, K, SKIN)."""
-    scene: Tensor
-    """(T, B, SCENE)."""
-    count: Tensor
-    """(B,) int32: the number of bodies."""
+    pose: Tensor  # (T, B, K, POSE)
+    skin: Tensor  # (B, K, SKIN)
+    scene: Tensor  # (T, B, SCENE)
+    count: Tensor  # (B,) int32: the number of bodies
 
     @property
     def batch(self) -> int:
