@@ -26,23 +26,25 @@ HIDDEN = 0.005  # relative: what is nearer by more than this hides a point
 
 def rays(scene: Tensor, size: tuple[int, int]) -> Tensor:
     """(SCENE,) -> (3, H, W) directions through all pixels, 1 along the axis of the camera."""
-    height, width = size
     y, x = (
         (torch.arange(side, device=scene.device, dtype=scene.dtype) - (side - 1) / 2) / scene[12]
         for side in size
     )
-    x, y = x.expand(height, width), y[:, None].expand(height, width)
+    x, y = x.expand(size), y[:, None].expand(size)
     return torch.stack([x, y, torch.ones_like(x)])
 
 
 def _trace(
     pose: Tensor, skin: Tensor, count: int, directions: Tensor, shapes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    size = (directions.shape[1], directions.shape[2])
-    body = torch.zeros(size, dtype=torch.int16, device=pose.device)
-    distance = torch.full(size, INFINITE, dtype=pose.dtype, device=pose.device)
-    for number, rows, columns in _within(pose[:count, 25:29], size):
-        if number == 0:
+    """(H, W) the numbers of the bodies that directions (3, H, W) hit first, and distances."""
+    height, width = directions.shape[1:]
+    body = torch.zeros(height, width, dtype=torch.int16, device=pose.device)
+    distance = torch.full((height, width), INFINITE, dtype=pose.dtype, device=pose.device)
+    for number, (left, top, right, bottom) in enumerate(pose[1:count, 25:29].tolist(), 1):
+        rows = slice(max(0, int(top)), min(height, int(bottom) + 2))
+        columns = slice(max(0, int(left)), min(width, int(right) + 2))
+        if left > right or rows.start >= rows.stop or columns.start >= columns.stop:
             continue
         origin = pose[number, 9:12, None, None]
         along = turn(pose[number, :9], directions[:, rows, columns])
@@ -52,16 +54,6 @@ def _trace(
         body[rows, columns].masked_fill_(nearer, number)
         nearest[nearer] = found[nearer]
     return body, distance
-
-
-def _within(bounds: Tensor, size: tuple[int, int]) -> Iterator[tuple[int, slice, slice]]:
-    """Numbers of bodies that may be seen, and the rows and columns to look at."""
-    height, width = size
-    for number, (left, top, right, bottom) in enumerate(bounds.tolist()):
-        rows = slice(max(0, int(top)), min(height, int(bottom) + 2))
-        columns = slice(max(0, int(left)), min(width, int(right) + 2))
-        if left <= right and rows.start < rows.stop and columns.start < columns.stop:
-            yield number, rows, columns
 
 
 def turn(matrix: Tensor, vectors: Tensor) -> Tensor:
@@ -93,9 +85,8 @@ def hit(skin: Tensor, bend: Tensor, origin: Tensor, along: Tensor, shapes: Tenso
         if form == GROUND:
             found = torch.where(found < FAR, found, torch.inf)
         elif form == CUTOUT:
-            found = torch.where(
-                on_paper(skin, bend, (origin + found * along)[:2], shapes), found, torch.inf
-            )
+            inside = _in_outline(skin, bend, (origin + found * along)[:2], shapes)
+            found = torch.where(inside, found, torch.inf)
     return torch.where(found > NEAR, found, torch.inf)
 
 
@@ -128,10 +119,10 @@ def _hit_round(form: int, origin: Tensor, along: Tensor) -> Tensor:
     found = torch.where(inner > 0, torch.minimum(one, other), torch.inf)
     if form == ELLIPSOID:
         return found
-    found = torch.where(_beside(y + found * to_y), found, torch.inf)
+    found = torch.where((y + found * to_y).abs() <= 1, found, torch.inf)
     if form == CONE:  # the other root may be on the cone where the first is on its mirror image
         second = torch.where(inner > 0, torch.maximum(one, other), torch.inf)
-        second = torch.where(_beside(y + second * to_y), second, torch.inf)
+        second = torch.where((y + second * to_y).abs() <= 1, second, torch.inf)
         found = torch.minimum(torch.where(found > NEAR, found, torch.inf), second)
     for end in (1.0,) if form == CONE else (-1.0, 1.0):
         lid = (end - y) / _nonzero(to_y)
@@ -140,11 +131,7 @@ def _hit_round(form: int, origin: Tensor, along: Tensor) -> Tensor:
     return found
 
 
-def _beside(height: Tensor) -> Tensor:
-    return height.abs() <= 1
-
-
-def on_paper(skin: Tensor, bend: Tensor, place: Tensor, shapes: Tensor) -> Tensor:
+def _in_outline(skin: Tensor, bend: Tensor, place: Tensor, shapes: Tensor) -> Tensor:
     """Whether points (2, ...) of the plane of a cut-out are inside its outline."""
     x, y = paper(skin, bend, place)
     grid = torch.stack([x, y], -1).reshape(1, 1, -1, 2).clamp(-1, 1)
@@ -194,10 +181,7 @@ def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
 def hidden(
     layout: Layout, world: int, time: int, body: Tensor, moved: Tensor, shapes: Tensor
 ) -> Tensor:
-    """(...) bool: whether points (3, ...) of bodies, given for the camera at `time`, are hidden.
-
-    A ray is cast from the camera at each of them: something nearer hides it.
-    """
+    """(...) bool: whether something nearer hides points (3, ...), given for the camera at `time`."""
     distance = torch.where(body == 0, INFINITE, moved[2]).clamp_min(NEAR)
     along = moved / moved[2].clamp_min(NEAR)
     result = moved[2] <= NEAR
@@ -221,21 +205,16 @@ def normals(matrix: Tensor, form: Tensor, q: Tensor, along: Tensor) -> Tensor:
 
     `matrix` (9, ...) turns to the axes of the body that each point `q` lies on.
     """
-    local = _local_normal(form, q)
-    normal = (matrix.unflatten(0, (3, 3)) * local[:, None]).sum(0)  # by the transposed inverse
-    normal = normal / length(normal).clamp_min(1e-12)
-    return torch.where((normal * along).sum(0) > 0, -normal, normal)
-
-
-def _local_normal(form: Tensor, q: Tensor) -> Tensor:
-    """(...) and (3, ...) -> (3, ...), of any length and to either side."""
     x, y, z = q
     axis = face_of(form, q)
     straight = torch.stack([(axis == number).to(q.dtype) for number in range(3)])
     side = torch.stack([2 * x, torch.where(form == CONE, -(1 + y) / 2, 0), 2 * z])
     leaning = ((form == CYLINDER) | (form == CONE)) & (axis != 1)
     bowed = (form == ELLIPSOID) | (form == SKY)
-    return torch.where(bowed, q, torch.where(leaning, side, straight))
+    local = torch.where(bowed, q, torch.where(leaning, side, straight))  # of any length
+    normal = (matrix.unflatten(0, (3, 3)) * local[:, None]).sum(0)  # by the transposed inverse
+    normal = normal / length(normal).clamp_min(1e-12)
+    return torch.where((normal * along).sum(0) > 0, -normal, normal)
 
 
 def face_of(form: Tensor, q: Tensor, flat: Tensor | None = None) -> Tensor:

@@ -30,8 +30,8 @@ def shade(view: View, textures: MipAtlas, fog: Tensor) -> tuple[Tensor, Tensor]:
     looks = []
     for number, body in enumerate(view.body):
         time, world = divmod(number, view.layout.batch)
-        eye = _Eye(view, time, world, textures, fog[world])
-        looks.append(eye.look(body, view.distance[number]))
+        frame = _Frame(view, time, world, textures, fog[world])
+        looks.append(frame.look(body, view.distance[number]))
     colors, depths = zip(*looks, strict=True)
     return torch.stack(colors), torch.stack(depths)
 
@@ -47,8 +47,8 @@ def find_edges(surface: Tensor) -> Tensor:
     return edge
 
 
-class _Eye:
-    """One frame."""
+class _Frame:
+    """What the colours of one frame depend on."""
 
     def __init__(self, view: View, time: int, world: int, textures: MipAtlas, fog: Tensor) -> None:
         layout, self.shapes, self.size = view.layout, view.shapes, view.size
@@ -58,9 +58,7 @@ class _Eye:
         self.textures, self.fog = textures, fog
         self.shines = bool(self.scene[14] > 0)
         self.bounds, self.shadow_bounds = self.pose[:, 25:29].tolist(), self.pose[:, 29:].tolist()
-        self.casters = [
-            k for k, (left, _, right, _) in enumerate(self.shadow_bounds) if left < right
-        ]
+        self.casters = (self.pose[:, 29] < self.pose[:, 31]).nonzero()[:, 0].tolist()  # of shadows
 
     def look(self, body: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
         """(3, H, W) colours and (1, H, W) depth."""
@@ -81,7 +79,7 @@ class _Eye:
         depth = 1 - (-distance[None] / self.scene[15]).exp()
         color = color.view(3, *size)
         color = torch.lerp(color, self.fog[1:, None, None], depth * self.fog[0])
-        return self._behind_pane(color, x, y), depth
+        return self._behind_pane(color, pixels), depth
 
     def _look_at(self, x: Tensor, y: Tensor) -> Tensor:
         """(3, M) colours at positions (M,) in px."""
@@ -149,14 +147,8 @@ class _Eye:
                 continue
             pose = self.pose[number]
             origin = turn(pose[:9], raised[:, inside] - pose[21:24, None])
-            found = hit(
-                self.skin[number],
-                pose[24],
-                origin,
-                turn(pose[:9], sun).expand_as(origin),
-                self.shapes,
-            )
-            shadowed[inside] = found < FAR
+            to = turn(pose[:9], sun).expand_as(origin)
+            shadowed[inside] = hit(self.skin[number], pose[24], origin, to, self.shapes) < FAR
         lit &= ~shadowed
         light = ambient + (1 - ambient) * toward.clamp_min(0) * lit
         bounced = view - 2 * (normal * view).sum(0) * normal
@@ -191,21 +183,22 @@ class _Eye:
         u = torch.where(x.abs() >= largest, z, x) / largest
         v = torch.where(y.abs() >= largest, z, y) / largest
         height, width = self.textures.size
-        number = self.scene[20].expand_as(u)
-        level = torch.full_like(u, SOFT)
-        return sample_mips(self.textures, number, (1 + u) * width / 2, (1 + v) * height / 2, level)
+        return self._reflection(self.scene[20], (1 + u) * width / 2, (1 + v) * height / 2)
 
-    def _behind_pane(self, color: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _behind_pane(self, color: Tensor, pixels: "_Pixels") -> Tensor:
         """Add the reflection in a pane before the camera: it stays where it is."""
         if not bool(self.scene[16] > 0):
             return color
         height, width = self.textures.size
-        number, level = self.scene[17].expand_as(x), torch.full_like(x, SOFT)
-        u, v = self.scene[18] * width + PANE_SCALE * x, self.scene[19] * height + PANE_SCALE * y
-        image = sample_mips(
-            self.textures, number.flatten(), u.flatten(), v.flatten(), level.flatten()
-        )
+        u = self.scene[18] * width + PANE_SCALE * pixels.x
+        v = self.scene[19] * height + PANE_SCALE * pixels.y
+        image = self._reflection(self.scene[17], u, v)
         return torch.lerp(color, image.view_as(color), self.scene[16])
+
+    def _reflection(self, number: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """(3, M) blurred colours at texels (u, v) of one texture."""
+        level = torch.full_like(u, SOFT)
+        return sample_mips(self.textures, number.expand_as(u), u, v, level)
 
 
 class _Pixels:
