@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..ops import Size
 from .scene import Scene
 from .textures import TextureAtlas
 
@@ -266,7 +267,7 @@ def _launch(kernel: Any, frames: Tensor, *arguments: Any, **constants: Any) -> N
 
 
 def compose_layers(
-    scene: Scene, fog: Tensor, textures: TextureAtlas, size: tuple[int, int]
+    scene: Scene, fog: Tensor, textures: TextureAtlas, size: Size
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return colour, flow, depth and visible layer, as `scene.compose` does."""
     batch, layers, rows, columns = scene.flow.shape[:4]

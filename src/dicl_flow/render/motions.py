@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config import RenderConfig
+from ..ops import Size
 from .shapes import Dice
 
 _FARTHEST = (0.02, 0.35)  # inverse depth of the background
@@ -46,9 +47,7 @@ class Space:
         return (self.middle + change).clamp(0, _NEAREST)
 
 
-def draw_space(
-    config: RenderConfig, dice: Dice, pace: Tensor, size: tuple[int, int], layers: int
-) -> Space:
+def draw_space(config: RenderConfig, dice: Dice, pace: Tensor, size: Size, layers: int) -> Space:
     """Draw the positions of the layers of each scene, and the motion of the camera."""
     batch = len(pace)
     half = torch.stack([pace.new_full((), side / 2) for side in (size[1], size[0])])
@@ -164,7 +163,7 @@ class OwnMotion:
         )
 
 
-def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int]) -> Tensor:
+def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: Size) -> Tensor:
     """(B,) factor of all motion of a scene: mostly 1, sometimes small, large or 0."""
     kind = dice.uniform(batch)
     tiny = dice.log_uniform(batch, low=0.03, high=0.3)
@@ -176,9 +175,7 @@ def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int
     return pace
 
 
-def draw_camera(
-    config: RenderConfig, dice: Dice, pace: Tensor, flat: Tensor, size: tuple[int, int]
-) -> Camera:
+def draw_camera(config: RenderConfig, dice: Dice, pace: Tensor, flat: Tensor, size: Size) -> Camera:
     """Draw the motion of the camera; `flat` (B, 2) damps motion that is not horizontal."""
     batch, half = len(pace), max(size) / 2
     turn_pace = pace.clamp(max=2) * flat[:, 1]

@@ -14,6 +14,7 @@ from ..config import RenderConfig, find_place
 from ..data import FlowBatch, FlowSample
 from ..errors import InputError
 from ..files import Array, to_uint8
+from ..ops import Size
 from .camera import draw_fog, photograph
 from .scene import Frames, compose, draw_scene, find_occluded, has_kernels
 from .shapes import QUANTILES, Dice, shape_bank
@@ -76,7 +77,7 @@ class Renderer:
     def __init__(
         self,
         config: RenderConfig,
-        size: tuple[int, int],
+        size: Size,
         textures: TextureAtlas,
         device: torch.device | str = "cpu",
         seed: int = 0,
@@ -139,12 +140,7 @@ class Renderer:
 
 
 def draw_worlds(
-    config: RenderConfig,
-    size: tuple[int, int],
-    textures: Textures,
-    batch: int,
-    seed: int,
-    step: int,
+    config: RenderConfig, size: Size, textures: Textures, batch: int, seed: int, step: int
 ) -> list[World]:
     """Draw the worlds of a step: each depends on the seed, the step and its own number only."""
     return [
@@ -155,7 +151,7 @@ def draw_worlds(
 
 def held_out_renderer(
     photos: Path | None,
-    size: tuple[int, int],
+    size: Size,
     device: torch.device | str,
     *,
     config: RenderConfig | None = None,
@@ -172,7 +168,7 @@ class Clip:
     def __init__(
         self,
         config: RenderConfig,
-        size: tuple[int, int],
+        size: Size,
         textures: TextureAtlas,
         kind: str,
         num_frames: int,

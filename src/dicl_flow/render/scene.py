@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import RenderConfig
-from ..ops import sample_clamped, sampling_grid
+from ..ops import Size, sample_clamped, sampling_grid
 from .motions import (
     Camera,
     OwnMotion,
@@ -84,12 +84,7 @@ class _Layers:
 
 
 def draw_scene(
-    config: RenderConfig,
-    dice: Dice,
-    batch: int,
-    size: tuple[int, int],
-    textures: TextureAtlas,
-    shapes: Tensor,
+    config: RenderConfig, dice: Dice, batch: int, size: Size, textures: TextureAtlas, shapes: Tensor
 ) -> Scene:
     """Draw `batch` scenes for frames of `size`, with outlines from `shapes` (N, 1, S, S)."""
     num_layers = 1 + config.objects_in(size)[1]
@@ -126,7 +121,7 @@ def draw_scene(
 
 
 def _draw_motion(
-    config: RenderConfig, dice: Dice, pace: Tensor, size: tuple[int, int], follow: Tensor
+    config: RenderConfig, dice: Dice, pace: Tensor, size: Size, follow: Tensor
 ) -> _Layers:
     batch = len(pace)
     sideways = dice.happens(batch, share=config.horizontal_share)
@@ -167,12 +162,7 @@ def _spread_grounds(
 
 
 def _draw_outlines(
-    config: RenderConfig,
-    dice: Dice,
-    batch: int,
-    objects: int,
-    size: tuple[int, int],
-    shapes: Tensor,
+    config: RenderConfig, dice: Dice, batch: int, objects: int, size: Size, shapes: Tensor
 ) -> tuple[Tensor, Tensor]:
     """(B, D-1, 2, 2) from px to positions in the outlines, and (B, D-1, S, S) outlines."""
     low, high = (min(size) * radius for radius in config.object_radius)
@@ -190,7 +180,7 @@ def _draw_outlines(
 
 
 def _draw_textures(
-    config: RenderConfig, dice: Dice, batch: int, layers: int, size: tuple[int, int]
+    config: RenderConfig, dice: Dice, batch: int, layers: int, size: Size
 ) -> tuple[Tensor, Tensor]:
     """(B, D, 2, 2) from px to positions in textures of `size`, and (B, D, 2) of the centres."""
     low, high = config.texture_scale
@@ -216,7 +206,7 @@ def _draw_numbers(
     return torch.where(dice.happens(batch, layers, share=share) > 0, other, photo)
 
 
-def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: tuple[int, int]) -> Frames:
+def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: Size) -> Frames:
     """Compose the layers; at antialiased edges colours are mixed, flow is of the larger part.
 
     `fog` (B, 4) is its share in front of the background, and its colour.
@@ -255,16 +245,14 @@ def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
     return (seen[:, 0] > layer1) | (seen[:, 0] == 0)
 
 
-def _positions(scene: Scene, size: tuple[int, int]) -> Tensor:
+def _positions(scene: Scene, size: Size) -> Tensor:
     """(N, D, P, 2) in frame 2, of the nodes of frame 1, then of 2, relative to the centres."""
     nodes = node_positions(size, scene.flow.device).expand_as(scene.flow)
     position = torch.cat([nodes + scene.flow, nodes]).flatten(2, 3)
     return position - scene.center.repeat(2, 1, 1)[:, :, None]
 
 
-def _visible_layers(
-    scene: Scene, position: Tensor, size: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor]:
+def _visible_layers(scene: Scene, position: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor]:
     """Return the nearest layer, the first opaque one behind it, and the coverage, (N, H, W)."""
     place = transform(scene.to_outline.repeat(2, 1, 1, 1), position[:, 1:])
     frames, objects = place.shape[:2]
@@ -308,7 +296,7 @@ def _sample_textures(textures: TextureAtlas, place: Tensor) -> Tensor:
     return color[0].unflatten(1, (frames, layers)).transpose(0, 1)
 
 
-def node_positions(size: tuple[int, int], device: torch.device) -> Tensor:
+def node_positions(size: Size, device: torch.device) -> Tensor:
     """(h, w, 2) positions in px, evenly spaced from corner to corner of the frame."""
     y, x = (
         torch.linspace(0, side - 1, math.ceil((side - 1) / _NODE_SPACING) + 1, device=device)
@@ -317,6 +305,6 @@ def node_positions(size: tuple[int, int], device: torch.device) -> Tensor:
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
 
 
-def upsample(nodes: Tensor, size: tuple[int, int]) -> Tensor:
+def upsample(nodes: Tensor, size: Size) -> Tensor:
     """(N, C, h, w) on the nodes -> (N, C, H, W) on the pixels."""
     return F.interpolate(nodes, size, mode="bilinear", align_corners=True)

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..ops import Size
+
 _MARGIN = 0.96
 QUANTILES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 # CPU generators use 32 bits of a seed; the factor keeps the steps of different seeds apart
@@ -77,9 +79,7 @@ class Dice:
         return result
 
 
-def smooth_noise(
-    dice: Dice, count: int, size: tuple[int, int], cells: int, channels: int = 1
-) -> Tensor:
+def smooth_noise(dice: Dice, count: int, size: Size, cells: int, channels: int = 1) -> Tensor:
     """(N, C, H, W) of variance about 1, with `cells` independent values along the longer side."""
     longest = max(size)
     low = [max(2, round(cells * side / longest)) + 1 for side in size]
@@ -88,7 +88,7 @@ def smooth_noise(
     )
 
 
-def octaves(dice: Dice, count: int, size: tuple[int, int], cells: int, channels: int = 1) -> Tensor:
+def octaves(dice: Dice, count: int, size: Size, cells: int, channels: int = 1) -> Tensor:
     """(N, C, H, W): sum of smooth noise from `cells` to about two pixels, finer detail weaker."""
     field = smooth_noise(dice, count, size, cells, channels)
     height = 1.0
@@ -239,21 +239,5 @@ def _composites(plane: Plane, count: int) -> Tensor:
 
 
 # kinds are as frequent in the bank as here: about a quarter is thin
-_KINDS = (
-    _blobs,
-    _curves,
-    _polygons,
-    _holes,
-    _rough,
-    _composites,
-    _blobs,
-    _branches,
-    _polygons,
-    _rough,
-    _fences,
-    _holes,
-    _blobs,
-    _foliage,
-    _composites,
-    _rings,
-)
+_KINDS = (_blobs, _curves, _polygons, _holes, _rough, _composites, _blobs, _branches)
+_KINDS += (_polygons, _rough, _fences, _holes, _blobs, _foliage, _composites, _rings)

@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..files import Array, read_image, to_uint8
+from ..ops import Size
 from . import list_photos
 from .shapes import Dice, octaves, smooth_noise
-
-Size = tuple[int, int]
 
 
 def procedural_textures(dice: Dice, count: int, size: Size) -> Tensor:
@@ -114,7 +113,7 @@ class MipAtlas:
     """Textures at several resolutions in one row of bytes."""
 
     texels: Tensor  # uint8: by level, texture, row, column and colour
-    size: tuple[int, int]  # (height, width) at level 0
+    size: Size  # (height, width) at level 0
     num_textures: int
     num_levels: int
 
@@ -140,7 +139,7 @@ class TextureAtlas:
         return self.images.shape[2]
 
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> Size:
         """(height, width) of a texture."""
         return self.images.shape[3], self.images.shape[4]
 
@@ -162,7 +161,7 @@ def load_textures(
     device: torch.device | str = "cpu",
     seed: int = 0,
     limit: int | None = None,
-    size: tuple[int, int] = TEXTURE_SIZE,
+    size: Size = TEXTURE_SIZE,
 ) -> TextureAtlas:
     """Load photographs, from a folder or a list, and procedural textures; None: only the latter.
 
@@ -176,7 +175,7 @@ def load_textures(
     return TextureAtlas(stack, procedural_textures(dice, _NUM_PROCEDURAL, size))
 
 
-def _read_photos(paths: Sequence[Path], size: tuple[int, int]) -> Tensor:
+def _read_photos(paths: Sequence[Path], size: Size) -> Tensor:
     """(N, 3, H, W) uint8."""
     with ThreadPoolExecutor() as pool:
         photos = list(pool.map(lambda path: _fill(to_uint8(read_image(path)), size), paths))
@@ -184,7 +183,7 @@ def _read_photos(paths: Sequence[Path], size: tuple[int, int]) -> Tensor:
     return torch.from_numpy(stack).permute(0, 3, 1, 2)
 
 
-def _fill(photo: Array, size: tuple[int, int]) -> Array:
+def _fill(photo: Array, size: Size) -> Array:
     """Scale a photo to fill `size` and crop the rest, half at each end."""
     sides = list(zip(size, photo.shape[:2], strict=True))
     scale = max(side / length for side, length in sides)

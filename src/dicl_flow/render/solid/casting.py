@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...ops import Size
 from .things import BOX, CONE, CUTOUT, CYLINDER, ELLIPSOID, GROUND, ROOM, SKY
 from .world import NEAR, Layout
 
@@ -24,7 +25,7 @@ ROUNDS = 12  # of the inversion of a bending: the error falls by at least 0.3 in
 HIDDEN = 0.005  # relative: what is nearer by more than this hides a point
 
 
-def rays(scene: Tensor, size: tuple[int, int]) -> Tensor:
+def rays(scene: Tensor, size: Size) -> Tensor:
     """(SCENE,) -> (3, H, W) directions through all pixels, 1 along the axis of the camera."""
     y, x = (
         (torch.arange(side, device=scene.device, dtype=scene.dtype) - (side - 1) / 2) / scene[12]
@@ -170,7 +171,7 @@ def move(layout: Layout, world: int, body: Tensor, q: Tensor, start: int, end: i
     return turn(pose[:9], q) + pose[9:]
 
 
-def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
+def project(moved: Tensor, focal: Tensor, size: Size) -> Tensor:
     """(3, ...) -> (2, ...) in px; far outside if behind the camera."""
     height, width = size
     middle = moved.new_tensor([(width - 1) / 2, (height - 1) / 2])
@@ -181,7 +182,7 @@ def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
 def hidden(
     layout: Layout, world: int, time: int, body: Tensor, moved: Tensor, shapes: Tensor
 ) -> Tensor:
-    """(...) bool: whether something nearer hides points (3, ...), given for the camera at `time`."""
+    """(...) bool: whether something nearer hides points (3, ...) of the camera at `time`."""
     distance = torch.where(body == 0, INFINITE, moved[2]).clamp_min(NEAR)
     along = moved / moved[2].clamp_min(NEAR)
     result = moved[2] <= NEAR
@@ -194,7 +195,7 @@ def hidden(
     return result
 
 
-def is_outside(place: Tensor, size: tuple[int, int]) -> Tensor:
+def is_outside(place: Tensor, size: Size) -> Tensor:
     """(2, ...) in px -> (...) bool."""
     x, y = place
     return (x < -0.5) | (x > size[1] - 0.5) | (y < -0.5) | (y > size[0] - 0.5)
@@ -237,7 +238,7 @@ class View:
     body: Tensor  # (N, H, W) int16
     distance: Tensor  # (N, H, W) along the axis of the camera, in metres
 
-    def __init__(self, layout: Layout, shapes: Tensor, size: tuple[int, int]) -> None:
+    def __init__(self, layout: Layout, shapes: Tensor, size: Size) -> None:
         self.layout, self.shapes, self.size = layout, shapes, size
         frames = [
             _trace(pose[b], layout.skin[b], int(layout.count[b]), rays(scene[b], size), shapes)

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...ops import Size
 from ..kernels import between, cell_of, mirrored
 from ..textures import MipAtlas
 from . import casting, shading, things, world
@@ -287,7 +288,7 @@ class PairCaster:
     """Sees pairs of frames: the two times of a layout."""
 
     def __init__(
-        self, layout: world.Layout, textures: MipAtlas, shapes: Tensor, size: tuple[int, int]
+        self, layout: world.Layout, textures: MipAtlas, shapes: Tensor, size: Size
     ) -> None:
         self.layout, self.textures, self.shapes, self.size = layout, textures, shapes, size
         device, frames = layout.pose.device, 2 * layout.batch

@@ -10,6 +10,7 @@ from math import ceil, floor
 import torch
 from torch import Tensor
 
+from ...ops import Size
 from ..textures import MipAtlas
 from .casting import FAR, INFINITE, View, face_of, hit, length, normals, paper, rays, turn
 from .things import CUTOUT, ROOM, SKY
@@ -204,7 +205,7 @@ class _Frame:
 class _Pixels:
     """Positions (M,) in px: of all pixels of a frame, or of some points."""
 
-    def __init__(self, x: Tensor, y: Tensor, frame: tuple[int, int] | None = None) -> None:
+    def __init__(self, x: Tensor, y: Tensor, frame: Size | None = None) -> None:
         self.x, self.y, self.frame = x, y, frame
 
     def inside(self, bounds: list[float]) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...config import Crowd, Place, RenderConfig, find_place
 from ...files import Array
+from ...ops import Size
 from .things import CUTOUT, GROUND, MAKERS, ROOM, SKY, ZERO, Body, Draws, Thing
 
 NEAR = 0.25  # metres: what is nearer is not seen
@@ -84,11 +85,7 @@ class Textures:
 
 
 def draw_world(
-    config: RenderConfig,
-    draws: Draws,
-    size: tuple[int, int],
-    textures: Textures,
-    kind: str | None = None,
+    config: RenderConfig, draws: Draws, size: Size, textures: Textures, kind: str | None = None
 ) -> World:
     """Draw one world for frames of `size`; without a `kind`, of any of the configured places."""
     place = find_place(kind or draws.choice(config.world.places))
@@ -103,7 +100,7 @@ class _Builder:
         self,
         config: RenderConfig,
         draws: Draws,
-        size: tuple[int, int],
+        size: Size,
         textures: Textures,
         place: Place,
         focal: float,
@@ -335,7 +332,7 @@ class _Builder:
         return (*sun, ambient, float(shines), haze, pane, number, *origin, around_number)
 
 
-def lay_out(worlds: Sequence[World], times: Sequence[float], size: tuple[int, int]) -> Layout:
+def lay_out(worlds: Sequence[World], times: Sequence[float], size: Size) -> Layout:
     """Compute the poses of all bodies at these times, in double precision, as float32."""
     counts = [len(world.bodies) for world in worlds]
     index = np.concatenate([np.full(count, b) for b, count in enumerate(counts)])
@@ -407,7 +404,7 @@ def _pose_rows(
     light: Array,
     focal: Array,
     time: float,
-    size: tuple[int, int],
+    size: Size,
 ) -> Array:
     """(M, POSE) in the axes of the camera."""
     form, scale = bodies[:, 0], bodies[:, 1:4]
@@ -431,9 +428,7 @@ def _pose_rows(
     )
 
 
-def _bounds(
-    points: Array, to_camera: Array, focal: Array, size: tuple[int, int], everywhere: Array
-) -> Array:
+def _bounds(points: Array, to_camera: Array, focal: Array, size: Size, everywhere: Array) -> Array:
     """(M, 4) left, top, right and bottom in px of points (M, C, 3), with a margin of a pixel."""
     seen = np.einsum("mij,mcj->mci", to_camera, points)
     depth = seen[..., 2:]
