@@ -208,23 +208,14 @@ def _jitter(image: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
     mean = image.mean((2, 3))[:, None]  # (B, 1, 3)
     gray = sum(weight * mean[..., i : i + 1] for i, weight in enumerate(LUMA))
     # contrast is about the mean grey of the frame
-    matrix = (1 + contrast) * _saturate(saturation) @ _turn(hue)
+    identity = torch.eye(3, device=image.device)
+    luma = torch.cat([torch.full_like(identity[:, :1], weight) for weight in LUMA], 1)
+    away = (1 + saturation) * identity - saturation * luma  # from grey
+    across = (identity.roll(1, 0) - identity.roll(1, 1)) / math.sqrt(3)  # about the grey axis
+    turn = hue.cos() * identity + (1 - hue.cos()) / 3 + hue.sin() * across
+    matrix = (1 + contrast) * away @ turn
     offset = (1 + brightness) * gray * -contrast
     return recolor(image, (1 + brightness) * matrix, offset.flatten())
-
-
-def _saturate(change: Tensor) -> Tensor:
-    """(B, 1, 1) -> (B, 3, 3): moves colours away from grey."""
-    identity = torch.eye(3, device=change.device)
-    gray = torch.cat([torch.full_like(identity[:, :1], weight) for weight in LUMA], 1)
-    return (1 + change) * identity - change * gray
-
-
-def _turn(angle: Tensor) -> Tensor:
-    """(B, 1, 1) radians -> (B, 3, 3): rotates colours about the grey axis."""
-    identity = torch.eye(3, device=angle.device)
-    across = (identity.roll(1, 0) - identity.roll(1, 1)) / math.sqrt(3)
-    return angle.cos() * identity + (1 - angle.cos()) / 3 + angle.sin() * across
 
 
 def _erase(image: Tensor, config: AugmentConfig, dice: Dice) -> Tensor:

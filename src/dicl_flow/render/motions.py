@@ -19,6 +19,7 @@ _TILT = 0.8  # largest relative change of the inverse depth from the middle of a
 _ROLL = 0.06  # rad: standard deviation of the roll of the ground
 _NEAREST = 1.5  # largest inverse depth
 _MOVING_SHARE = 0.3  # share of layers with their own motion; the others rest in space
+_NUM_WAVES = 2
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,10 @@ class Space:
     deep: Tensor  # (B, 1): 1.0 for scenes with depth, else 0.0
     middle: Tensor  # (B, D, 1, 1) inverse depth at the centre of the frame
     slope: Tensor  # (B, D, 1, 2) its change per pixel
-    travel: Tensor
-    """(B, 1, 1, 3) motion of the camera: px to the side and down, share of the depth forward."""
-    ground: Tensor
-    """(B, D): 1.0 for layers that reach from their horizon to the edge of the frame, else 0.0."""
-    facing: Tensor
-    """(B, D, 2) for these layers, the unit vector from the horizon towards the camera."""
-    horizon: Tensor
-    """(B, D, 2) for these layers, a point of the horizon, relative to the centre of the frame."""
+    travel: Tensor  # (B, 1, 1, 3) of the camera: px to the side and down, share of depth forward
+    ground: Tensor  # (B, D): 1.0 for layers from their horizon to the edge of the frame, else 0.0
+    facing: Tensor  # (B, D, 2) of these layers: unit vector from the horizon towards the camera
+    horizon: Tensor  # (B, D, 2) of these layers: a point of it, relative to the frame's centre
     moving: Tensor  # (B, D): 1.0 for layers with their own motion, else 0.0
 
     def inverse_depth(self, offset: Tensor) -> Tensor:
@@ -52,8 +49,7 @@ def draw_space(config: RenderConfig, dice: Dice, pace: Tensor, size: Size, layer
     batch = len(pace)
     half = torch.stack([pace.new_full((), side / 2) for side in (size[1], size[0])])
     deep = dice.happens(batch, 1, share=config.depth_share)
-    low, high = _FARTHEST
-    far = dice.uniform(batch, 1, low=low, high=high)
+    far = dice.uniform(batch, 1, low=_FARTHEST[0], high=_FARTHEST[1])
     near = far + (1 - far) * dice.uniform(batch, layers).sort(1).values  # the last is the nearest
     middle = torch.cat([far, near[:, 1:]], 1)  # (B, D)
     tilt = dice.directions(batch, layers) * dice.mostly_small(batch, layers, 1, extent=_TILT)
@@ -109,9 +105,6 @@ def _draw_travel(config: RenderConfig, dice: Dice, pace: Tensor) -> Tensor:
     return torch.cat([sideways, forward[:, None]], 1)
 
 
-_NUM_WAVES = 2
-
-
 @dataclass(frozen=True)
 class Camera:
     """The motion of the background under a moving camera: a homography about the frame centre."""
@@ -155,12 +148,9 @@ class OwnMotion:
         """Return the motion with layers at rest where (B, D) `moving` is 0.0 instead of 1.0."""
         moving = moving[..., None]
         still = torch.eye(2, device=moving.device)
-        return replace(
-            self,
-            linear=torch.lerp(still, self.linear, moving[..., None]),
-            shift=self.shift * moving,
-            wave_height=self.wave_height * moving[..., None],
-        )
+        linear = torch.lerp(still, self.linear, moving[..., None])
+        height = self.wave_height * moving[..., None]
+        return replace(self, linear=linear, shift=self.shift * moving, wave_height=height)
 
 
 def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: Size) -> Tensor:
@@ -207,10 +197,10 @@ def draw_own_motion(
     turn = torch.stack([angle, zoom], -1) * (pace.clamp(max=1.5) * flat[:, 1])[:, None, None]
     rigid = _shared(config, dice, torch.cat([shift, turn], -1))  # (B, D, 4)
     return OwnMotion(
-        center=torch.zeros_like(shift),
-        linear=rotation_and_zoom(rigid[..., 2], rigid[..., 3]),
-        shift=rigid[..., :2],
-        **_draw_waves(config, dice, pace, flat, layers),
+        torch.zeros_like(shift),
+        rotation_and_zoom(rigid[..., 2], rigid[..., 3]),
+        rigid[..., :2],
+        *_draw_waves(config, dice, pace, flat, layers),
     )
 
 
@@ -227,7 +217,8 @@ def _shared(config: RenderConfig, dice: Dice, rigid: Tensor) -> Tensor:
 
 def _draw_waves(
     config: RenderConfig, dice: Dice, pace: Tensor, flat: Tensor, layers: int
-) -> dict[str, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return number, phase and height of the waves, as `OwnMotion` has them."""
     shape = (len(pace), layers, _NUM_WAVES)
     length = dice.log_uniform(*shape, 1, low=50, high=400)
     length[:, 0] *= 3  # the background has longer waves than objects
@@ -235,18 +226,12 @@ def _draw_waves(
     slope = dice.uniform(*shape, 1, high=config.deform / _NUM_WAVES)
     bends = dice.happens(len(pace), layers, 1, 1, share=config.deform_share)
     height = bends * slope * length / (2 * math.pi) * pace.clamp(max=1)[:, None, None, None]
-    return {
-        "wave_number": number,
-        "wave_phase": dice.uniform(*shape, high=2 * math.pi)[:, :, None],
-        "wave_height": height * dice.directions(*shape) * flat[:, None, None],
-    }
+    phase = dice.uniform(*shape, high=2 * math.pi)[:, :, None]
+    return number, phase, height * dice.directions(*shape) * flat[:, None, None]
 
 
 def transform(matrix: Tensor, points: Tensor) -> Tensor:
-    """(..., M, 2) and (..., P, 2) -> (..., P, M), in full precision.
-
-    A matrix product may be computed in TF32 or bf16, which is too coarse for positions.
-    """
+    """(..., M, 2) and (..., P, 2) -> (..., P, M); TF32 or bf16 would be too coarse here."""
     x, y = points.split(1, -1)
     from_x, from_y = matrix[..., None, :, :].unbind(-1)
     return torch.addcmul(x * from_x, y, from_y)

@@ -106,18 +106,8 @@ def draw_scene(
     if blank is not None:
         blank = blank[:, None, None]
         gain, offset = gain * (1 - blank), torch.lerp(offset, dice.uniform(batch, 1, 1), blank)
-    return Scene(
-        flow=flow.unflatten(2, nodes.shape[:2]),
-        center=center,
-        to_outline=to_outline,
-        outline=outline,
-        to_texture=to_texture,
-        origin=origin,
-        number=number,
-        gain=gain,
-        offset=offset,
-        depth=depth.expand(batch, -1, -1),
-    )
+    flow, depth = flow.unflatten(2, nodes.shape[:2]), depth.expand(batch, -1, -1)
+    return Scene(flow, center, to_outline, outline, to_texture, origin, number, gain, offset, depth)
 
 
 def _draw_motion(
@@ -215,12 +205,17 @@ def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: Size) -> Fr
         from .kernels import compose_layers  # imports Triton
 
         return Frames(*compose_layers(scene, fog, textures, size))
-    position = _positions(scene, size)
+    # in frame 2, of the nodes of frame 1, then of 2, relative to the centres: (N, D, P, 2)
+    nodes = node_positions(size, fog.device).expand_as(scene.flow)
+    position = torch.cat([nodes + scene.flow, nodes]).flatten(2, 3)
+    position -= scene.center.repeat(2, 1, 1)[:, :, None]
     front, behind, cover = _visible_layers(scene, position, size)
     layers = torch.stack([front, behind], 1)
     seen = _look_up(scene, position, len(textures), layers)  # (N, C, 2, H, W)
     flow, place, gain, offset, depth = seen.split([2, 3, 3, 1, 1], 1)
-    color = _sample_textures(textures, place).mul_(gain).add_(offset)
+    grid = place.permute(0, 2, 3, 4, 1).flatten(0, 1)[None]  # (1, 2N, H, W, 3)
+    color = F.grid_sample(textures.images, grid, padding_mode="reflection", align_corners=False)
+    color = color[0].unflatten(1, (-1, 2)).transpose(0, 1).mul_(gain).add_(offset)
     cover = cover[:, None]
     in_front = cover >= 0.5
     color, depth = (torch.lerp(part[:, :, 1], part[:, :, 0], cover) for part in (color, depth))
@@ -234,22 +229,14 @@ def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: Size) -> Fr
 
 
 def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
-    """(B, H, W) bool: the flow ends under a nearer layer or outside the frame.
+    """(B, H, W) bool: the flow (B, 2, H, W) ends under a nearer layer or outside the frame.
 
-    Only nearer layers count: where a farther one is visible, the flow ends at the edge of its own
-    layer. `flow` is (B, 2, H, W); `layer` is that of both frames, (2B, H, W).
+    Where a farther layer is visible, it ends at the edge of its own. `layer` is (2B, H, W).
     """
     layer1, layer2 = (layer + 1).float().chunk(2)
     grid = sampling_grid(flow)
     seen = F.grid_sample(layer2[:, None], grid, mode="nearest", align_corners=True)  # 0 outside
     return (seen[:, 0] > layer1) | (seen[:, 0] == 0)
-
-
-def _positions(scene: Scene, size: Size) -> Tensor:
-    """(N, D, P, 2) in frame 2, of the nodes of frame 1, then of 2, relative to the centres."""
-    nodes = node_positions(size, scene.flow.device).expand_as(scene.flow)
-    position = torch.cat([nodes + scene.flow, nodes]).flatten(2, 3)
-    return position - scene.center.repeat(2, 1, 1)[:, :, None]
 
 
 def _visible_layers(scene: Scene, position: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,8 +246,8 @@ def _visible_layers(scene: Scene, position: Tensor, size: Size) -> tuple[Tensor,
     place = place.unflatten(2, scene.flow.shape[2:4]).flatten(0, 1)
     grid = upsample(place.permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
     outline = scene.outline.repeat(2, 1, 1, 1).flatten(0, 1)[:, None]
-    edge = sample_clamped(outline, grid)
-    edge = edge.view(frames, objects, *size)  # at least 1: inside, at most 0: outside
+    # at least 1: inside, at most 0: outside
+    edge = sample_clamped(outline, grid).view(frames, objects, *size)
     numbers = torch.arange(1, objects + 1, device=edge.device, dtype=torch.uint8).view(1, -1, 1, 1)
     front = (edge > 0).view(torch.uint8).mul_(numbers).amax(1)
     opaque = (edge >= 0.5).logical_and_(numbers != front[:, None])
@@ -286,14 +273,6 @@ def _look_up(scene: Scene, position: Tensor, textures: int, layer: Tensor) -> Te
     y, x = (torch.linspace(-1, 1, side, device=z.device) for side in z.shape[-2:])
     position = torch.stack([x.expand_as(z), y[:, None].expand_as(z), z], -1)
     return F.grid_sample(volume, position, align_corners=True)
-
-
-def _sample_textures(textures: TextureAtlas, place: Tensor) -> Tensor:
-    """(N, 3, K, H, W) positions in the atlas -> (N, 3, K, H, W) colours."""
-    frames, _, layers = place.shape[:3]
-    grid = place.permute(0, 2, 3, 4, 1).flatten(0, 1)[None]  # (1, NK, H, W, 3)
-    color = F.grid_sample(textures.images, grid, padding_mode="reflection", align_corners=False)
-    return color[0].unflatten(1, (frames, layers)).transpose(0, 1)
 
 
 def node_positions(size: Size, device: torch.device) -> Tensor:

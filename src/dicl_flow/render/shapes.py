@@ -81,11 +81,9 @@ class Dice:
 
 def smooth_noise(dice: Dice, count: int, size: Size, cells: int, channels: int = 1) -> Tensor:
     """(N, C, H, W) of variance about 1, with `cells` independent values along the longer side."""
-    longest = max(size)
-    low = [max(2, round(cells * side / longest)) + 1 for side in size]
-    return F.interpolate(
-        dice.normal(count, channels, *low), size, mode="bicubic", align_corners=True
-    )
+    low = [max(2, round(cells * side / max(size))) + 1 for side in size]
+    noise = dice.normal(count, channels, *low)
+    return F.interpolate(noise, size, mode="bicubic", align_corners=True)
 
 
 def octaves(dice: Dice, count: int, size: Size, cells: int, channels: int = 1) -> Tensor:
@@ -109,7 +107,9 @@ def shape_bank(device: torch.device, seed: int, count: int, side: int) -> Tensor
     kinds = torch.stack([kind(plane, share) for kind in _KINDS], 1)  # (share, kinds, S, S)
     values = kinds.flatten(0, 1)[:count]
     border = _MARGIN - torch.maximum(x.abs(), y.abs())
-    return torch.minimum(_distance(values, side), border)[:, None]
+    slope_y, slope_x = torch.gradient(values, spacing=2 / (side - 1), dim=(1, 2))
+    distance = values / torch.hypot(slope_x, slope_y).clamp_min(0.3)  # to first order
+    return torch.minimum(distance, border)[:, None]
 
 
 class Plane:
@@ -134,12 +134,6 @@ class Plane:
         """Return the plane of N shapes with centres slightly off the middle."""
         x, y = self.draw(count, -0.35, 0.35), self.draw(count, -0.35, 0.35)
         return Plane(self.dice, self.x - x, self.y - y)
-
-
-def _distance(values: Tensor, side: int) -> Tensor:
-    """(N, S, S) values -> the distance to their zero line, to first order."""
-    slope_y, slope_x = torch.gradient(values, spacing=2 / (side - 1), dim=(1, 2))
-    return values / torch.hypot(slope_x, slope_y).clamp_min(0.3)
 
 
 def _blobs(plane: Plane, count: int) -> Tensor:

@@ -45,7 +45,11 @@ def _marble(dice: Dice, count: int, size: Size) -> Tensor:
 
 
 def _stripes(dice: Dice, count: int, size: Size) -> Tensor:
-    return _wave(dice, count, _turned(dice, count, size)[0])
+    """Of random width, with soft to hard edges."""
+    x, _ = _turned(dice, count, size)
+    period = dice.log_uniform(count, 1, 1, 1, low=6, high=80)
+    hardness = dice.uniform(count, 1, 1, 1, low=0.3, high=1) * period / 4
+    return _edge((2 * math.pi * x / period).sin() * hardness)
 
 
 def _checkers(dice: Dice, count: int, size: Size) -> Tensor:
@@ -83,16 +87,8 @@ def _turned(dice: Dice, count: int, size: Size) -> tuple[Tensor, Tensor]:
     """(N, 1, H, W) coordinates x and y in pixels, positive, with randomly rotated axes."""
     y = torch.arange(size[0], device=dice.device, dtype=torch.float32)[:, None]
     x = torch.arange(size[1], device=dice.device, dtype=torch.float32)
-    direction = dice.directions(count, 1, 1, 1)
-    cos, sin = direction.unbind(-1)
+    cos, sin = dice.directions(count, 1, 1, 1).unbind(-1)
     return 2048 + cos * x + sin * y, 2048 + cos * y - sin * x
-
-
-def _wave(dice: Dice, count: int, x: Tensor) -> Tensor:
-    """Stripes of random width, with soft to hard edges."""
-    period = dice.log_uniform(count, 1, 1, 1, low=6, high=80)
-    hardness = dice.uniform(count, 1, 1, 1, low=0.3, high=1) * period / 4
-    return _edge((2 * math.pi * x / period).sin() * hardness)
 
 
 def _edge(distance: Tensor) -> Tensor:

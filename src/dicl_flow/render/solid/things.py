@@ -56,11 +56,16 @@ class Draws(Random):
                 return name
         return other
 
-    def vector(self, deviation: float) -> tuple[float, float, float]:
+    def direction(self, length: float) -> tuple[float, float]:
+        """A vector of that length in any direction of a plane."""
+        angle = self.uniform(0, 2 * math.pi)
+        return length * math.cos(angle), length * math.sin(angle)
+
+    def vector(self, deviation: float) -> Vector:
         """Three normal draws."""
         return self.gauss(0, deviation), self.gauss(0, deviation), self.gauss(0, deviation)
 
-    def sizes(self, low: float, high: float) -> tuple[float, float, float]:
+    def sizes(self, low: float, high: float) -> Vector:
         """Three uniform draws."""
         return self.uniform(low, high), self.uniform(low, high), self.uniform(low, high)
 
@@ -98,8 +103,7 @@ class Thing:
 
     bodies: list[Body]
     floats: bool = False  # not bound to the ground
-    wheels: list[tuple[Body, float]] = field(default_factory=list)
-    """Bodies that roll, with their radius."""
+    wheels: list[tuple[Body, float]] = field(default_factory=list)  # with their radius
 
     def roll(self, speed: float) -> None:
         """Turn the wheels for a speed in metres per frame."""
@@ -114,23 +118,15 @@ def _car(draws: Draws, view: float) -> Thing:
     van = draws.happens(0.25)
     cabin = height * (draws.uniform(1.2, 2.2) if van else draws.uniform(0.7, 1))
     reach = length * (0.95 if van else draws.uniform(0.45, 0.65))
-    gloss = draws.uniform(0, 0.5)
-    glass = draws.uniform(0.1, 0.5)
-    top = -clear - 2 * height
-    bodies = [
-        Body(BOX, (half, height, length), (0, top + height, 0), gloss=gloss),
-        Body(
-            BOX,
-            (0.9 * half, cabin, reach),
-            (0, top - cabin, -0.05 * length),
-            skin=0 if van else 1,
-            gloss=gloss,
-            mirror=0 if van else glass,
-        ),
-    ]
+    gloss, glass = draws.uniform(0, 0.5), draws.uniform(0.1, 0.5)
+    top, back = -clear - 2 * height, -0.05 * length
+    upper = Body(BOX, (0.9 * half, cabin, reach), (0, top - cabin, back), gloss=gloss)
+    bodies = [Body(BOX, (half, height, length), (0, top + height, 0), gloss=gloss), upper]
     if van:  # a windscreen
-        place = (0.0, top - cabin, reach - 0.05 * length)
+        place = (0.0, top - cabin, reach + back)
         bodies.append(Body(BOX, (0.8 * half, 0.7 * cabin, 0.03), place, skin=1, mirror=glass))
+    else:
+        upper.skin, upper.mirror = 1, glass
     wheels = [
         Body(CYLINDER, (radius, 0.1, radius), (x * half, -radius, z), _UPRIGHT_TO_SIDE, skin=2)
         for x in (-1, 1)
@@ -144,9 +140,8 @@ def _house(draws: Draws, view: float) -> Thing:
     bodies = [Body(BOX, (half, height, length), (0, -height, 0))]
     if draws.happens(0.3):  # a roof
         tip = draws.uniform(0.8, 2.5)
-        bodies.append(
-            Body(CONE, (1.3 * half, tip, 1.2 * length), (0, -2 * height - tip, 0), skin=1)
-        )
+        size = (1.3 * half, tip, 1.2 * length)
+        bodies.append(Body(CONE, size, (0, -2 * height - tip, 0), skin=1))
     mirror, pane = draws.uniform(0, 0.6), draws.uniform(0.4, 0.8)
     for _ in range(draws.randint(0, 4)):
         y, z = -draws.uniform(0.3, 1.8) * height, draws.uniform(-0.8, 0.8) * length
@@ -156,8 +151,7 @@ def _house(draws: Draws, view: float) -> Thing:
 
 
 def _tree(draws: Draws, view: float) -> Thing:
-    height, radius = draws.uniform(1, 3.5), draws.uniform(0.06, 0.3)
-    crown = draws.uniform(0.8, 2.5)
+    height, radius, crown = draws.uniform(1, 3.5), draws.uniform(0.06, 0.3), draws.uniform(0.8, 2.5)
     bodies = [Body(CYLINDER, (radius, height, radius), (0, -height, 0))]
     middle = (0.0, -2 * height - 0.5 * crown, 0.0)
     kind = draws.random()
@@ -171,8 +165,7 @@ def _tree(draws: Draws, view: float) -> Thing:
         for _ in range(draws.randint(1, 3)):
             x, y, z = draws.vector(0.3 * crown)
             size = draws.sizes(crown * 0.5, crown)
-            place = (middle[0] + x, middle[1] + y, middle[2] + z)
-            bodies.append(Body(ELLIPSOID, size, place, skin=1))
+            bodies.append(Body(ELLIPSOID, size, (x, middle[1] + y, z), skin=1))
     else:
         size = (crown, 1.5 * crown, crown)
         bodies.append(Body(CONE, size, (0, -2 * height - 1.2 * crown, 0), skin=1))
@@ -200,11 +193,8 @@ def _sign(draws: Draws, view: float) -> Thing:
 def _rail(draws: Draws, view: float) -> Thing:
     length = draws.uniform(10, 40)
     beam = Body(BOX, (0.06, draws.uniform(0.1, 0.25), length), (0, -0.6, 0), gloss=0.5)
-    posts = [
-        Body(BOX, (0.05, 0.35, 0.05), (0, -0.35, length * (2 * i / 7 - 1)), skin=1)
-        for i in range(8)
-    ]
-    return Thing([beam, *posts])
+    places = [(0.0, -0.35, length * (2 * i / 7 - 1)) for i in range(8)]
+    return Thing([beam, *(Body(BOX, (0.05, 0.35, 0.05), place, skin=1) for place in places)])
 
 
 def _hill(draws: Draws, view: float) -> Thing:
@@ -264,12 +254,10 @@ def _furniture(draws: Draws, view: float) -> Thing:
         tall = draws.uniform(0.4, 1.1)
         bodies = [Body(BOX, (half, tall, depth), (0, -tall, 0))]
         for _ in range(draws.randint(1, 4)):
-            size = draws.sizes(0.04, 0.2)
-            x = draws.uniform(-0.8, 0.8) * half
+            size, x = draws.sizes(0.04, 0.2), draws.uniform(-0.8, 0.8) * half
             form = draws.choice((BOX, ELLIPSOID, CYLINDER, CONE))
             place = (x, -2 * tall - size[1], draws.uniform(-0.5, 0.5) * depth)
-            skin = draws.randint(1, 3)
-            bodies.append(Body(form, size, place, skin=skin, gloss=0.3))
+            bodies.append(Body(form, size, place, skin=draws.randint(1, 3), gloss=0.3))
         return Thing(bodies)
     radius = draws.uniform(0.1, 0.3)  # a lamp
     stand = Body(CYLINDER, (0.025, height, 0.025), (0, -height, 0), gloss=0.6)
@@ -278,9 +266,8 @@ def _furniture(draws: Draws, view: float) -> Thing:
 
 
 def _door(draws: Draws, view: float) -> Thing:
-    leaf = Body(
-        BOX, (0.05, 1.0, draws.uniform(0.35, 0.5)), (0, -1, 0), mirror=draws.uniform(0, 0.2)
-    )
+    size = (0.05, 1.0, draws.uniform(0.35, 0.5))
+    leaf = Body(BOX, size, (0, -1, 0), mirror=draws.uniform(0, 0.2))
     knob = Body(ELLIPSOID, (0.09, 0.04, 0.04), (0, -1, 0.3), skin=1, gloss=1.0)
     return Thing([leaf, knob])
 
@@ -321,11 +308,9 @@ def _runner(draws: Draws, view: float) -> Thing:
     if draws.happens(0.5):
         return _floating(draws, radius)
     long, low = radius, radius * draws.uniform(0.2, 0.45)  # like a car from the side
-    bodies = [
-        Body(BOX, (long, 0.6 * low, 0.4 * long), ZERO, gloss=0.3),
-        Body(BOX, (0.55 * long, 0.5 * low, 0.36 * long), (0, -low, 0), skin=1),
-    ]
-    return Thing(bodies, floats=True)
+    lower = Body(BOX, (long, 0.6 * low, 0.4 * long), gloss=0.3)
+    upper = Body(BOX, (0.55 * long, 0.5 * low, 0.36 * long), (0, -low, 0), skin=1)
+    return Thing([lower, upper], floats=True)
 
 
 _OUTDOORS = (_car, _house, _tree, _pole, _sign, _rail, _hill, _rock, _bush)

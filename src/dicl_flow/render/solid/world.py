@@ -15,7 +15,7 @@ from torch import Tensor
 from ...config import Crowd, Place, RenderConfig, find_place
 from ...files import Array
 from ...ops import Size
-from .things import CUTOUT, GROUND, MAKERS, ROOM, SKY, ZERO, Body, Draws, Thing
+from .things import CUTOUT, GROUND, MAKERS, ROOM, SKY, ZERO, Body, Draws, Thing, Vector
 
 NEAR = 0.25  # metres: what is nearer is not seen
 _FLOATING_HEIGHT = 1.25  # how far outside the frame floating things may be, in heights of it
@@ -38,7 +38,7 @@ class World:
     """One scene in numbers, before any time is chosen."""
 
     focal: float  # in px
-    bodies: list[tuple[float, ...]] = field(default_factory=list)  # a row per body; see `_body_row`
+    bodies: list[tuple[float, ...]] = field(default_factory=list)  # rows: see `_add_body`
     things: list[tuple[float, ...]] = field(default_factory=list)
     """A row per thing: place, heading, velocity, spin (3 each), rate at which it returns."""
     camera: tuple[float, ...] = ()
@@ -117,11 +117,10 @@ class _Builder:
     def build(self) -> World:
         """Draw surroundings, things, camera and light."""
         self._add_surroundings()
-        limit = self.config.world.bodies
         for crowd in self.place.crowds:
             for _ in range(self.draws.randint(*crowd.count)):
                 self._add_thing(crowd)
-        del self.world.bodies[limit + 2 :]  # sky and ground are always there
+        del self.world.bodies[self.config.world.bodies + 2 :]  # sky and ground are always there
         self.world.camera = self._draw_camera()
         self.world.light = self._draw_light()
         return self.world
@@ -140,14 +139,12 @@ class _Builder:
         """The sky, and the ground or the room: thing 0, which does not move."""
         draws, place = self.draws, self.place
         self.world.things.append((*ZERO, *ZERO, *ZERO, *ZERO, 0.0))
-        turn = draws.vector(0.3)
-        self._add_body(Body(SKY, (1, 1, 1), turn=turn), self.focal, {})
+        self._add_body(Body(SKY, (1, 1, 1), turn=draws.vector(0.3)), self.focal, {})
         if place.room is not None:
             wide, tall, long = (draws.uniform(*side) for side in place.room)
-            # the camera is near the back, and looks along the room
-            middle = (0.0, -tall / 2, 0.7 * long)
-            body = Body(ROOM, (wide, tall / 2, long), middle)
+            middle = (0.0, -tall / 2, 0.7 * long)  # the camera is near the back, and looks along it
             self.height = min(self.height, 0.8 * tall)
+            body = Body(ROOM, (wide, tall / 2, long), middle)
             self._add_body(body, self.focal / max(wide, 1.5), {})
         elif place.ground:
             self._add_body(Body(GROUND, (1, 1, 1)), self.focal / (4 * self.height), {})
@@ -188,7 +185,7 @@ class _Builder:
 
     def _draw_motion(
         self, crowd: Crowd, thing: Thing, heading: float, ahead: float
-    ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    ) -> tuple[Vector, Vector]:
         """Velocity and spin of a thing that moves."""
         draws, pace = self.draws, self.pace
         slow = min(pace, 1.5)
@@ -204,11 +201,10 @@ class _Builder:
             velocity = (speed * math.sin(heading), 0.0, speed * math.cos(heading))
             return velocity, (0.0, draws.mostly_small(0.12) * slow, 0.0)
         pixels = draws.length(self.config.object_shift) * self.growth * pace * crowd.drift
-        angle = draws.uniform(0, 2 * math.pi)
-        aside = 0.6 * pixels * ahead / self.focal
+        x, y = draws.direction(0.6 * pixels * ahead / self.focal)
         toward = draws.mostly_small(0.25) * ahead * slow * crowd.drift
         spin = tuple(draws.mostly_small(0.4) * slow for _ in range(3))
-        return (aside * math.cos(angle), aside * math.sin(angle), toward), spin  # type: ignore[return-value]
+        return (x, y, toward), spin  # type: ignore[return-value]
 
     def _add_body(
         self,
@@ -222,35 +218,18 @@ class _Builder:
         draws = self.draws
         if body.skin not in skins:
             skins[body.skin] = self._draw_skin(texels)
-        wave: tuple[float, ...] = (0.0,) * 6
-        if body.form == CUTOUT:
-            wave = self._draw_wave(body)
-        joint = body.joint
-        turn: tuple[float, ...] = (0.0,) * 9
+        wave = self._draw_wave(body) if body.form == CUTOUT else (0.0,) * 6
+        joint, turn = body.joint, (0.0,) * 9
         if joint is not None:
-            pivot = tuple(scale * value for value in joint.pivot)
-            turn = (*joint.axis, *pivot, joint.rate * min(self.pace, 1.5), joint.swing, joint.phase)
-            if not self.moving:
-                turn = (*turn[:6], 0.0, *turn[7:])
+            pivot = [scale * value for value in joint.pivot]
+            rate = joint.rate * min(self.pace, 1.5) if self.moving else 0.0
+            turn = (*joint.axis, *pivot, rate, joint.swing, joint.phase)
         across = 1.0 if body.form in (CUTOUT, SKY, GROUND) else scale
         size = (scale * body.size[0], scale * body.size[1], across * body.size[2])
-        place = tuple(scale * value for value in body.place)
-        self.world.bodies.append(
-            (
-                float(body.form),
-                *size,
-                *place,
-                *body.turn,
-                float(thing),
-                *turn,
-                *skins[body.skin],
-                body.gloss,
-                body.mirror,
-                float(draws.randrange(self.config.num_shapes)),
-                *wave,
-                float(body.flat),
-            )
-        )
+        place = [scale * value for value in body.place]
+        outline = draws.randrange(self.config.num_shapes)
+        row = (body.form, *size, *place, *body.turn, thing, *turn, *skins[body.skin])
+        self.world.bodies.append((*row, body.gloss, body.mirror, outline, *wave, body.flat))
 
     def _draw_skin(self, texels: float) -> tuple[float, ...]:
         """Texture, origin, texels per metre and colour."""
@@ -263,16 +242,11 @@ class _Builder:
     def _draw_wave(self, body: Body) -> tuple[float, ...]:
         """Wave number (2), phase, height (2) in units of the body, and its rate in time."""
         draws = self.draws
-        number, angle = draws.uniform(1.5, 5), draws.uniform(0, 2 * math.pi)
-        height, way = body.bend / number, draws.uniform(0, 2 * math.pi)
-        return (
-            number * math.cos(angle),
-            number * math.sin(angle),
-            draws.uniform(0, 2 * math.pi),
-            height * math.cos(way),
-            height * math.sin(way),
-            draws.uniform(0.2, 1.5) * min(self.pace, 1.0) * self.moving,
-        )
+        number = draws.uniform(1.5, 5)
+        wave, height = draws.direction(number), draws.direction(body.bend / number)
+        phase = draws.uniform(0, 2 * math.pi)
+        rate = draws.uniform(0.2, 1.5) * min(self.pace, 1.0) * self.moving
+        return (*wave, phase, *height, rate)
 
     def _draw_camera(self) -> tuple[float, ...]:
         draws, place, movement = self.draws, self.place, self.movement
@@ -316,12 +290,8 @@ class _Builder:
 
     def _draw_light(self) -> tuple[float, ...]:
         draws, place, config = self.draws, self.place, self.config.world
-        high, around = draws.uniform(0.45, 1.4), draws.uniform(0, 2 * math.pi)
-        sun = (
-            math.cos(high) * math.cos(around),
-            -math.sin(high),
-            math.cos(high) * math.sin(around),
-        )
+        high = draws.uniform(0.45, 1.4)
+        x, z = draws.direction(math.cos(high))
         shines = draws.happens(place.sun)
         ambient = draws.uniform(0.35, 0.75) if shines else draws.uniform(0.6, 1.0)
         share, largest = config.reflection
@@ -329,7 +299,18 @@ class _Builder:
         haze = draws.uniform(*place.haze)
         number, around_number = self.textures.draw(draws), self.textures.draw(draws)
         origin = draws.random(), draws.random()
-        return (*sun, ambient, float(shines), haze, pane, number, *origin, around_number)
+        return (
+            x,
+            -math.sin(high),
+            z,
+            ambient,
+            float(shines),
+            haze,
+            pane,
+            number,
+            *origin,
+            around_number,
+        )
 
 
 def lay_out(worlds: Sequence[World], times: Sequence[float], size: Size) -> Layout:
@@ -420,7 +401,11 @@ def _pose_rows(
     around = np.einsum("mij,mcj->mci", rotation * scale[:, None], corners) + at[:, None]
     everywhere = np.isin(form, (SKY, GROUND, ROOM))
     bounds = _bounds(around, to_camera, focal, size, everywhere)
-    shadow = _shadow_corners(around, camera, light[:, :3])
+    # corners of bodies, and where their shadows meet the ground: (M, 16, 3)
+    sun = light[:, None, :3]
+    height = np.maximum(-(around[..., 1] + camera[:, None, 1]), 0) + 0.1  # above the ground
+    fallen = around - (height / -sun[..., 1])[..., None] * sun
+    shadow = np.concatenate([around, fallen], 1)
     shadows = _bounds(shadow, to_camera, focal, size, np.zeros_like(everywhere))
     shadows[everywhere | (light[:, 4] == 0)] = _AWAY  # nothing that casts a shadow
     return np.concatenate(
@@ -442,13 +427,6 @@ def _bounds(points: Array, to_camera: Array, focal: Array, size: Size, everywher
     outside = (result[:, :2] > half * 2).any(1) | (result[:, 2:] < 0).any(1)
     result[outside] = _AWAY
     return result
-
-
-def _shadow_corners(around: Array, camera: Array, sun: Array) -> Array:
-    """(M, 16, 3): corners of bodies, and where their shadows meet the ground."""
-    height = np.maximum(-(around[..., 1] + camera[:, None, 1]), 0) + 0.1  # above the ground
-    fall = height / -sun[:, None, 1]
-    return np.concatenate([around, around - fall[..., None] * sun[:, None]], 1)
 
 
 def _skin_rows(bodies: Array) -> Array:
