@@ -66,10 +66,6 @@ def photograph(frames: Frames, config: RenderConfig, dice: Dice, times: int = 2)
     return shot.on_some(color, config.compression, _compress).clamp_(0, 1)
 
 
-Effect = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(frames, their numbers in the stack, strength (N, 1, 1, 1)) -> frames."""
-
-
 class _Shot:
     """The effects on the frames of a batch of scenes that depend on further draws."""
 
@@ -84,8 +80,13 @@ class _Shot:
         """(TB, 1, 1, 1) of an effect that is computed for all scenes; 0 for those without it."""
         return self.repeated(self.dice.strength(self.batch, setting))
 
-    def on_some(self, frames: Tensor, setting: tuple[float, float], effect: Effect) -> Tensor:
-        """Apply an effect to a fixed number of scenes, drawn at random; the others cost nothing."""
+    def on_some(
+        self, frames: Tensor, setting: tuple[float, float], effect: Callable[..., Tensor]
+    ) -> Tensor:
+        """Apply an effect to a fixed number of scenes, drawn at random; the others cost nothing.
+
+        It gets the frames, their numbers in the stack, and strengths (N, 1, 1, 1).
+        """
         share, largest = setting
         count = math.ceil(share * self.batch)
         if not count:

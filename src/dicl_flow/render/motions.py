@@ -24,13 +24,10 @@ _NUM_WAVES = 2
 
 @dataclass(frozen=True)
 class Space:
-    """The position of the D layers of a scene in space; inverse depth 1 is near, 0 infinitely far.
-
-    In scenes without depth, inverse depth and travel are 0.
-    """
+    """The position of the D layers of a scene in space; without depth, all are infinitely far."""
 
     deep: Tensor  # (B, 1): 1.0 for scenes with depth, else 0.0
-    middle: Tensor  # (B, D, 1, 1) inverse depth at the centre of the frame
+    middle: Tensor  # (B, D, 1, 1) inverse depth at the centre of the frame: 1 is near, 0 is far
     slope: Tensor  # (B, D, 1, 2) its change per pixel
     travel: Tensor  # (B, 1, 1, 3) of the camera: px to the side and down, share of depth forward
     ground: Tensor  # (B, D): 1.0 for layers from their horizon to the edge of the frame, else 0.0
@@ -76,10 +73,8 @@ def draw_space(config: RenderConfig, dice: Dice, pace: Tensor, size: Size, layer
 def _draw_grounds(
     config: RenderConfig, dice: Dice, batch: int, layers: int, half: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which layers are ground or wall (B, D), their facing and their horizon (B, D, 2).
-
-    The first layer in front of the background may be the ground, the second a wall.
-    """
+    """Return which layers are ground or wall (B, D), their facing and their horizon (B, D, 2)."""
+    # the first layer in front of the background may be the ground, the second a wall
     kinds = min(2, layers - 1)
     there = [dice.happens(batch, share=share) for share in config.ground_share[:kinds]]
     empty = torch.zeros(batch, device=dice.device)

@@ -100,7 +100,11 @@ def draw_scene(
     if layers.space is not None:
         to_outline, outline = _spread_grounds(layers.space, to_outline, outline, max(size))
     to_texture, origin = _draw_textures(config, dice, batch, num_layers, textures.size)
-    number = _draw_numbers(config, dice, batch, num_layers, textures)
+    photos, computed = textures.num_photos, len(textures) - textures.num_photos
+    share = 1.0 if not photos else config.procedural_share if computed else 0.0
+    photo = dice.integers(batch, num_layers, high=max(photos, 1))
+    other = photos + dice.integers(batch, num_layers, high=max(computed, 1))
+    number = torch.where(dice.happens(batch, num_layers, share=share) > 0, other, photo)
     change = config.layer_color * dice.uniform(batch, num_layers, 5, low=-1.0)
     gain, offset = (change[..., :3] / 2 + change[..., 3:4]).exp(), change[..., 4:] / 2
     if blank is not None:
@@ -138,10 +142,8 @@ def _draw_motion(
 def _spread_grounds(
     space: Space, to_outline: Tensor, outline: Tensor, reach: int
 ) -> tuple[Tensor, Tensor]:
-    """Set the outline of ground and walls: everything on the near side of their horizon.
-
-    Their signed distance is linear, so a ramp as wide as the frame represents it exactly.
-    """
+    """Set the outline of ground and walls: everything on the near side of their horizon."""
+    # the signed distance is linear, so a ramp as wide as the frame represents it exactly
     ground = space.ground[:, 1:, None, None]
     facing = space.facing[:, 1:] / reach  # the ramp ends at 1
     ramp = torch.linspace(-1, 1, outline.shape[-1], device=outline.device) * reach + 0.5
@@ -183,17 +185,6 @@ def _draw_textures(
     origin = dice.uniform(batch, layers, 2, low=-1.0)
     origin[:, 0] *= 0.3  # and shows the middle of its texture, not the mirrored border
     return matrix / half[:, None], origin
-
-
-def _draw_numbers(
-    config: RenderConfig, dice: Dice, batch: int, layers: int, textures: TextureAtlas
-) -> Tensor:
-    """(B, D) index of the texture in the atlas."""
-    photos, computed = textures.num_photos, len(textures) - textures.num_photos
-    share = 1.0 if not photos else config.procedural_share if computed else 0.0
-    photo = dice.integers(batch, layers, high=max(photos, 1))
-    other = photos + dice.integers(batch, layers, high=max(computed, 1))
-    return torch.where(dice.happens(batch, layers, share=share) > 0, other, photo)
 
 
 def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: Size) -> Frames:

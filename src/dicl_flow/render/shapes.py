@@ -233,5 +233,5 @@ def _composites(plane: Plane, count: int) -> Tensor:
 
 
 # kinds are as frequent in the bank as here: about a quarter is thin
-_KINDS = (_blobs, _curves, _polygons, _holes, _rough, _composites, _blobs, _branches)
-_KINDS += (_polygons, _rough, _fences, _holes, _blobs, _foliage, _composites, _rings)
+_KINDS = [_blobs, _curves, _polygons, _holes, _rough, _composites, _blobs, _branches]
+_KINDS += [_polygons, _rough, _fences, _holes, _blobs, _foliage, _composites, _rings]

@@ -156,13 +156,10 @@ def load_textures(
     photos: str | Path | Sequence[Path] | None,
     device: torch.device | str = "cpu",
     seed: int = 0,
-    limit: int | None = None,
+    limit: int | None = None,  # of photographs, taken evenly from the folder
     size: Size = TEXTURE_SIZE,
 ) -> TextureAtlas:
-    """Load photographs, from a folder or a list, and procedural textures; None: only the latter.
-
-    `limit` is the largest number of photographs, taken evenly from the folder.
-    """
+    """Load photographs, from a folder or a list, and procedural textures; None: only the latter."""
     paths = list_photos(Path(photos)) if isinstance(photos, str | Path) else photos or []
     if limit is not None and limit < len(paths):
         paths = [paths[index * len(paths) // limit] for index in range(limit)]

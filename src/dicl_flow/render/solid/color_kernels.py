@@ -8,7 +8,7 @@ from torch import Tensor
 from ...ops import Size
 from ..kernels import between, cell_of, mirrored
 from ..textures import MipAtlas
-from . import casting, shading, things, world
+from . import casting, shading, world
 from .ray_kernels import (
     bodies_of,
     face_axis,
@@ -22,16 +22,15 @@ from .ray_kernels import (
     trace_pairs,
     turned,
 )
+from .things import FORMS
 
 _TILE_HEIGHT, _TILE_WIDTH, _WARPS = 8, 16, 4
 
-_ELLIPSOID, _CYLINDER = tl.constexpr(things.ELLIPSOID), tl.constexpr(things.CYLINDER)
-_CONE, _CUTOUT = tl.constexpr(things.CONE), tl.constexpr(things.CUTOUT)
-_ROOM, _SKY = tl.constexpr(things.ROOM), tl.constexpr(things.SKY)
-_POSE, _SKIN = tl.constexpr(world.POSE), tl.constexpr(world.SKIN)
-_SCENE, _FAR = tl.constexpr(world.SCENE), tl.constexpr(casting.FAR)
+_BOX, _ELLIPSOID, _CYLINDER, _CONE, _CUTOUT, _ROOM, _GROUND, _SKY = map(tl.constexpr, FORMS)
+_POSE, _SKIN, _SCENE = map(tl.constexpr, (world.POSE, world.SKIN, world.SCENE))
 _MAX_BLUR, _SHARPNESS = tl.constexpr(shading.MAX_BLUR), tl.constexpr(shading.SHARPNESS)
 _PANE_SCALE, _SOFT = tl.constexpr(shading.PANE_SCALE), tl.constexpr(shading.SOFT)
+_FAR = tl.constexpr(casting.FAR)
 
 
 @triton.jit
@@ -53,6 +52,18 @@ def _level(texels, sizes, number, u, v, level, mask):
 
 
 @triton.jit
+def _mixed(color, other, share):
+    """Red, green and blue, mixed with a share of others."""
+    red, green, blue = color
+    red2, green2, blue2 = other
+    return (
+        red + share * (red2 - red),
+        green + share * (green2 - green),
+        blue + share * (blue2 - blue),
+    )
+
+
+@triton.jit
 def _sample(texels, sizes, number, u, v, level, mask):
     """Colours at texels (u, v) of the finest level, between two levels."""
     levels = tl.load(sizes + 8)
@@ -60,13 +71,8 @@ def _sample(texels, sizes, number, u, v, level, mask):
     coarse = tl.floor(level)
     share = level - coarse
     fine = coarse.to(tl.int32)
-    red, green, blue = _level(texels, sizes, number, u, v, fine, mask)
-    red2, green2, blue2 = _level(texels, sizes, number, u, v, fine + 1, mask)
-    return (
-        red + share * (red2 - red),
-        green + share * (green2 - green),
-        blue + share * (blue2 - blue),
-    )
+    color = _level(texels, sizes, number, u, v, fine, mask)
+    return _mixed(color, _level(texels, sizes, number, u, v, fine + 1, mask), share)
 
 
 @triton.jit
@@ -191,12 +197,8 @@ def _color(bodies, scene, texels, sizes, body, distance, along_x, along_y, tile,
     mirror = tl.where(is_sky, 0.0, tl.load(skin + 12))
     if tl.max(mirror, 0) > 0.0:
         shown = mask & (mirror > 0.0)
-        red2, green2, blue2 = _surroundings(
-            scene, texels, sizes, turned_x, turned_y, turned_z, shown
-        )
-        red += mirror * (red2 - red)
-        green += mirror * (green2 - green)
-        blue += mirror * (blue2 - blue)
+        image = _surroundings(scene, texels, sizes, turned_x, turned_y, turned_z, shown)
+        red, green, blue = _mixed((red, green, blue), image, mirror)
     shine *= tl.load(skin + 11)
     return red + shine, green + shine, blue + shine
 
@@ -265,19 +267,15 @@ def shade_pairs(
     thick = 1.0 - tl.exp2(-far / tl.load(scene + 15) * 1.4426950408889634)
     tl.store(haze + first + pixel, thick, mask)
     fog += world * 4
-    thick *= tl.load(fog)
-    red += thick * (tl.load(fog + 1) - red)
-    green += thick * (tl.load(fog + 2) - green)
-    blue += thick * (tl.load(fog + 3) - blue)
+    tint = (tl.load(fog + 1), tl.load(fog + 2), tl.load(fog + 3))
+    red, green, blue = _mixed((red, green, blue), tint, thick * tl.load(fog))
     pane = tl.load(scene + 16)
     if pane > 0.0:  # a reflection that stays where it is
         u = tl.load(scene + 18) * tl.load(sizes + 6) + column * _PANE_SCALE
         v = tl.load(scene + 19) * tl.load(sizes + 5) + row * _PANE_SCALE
         number, level = u * 0.0 + tl.load(scene + 17), u * 0.0 + _SOFT
-        red2, green2, blue2 = _sample(texels, sizes, number, u, v, level, mask)
-        red += pane * (red2 - red)
-        green += pane * (green2 - green)
-        blue += pane * (blue2 - blue)
+        image = _sample(texels, sizes, number, u, v, level, mask)
+        red, green, blue = _mixed((red, green, blue), image, pane)
     target = color + 3 * first + pixel
     tl.store(target, red, mask)
     tl.store(target + size, green, mask)

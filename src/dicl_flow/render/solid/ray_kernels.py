@@ -8,19 +8,14 @@ import triton
 import triton.language as tl
 
 from ..kernels import outline_at
-from . import casting, things, world
+from . import casting, world
+from .things import FORMS
 
-_BOX, _ELLIPSOID = tl.constexpr(things.BOX), tl.constexpr(things.ELLIPSOID)
-_CYLINDER, _CONE = tl.constexpr(things.CYLINDER), tl.constexpr(things.CONE)
-_CUTOUT, _ROOM = tl.constexpr(things.CUTOUT), tl.constexpr(things.ROOM)
-_GROUND = tl.constexpr(things.GROUND)
-_POSE, _SKIN = tl.constexpr(world.POSE), tl.constexpr(world.SKIN)
-_SCENE = tl.constexpr(world.SCENE)
-_NEAR, _FAR = tl.constexpr(world.NEAR), tl.constexpr(casting.FAR)
-_INFINITE = tl.constexpr(casting.INFINITE)
+_BOX, _ELLIPSOID, _CYLINDER, _CONE, _CUTOUT, _ROOM, _GROUND, _SKY = map(tl.constexpr, FORMS)
+_POSE, _SKIN, _SCENE = map(tl.constexpr, (world.POSE, world.SKIN, world.SCENE))
+_NEAR, _FAR, _INFINITE = map(tl.constexpr, (world.NEAR, casting.FAR, casting.INFINITE))
+_TINY, _ROUNDS, _HIDDEN = map(tl.constexpr, (casting.TINY, casting.ROUNDS, casting.HIDDEN))
 _NEVER = tl.constexpr(1e30)
-_TINY = tl.constexpr(casting.TINY)
-_ROUNDS, _HIDDEN = tl.constexpr(casting.ROUNDS), tl.constexpr(casting.HIDDEN)
 
 
 @triton.jit
@@ -205,10 +200,9 @@ def bodies_of(frame, world, poses, skins, counts, shapes, sizes):
 
 @triton.jit
 def start_tile(sizes, scenes, tile_width: tl.constexpr, tile_height: tl.constexpr):
-    """Of this program: the size of its frame, its tile, its pixels, and the camera.
+    """Of this program: the size of its frame, its tile, the pixels in it, and the camera.
 
-    The tile is (left, top, right, bottom); pixels have columns, rows, a mask, the index of the
-    first one of the frame, and indices in it; the camera has its focal length and middle.
+    `first` is the index of the first pixel of the frame, `pixel` are indices in it.
     """
     height, width = tl.load(sizes + 2), tl.load(sizes + 3)
     across = (width + tile_width - 1) // tile_width

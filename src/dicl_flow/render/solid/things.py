@@ -13,7 +13,8 @@ from ..shapes import QUANTILES
 
 Vector = tuple[float, float, float]
 
-BOX, ELLIPSOID, CYLINDER, CONE, CUTOUT, ROOM, GROUND, SKY = range(8)
+FORMS = range(8)
+BOX, ELLIPSOID, CYLINDER, CONE, CUTOUT, ROOM, GROUND, SKY = FORMS
 """Forms, each in its own coordinates q: see `casting`."""
 
 ZERO: Vector = (0.0, 0.0, 0.0)

@@ -17,6 +17,8 @@ from ...files import Array
 from ...ops import Size
 from .things import CUTOUT, GROUND, MAKERS, ROOM, SKY, ZERO, Body, Draws, Thing, Vector
 
+Row = tuple[float, ...]
+
 NEAR = 0.25  # metres: what is nearer is not seen
 _FLOATING_HEIGHT = 1.25  # how far outside the frame floating things may be, in heights of it
 _AWAY = (1e6, 1e6, -1e6, -1e6)  # the bounds of what is not seen
@@ -38,13 +40,13 @@ class World:
     """One scene in numbers, before any time is chosen."""
 
     focal: float  # in px
-    bodies: list[tuple[float, ...]] = field(default_factory=list)  # rows: see `_add_body`
-    things: list[tuple[float, ...]] = field(default_factory=list)
+    bodies: list[Row] = field(default_factory=list)  # rows: see `_add_body`
+    things: list[Row] = field(default_factory=list)
     """A row per thing: place, heading, velocity, spin (3 each), rate at which it returns."""
-    camera: tuple[float, ...] = ()
+    camera: Row = ()
     """Place, tilt, velocity, turn (3 each), distance of what it orbits, bob, its rate and phase,
     rate at which it returns."""
-    light: tuple[float, ...] = ()
+    light: Row = ()
     """Sun (3), ambient, sun or not, haze, pane, its texture and origin (2), surroundings."""
 
 
@@ -168,7 +170,7 @@ class _Builder:
         self.world.things.append((*start, *turn, *velocity, *spin, returns))
         scale = draws.uniform(*self.config.world.thing_scale)
         distance = math.hypot(x, y + self.height, ahead)
-        skins: dict[int, tuple[float, ...]] = {}
+        skins: dict[int, Row] = {}
         for body in thing.bodies:
             self._add_body(body, self.focal / distance, skins, number, scale)
 
@@ -207,20 +209,15 @@ class _Builder:
         return (x, y, toward), spin  # type: ignore[return-value]
 
     def _add_body(
-        self,
-        body: Body,
-        texels: float,
-        skins: dict[int, tuple[float, ...]],
-        thing: int = 0,
-        scale: float = 1.0,
+        self, body: Body, texels: float, skins: dict[int, Row], thing: int = 0, scale: float = 1.0
     ) -> None:
         """Add a row; `texels` is the number of px per metre at the distance of the thing."""
         draws = self.draws
         if body.skin not in skins:
             skins[body.skin] = self._draw_skin(texels)
         wave = self._draw_wave(body) if body.form == CUTOUT else (0.0,) * 6
-        joint, turn = body.joint, (0.0,) * 9
-        if joint is not None:
+        turn: Row = (0.0,) * 9
+        if (joint := body.joint) is not None:
             pivot = [scale * value for value in joint.pivot]
             rate = joint.rate * min(self.pace, 1.5) if self.moving else 0.0
             turn = (*joint.axis, *pivot, rate, joint.swing, joint.phase)
@@ -231,7 +228,7 @@ class _Builder:
         row = (body.form, *size, *place, *body.turn, thing, *turn, *skins[body.skin])
         self.world.bodies.append((*row, body.gloss, body.mirror, outline, *wave, body.flat))
 
-    def _draw_skin(self, texels: float) -> tuple[float, ...]:
+    def _draw_skin(self, texels: float) -> Row:
         """Texture, origin, texels per metre and colour."""
         draws, reach = self.draws, self.config.layer_color
         all_colors = reach * draws.uniform(-1, 1)
@@ -239,7 +236,7 @@ class _Builder:
         density = texels * draws.log_uniform(0.35, 1.2)
         return (self.textures.draw(draws), draws.random(), draws.random(), density, *gain)
 
-    def _draw_wave(self, body: Body) -> tuple[float, ...]:
+    def _draw_wave(self, body: Body) -> Row:
         """Wave number (2), phase, height (2) in units of the body, and its rate in time."""
         draws = self.draws
         number = draws.uniform(1.5, 5)
@@ -248,7 +245,7 @@ class _Builder:
         rate = draws.uniform(0.2, 1.5) * min(self.pace, 1.0) * self.moving
         return (*wave, phase, *height, rate)
 
-    def _draw_camera(self) -> tuple[float, ...]:
+    def _draw_camera(self) -> Row:
         draws, place, movement = self.draws, self.place, self.movement
         slow, pace = min(self.pace, 1.5), min(self.pace, 1.75)
         pitch = draws.gauss(0, place.pitch)
@@ -288,7 +285,7 @@ class _Builder:
         near, far = self.place.crowds[0].ahead
         return (near * far) ** 0.5 * 0.5
 
-    def _draw_light(self) -> tuple[float, ...]:
+    def _draw_light(self) -> Row:
         draws, place, config = self.draws, self.place, self.config.world
         high = draws.uniform(0.45, 1.4)
         x, z = draws.direction(math.cos(high))
