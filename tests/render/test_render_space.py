@@ -34,7 +34,7 @@ def test_the_flow_is_that_of_points_in_space():
     camera = draw_camera(DEEP, dice, pace, torch.ones(batch, 2), SIZE)
     space = draw_space(DEEP, dice, pace, SIZE, layers)
     pixel = dice.uniform(batch, layers, 6, 2, high=96)
-    flow = camera.flow(pixel, space)
+    flow = replace(camera, space=space).flow(pixel)
 
     # the same by hand: a pixel's ray to its plane, the camera's turn, its travel, a projection
     offset = pixel - camera.pivot

@@ -23,6 +23,7 @@ _DARKEST = 1e-4  # before a power
 _NUM_TAPS = 11
 _LONGEST_BLUR = 32.0  # px: in longer blur the single taps would be visible
 _BLOCK = 8
+_Effect = Callable[[Tensor, Tensor, Tensor], Tensor]  # frames, their numbers, strengths -> frames
 
 
 def recolor(
@@ -80,13 +81,8 @@ class _Shot:
         """(TB, 1, 1, 1) of an effect that is computed for all scenes; 0 for those without it."""
         return self.repeated(self.dice.strength(self.batch, setting))
 
-    def on_some(
-        self, frames: Tensor, setting: tuple[float, float], effect: Callable[..., Tensor]
-    ) -> Tensor:
-        """Apply an effect to a fixed number of scenes, drawn at random; the others cost nothing.
-
-        It gets the frames, their numbers in the stack, and strengths (N, 1, 1, 1).
-        """
+    def on_some(self, frames: Tensor, setting: tuple[float, float], effect: _Effect) -> Tensor:
+        """Apply an effect to a fixed number of scenes, drawn at random; the others cost nothing."""
         share, largest = setting
         count = math.ceil(share * self.batch)
         if not count:

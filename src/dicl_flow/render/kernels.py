@@ -16,7 +16,7 @@ from .scene import Scene
 from .textures import TextureAtlas
 
 _BLOCK, _WARPS = 256, 4
-_FIELDS = tl.constexpr(18)  # numbers per layer: see `_layer_table`
+_FIELDS = tl.constexpr(18)  # numbers per layer: see `compose_layers`
 
 
 @triton.jit
@@ -276,15 +276,6 @@ def compose_layers(
     visible = torch.empty(frames, *size, dtype=torch.uint8, device=device)
     present = scene.outline.amax((2, 3)) > 0
     nearest = (present * torch.arange(1, layers, device=device)).amax(1)
-    layout = scene.flow.contiguous(), scene.outline.contiguous(), _layer_table(scene)
-    looks = nearest.int(), fog.contiguous(), textures.images
-    numbers = (batch, layers, *size, rows, columns, scene.outline.shape[-1], *textures.size)
-    _launch(_compose, color, *layout, *looks, color, motion, depth, visible, *numbers)
-    return color, motion, depth, visible
-
-
-def _layer_table(scene: Scene) -> Tensor:
-    """(B, D, 18): all numbers of a layer in one row."""
     objects = torch.nn.functional.pad(scene.to_outline.flatten(2), (0, 0, 1, 0))
     parts = [
         scene.center,  # 0, 1
@@ -296,7 +287,11 @@ def _layer_table(scene: Scene) -> Tensor:
         scene.offset,  # 16
         scene.depth,  # 17
     ]
-    return torch.cat(parts, -1)
+    layout = scene.flow.contiguous(), scene.outline.contiguous(), torch.cat(parts, -1)
+    looks = nearest.int(), fog.contiguous(), textures.images
+    numbers = (batch, layers, *size, rows, columns, scene.outline.shape[-1], *textures.size)
+    _launch(_compose, color, *layout, *looks, color, motion, depth, visible, *numbers)
+    return color, motion, depth, visible
 
 
 def smear(frames: Tensor, path: Tensor, taps: int) -> Tensor:

@@ -108,16 +108,18 @@ class Camera:
     linear: Tensor  # (B, 1, 2, 2) rotation and zoom
     shift: Tensor  # (B, 1, 1, 2)
     perspective: Tensor  # (B, 1, 1, 2) change of scale per pixel
+    space: Space | None = None  # the position of the layers in space, if any scene has depth
+    follow: Tensor | float = 1.0  # (B, D, 1, 1) how much each layer moves with the camera
 
-    def flow(self, points: Tensor, space: Space | None = None) -> Tensor:
+    def flow(self, points: Tensor) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
         offset = points - self.pivot
         moved = transform(self.linear, offset) + self.shift
         depth = 1 + (offset * self.perspective).sum(-1, keepdim=True)
-        if space is not None:  # x + t / Z: near layers move more
-            sideways, forward = (space.inverse_depth(offset) * space.travel).split([2, 1], -1)
-            moved, depth = moved + sideways, depth - forward
-        return moved / depth.clamp_min(0.2) - offset
+        if self.space is not None:  # x + t / Z: near layers move more
+            travel = self.space.inverse_depth(offset) * self.space.travel
+            moved, depth = moved + travel[..., :2], depth - travel[..., 2:]
+        return self.follow * (moved / depth.clamp_min(0.2) - offset)
 
 
 @dataclass(frozen=True)

@@ -65,24 +65,6 @@ class Frames:
     layer: Tensor  # (N, H, W) uint8: the visible layer; 0 is the background
 
 
-@dataclass(frozen=True)
-class _Layers:
-    """The motion of the layers of a scene."""
-
-    camera: Camera
-    own: OwnMotion
-    follow: Tensor  # (B, D, 1, 1) factor of the motion of the camera
-    space: Space | None  # the position of the layers in space, if any scene has depth
-
-    def seen_flow(self, points: Tensor) -> Tensor:
-        """(B, D, P, 2) positions -> (B, D, P, 2) displacements by the camera alone."""
-        return self.follow * self.camera.flow(points, self.space)
-
-    def flow(self, points: Tensor) -> Tensor:
-        """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
-        return self.seen_flow(points) + self.own.flow(points)
-
-
 def draw_scene(
     config: RenderConfig, dice: Dice, batch: int, size: Size, textures: TextureAtlas, shapes: Tensor
 ) -> Scene:
@@ -91,14 +73,15 @@ def draw_scene(
     depth = 1 - torch.arange(num_layers, device=dice.device).view(1, -1, 1) / num_layers
     blank = dice.happens(batch, share=config.blank_scenes) if config.blank_scenes else None
     pace = draw_pace(config, dice, batch, size) * (1 if blank is None else 1 - blank)
-    layers = _draw_motion(config, dice, pace, size, 1 + config.parallax * (1 - depth))
+    camera, own = _draw_motion(config, dice, pace, size, 1 + config.parallax * (1 - depth))
     nodes = node_positions(size, dice.device)  # (h, w, 2)
-    flow = layers.flow(nodes.view(1, 1, -1, 2).expand(batch, num_layers, -1, -1))
-    center = layers.own.center[:, :, None]  # in frame 1
-    center = (center + layers.flow(center))[:, :, 0]
+    points = nodes.view(1, 1, -1, 2).expand(batch, num_layers, -1, -1)
+    flow = camera.flow(points) + own.flow(points)
+    center = own.center[:, :, None]  # in frame 1
+    center = (center + (camera.flow(center) + own.flow(center)))[:, :, 0]
     to_outline, outline = _draw_outlines(config, dice, batch, num_layers - 1, size, shapes)
-    if layers.space is not None:
-        to_outline, outline = _spread_grounds(layers.space, to_outline, outline, max(size))
+    if camera.space is not None:
+        to_outline, outline = _spread_grounds(camera.space, to_outline, outline, max(size))
     to_texture, origin = _draw_textures(config, dice, batch, num_layers, textures.size)
     photos, computed = textures.num_photos, len(textures) - textures.num_photos
     share = 1.0 if not photos else config.procedural_share if computed else 0.0
@@ -116,7 +99,7 @@ def draw_scene(
 
 def _draw_motion(
     config: RenderConfig, dice: Dice, pace: Tensor, size: Size, follow: Tensor
-) -> _Layers:
+) -> tuple[Camera, OwnMotion]:
     batch = len(pace)
     sideways = dice.happens(batch, share=config.horizontal_share)
     flat = torch.stack([torch.ones_like(sideways), 1 - (1 - _FLAT) * sideways], 1)
@@ -128,15 +111,15 @@ def _draw_motion(
         space = draw_space(config, dice, pace, size, num_layers)
         own = own.of_some(space.moving)
         follow = torch.lerp(follow, torch.ones_like(follow), space.deep[..., None, None])
-    layers = _Layers(camera, own, follow, space)
+    camera = replace(camera, space=space, follow=follow)
     # positions are drawn for the time half-way between the frames, so that fast objects are seen
     spread = dice.uniform(batch, num_layers, 1, 2, low=-0.5, high=0.5) * (1 + 2 * config.margin)
     middle = camera.pivot + 2 * camera.pivot * spread
-    moved = layers.seen_flow(middle) + own.shift[:, :, None]
+    moved = camera.flow(middle) + own.shift[:, :, None]
     center = (middle - moved / 2)[:, :, 0]
     if space is not None:
         center = torch.lerp(center, camera.pivot + space.horizon, space.ground[..., None])
-    return replace(layers, own=replace(own, center=center))
+    return camera, replace(own, center=center)
 
 
 def _spread_grounds(

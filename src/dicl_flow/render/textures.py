@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import cv2
@@ -99,7 +100,6 @@ def _edge(distance: Tensor) -> Tensor:
 _KINDS = (_clouds, _flat, _stripes, _grain, _tiles, _gradients, _checkers, _marble, _dots)
 
 
-TEXTURE_SIZE = (384, 512)
 _NUM_PROCEDURAL = 54
 _MIP_LEVELS = 6
 
@@ -113,12 +113,11 @@ class MipAtlas:
     num_textures: int
     num_levels: int
 
-    def first(self, level: int) -> int:
-        """Index of the first texel of a level."""
-        height, width = self.size
-        return sum(
-            3 * self.num_textures * (height >> finer) * (width >> finer) for finer in range(level)
-        )
+    @property
+    def firsts(self) -> list[int]:
+        """Index of the first texel of each level."""
+        sides = [[side >> level for side in self.size] for level in range(self.num_levels - 1)]
+        return [0, *accumulate(3 * self.num_textures * height * width for height, width in sides)]
 
 
 class TextureAtlas:
@@ -127,7 +126,11 @@ class TextureAtlas:
     def __init__(self, photos: Tensor, procedural: Tensor) -> None:
         """Take two stacks (N, 3, H, W) with values in [0, 1] or uint8; one may be empty."""
         self.num_photos = len(photos)
-        stack = torch.cat([_as_float(photos), _as_float(procedural)])
+        photos, procedural = (
+            images.float() / 255 if images.dtype == torch.uint8 else images
+            for images in (photos, procedural)
+        )
+        stack = torch.cat([photos, procedural])
         # (1, 3, P, H, W), in memory (P, H, W, 3): the colours of a pixel are adjacent
         self.images = stack.permute(0, 2, 3, 1).contiguous().permute(3, 0, 1, 2)[None]
 
@@ -157,23 +160,18 @@ def load_textures(
     device: torch.device | str = "cpu",
     seed: int = 0,
     limit: int | None = None,  # of photographs, taken evenly from the folder
-    size: Size = TEXTURE_SIZE,
+    size: Size = (384, 512),
 ) -> TextureAtlas:
     """Load photographs, from a folder or a list, and procedural textures; None: only the latter."""
     paths = list_photos(Path(photos)) if isinstance(photos, str | Path) else photos or []
     if limit is not None and limit < len(paths):
         paths = [paths[index * len(paths) // limit] for index in range(limit)]
-    stack = _read_photos(paths, size).to(device)
+    with ThreadPoolExecutor() as pool:
+        images = list(pool.map(lambda path: _fill(to_uint8(read_image(path)), size), paths))
+    stack = torch.from_numpy(np.stack(images) if images else np.empty((0, *size, 3), np.uint8))
+    stack = stack.permute(0, 3, 1, 2).to(device)  # (N, 3, H, W)
     dice = Dice(torch.device(device), seed)
     return TextureAtlas(stack, procedural_textures(dice, _NUM_PROCEDURAL, size))
-
-
-def _read_photos(paths: Sequence[Path], size: Size) -> Tensor:
-    """(N, 3, H, W) uint8."""
-    with ThreadPoolExecutor() as pool:
-        photos = list(pool.map(lambda path: _fill(to_uint8(read_image(path)), size), paths))
-    stack = np.stack(photos) if photos else np.empty((0, *size, 3), np.uint8)
-    return torch.from_numpy(stack).permute(0, 3, 1, 2)
 
 
 def _fill(photo: Array, size: Size) -> Array:
@@ -185,7 +183,3 @@ def _fill(photo: Array, size: Size) -> Array:
     resized = cv2.resize(photo, (width, height), interpolation=method)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     return resized[top : top + size[0], left : left + size[1]]
-
-
-def _as_float(images: Tensor) -> Tensor:
-    return images.float() / 255 if images.dtype == torch.uint8 else images

@@ -290,9 +290,8 @@ class PairCaster:
     ) -> None:
         self.layout, self.textures, self.shapes, self.size = layout, textures, shapes, size
         device, frames = layout.pose.device, 2 * layout.batch
-        firsts = [textures.first(level) for level in range(textures.num_levels)]
         numbers = [layout.batch, layout.pose.shape[2], *size, shapes.shape[-1], *textures.size]
-        numbers += [textures.num_textures, textures.num_levels, *firsts]
+        numbers += [textures.num_textures, textures.num_levels, *textures.firsts]
         self.sizes = torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
         self.surface = torch.empty(frames, *size, dtype=torch.int16, device=device)
         self.distance = torch.empty(frames, *size, device=device)
@@ -302,18 +301,14 @@ class PairCaster:
 
     def occluded(self) -> Tensor:
         """(B, H, W) bool."""
-        result = torch.empty(
-            self.layout.batch, *self.size, dtype=torch.int8, device=self.flow.device
-        )
+        result = torch.empty_like(self.layer[: self.layout.batch], dtype=torch.int8)
         self._launch(find_occluded, self.layout.batch, self.surface, self.distance, result)
         return result > 0
 
     def shade(self, fog: Tensor) -> tuple[Tensor, Tensor]:
         """(N, 3, H, W) colours and (N, 1, H, W) depth in [0, 1]."""
-        frames, device = 2 * self.layout.batch, self.flow.device
-        color = torch.empty(frames, 3, *self.size, device=device)
-        depth = torch.empty(frames, 1, *self.size, device=device)
-        texels = self.textures.texels
+        frames, texels = 2 * self.layout.batch, self.textures.texels
+        color, depth = (torch.empty(frames, c, *self.size, device=fog.device) for c in (3, 1))
         seen = (self.surface, self.distance, fog.contiguous(), texels, color, depth)
         self._launch(shade_pairs, frames, *seen)
         return color, depth
@@ -324,10 +319,4 @@ class PairCaster:
         layout = self.layout
         parts = (layout.pose, layout.skin, layout.scene, layout.count, self.shapes, self.sizes)
         with torch.cuda.device_of(self.distance):
-            kernel[(tiles, frames)](
-                *parts,
-                *arguments,
-                tile_width=_TILE_WIDTH,
-                tile_height=_TILE_HEIGHT,
-                num_warps=_WARPS,
-            )
+            kernel[(tiles, frames)](*parts, *arguments, _TILE_WIDTH, _TILE_HEIGHT, num_warps=_WARPS)

@@ -57,7 +57,6 @@ class _Frame:
         self.pose_rows, self.skin_rows = self.pose[:, :12].T.contiguous(), self.skin.T.contiguous()
         self.scene, self.count = layout.scene[time, world], int(layout.count[world])
         self.textures, self.fog = textures, fog
-        self.shines = bool(self.scene[14] > 0)
         self.bounds, self.shadow_bounds = self.pose[:, 25:29].tolist(), self.pose[:, 29:].tolist()
         self.casters = (self.pose[:, 29] < self.pose[:, 31]).nonzero()[:, 0].tolist()  # of shadows
 
@@ -114,9 +113,10 @@ class _Frame:
         view = along / length(along)
         normal = normals(pose[:9], form, q, view)
         facing = (normal * view).sum(0).abs()
-        light, shine = self._light(distance * along, distance, normal, view, is_sky, pixels)
-        color = self._texture(q, body, face, skin, reach, facing) * skin[8:11] * light
         reflected = view - 2 * (normal * view).sum(0) * normal
+        raised = distance * along + normal * (0.01 + 0.002 * distance)
+        light, shine = self._light(raised, normal, reflected, is_sky, pixels)
+        color = self._texture(q, body, face, skin, reach, facing) * skin[8:11] * light
         mirrors = ((skin[12] > 0) & ~is_sky).nonzero()[:, 0]
         if len(mirrors):
             image = self._surroundings(reflected[:, mirrors])
@@ -124,22 +124,15 @@ class _Frame:
         return color + skin[11] * shine, body * 4 + face
 
     def _light(
-        self,
-        point: Tensor,
-        distance: Tensor,
-        normal: Tensor,
-        view: Tensor,
-        is_sky: Tensor,
-        pixels: "_Pixels",
+        self, raised: Tensor, normal: Tensor, reflected: Tensor, is_sky: Tensor, pixels: "_Pixels"
     ) -> tuple[Tensor, Tensor]:
-        """(M,) the light on a surface, and its highlight."""
+        """(M,) the light on a surface, and its highlight; `raised` is a little above it."""
         sun, ambient = self.scene[9:12, None], self.scene[13]
         toward = (normal * sun).sum(0)
-        if not self.shines:
+        if not bool(self.scene[14] > 0):
             light = ambient + (1 - ambient) * (0.5 + 0.5 * toward)
             return torch.where(is_sky, 1.0, light), torch.zeros_like(toward)
         lit = (toward > 0) & ~is_sky
-        raised = point + normal * (0.01 + 0.002 * distance)
         shadowed = torch.zeros_like(lit)
         for number in self.casters:
             inside = pixels.inside(self.shadow_bounds[number])
@@ -152,8 +145,7 @@ class _Frame:
             shadowed[inside] = hit(self.skin[number], pose[24], origin, to, self.shapes) < FAR
         lit &= ~shadowed
         light = ambient + (1 - ambient) * toward.clamp_min(0) * lit
-        bounced = view - 2 * (normal * view).sum(0) * normal
-        shine = (bounced * sun).sum(0).clamp_min(0) ** SHARPNESS * lit
+        shine = (reflected * sun).sum(0).clamp_min(0) ** SHARPNESS * lit
         return torch.where(is_sky, 1.0, light), shine
 
     def _texture(
@@ -233,7 +225,7 @@ def _sample_level(
     textures: MipAtlas, number: Tensor, u: Tensor, v: Tensor, level: Tensor
 ) -> Tensor:
     height, width = textures.size
-    firsts = torch.tensor([textures.first(k) for k in range(textures.num_levels)], device=u.device)
+    firsts = torch.tensor(textures.firsts, device=u.device)
     tall, wide = height >> level, width >> level
     shrink = torch.exp2(-level.to(u.dtype))
     left, in_x = _cell(_mirrored(u * shrink - 0.5, wide), wide)

@@ -153,8 +153,7 @@ class _Builder:
 
     def _add_thing(self, crowd: Crowd) -> None:
         draws = self.draws
-        near, far = crowd.ahead
-        ahead = draws.log_uniform(near, far)
+        ahead = draws.log_uniform(*crowd.ahead)
         thing = MAKERS[crowd.thing](draws, self.view * ahead)
         x, y, ahead = self._find_place(crowd, thing, ahead)
         goes = self.moving and draws.happens(crowd.moving)
@@ -166,7 +165,7 @@ class _Builder:
         returns = draws.uniform(0.05, 0.2) if thing.floats and draws.happens(0.5) else 0.0
         number = len(self.world.things)
         start = (x - velocity[0] / 2, y - velocity[1] / 2, ahead - velocity[2] / 2)
-        turn = (0.0, 0.0, 0.0) if thing.floats else (0.0, heading, 0.0)
+        turn = ZERO if thing.floats else (0.0, heading, 0.0)
         self.world.things.append((*start, *turn, *velocity, *spin, returns))
         scale = draws.uniform(*self.config.world.thing_scale)
         distance = math.hypot(x, y + self.height, ahead)
@@ -192,8 +191,8 @@ class _Builder:
         draws, pace = self.draws, self.pace
         slow = min(pace, 1.5)
         if crowd.thing == "runner":
-            low, high = self.config.world.runner_motion
-            length = draws.uniform(low, high) / 640 * self.view * ahead * min(pace, 1.25)
+            motion = draws.uniform(*self.config.world.runner_motion)
+            length = motion / 640 * self.view * ahead * min(pace, 1.25)
             angle = draws.mostly_small(math.pi)
             velocity = (draws.side() * length * math.cos(angle), length * math.sin(angle), 0.0)
             return velocity, (0.0, draws.mostly_small(0.3) * slow, 0.0)
@@ -267,28 +266,28 @@ class _Builder:
             orbit = draws.uniform(0.4, 0.9) * place.crowds[0].ahead[1] * 0.5
             turn[1] = draws.uniform(-1, 1) * extent
         elif movement == "stereo":
-            turn = list(ZERO)
-            length = draws.length(self.config.travel_sideways) * self.growth * slow
-            baseline = draws.side() * 0.6 * length * self._typical_distance() / self.focal
+            turn, baseline = list(ZERO), self._draw_travel(0.6, slow)
             right = _rotation(np.array([tilt]))[0, :, 0]  # the flow is horizontal
             velocity = [float(baseline * part) for part in right]
         else:
             turn = [value * draws.happens(0.3) for value in turn]
         if movement in ("pan", "drive", "orbit") and draws.happens(0.3):
-            length = draws.length(self.config.travel_sideways) * self.growth * pace
-            velocity[0] += draws.side() * 0.2 * length * self._typical_distance() / self.focal
+            velocity[0] += self._draw_travel(0.2, pace)
         rate, phase = draws.uniform(0.4, 1.5), draws.uniform(0, 2 * math.pi)
         returns = draws.uniform(0.02, 0.1)
         return (0.0, -self.height, 0.0, *tilt, *velocity, *turn, orbit, bob, rate, phase, returns)
 
-    def _typical_distance(self) -> float:
+    def _draw_travel(self, share: float, pace: float) -> float:
+        """To the left or right; what is at a typical distance moves by a share of its px."""
+        length = self.draws.length(self.config.travel_sideways) * self.growth * pace
         near, far = self.place.crowds[0].ahead
-        return (near * far) ** 0.5 * 0.5
+        return self.draws.side() * share * length * ((near * far) ** 0.5 * 0.5) / self.focal
 
     def _draw_light(self) -> Row:
         draws, place, config = self.draws, self.place, self.config.world
         high = draws.uniform(0.45, 1.4)
         x, z = draws.direction(math.cos(high))
+        sun = (x, -math.sin(high), z)
         shines = draws.happens(place.sun)
         ambient = draws.uniform(0.35, 0.75) if shines else draws.uniform(0.6, 1.0)
         share, largest = config.reflection
@@ -296,18 +295,7 @@ class _Builder:
         haze = draws.uniform(*place.haze)
         number, around_number = self.textures.draw(draws), self.textures.draw(draws)
         origin = draws.random(), draws.random()
-        return (
-            x,
-            -math.sin(high),
-            z,
-            ambient,
-            float(shines),
-            haze,
-            pane,
-            number,
-            *origin,
-            around_number,
-        )
+        return (*sun, ambient, float(shines), haze, pane, number, *origin, around_number)
 
 
 def lay_out(worlds: Sequence[World], times: Sequence[float], size: Size) -> Layout:
@@ -335,8 +323,17 @@ def lay_out(worlds: Sequence[World], times: Sequence[float], size: Size) -> Layo
             bodies, rotation, middle, place[index], to_world[index], lights[index], focal[index],
             time, size,
         )  # fmt: skip
-    skin = np.zeros((len(worlds), max(counts), SKIN))
-    skin[index, slot] = _skin_rows(bodies)
+    skin, density = np.zeros((len(worlds), max(counts), SKIN)), bodies[:, 23:24]
+    parts = [
+        bodies[:, :1],  # 0: form
+        bodies[:, 10:11],  # 1: thing
+        bodies[:, 20:23],  # 2 to 4: texture, origin
+        bodies[:, 1:4] * density,  # 5 to 7
+        bodies[:, 24:35],  # 8 to 18: colour, gloss, mirror, outline, wave
+        bodies[:, 36:37],  # 19: flat
+        density,  # 20: texels per metre
+    ]
+    skin[index, slot] = np.concatenate(parts, 1)
     poses, skins, scenes = (
         torch.from_numpy(part.astype(np.float32)) for part in (pose, skin, scene)
     )
@@ -424,22 +421,6 @@ def _bounds(points: Array, to_camera: Array, focal: Array, size: Size, everywher
     outside = (result[:, :2] > half * 2).any(1) | (result[:, 2:] < 0).any(1)
     result[outside] = _AWAY
     return result
-
-
-def _skin_rows(bodies: Array) -> Array:
-    """(M, SKIN)."""
-    scale, density = bodies[:, 1:4], bodies[:, 23:24]
-    parts = [
-        bodies[:, :1],  # 0: form
-        bodies[:, 10:11],  # 1: thing
-        bodies[:, 20:23],  # 2 to 4: texture, origin
-        scale * density,  # 5 to 7
-        bodies[:, 24:29],  # 8 to 12: colour, gloss, mirror
-        bodies[:, 29:35],  # 13 to 18: outline, wave
-        bodies[:, 36:37],  # 19: flat
-        density,  # 20: texels per metre
-    ]
-    return np.concatenate(parts, 1)
 
 
 def _rotation(vectors: Array) -> Array:
