@@ -15,17 +15,8 @@ from torch import Tensor
 
 from ..config import RenderConfig
 from ..ops import Size, sample_clamped, sampling_grid
-from .motions import (
-    Camera,
-    OwnMotion,
-    Space,
-    draw_camera,
-    draw_own_motion,
-    draw_pace,
-    draw_space,
-    rotation_and_zoom,
-    transform,
-)
+from . import motions
+from .motions import Camera, OwnMotion, Space, rotation_and_zoom, transform
 from .shapes import Dice
 from .textures import TextureAtlas
 
@@ -72,7 +63,7 @@ def draw_scene(
     num_layers = 1 + config.objects_in(size)[1]
     depth = 1 - torch.arange(num_layers, device=dice.device).view(1, -1, 1) / num_layers
     blank = dice.happens(batch, share=config.blank_scenes) if config.blank_scenes else None
-    pace = draw_pace(config, dice, batch, size) * (1 if blank is None else 1 - blank)
+    pace = motions.draw_pace(config, dice, batch, size) * (1 if blank is None else 1 - blank)
     camera, own = _draw_motion(config, dice, pace, size, 1 + config.parallax * (1 - depth))
     nodes = node_positions(size, dice.device)  # (h, w, 2)
     points = nodes.view(1, 1, -1, 2).expand(batch, num_layers, -1, -1)
@@ -103,12 +94,12 @@ def _draw_motion(
     batch = len(pace)
     sideways = dice.happens(batch, share=config.horizontal_share)
     flat = torch.stack([torch.ones_like(sideways), 1 - (1 - _FLAT) * sideways], 1)
-    camera = draw_camera(config, dice, pace, flat, size)
+    camera = motions.draw_camera(config, dice, pace, flat, size)
     num_layers = follow.shape[1]
-    own = draw_own_motion(config, dice, pace, flat, num_layers)
+    own = motions.draw_own_motion(config, dice, pace, flat, num_layers)
     follow, space = follow[..., None], None
     if config.depth_share:
-        space = draw_space(config, dice, pace, size, num_layers)
+        space = motions.draw_space(config, dice, pace, size, num_layers)
         own = own.of_some(space.moving)
         follow = torch.lerp(follow, torch.ones_like(follow), space.deep[..., None, None])
     camera = replace(camera, space=space, follow=follow)

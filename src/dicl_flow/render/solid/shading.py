@@ -63,10 +63,8 @@ class _Frame:
     def look(self, body: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
         """(3, H, W) colours and (1, H, W) depth."""
         size = self.size
-        y, x = torch.meshgrid(
-            *(torch.arange(side, device=body.device, dtype=distance.dtype) for side in size),
-            indexing="ij",
-        )
+        sides = [torch.arange(side, device=body.device, dtype=distance.dtype) for side in size]
+        y, x = torch.meshgrid(*sides, indexing="ij")
         pixels = _Pixels(x.flatten(), y.flatten(), size)
         along = rays(self.scene, size).flatten(1)
         color, surface = self._shade(body.flatten().long(), distance.flatten(), along, pixels)
@@ -114,8 +112,7 @@ class _Frame:
         normal = normals(pose[:9], form, q, view)
         facing = (normal * view).sum(0).abs()
         reflected = view - 2 * (normal * view).sum(0) * normal
-        raised = distance * along + normal * (0.01 + 0.002 * distance)
-        light, shine = self._light(raised, normal, reflected, is_sky, pixels)
+        light, shine = self._light(distance * along, normal, reflected, is_sky, pixels)
         color = self._texture(q, body, face, skin, reach, facing) * skin[8:11] * light
         mirrors = ((skin[12] > 0) & ~is_sky).nonzero()[:, 0]
         if len(mirrors):
@@ -124,15 +121,16 @@ class _Frame:
         return color + skin[11] * shine, body * 4 + face
 
     def _light(
-        self, raised: Tensor, normal: Tensor, reflected: Tensor, is_sky: Tensor, pixels: "_Pixels"
+        self, point: Tensor, normal: Tensor, reflected: Tensor, is_sky: Tensor, pixels: "_Pixels"
     ) -> tuple[Tensor, Tensor]:
-        """(M,) the light on a surface, and its highlight; `raised` is a little above it."""
+        """(M,) the light on a surface, and its highlight."""
         sun, ambient = self.scene[9:12, None], self.scene[13]
         toward = (normal * sun).sum(0)
         if not bool(self.scene[14] > 0):
             light = ambient + (1 - ambient) * (0.5 + 0.5 * toward)
             return torch.where(is_sky, 1.0, light), torch.zeros_like(toward)
         lit = (toward > 0) & ~is_sky
+        raised = point + normal * (0.01 + 0.002 * point[2])
         shadowed = torch.zeros_like(lit)
         for number in self.casters:
             inside = pixels.inside(self.shadow_bounds[number])

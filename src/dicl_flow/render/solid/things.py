@@ -6,7 +6,7 @@ A maker gets the draws and `view`, the width in metres of what the camera sees a
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from ..shapes import QUANTILES
@@ -104,13 +104,13 @@ class Thing:
 
     bodies: list[Body]
     floats: bool = False  # not bound to the ground
-    wheels: list[tuple[Body, float]] = field(default_factory=list)  # with their radius
+    wheels: Sequence[Body] = ()
 
     def roll(self, speed: float) -> None:
         """Turn the wheels for a speed in metres per frame."""
-        for body, radius in self.wheels:
-            rate = max(-_FASTEST_WHEEL, min(_FASTEST_WHEEL, speed / radius))
-            body.joint = Joint((1.0, 0.0, 0.0), body.place, rate)
+        for wheel in self.wheels:
+            rate = max(-_FASTEST_WHEEL, min(_FASTEST_WHEEL, speed / wheel.size[0]))
+            wheel.joint = Joint((1.0, 0.0, 0.0), wheel.place, rate)
 
 
 def _car(draws: Draws, view: float) -> Thing:
@@ -133,7 +133,7 @@ def _car(draws: Draws, view: float) -> Thing:
         for x in (-1, 1)
         for z in (-0.6 * length, 0.6 * length)
     ]
-    return Thing(bodies + wheels, wheels=[(wheel, radius) for wheel in wheels])
+    return Thing(bodies + wheels, wheels=wheels)
 
 
 def _house(draws: Draws, view: float) -> Thing:
@@ -185,9 +185,9 @@ def _pole(draws: Draws, view: float) -> Thing:
 def _sign(draws: Draws, view: float) -> Thing:
     height, half = draws.uniform(0.8, 2.5), draws.uniform(0.25, 1)
     post = Body(CYLINDER, (0.05, height, 0.05), (0, -height, 0))
-    place = (0.0, -2 * height, -0.08)
     size = (half, half * draws.uniform(0.5, 1.2), 0.03)
-    board = Body(BOX if draws.happens(0.6) else CUTOUT, size, place, skin=1)
+    form = BOX if draws.happens(0.6) else CUTOUT
+    board = Body(form, size, (0, -2 * height, -0.08), skin=1)
     return Thing([post, board])
 
 
@@ -221,8 +221,7 @@ def _bush(draws: Draws, view: float) -> Thing:
 def _figure(draws: Draws, view: float) -> Thing:
     tall = draws.uniform(1.2, 1.9)
     hip, shoulder = -0.48 * tall, -0.82 * tall
-    rate, phase = draws.uniform(0.3, 0.9), draws.uniform(0, 6.28)
-    swing = draws.uniform(0.2, 0.6)
+    rate, phase, swing = draws.uniform(0.3, 0.9), draws.uniform(0, 6.28), draws.uniform(0.2, 0.6)
     bodies = [
         Body(ELLIPSOID, (0.12 * tall, 0.2 * tall, 0.08 * tall), (0, -0.65 * tall, 0)),
         Body(ELLIPSOID, (0.06 * tall, 0.08 * tall, 0.07 * tall), (0, -0.93 * tall, 0), skin=1),

@@ -319,10 +319,8 @@ def lay_out(worlds: Sequence[World], times: Sequence[float], size: Size) -> Layo
         rest = [focal[:, None], lights[:, 3:]]
         scene[number] = np.concatenate([to_world.reshape(-1, 9), sun, *rest], 1)
         rotation, middle = _bodies_at(bodies, things[owner], time)
-        pose[number, index, slot] = _pose_rows(
-            bodies, rotation, middle, place[index], to_world[index], lights[index], focal[index],
-            time, size,
-        )  # fmt: skip
+        camera = [part[index] for part in (place, to_world, lights, focal)]  # of each body
+        pose[number, index, slot] = _pose_rows(bodies, rotation, middle, camera, time, size)
     skin, density = np.zeros((len(worlds), max(counts), SKIN)), bodies[:, 23:24]
     parts = [
         bodies[:, :1],  # 0: form
@@ -371,22 +369,15 @@ def _bodies_at(bodies: Array, things: Array, time: float) -> tuple[Array, Array]
 
 
 def _pose_rows(
-    bodies: Array,
-    rotation: Array,
-    middle: Array,
-    camera: Array,
-    to_world: Array,
-    light: Array,
-    focal: Array,
-    time: float,
-    size: Size,
+    bodies: Array, rotation: Array, middle: Array, camera: Sequence[Array], time: float, size: Size
 ) -> Array:
-    """(M, POSE) in the axes of the camera."""
+    """(M, POSE) in the axes of the camera: its place, its axes, the light and the focal length."""
+    place, to_world, light, focal = camera
     form, scale = bodies[:, 0], bodies[:, 1:4]
     to_camera = to_world.transpose(0, 2, 1)
     forward = to_camera @ rotation * scale[:, None]  # (M, 3, 3) from its own axes
     backward = (to_camera @ rotation).transpose(0, 2, 1) / scale[..., None]
-    at = np.where((form == SKY)[:, None], 0.0, middle - camera)  # the sky is infinitely far
+    at = np.where((form == SKY)[:, None], 0.0, middle - place)  # the sky is infinitely far
     center = _apply(to_camera, at)
     origin = -_apply(backward, center)
     bend = np.sin(bodies[:, 35] * time + bodies[:, 32])[:, None]
@@ -397,7 +388,7 @@ def _pose_rows(
     bounds = _bounds(around, to_camera, focal, size, everywhere)
     # corners of bodies, and where their shadows meet the ground: (M, 16, 3)
     sun = light[:, None, :3]
-    height = np.maximum(-(around[..., 1] + camera[:, None, 1]), 0) + 0.1  # above the ground
+    height = np.maximum(-(around[..., 1] + place[:, None, 1]), 0) + 0.1  # above the ground
     fallen = around - (height / -sun[..., 1])[..., None] * sun
     shadow = np.concatenate([around, fallen], 1)
     shadows = _bounds(shadow, to_camera, focal, size, np.zeros_like(everywhere))
