@@ -26,7 +26,6 @@ from .textures import TextureAtlas, load_textures
 
 _SMALLEST_SIDE = 16
 _LONGEST = 10_000  # frames of a clip
-_SEED = 1000  # no packaged weights were trained with it
 _SPACING = 4  # px between the pixels whose motion is counted
 _BEHIND = 1e4  # px: what is then behind the camera has a longer flow, and is not counted
 
@@ -41,8 +40,7 @@ class RenderedBatch:
     valid: Tensor  # (B, H, W) bool: as the settings `max_flow` and `visible_only` say
     layers: Tensor  # (2B, H, W) uint8: the visible layer or thing, in frame 1, then in frame 2
     find_occluded: Callable[[], Tensor]
-    distance: Tensor | None = None
-    """(2B, H, W) of solid scenes: along the axis of the camera, in metres; 1e6 for the sky."""
+    distance: Tensor | None = None  # (2B, H, W) metres along the camera's axis, 1e6: sky
 
     @property
     def layer(self) -> Tensor:
@@ -155,7 +153,7 @@ def held_out_renderer(
     device: torch.device | str,
     *,
     config: RenderConfig | None = None,
-    seed: int = _SEED,
+    seed: int = 1000,  # no packaged weights were trained with it
 ) -> Renderer:
     """Return a renderer of held-out scenes; without photographs the textures are procedural."""
     textures = load_textures(photos, torch.device(device), seed)

@@ -162,10 +162,7 @@ def _draw_textures(
 
 
 def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: Size) -> Frames:
-    """Compose the layers; at antialiased edges colours are mixed, flow is of the larger part.
-
-    `fog` (B, 4) is its share in front of the background, and its colour.
-    """
+    """Compose the layers in fog (B, 4); at edges colours are mixed, flow is of the larger part."""
     if has_kernels(fog.device):
         from .kernels import compose_layers  # imports Triton
 

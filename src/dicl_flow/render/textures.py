@@ -126,11 +126,8 @@ class TextureAtlas:
     def __init__(self, photos: Tensor, procedural: Tensor) -> None:
         """Take two stacks (N, 3, H, W) with values in [0, 1] or uint8; one may be empty."""
         self.num_photos = len(photos)
-        photos, procedural = (
-            images.float() / 255 if images.dtype == torch.uint8 else images
-            for images in (photos, procedural)
-        )
-        stack = torch.cat([photos, procedural])
+        stacks = (photos, procedural)
+        stack = torch.cat([s.float() / 255 if s.dtype == torch.uint8 else s for s in stacks])
         # (1, 3, P, H, W), in memory (P, H, W, 3): the colours of a pixel are adjacent
         self.images = stack.permute(0, 2, 3, 1).contiguous().permute(3, 0, 1, 2)[None]
 

@@ -202,10 +202,7 @@ def is_outside(place: Tensor, size: Size) -> Tensor:
 
 
 def normals(matrix: Tensor, form: Tensor, q: Tensor, along: Tensor) -> Tensor:
-    """(3, ...) unit vectors in the axes of the camera, against rays `along`; also of the sky.
-
-    `matrix` (9, ...) turns to the axes of the body that each point `q` lies on.
-    """
+    """(3, ...) unit normals for the camera, against rays; `matrix` (9, ...) turns to body axes."""
     x, y, z = q
     axis = face_of(form, q)
     straight = torch.stack([(axis == number).to(q.dtype) for number in range(3)])

@@ -9,19 +9,7 @@ from ...ops import Size
 from ..kernels import between, cell_of, mirrored
 from ..textures import MipAtlas
 from . import casting, shading, world
-from .ray_kernels import (
-    bodies_of,
-    face_axis,
-    find_occluded,
-    hit_body,
-    nearest_body,
-    on_paper,
-    own_place,
-    start_tile,
-    touches,
-    trace_pairs,
-    turned,
-)
+from . import ray_kernels as rays
 from .things import FORMS
 
 _TILE_HEIGHT, _TILE_WIDTH, _WARPS = 8, 16, 4
@@ -44,10 +32,9 @@ def _level(texels, sizes, number, u, v, level, mask):
     top, in_y = cell_of(at_y, high.to(tl.float32))
     first = tl.load(sizes + 9 + level)
     corner = texels + first + ((number.to(tl.int64) * high + top) * wide + left) * 3
-    down = wide * 3
-    red = between(corner, 0, 3, down, in_x, in_y, mask) / 255.0
-    green = between(corner, 1, 3, down, in_x, in_y, mask) / 255.0
-    blue = between(corner, 2, 3, down, in_x, in_y, mask) / 255.0
+    red = between(corner, 0, 3, wide * 3, in_x, in_y, mask) / 255.0
+    green = between(corner, 1, 3, wide * 3, in_x, in_y, mask) / 255.0
+    blue = between(corner, 2, 3, wide * 3, in_x, in_y, mask) / 255.0
     return red, green, blue
 
 
@@ -103,16 +90,16 @@ def _shadowed(bodies, sun, x, y, z, tile, lit):
     number = 1
     while number < count:
         pose, skin = poses + number * _POSE, skins + number * _SKIN
-        if touches(pose + 29, tile):
-            from_x, from_y, from_z = turned(
+        if rays.touches(pose + 29, tile):
+            from_x, from_y, from_z = rays.turned(
                 pose, x - tl.load(pose + 21), y - tl.load(pose + 22), z - tl.load(pose + 23)
             )
-            to_x, to_y, to_z = turned(pose, sun_x, sun_y, sun_z)
-            zero = from_x * 0.0
-            found = hit_body(
-                pose, skin, shapes, side, from_x, from_y, from_z,
-                zero + to_x, zero + to_y, zero + to_z, lit,
-            )  # fmt: skip
+            to_x, to_y, to_z = rays.turned(pose, sun_x, sun_y, sun_z)
+            zero = from_x * 0.0  # of the shape of the points
+            to_x, to_y, to_z = zero + to_x, zero + to_y, zero + to_z
+            found = rays.hit_body(
+                pose, skin, shapes, side, from_x, from_y, from_z, to_x, to_y, to_z, lit
+            )
             hidden = hidden | (found < _FAR)
         number += 1
     return hidden
@@ -121,7 +108,7 @@ def _shadowed(bodies, sun, x, y, z, tile, lit):
 @triton.jit
 def _surroundings(scene, texels, sizes, x, y, z, mask):
     """Colours reflected from directions of the camera."""
-    world_x, world_y, world_z = turned(scene, x, y, z)
+    world_x, world_y, world_z = rays.turned(scene, x, y, z)
     far_x, far_y, far_z = tl.abs(world_x), tl.abs(world_y), tl.abs(world_z)
     largest = tl.maximum(tl.maximum(tl.maximum(far_x, far_y), far_z), 1e-6)
     u = tl.where(far_x >= largest, world_z, world_x) / largest
@@ -141,8 +128,8 @@ def _color(bodies, scene, texels, sizes, body, distance, along_x, along_y, tile,
     form = tl.load(skin).to(tl.int32)
     is_sky = body == 0
     length = tl.where(is_sky, 1.0, distance)
-    x, y, z = own_place(pose, body, distance, along_x, along_y)
-    face = face_axis(form, tl.load(skin + 19), x, y, z)
+    x, y, z = rays.own_place(pose, body, distance, along_x, along_y)
+    face = rays.face_axis(form, tl.load(skin + 19), x, y, z)
     norm = tl.sqrt(along_x * along_x + along_y * along_y + 1.0)
     view_x, view_y, view_z = along_x / norm, along_y / norm, 1.0 / norm
     to_x, to_y, to_z, facing = _normal(pose, form, face, x, y, z, view_x, view_y, view_z)
@@ -172,7 +159,7 @@ def _color(bodies, scene, texels, sizes, body, distance, along_x, along_y, tile,
     light = tl.where(is_sky, 1.0, light)
 
     # texture
-    paper_x, paper_y = on_paper(skin, tl.load(pose + 24), x, y)
+    paper_x, paper_y = rays.on_paper(skin, tl.load(pose + 24), x, y)
     x, y = tl.where(form == _CUTOUT, paper_x, x), tl.where(form == _CUTOUT, paper_y, y)
     largest = tl.maximum(tl.maximum(tl.maximum(tl.abs(x), tl.abs(y)), tl.abs(z)), 1e-6)
     largest = tl.where(form == _SKY, largest, 1.0)
@@ -221,12 +208,12 @@ def shade_pairs(
     tile_height: tl.constexpr,
 ):
     """The colours of a tile; pixels at an edge are looked at in four places."""
-    height, width, tile, column, row, mask, first, pixel, focal, middle_x, middle_y = start_tile(
-        sizes, scenes, tile_width, tile_height
+    height, width, tile, column, row, mask, first, pixel, focal, middle_x, middle_y = (
+        rays.start_tile(sizes, scenes, tile_width, tile_height)
     )
     frame = tl.program_id(1)
     world, scene, size = frame % tl.load(sizes), scenes + frame * _SCENE, height * width
-    bodies = bodies_of(frame, world, poses, skins, counts, shapes, sizes)
+    bodies = rays.bodies_of(frame, world, poses, skins, counts, shapes, sizes)
 
     seen = surface + first + pixel
     own = tl.load(seen, mask, 0)
@@ -252,7 +239,7 @@ def shade_pairs(
         along_y = (row + tl.where(edge, to_y, 0.0) - middle_y) / focal
         hit, at = body, far
         if samples > 1:
-            hit, at = nearest_body(bodies, along_x, along_y, tile, edge)
+            hit, at = rays.nearest_body(bodies, along_x, along_y, tile, edge)
             hit, at = tl.where(edge, hit, body), tl.where(edge, at, far)
         counts_here = mask & (edge | (column * 0 + sample == 0))
         more_red, more_green, more_blue = _color(
@@ -297,12 +284,12 @@ class PairCaster:
         self.distance = torch.empty(frames, *size, device=device)
         self.flow = torch.empty(frames, 2, *size, device=device)
         self.layer = torch.empty(frames, *size, dtype=torch.uint8, device=device)
-        self._launch(trace_pairs, frames, self.surface, self.distance, self.flow, self.layer)
+        self._launch(rays.trace_pairs, frames, self.surface, self.distance, self.flow, self.layer)
 
     def occluded(self) -> Tensor:
         """(B, H, W) bool."""
         result = torch.empty_like(self.layer[: self.layout.batch], dtype=torch.int8)
-        self._launch(find_occluded, self.layout.batch, self.surface, self.distance, result)
+        self._launch(rays.find_occluded, self.layout.batch, self.surface, self.distance, result)
         return result > 0
 
     def shade(self, fog: Tensor) -> tuple[Tensor, Tensor]:

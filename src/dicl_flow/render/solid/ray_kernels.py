@@ -200,10 +200,7 @@ def bodies_of(frame, world, poses, skins, counts, shapes, sizes):
 
 @triton.jit
 def start_tile(sizes, scenes, tile_width: tl.constexpr, tile_height: tl.constexpr):
-    """Of this program: the size of its frame, its tile, the pixels in it, and the camera.
-
-    `first` is the index of the first pixel of the frame, `pixel` are indices in it.
-    """
+    """Of this program: the size of its frame, its tile, the pixels in it, and the camera."""
     height, width = tl.load(sizes + 2), tl.load(sizes + 3)
     across = (width + tile_width - 1) // tile_width
     left = (tl.program_id(0) % across) * tile_width
@@ -214,6 +211,7 @@ def start_tile(sizes, scenes, tile_width: tl.constexpr, tile_height: tl.constexp
     focal = tl.load(scenes + tl.program_id(1) * _SCENE + 12)
     middle_x, middle_y = (width - 1.0) * 0.5, (height - 1.0) * 0.5
     tile = (left, top, left + tile_width - 1, top + tile_height - 1)
+    # the index of the first pixel of the frame, and indices in it
     first, pixel = tl.program_id(1).to(tl.int64) * height * width, row * width + column
     return height, width, tile, column, row, mask, first, pixel, focal, middle_x, middle_y
 

@@ -24,10 +24,7 @@ SOFT = 1.0  # mip level of reflections
 
 
 def shade(view: View, textures: MipAtlas, fog: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, 3, H, W) colours, and (N, 1, H, W) depth in [0, 1], of all frames.
-
-    `fog` (B, 4) is its share in front of the sky, and its colour.
-    """
+    """(N, 3, H, W) colours, and (N, 1, H, W) depth in [0, 1], in fog (B, 4), of all frames."""
     looks = []
     for number, body in enumerate(view.body):
         time, world = divmod(number, view.layout.batch)
