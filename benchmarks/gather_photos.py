@@ -32,7 +32,7 @@ import cv2
 import numpy as np
 
 from dicl_flow.errors import InputError
-from dicl_flow.render import PHOTO_SUFFIXES, is_held_out, list_photos
+from dicl_flow.render.photos import PHOTO_SUFFIXES, is_held_out, list_photos
 
 LIST = Path(__file__).with_name("photos.csv")
 ARCHIVES = (".zip", ".pk3", ".jar", ".sh3f")

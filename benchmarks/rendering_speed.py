@@ -141,7 +141,7 @@ def report(
     config = read_recipe(arguments.recipe, [f"render.sizes=[[{size[0]}, {size[1]}]]"])
     source = SceneSource(config, textures)
     has_kernels = scene.has_kernels
-    for module in (camera, renderer, scene) if plain else ():
+    for module in (camera, renderer) if plain else ():
         module.has_kernels = lambda device: False
     try:
         batches = source.batches(arguments.batch or config.batch, 0, Processes(device))
@@ -149,7 +149,7 @@ def report(
         whole, host = measure(batches, device, arguments.repeats)
         traffic = count_traffic(batches, device)
     finally:
-        for module in (camera, renderer, scene):
+        for module in (camera, renderer):
             module.has_kernels = has_kernels
     print(
         f"{size[1]}x{size[0]}, {pairs} pairs, {'plain' if plain else 'kernels'}: {whole:.2f} ms "

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from dicl_flow.config import RenderConfig
 from dicl_flow.config.render import EFFECTS
-from dicl_flow.render import Renderer, camera, kernels, load_textures, renderer, scene
+from dicl_flow.render import Renderer, camera, kernels, load_textures, renderer
 from dicl_flow.render.camera import recolor
 
 pytestmark = pytest.mark.heavy
@@ -39,7 +39,7 @@ def on_both_paths(monkeypatch):
     def results(compute):
         found = []
         for usable in (False, True):
-            for module in (camera, scene, renderer):
+            for module in (camera, renderer):
                 monkeypatch.setattr(module, "has_kernels", lambda device, usable=usable: usable)
             found.append(compute())
         return found

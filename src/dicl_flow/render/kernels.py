@@ -269,7 +269,7 @@ def _launch(kernel: Any, frames: Tensor, *arguments: Any, **constants: Any) -> N
 def compose_layers(
     scene: Scene, fog: Tensor, textures: TextureAtlas, size: Size
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return colour, flow, depth and visible layer, as `scene.compose` does."""
+    """Return colour, flow, depth and visible layer, as `renderer.compose` does."""
     batch, layers, rows, columns = scene.flow.shape[:4]
     frames, device = 2 * batch, fog.device
     color, motion, depth = (torch.empty(frames, c, *size, device=device) for c in (3, 2, 1))

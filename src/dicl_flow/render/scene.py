@@ -1,4 +1,4 @@
-"""Scenes as layers, each with texture, outline and motion; and their composition into frames.
+"""Scenes as layers, each with texture, outline and motion.
 
 The flow is exact because texture and outline of a layer are defined in frame 2, and frame 1 looks
 them up at x + f(x). So the flow at x is f(x), for any smooth f, and nothing has to be inverted. All
@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import RenderConfig
-from ..ops import Size, sample_clamped, sampling_grid
+from ..ops import Size
 from . import motions
-from .motions import Camera, OwnMotion, Space, rotation_and_zoom, transform
+from .motions import Camera, OwnMotion, Space, rotation_and_zoom
 from .shapes import Dice
 from .textures import TextureAtlas
 
@@ -159,82 +159,6 @@ def _draw_textures(
     origin = dice.uniform(batch, layers, 2, low=-1.0)
     origin[:, 0] *= 0.3  # and shows the middle of its texture, not the mirrored border
     return matrix / half[:, None], origin
-
-
-def compose(scene: Scene, fog: Tensor, textures: TextureAtlas, size: Size) -> Frames:
-    """Compose the layers in fog (B, 4); at edges colours are mixed, flow is of the larger part."""
-    if has_kernels(fog.device):
-        from .kernels import compose_layers  # imports Triton
-
-        return Frames(*compose_layers(scene, fog, textures, size))
-    # in frame 2, of the nodes of frame 1, then of 2, relative to the centres: (N, D, P, 2)
-    nodes = node_positions(size, fog.device).expand_as(scene.flow)
-    position = torch.cat([nodes + scene.flow, nodes]).flatten(2, 3)
-    position -= scene.center.repeat(2, 1, 1)[:, :, None]
-    front, behind, cover = _visible_layers(scene, position, size)
-    layers = torch.stack([front, behind], 1)
-    seen = _look_up(scene, position, len(textures), layers)  # (N, C, 2, H, W)
-    flow, place, gain, offset, depth = seen.split([2, 3, 3, 1, 1], 1)
-    grid = place.permute(0, 2, 3, 4, 1).flatten(0, 1)[None]  # (1, 2N, H, W, 3)
-    color = F.grid_sample(textures.images, grid, padding_mode="reflection", align_corners=False)
-    color = color[0].unflatten(1, (-1, 2)).transpose(0, 1).mul_(gain).add_(offset)
-    cover = cover[:, None]
-    in_front = cover >= 0.5
-    color, depth = (torch.lerp(part[:, :, 1], part[:, :, 0], cover) for part in (color, depth))
-    thickness, tint = fog.repeat(2, 1)[..., None, None].split([1, 3], 1)
-    return Frames(
-        color=torch.lerp(color, tint, depth * thickness),
-        flow=torch.where(in_front, flow[:, :, 0], flow[:, :, 1]),
-        depth=depth,
-        layer=torch.where(in_front[:, 0], front, behind),
-    )
-
-
-def find_occluded(flow: Tensor, layer: Tensor) -> Tensor:
-    """(B, H, W) bool: the flow (B, 2, H, W) ends under a nearer layer or outside the frame.
-
-    Where a farther layer is visible, it ends at the edge of its own. `layer` is (2B, H, W).
-    """
-    layer1, layer2 = (layer + 1).float().chunk(2)
-    grid = sampling_grid(flow)
-    seen = F.grid_sample(layer2[:, None], grid, mode="nearest", align_corners=True)  # 0 outside
-    return (seen[:, 0] > layer1) | (seen[:, 0] == 0)
-
-
-def _visible_layers(scene: Scene, position: Tensor, size: Size) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the nearest layer, the first opaque one behind it, and the coverage, (N, H, W)."""
-    place = transform(scene.to_outline.repeat(2, 1, 1, 1), position[:, 1:])
-    frames, objects = place.shape[:2]
-    place = place.unflatten(2, scene.flow.shape[2:4]).flatten(0, 1)
-    grid = upsample(place.permute(0, 3, 1, 2), size).permute(0, 2, 3, 1)
-    outline = scene.outline.repeat(2, 1, 1, 1).flatten(0, 1)[:, None]
-    # at least 1: inside, at most 0: outside
-    edge = sample_clamped(outline, grid).view(frames, objects, *size)
-    numbers = torch.arange(1, objects + 1, device=edge.device, dtype=torch.uint8).view(1, -1, 1, 1)
-    front = (edge > 0).view(torch.uint8).mul_(numbers).amax(1)
-    opaque = (edge >= 0.5).logical_and_(numbers != front[:, None])
-    behind = opaque.view(torch.uint8).mul_(numbers).amax(1)
-    index = front.long().sub_(1).clamp_(min=0)[:, None]
-    return front, behind, edge.gather(1, index)[:, 0].clamp(0, 1)
-
-
-def _look_up(scene: Scene, position: Tensor, textures: int, layer: Tensor) -> Tensor:
-    """Return flow, texture position, colour and depth, (N, C, K, H, W), of layers (N, K, H, W)."""
-    slot = (2 * scene.number[..., None] + 1) / textures - 1
-    constants = torch.cat([slot, scene.gain, scene.offset, scene.depth], -1).repeat(2, 1, 1)
-    constants = constants[:, :, None].expand(-1, -1, position.shape[2], -1)
-    place = transform(scene.to_texture.repeat(2, 1, 1, 1), position)
-    place += scene.origin.repeat(2, 1, 1)[:, :, None]
-    flow = scene.flow.flatten(2, 3).repeat(2, 1, 1, 1)
-    volume = torch.cat([flow, place, constants], -1).unflatten(2, scene.flow.shape[2:4])
-    volume = volume.permute(0, 4, 1, 2, 3)
-    # 1 + a power of two layers: then scaling the index to [-1, 1] is exact
-    power = 1 << (volume.shape[2] - 2).bit_length()
-    volume = F.pad(volume, (0, 0, 0, 0, 0, power + 1 - volume.shape[2]))
-    z = layer.float().mul_(2 / power).sub_(1)
-    y, x = (torch.linspace(-1, 1, side, device=z.device) for side in z.shape[-2:])
-    position = torch.stack([x.expand_as(z), y[:, None].expand_as(z), z], -1)
-    return F.grid_sample(volume, position, align_corners=True)
 
 
 def node_positions(size: Size, device: torch.device) -> Tensor:

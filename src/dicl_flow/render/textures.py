@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..files import Array, read_image, to_uint8
 from ..ops import Size
-from . import list_photos
+from .photos import list_photos
 from .shapes import Dice, octaves, smooth_noise
 
 
