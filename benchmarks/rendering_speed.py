@@ -12,7 +12,6 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -24,14 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from dicl_flow.data import FlowBatch
-from dicl_flow.render import TextureAtlas, kernels, load_textures
+from dicl_flow.render import TextureAtlas, camera, load_textures, renderer, scene
 from dicl_flow.training import Processes, read_recipe
 from dicl_flow.training.batch_sources import SceneSource
 
-FOLDER = str(Path(kernels.__file__).parents[1])
-KERNELS = {"compose": ["compose_layers"], "effects": ["smear", "box_blur", "recolor"]}
+FOLDER = str(Path(scene.__file__).parent)
+KERNELS = ("compose_layers", "smear", "box_blur", "recolor")
 LOOK_UPS = ("grid_sampler_2d", "grid_sampler_3d", "gather", "index")
-WHOLE = ("render", "augment_batch", "photograph", "_on_some")  # functions that are not a part
+WHOLE = ("render", "augment_batch", "photograph", "on_some")  # functions that are not a part
 
 
 class Traffic(TorchDispatchMode):
@@ -102,15 +101,16 @@ def calling_part() -> str:
 def count_traffic(batches: Iterator[FlowBatch], device: torch.device) -> Traffic:
     """Count one batch."""
     traffic, originals = Traffic(), {}
-    for module_name, functions in KERNELS.items() if kernels.usable(device) else ():
-        module = import_module(f"{kernels.__name__}.{module_name}")
-        for name in functions:
-            originals[module, name] = getattr(module, name)
-            setattr(module, name, traffic.watched(originals[module, name]))
+    if scene.has_kernels(device):
+        from dicl_flow.render import kernels  # imports Triton
+
+        originals = {name: getattr(kernels, name) for name in KERNELS}
+        for name, function in originals.items():
+            setattr(kernels, name, traffic.watched(function))
     with traffic:
         next(batches)
-    for (module, name), function in originals.items():
-        setattr(module, name, function)
+    for name, function in originals.items():
+        setattr(kernels, name, function)
     return traffic
 
 
@@ -140,16 +140,17 @@ def report(
     device = torch.device(arguments.device)
     config = read_recipe(arguments.recipe, [f"render.sizes=[[{size[0]}, {size[1]}]]"])
     source = SceneSource(config, textures)
-    usable = kernels.usable
-    if plain:
-        kernels.usable = lambda device: False
+    has_kernels = scene.has_kernels
+    for module in (camera, renderer) if plain else ():
+        module.has_kernels = lambda device: False
     try:
         batches = source.batches(arguments.batch or config.batch, 0, Processes(device))
         pairs = len(next(batches).flow)
         whole, host = measure(batches, device, arguments.repeats)
         traffic = count_traffic(batches, device)
     finally:
-        kernels.usable = usable
+        for module in (camera, renderer):
+            module.has_kernels = has_kernels
     print(
         f"{size[1]}x{size[0]}, {pairs} pairs, {'plain' if plain else 'kernels'}: {whole:.2f} ms "
         f"(host {host:.2f}), {traffic.bytes.total() / 1e9:.2f} GB in "
@@ -172,7 +173,7 @@ def main() -> None:
     folder = None if arguments.photos == "procedural" else Path(arguments.photos)
     textures = load_textures(folder, arguments.device)
     config = read_recipe(arguments.recipe, [])
-    paths = (False, True) if kernels.usable(torch.device(arguments.device)) else (True,)
+    paths = (False, True) if scene.has_kernels(torch.device(arguments.device)) else (True,)
     for size in dict.fromkeys(config.render.sizes or (config.augment.crop,)):
         for plain in paths:
             report(arguments, textures, size, plain=plain)

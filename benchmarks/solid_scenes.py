@@ -19,7 +19,7 @@ from dicl_flow.config import PLACES, RenderConfig
 from dicl_flow.render import Renderer, load_textures
 from dicl_flow.render.shapes import shape_bank
 from dicl_flow.render.solid.casting import View
-from dicl_flow.render.solid.draws import Draws
+from dicl_flow.render.solid.things import Draws
 from dicl_flow.render.solid.world import Textures, draw_world, lay_out
 from dicl_flow.training import read_recipe
 

@@ -19,8 +19,7 @@ from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
 from dicl_flow.ops import warp_with_mask
 from dicl_flow.render import MotionStatistics, Renderer, TextureAtlas, load_textures
-from dicl_flow.render.dice import Dice, smooth_noise
-from dicl_flow.render.shapes import shape_bank
+from dicl_flow.render.shapes import Dice, shape_bank, smooth_noise
 
 pytestmark = pytest.mark.heavy
 

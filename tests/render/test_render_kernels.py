@@ -12,9 +12,8 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from dicl_flow.config import RenderConfig
 from dicl_flow.config.render import EFFECTS
-from dicl_flow.render import Renderer, camera, kernels, load_textures
+from dicl_flow.render import Renderer, camera, kernels, load_textures, renderer
 from dicl_flow.render.camera import recolor
-from dicl_flow.render.kernels import compose, effects
 
 pytestmark = pytest.mark.heavy
 
@@ -32,8 +31,7 @@ CLEAR = RenderConfig(
 def long_runs(monkeypatch):
     """Few, long runs of pixels: the interpreter takes as long for a short one."""
     if DEVICE == "cpu":
-        for module in (compose, effects):
-            monkeypatch.setattr(module, "_BLOCK", 1024)
+        monkeypatch.setattr(kernels, "_BLOCK", 1024)
 
 
 @pytest.fixture
@@ -41,7 +39,8 @@ def on_both_paths(monkeypatch):
     def results(compute):
         found = []
         for usable in (False, True):
-            monkeypatch.setattr(kernels, "usable", lambda device, usable=usable: usable)
+            for module in (camera, renderer):
+                monkeypatch.setattr(module, "has_kernels", lambda device, usable=usable: usable)
             found.append(compute())
         return found
 
@@ -63,8 +62,8 @@ def frames(channels=3, scale=1.0):
 )
 def test_layers_are_composed_as_on_the_plain_path(changes, on_both_paths):
     textures = load_textures(None, DEVICE, size=(24, 31))
-    renderer = Renderer(replace(CLEAR, **changes), SIZE, textures, DEVICE, seed=5)
-    plain, kernel = on_both_paths(lambda: renderer.render(2, 1))
+    scenes = Renderer(replace(CLEAR, **changes), SIZE, textures, DEVICE, seed=5)
+    plain, kernel = on_both_paths(lambda: scenes.render(2, 1))
     assert plain.layers.unique().numel() > 2
     # an edge that runs through the middle of a pixel may fall to either side
     same = plain.layers == kernel.layers

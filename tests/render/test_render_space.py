@@ -10,8 +10,8 @@ from dicl_flow.config.render import EFFECTS
 from dicl_flow.errors import InputError
 from dicl_flow.ops import warp_with_mask
 from dicl_flow.render import Renderer, load_textures
-from dicl_flow.render.dice import Dice, smooth_noise
 from dicl_flow.render.motions import draw_camera, draw_pace, draw_space
+from dicl_flow.render.shapes import Dice, smooth_noise
 from dicl_flow.render.textures import TextureAtlas
 
 pytestmark = pytest.mark.heavy
@@ -34,7 +34,7 @@ def test_the_flow_is_that_of_points_in_space():
     camera = draw_camera(DEEP, dice, pace, torch.ones(batch, 2), SIZE)
     space = draw_space(DEEP, dice, pace, SIZE, layers)
     pixel = dice.uniform(batch, layers, 6, 2, high=96)
-    flow = camera.flow(pixel, space)
+    flow = replace(camera, space=space).flow(pixel)
 
     # the same by hand: a pixel's ray to its plane, the camera's turn, its travel, a projection
     offset = pixel - camera.pivot

@@ -8,7 +8,7 @@ import torch
 from dicl_flow.config import AugmentConfig
 from dicl_flow.data import FlowBatch
 from dicl_flow.render import augment_batch
-from dicl_flow.render.dice import Dice
+from dicl_flow.render.shapes import Dice
 
 NOTHING = AugmentConfig.crop_only((32, 48))
 

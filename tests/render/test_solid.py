@@ -20,9 +20,18 @@ from dicl_flow.render.renderer import draw_worlds
 from dicl_flow.render.shapes import shape_bank
 from dicl_flow.render.solid import casting
 from dicl_flow.render.solid.casting import View
-from dicl_flow.render.solid.draws import Draws
 from dicl_flow.render.solid.shading import shade
-from dicl_flow.render.solid.things import BOX, CUTOUT, CYLINDER, GROUND, MAKERS, SKY, Body, Joint
+from dicl_flow.render.solid.things import (
+    BOX,
+    CUTOUT,
+    CYLINDER,
+    GROUND,
+    MAKERS,
+    SKY,
+    Body,
+    Draws,
+    Joint,
+)
 from dicl_flow.render.solid.world import Layout, Textures, World, draw_world, lay_out
 
 SIZE = (48, 80)
@@ -129,13 +138,13 @@ def test_points_are_followed_by_hand(name, shapes):
     world = simple_world(body, THING, CAMERA)
     view = view_of(world, shapes)
     flow, points = view.flow(0, 1)[0], view.points[0]
-    rows, columns = (view.sight.body[0] == 1).nonzero().T.tolist()
+    rows, columns = (view.body[0] == 1).nonzero().T.tolist()
     assert len(rows) > 50
     half = np.array([(SIZE[1] - 1) / 2, (SIZE[0] - 1) / 2])
     for row, column in list(zip(rows, columns, strict=True))[::7]:
         own = points[:, row, column].numpy() * np.array(body.size)
         before, after = follow(own, body, 0.0), follow(own, body, 1.0)
-        assert before[2] == pytest.approx(float(view.sight.distance[0, row, column]), abs=1e-5)
+        assert before[2] == pytest.approx(float(view.distance[0, row, column]), abs=1e-5)
         start = before[:2] / before[2] * world.focal + half
         end = after[:2] / after[2] * world.focal + half
         np.testing.assert_allclose(start, [column, row], atol=1e-4)
@@ -148,7 +157,7 @@ def test_paper_bends_and_is_followed(shapes):
     view = view_of(world, shapes)
     skin, bends = view.layout.skin[0, 1], view.layout.pose[:, 0, 1, 24]
     assert abs(float(bends[1] - bends[0])) > 0.1
-    q = view.points[0][:, view.sight.body[0] == 1]
+    q = view.points[0][:, view.body[0] == 1]
     assert q.shape[1] > 50
     moved = casting.move(view.layout, 0, torch.ones(q.shape[1]), q, 0, 1)
     pose = view.layout.pose[1, 0, 1]
@@ -214,9 +223,9 @@ def test_stereo_moves_sideways_only(shapes):
     for world in worlds:
         view = view_of(world, shapes)
         flow = view.flow(0, 1)
-        near = view.sight.distance[:1] < 1e5
+        near = view.distance[:1] < 1e5
         assert flow[:, 1].abs().max() < 1e-4
-        disparity = flow[:, 0].abs() * view.sight.distance[:1]
+        disparity = flow[:, 0].abs() * view.distance[:1]
         assert disparity[near].std() < 1e-4 * disparity[near].mean()  # inverse to distance
 
 
@@ -229,9 +238,10 @@ def build(place, seed):
 def test_normals_are_perpendicular_to_the_surface(shapes):
     """On flat faces, the difference of neighbouring points is at right angles to the normal."""
     view = view_of(world_of("street", 1), shapes)
-    normal, rays = view.normals()[0], casting.rays(view.layout.scene[0, 0], SIZE)
-    point = view.sight.distance[0] * rays
-    body = view.sight.body[0]
+    rays, body = casting.rays(view.layout.scene[0, 0], SIZE), view.body[0].long()
+    matrix, form = view.layout.pose[0, 0, :, :9][body], view.layout.skin[0, :, 0][body]
+    normal = casting.normals(matrix.movedim(-1, 0), form, view.points[0], rays)
+    point = view.distance[0] * rays
     same = (body[:, 1:] == body[:, :-1]) & (normal[:, :, 1:] == normal[:, :, :-1]).all(0)
     flat = same & (body[:, 1:] > 0)
     step = (point[:, :, 1:] - point[:, :, :-1])[:, flat]
@@ -262,11 +272,11 @@ def test_shadows_lie_away_from_the_sun(textures, shapes):
     view = View(layout, shapes, SIZE)
     color, _ = shade(view, textures.mips, NO_FOG)
     point = view.points[0]  # of the ground: in the world
-    on_ground = view.sight.body[0] == 1
+    on_ground = view.body[0] == 1
     rise = (2.0 - point[1]) / -sun[1]  # up to the middle of the box
     x, z = point[0] + rise * sun[0] + 1.0, point[2] + rise * sun[2] - 8.0
     deep = on_ground & (x.abs() < 0.6) & (z.abs() < 0.6)
-    clear = on_ground & ((x.abs() > 1.6) | (z.abs() > 1.6)) & (view.sight.distance[0] < 30)
+    clear = on_ground & ((x.abs() > 1.6) | (z.abs() > 1.6)) & (view.distance[0] < 30)
     assert deep.sum() > 5
     assert color[0].mean(0)[deep].max() < 0.6 * color[0].mean(0)[clear].min()
 

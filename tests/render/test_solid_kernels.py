@@ -14,10 +14,10 @@ from dicl_flow.config import PLACES, Crowd, RenderConfig
 from dicl_flow.config.render import EFFECTS
 from dicl_flow.render import load_textures
 from dicl_flow.render.shapes import shape_bank
-from dicl_flow.render.solid import pairs
+from dicl_flow.render.solid import color_kernels
 from dicl_flow.render.solid.casting import View
-from dicl_flow.render.solid.draws import Draws
 from dicl_flow.render.solid.shading import shade
+from dicl_flow.render.solid.things import Draws
 from dicl_flow.render.solid.world import Textures, _Builder, lay_out
 
 pytestmark = pytest.mark.heavy
@@ -37,8 +37,8 @@ FEW = tuple(
 def large_tiles(monkeypatch):
     """The interpreter takes as long for a small tile as for a large one."""
     if not ON_GPU:
-        monkeypatch.setattr(pairs, "_TILE_HEIGHT", 32)
-        monkeypatch.setattr(pairs, "_TILE_WIDTH", 64)
+        monkeypatch.setattr(color_kernels, "_TILE_HEIGHT", 32)
+        monkeypatch.setattr(color_kernels, "_TILE_WIDTH", 64)
 
 
 def build(name, seed):
@@ -56,16 +56,16 @@ def test_kernels_equal_the_plain_path(name, seed):
     shapes = shape_bank(torch.device(DEVICE), 0, CONFIG.num_shapes, CONFIG.shape_side)
     fog = torch.tensor([[0.5, 0.6, 0.7, 0.8]], device=DEVICE)
     layout = lay_out([build(name, seed)], (0.0, 1.0), SIZE).to(DEVICE)
-    caster = pairs.PairCaster(layout, textures, shapes, SIZE)
+    caster = color_kernels.PairCaster(layout, textures, shapes, SIZE)
     color, depth = caster.shade(fog)
     view = View(layout, shapes, SIZE)
     plain_color, plain_depth = shade(view, textures, fog)
     flow = torch.cat([view.flow(0, 1), -view.flow(1, 0)])
     # a ray that touches an edge may be rounded to either side
-    alike = caster.surface // 4 == view.sight.body
+    alike = caster.surface // 4 == view.body
     assert (~alike).sum() <= 1e-3 * alike.numel()
     assert torch.equal(caster.layer[alike], view.layer[alike])
-    far = view.sight.distance[alike]
+    far = view.distance[alike]
     torch.testing.assert_close(caster.distance[alike], far, rtol=1e-4, atol=1e-4)
     moves = alike & (flow.norm(dim=1) < 1e3)
     for mine, plain in zip(caster.flow.unbind(1), flow.unbind(1), strict=True):

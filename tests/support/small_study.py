@@ -1,6 +1,6 @@
 """An ablation that a test can afford."""
 
-from dicl_flow.render import clips, load_textures, renderer
+from dicl_flow.render import load_textures, renderer
 from dicl_flow.render.shapes import shape_bank
 
 RECIPE = """
@@ -30,8 +30,7 @@ def use_small_scenes(set_attribute=setattr) -> None:
     """Procedural textures of full size take a second or two, each time; so do all outlines."""
     *others, _ = load_textures.__defaults__
     set_attribute(load_textures, "__defaults__", (*others, (48, 64)))
-    for module in (renderer, clips):
-        set_attribute(module, "shape_bank", _few_outlines)
+    set_attribute(renderer, "shape_bank", _few_outlines)
 
 
 def _few_outlines(device, seed, count, side):

@@ -19,8 +19,7 @@ from .model import (
     Quality,
     find_quality,
 )
-from .places import PLACES, Crowd, Place, WorldConfig, find_place
-from .render import RenderConfig
+from .render import PLACES, Crowd, Place, RenderConfig, WorldConfig, find_place
 from .strict import differences, read_toml_table, structure, to_toml
 from .training import (
     AugmentConfig,

@@ -9,21 +9,15 @@ from ..lazy import on_first_use
 from .photos import is_held_out, list_photos
 
 if TYPE_CHECKING:
-    from .clips import Clip
-    from .renderer import MotionStatistics, RenderedBatch, Renderer, held_out_renderer
+    from .camera import augment_batch
+    from .renderer import Clip, MotionStatistics, RenderedBatch, Renderer, held_out_renderer
     from .textures import TextureAtlas, load_textures
-    from .variation import augment_batch
 else:
+    _HOMES = {
+        "camera": ["augment_batch"],
+        "renderer": ["Clip", "MotionStatistics", "RenderedBatch", "Renderer", "held_out_renderer"],
+        "textures": ["TextureAtlas", "load_textures"],
+    }
     __getattr__ = on_first_use(
-        __name__,
-        {
-            "Clip": "clips",
-            "held_out_renderer": "renderer",
-            "RenderedBatch": "renderer",
-            "Renderer": "renderer",
-            "MotionStatistics": "renderer",
-            "TextureAtlas": "textures",
-            "load_textures": "textures",
-            "augment_batch": "variation",
-        },
+        __name__, {name: module for module, names in _HOMES.items() for name in names}
     )

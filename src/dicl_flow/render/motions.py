@@ -11,38 +11,29 @@ import torch
 from torch import Tensor
 
 from ..config import RenderConfig
-from .dice import Dice
+from ..ops import Size
+from .shapes import Dice
 
 _FARTHEST = (0.02, 0.35)  # inverse depth of the background
 _TILT = 0.8  # largest relative change of the inverse depth from the middle of a layer to its edge
 _ROLL = 0.06  # rad: standard deviation of the roll of the ground
 _NEAREST = 1.5  # largest inverse depth
 _MOVING_SHARE = 0.3  # share of layers with their own motion; the others rest in space
+_NUM_WAVES = 2
 
 
 @dataclass(frozen=True)
 class Space:
-    """The position of the D layers of a scene in space; inverse depth 1 is near, 0 infinitely far.
+    """The position of the D layers of a scene in space; without depth, all are infinitely far."""
 
-    In scenes without depth, inverse depth and travel are 0.
-    """
-
-    deep: Tensor
-    """(B, 1): 1.0 for scenes with depth, else 0.0."""
-    middle: Tensor
-    """(B, D, 1, 1) inverse depth at the centre of the frame."""
-    slope: Tensor
-    """(B, D, 1, 2) its change per pixel."""
-    travel: Tensor
-    """(B, 1, 1, 3) motion of the camera: px to the side and down, share of the depth forward."""
-    ground: Tensor
-    """(B, D): 1.0 for layers that reach from their horizon to the edge of the frame, else 0.0."""
-    facing: Tensor
-    """(B, D, 2) for these layers, the unit vector from the horizon towards the camera."""
-    horizon: Tensor
-    """(B, D, 2) for these layers, a point of the horizon, relative to the centre of the frame."""
-    moving: Tensor
-    """(B, D): 1.0 for layers with their own motion, else 0.0."""
+    deep: Tensor  # (B, 1): 1.0 for scenes with depth, else 0.0
+    middle: Tensor  # (B, D, 1, 1) inverse depth at the centre of the frame: 1 is near, 0 is far
+    slope: Tensor  # (B, D, 1, 2) its change per pixel
+    travel: Tensor  # (B, 1, 1, 3) of the camera: px to the side and down, share of depth forward
+    ground: Tensor  # (B, D): 1.0 for layers from their horizon to the edge of the frame, else 0.0
+    facing: Tensor  # (B, D, 2) of these layers: unit vector from the horizon towards the camera
+    horizon: Tensor  # (B, D, 2) of these layers: a point of it, relative to the frame's centre
+    moving: Tensor  # (B, D): 1.0 for layers with their own motion, else 0.0
 
     def inverse_depth(self, offset: Tensor) -> Tensor:
         """(B, D, P, 2) positions relative to the centre of the frame -> (B, D, P, 1)."""
@@ -50,15 +41,12 @@ class Space:
         return (self.middle + change).clamp(0, _NEAREST)
 
 
-def draw_space(
-    config: RenderConfig, dice: Dice, pace: Tensor, size: tuple[int, int], layers: int
-) -> Space:
+def draw_space(config: RenderConfig, dice: Dice, pace: Tensor, size: Size, layers: int) -> Space:
     """Draw the positions of the layers of each scene, and the motion of the camera."""
     batch = len(pace)
     half = torch.stack([pace.new_full((), side / 2) for side in (size[1], size[0])])
     deep = dice.happens(batch, 1, share=config.depth_share)
-    low, high = _FARTHEST
-    far = dice.uniform(batch, 1, low=low, high=high)
+    far = dice.uniform(batch, 1, low=_FARTHEST[0], high=_FARTHEST[1])
     near = far + (1 - far) * dice.uniform(batch, layers).sort(1).values  # the last is the nearest
     middle = torch.cat([far, near[:, 1:]], 1)  # (B, D)
     tilt = dice.directions(batch, layers) * dice.mostly_small(batch, layers, 1, extent=_TILT)
@@ -85,10 +73,8 @@ def draw_space(
 def _draw_grounds(
     config: RenderConfig, dice: Dice, batch: int, layers: int, half: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which layers are ground or wall (B, D), their facing and their horizon (B, D, 2).
-
-    The first layer in front of the background may be the ground, the second a wall.
-    """
+    """Return which layers are ground or wall (B, D), their facing and their horizon (B, D, 2)."""
+    # the first layer in front of the background may be the ground, the second a wall
     kinds = min(2, layers - 1)
     there = [dice.happens(batch, share=share) for share in config.ground_share[:kinds]]
     empty = torch.zeros(batch, device=dice.device)
@@ -114,49 +100,38 @@ def _draw_travel(config: RenderConfig, dice: Dice, pace: Tensor) -> Tensor:
     return torch.cat([sideways, forward[:, None]], 1)
 
 
-_NUM_WAVES = 2
-
-
 @dataclass(frozen=True)
 class Camera:
     """The motion of the background under a moving camera: a homography about the frame centre."""
 
-    pivot: Tensor
-    """(2,) the centre of the frame."""
-    linear: Tensor
-    """(B, 1, 2, 2) rotation and zoom."""
-    shift: Tensor
-    """(B, 1, 1, 2)."""
-    perspective: Tensor
-    """(B, 1, 1, 2) change of scale per pixel."""
+    pivot: Tensor  # (2,) the centre of the frame
+    linear: Tensor  # (B, 1, 2, 2) rotation and zoom
+    shift: Tensor  # (B, 1, 1, 2)
+    perspective: Tensor  # (B, 1, 1, 2) change of scale per pixel
+    space: Space | None = None  # the position of the layers in space, if any scene has depth
+    follow: Tensor | float = 1.0  # (B, D, 1, 1) how much each layer moves with the camera
 
-    def flow(self, points: Tensor, space: Space | None = None) -> Tensor:
+    def flow(self, points: Tensor) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
         offset = points - self.pivot
         moved = transform(self.linear, offset) + self.shift
         depth = 1 + (offset * self.perspective).sum(-1, keepdim=True)
-        if space is not None:  # x + t / Z: near layers move more
-            sideways, forward = (space.inverse_depth(offset) * space.travel).split([2, 1], -1)
-            moved, depth = moved + sideways, depth - forward
-        return moved / depth.clamp_min(0.2) - offset
+        if self.space is not None:  # x + t / Z: near layers move more
+            travel = self.space.inverse_depth(offset) * self.space.travel
+            moved, depth = moved + travel[..., :2], depth - travel[..., 2:]
+        return self.follow * (moved / depth.clamp_min(0.2) - offset)
 
 
 @dataclass(frozen=True)
 class OwnMotion:
     """The motion of D layers in addition to that of the camera."""
 
-    center: Tensor
-    """(B, D, 2) centre of rotation, in frame 1."""
-    linear: Tensor
-    """(B, D, 2, 2) rotation and zoom."""
-    shift: Tensor
-    """(B, D, 2)."""
-    wave_number: Tensor
-    """(B, D, N, 2) of the waves that deform the layer, in radians per pixel."""
-    wave_phase: Tensor
-    """(B, D, 1, N)."""
-    wave_height: Tensor
-    """(B, D, N, 2) in pixels."""
+    center: Tensor  # (B, D, 2) centre of rotation, in frame 1
+    linear: Tensor  # (B, D, 2, 2) rotation and zoom
+    shift: Tensor  # (B, D, 2)
+    wave_number: Tensor  # (B, D, N, 2) of the waves that deform the layer, in radians per pixel
+    wave_phase: Tensor  # (B, D, 1, N)
+    wave_height: Tensor  # (B, D, N, 2) in pixels
 
     def flow(self, points: Tensor) -> Tensor:
         """(B, D, P, 2) positions -> (B, D, P, 2) displacements."""
@@ -170,15 +145,12 @@ class OwnMotion:
         """Return the motion with layers at rest where (B, D) `moving` is 0.0 instead of 1.0."""
         moving = moving[..., None]
         still = torch.eye(2, device=moving.device)
-        return replace(
-            self,
-            linear=torch.lerp(still, self.linear, moving[..., None]),
-            shift=self.shift * moving,
-            wave_height=self.wave_height * moving[..., None],
-        )
+        linear = torch.lerp(still, self.linear, moving[..., None])
+        height = self.wave_height * moving[..., None]
+        return replace(self, linear=linear, shift=self.shift * moving, wave_height=height)
 
 
-def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int]) -> Tensor:
+def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: Size) -> Tensor:
     """(B,) factor of all motion of a scene: mostly 1, sometimes small, large or 0."""
     kind = dice.uniform(batch)
     tiny = dice.log_uniform(batch, low=0.03, high=0.3)
@@ -190,9 +162,7 @@ def draw_pace(config: RenderConfig, dice: Dice, batch: int, size: tuple[int, int
     return pace
 
 
-def draw_camera(
-    config: RenderConfig, dice: Dice, pace: Tensor, flat: Tensor, size: tuple[int, int]
-) -> Camera:
+def draw_camera(config: RenderConfig, dice: Dice, pace: Tensor, flat: Tensor, size: Size) -> Camera:
     """Draw the motion of the camera; `flat` (B, 2) damps motion that is not horizontal."""
     batch, half = len(pace), max(size) / 2
     turn_pace = pace.clamp(max=2) * flat[:, 1]
@@ -224,10 +194,10 @@ def draw_own_motion(
     turn = torch.stack([angle, zoom], -1) * (pace.clamp(max=1.5) * flat[:, 1])[:, None, None]
     rigid = _shared(config, dice, torch.cat([shift, turn], -1))  # (B, D, 4)
     return OwnMotion(
-        center=torch.zeros_like(shift),
-        linear=rotation_and_zoom(rigid[..., 2], rigid[..., 3]),
-        shift=rigid[..., :2],
-        **_draw_waves(config, dice, pace, flat, layers),
+        torch.zeros_like(shift),
+        rotation_and_zoom(rigid[..., 2], rigid[..., 3]),
+        rigid[..., :2],
+        *_draw_waves(config, dice, pace, flat, layers),
     )
 
 
@@ -244,7 +214,8 @@ def _shared(config: RenderConfig, dice: Dice, rigid: Tensor) -> Tensor:
 
 def _draw_waves(
     config: RenderConfig, dice: Dice, pace: Tensor, flat: Tensor, layers: int
-) -> dict[str, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return number, phase and height of the waves, as `OwnMotion` has them."""
     shape = (len(pace), layers, _NUM_WAVES)
     length = dice.log_uniform(*shape, 1, low=50, high=400)
     length[:, 0] *= 3  # the background has longer waves than objects
@@ -252,18 +223,12 @@ def _draw_waves(
     slope = dice.uniform(*shape, 1, high=config.deform / _NUM_WAVES)
     bends = dice.happens(len(pace), layers, 1, 1, share=config.deform_share)
     height = bends * slope * length / (2 * math.pi) * pace.clamp(max=1)[:, None, None, None]
-    return {
-        "wave_number": number,
-        "wave_phase": dice.uniform(*shape, high=2 * math.pi)[:, :, None],
-        "wave_height": height * dice.directions(*shape) * flat[:, None, None],
-    }
+    phase = dice.uniform(*shape, high=2 * math.pi)[:, :, None]
+    return number, phase, height * dice.directions(*shape) * flat[:, None, None]
 
 
 def transform(matrix: Tensor, points: Tensor) -> Tensor:
-    """(..., M, 2) and (..., P, 2) -> (..., P, M), in full precision.
-
-    A matrix product may be computed in TF32 or bf16, which is too coarse for positions.
-    """
+    """(..., M, 2) and (..., P, 2) -> (..., P, M); TF32 or bf16 would be too coarse here."""
     x, y = points.split(1, -1)
     from_x, from_y = matrix[..., None, :, :].unbind(-1)
     return torch.addcmul(x * from_x, y, from_y)

@@ -1,18 +1,99 @@
-"""A bank of outlines as signed distances: sharp at any scale, positive inside.
+"""Random draws on the device, smooth random fields, and a bank of outlines drawn with them.
 
-Shapes lie in the square [-1, 1]² and do not touch its border. A shape is first any function that is
-positive inside; divided by its slope, it is a distance near its edge, as antialiasing needs it.
+An outline is a signed distance: sharp at any scale, positive inside. Shapes lie in the square
+[-1, 1]² and do not touch its border. A shape is first any function that is positive inside; divided
+by its slope, it is a distance near its edge, as antialiasing needs it.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .dice import Dice, octaves, smooth_noise
+from ..ops import Size
 
 _MARGIN = 0.96
+QUANTILES = (0.0, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+# CPU generators use 32 bits of a seed; the factor keeps the steps of different seeds apart
+_SEED_FACTOR, _SEED_BITS = 2_654_435_761, 0xFFFF_FFFF
+
+
+class Dice:
+    """Random draws that depend on a seed and a step only (on one kind of device)."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self.device = device
+        self.generator = torch.Generator(device)
+        self.restart(seed, 0)
+
+    def restart(self, seed: int, step: int) -> None:
+        """Start the draws of a step."""
+        self.generator.manual_seed((seed * _SEED_FACTOR + step) & _SEED_BITS)
+
+    def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """Uniform in [low, high)."""
+        return torch.empty(shape, device=self.device).uniform_(low, high, generator=self.generator)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Mean 0, variance 1."""
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def log_uniform(self, *shape: int, low: float, high: float) -> Tensor:
+        """Log-uniform in [low, high)."""
+        return self.uniform(*shape, low=math.log(low), high=math.log(high)).exp()
+
+    def mostly_small(self, *shape: int, extent: float) -> Tensor:
+        """In [-extent, extent], half of the draws within an eighth of it."""
+        return extent * self.uniform(*shape, low=-1.0) ** 3
+
+    def happens(self, *shape: int, share: float) -> Tensor:
+        """1.0 with the probability `share`, else 0.0."""
+        return (self.uniform(*shape) < share).float()
+
+    def strength(self, count: int, setting: tuple[float, float]) -> Tensor:
+        """(N,) strength of an effect (share of scenes, largest); 0 for scenes without it."""
+        share, largest = setting
+        return largest * self.uniform(count) * self.happens(count, share=share)
+
+    def integers(self, *shape: int, high: int) -> Tensor:
+        """Integers in [0, high)."""
+        return torch.randint(high, shape, generator=self.generator, device=self.device)
+
+    def directions(self, *shape: int) -> Tensor:
+        """Unit vectors (..., 2), uniform in direction."""
+        angle = self.uniform(*shape, high=2 * math.pi)
+        return torch.stack([angle.cos(), angle.sin()], -1)
+
+    def lengths(self, *shape: int, quantiles: Sequence[float]) -> Tensor:
+        """Lengths with the given 50, 75, 90, 95, 99 and 100 % quantiles, linear in between."""
+        draw = self.uniform(*shape)
+        result = torch.zeros_like(draw)
+        ends = (0.0, *quantiles)
+        for step in range(len(quantiles)):
+            start, end = QUANTILES[step], QUANTILES[step + 1]
+            slope = (ends[step + 1] - ends[step]) / (end - start)
+            result += (draw.clamp(start, end) - start) * slope
+        return result
+
+
+def smooth_noise(dice: Dice, count: int, size: Size, cells: int, channels: int = 1) -> Tensor:
+    """(N, C, H, W) of variance about 1, with `cells` independent values along the longer side."""
+    low = [max(2, round(cells * side / max(size))) + 1 for side in size]
+    noise = dice.normal(count, channels, *low)
+    return F.interpolate(noise, size, mode="bicubic", align_corners=True)
+
+
+def octaves(dice: Dice, count: int, size: Size, cells: int, channels: int = 1) -> Tensor:
+    """(N, C, H, W): sum of smooth noise from `cells` to about two pixels, finer detail weaker."""
+    field = smooth_noise(dice, count, size, cells, channels)
+    height = 1.0
+    while cells * 4 < max(size):
+        cells, height = cells * 2, height * 0.6
+        field = field + height * smooth_noise(dice, count, size, cells, channels)
+    return field
 
 
 @lru_cache(maxsize=4)  # renderers of several frame sizes share one: it takes seconds on a CPU
@@ -26,7 +107,9 @@ def shape_bank(device: torch.device, seed: int, count: int, side: int) -> Tensor
     kinds = torch.stack([kind(plane, share) for kind in _KINDS], 1)  # (share, kinds, S, S)
     values = kinds.flatten(0, 1)[:count]
     border = _MARGIN - torch.maximum(x.abs(), y.abs())
-    return torch.minimum(_distance(values, side), border)[:, None]
+    slope_y, slope_x = torch.gradient(values, spacing=2 / (side - 1), dim=(1, 2))
+    distance = values / torch.hypot(slope_x, slope_y).clamp_min(0.3)  # to first order
+    return torch.minimum(distance, border)[:, None]
 
 
 class Plane:
@@ -51,12 +134,6 @@ class Plane:
         """Return the plane of N shapes with centres slightly off the middle."""
         x, y = self.draw(count, -0.35, 0.35), self.draw(count, -0.35, 0.35)
         return Plane(self.dice, self.x - x, self.y - y)
-
-
-def _distance(values: Tensor, side: int) -> Tensor:
-    """(N, S, S) values -> the distance to their zero line, to first order."""
-    slope_y, slope_x = torch.gradient(values, spacing=2 / (side - 1), dim=(1, 2))
-    return values / torch.hypot(slope_x, slope_y).clamp_min(0.3)
 
 
 def _blobs(plane: Plane, count: int) -> Tensor:
@@ -156,21 +233,5 @@ def _composites(plane: Plane, count: int) -> Tensor:
 
 
 # kinds are as frequent in the bank as here: about a quarter is thin
-_KINDS = (
-    _blobs,
-    _curves,
-    _polygons,
-    _holes,
-    _rough,
-    _composites,
-    _blobs,
-    _branches,
-    _polygons,
-    _rough,
-    _fences,
-    _holes,
-    _blobs,
-    _foliage,
-    _composites,
-    _rings,
-)
+_KINDS = [_blobs, _curves, _polygons, _holes, _rough, _composites, _blobs, _branches]
+_KINDS += [_polygons, _rough, _fences, _holes, _blobs, _foliage, _composites, _rings]

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import cv2
@@ -13,11 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..files import Array, read_image, to_uint8
-from .dice import Dice, octaves, smooth_noise
+from ..ops import Size
 from .photos import list_photos
-from .solid.shading import MipAtlas
-
-Size = tuple[int, int]
+from .shapes import Dice, octaves, smooth_noise
 
 
 def procedural_textures(dice: Dice, count: int, size: Size) -> Tensor:
@@ -46,7 +46,11 @@ def _marble(dice: Dice, count: int, size: Size) -> Tensor:
 
 
 def _stripes(dice: Dice, count: int, size: Size) -> Tensor:
-    return _wave(dice, count, _turned(dice, count, size)[0])
+    """Of random width, with soft to hard edges."""
+    x, _ = _turned(dice, count, size)
+    period = dice.log_uniform(count, 1, 1, 1, low=6, high=80)
+    hardness = dice.uniform(count, 1, 1, 1, low=0.3, high=1) * period / 4
+    return _edge((2 * math.pi * x / period).sin() * hardness)
 
 
 def _checkers(dice: Dice, count: int, size: Size) -> Tensor:
@@ -84,16 +88,8 @@ def _turned(dice: Dice, count: int, size: Size) -> tuple[Tensor, Tensor]:
     """(N, 1, H, W) coordinates x and y in pixels, positive, with randomly rotated axes."""
     y = torch.arange(size[0], device=dice.device, dtype=torch.float32)[:, None]
     x = torch.arange(size[1], device=dice.device, dtype=torch.float32)
-    direction = dice.directions(count, 1, 1, 1)
-    cos, sin = direction.unbind(-1)
+    cos, sin = dice.directions(count, 1, 1, 1).unbind(-1)
     return 2048 + cos * x + sin * y, 2048 + cos * y - sin * x
-
-
-def _wave(dice: Dice, count: int, x: Tensor) -> Tensor:
-    """Stripes of random width, with soft to hard edges."""
-    period = dice.log_uniform(count, 1, 1, 1, low=6, high=80)
-    hardness = dice.uniform(count, 1, 1, 1, low=0.3, high=1) * period / 4
-    return _edge((2 * math.pi * x / period).sin() * hardness)
 
 
 def _edge(distance: Tensor) -> Tensor:
@@ -104,9 +100,24 @@ def _edge(distance: Tensor) -> Tensor:
 _KINDS = (_clouds, _flat, _stripes, _grain, _tiles, _gradients, _checkers, _marble, _dots)
 
 
-TEXTURE_SIZE = (384, 512)
 _NUM_PROCEDURAL = 54
 _MIP_LEVELS = 6
+
+
+@dataclass(frozen=True)
+class MipAtlas:
+    """Textures at several resolutions in one row of bytes."""
+
+    texels: Tensor  # uint8: by level, texture, row, column and colour
+    size: Size  # (height, width) at level 0
+    num_textures: int
+    num_levels: int
+
+    @property
+    def firsts(self) -> list[int]:
+        """Index of the first texel of each level."""
+        sides = [[side >> level for side in self.size] for level in range(self.num_levels - 1)]
+        return [0, *accumulate(3 * self.num_textures * height * width for height, width in sides)]
 
 
 class TextureAtlas:
@@ -115,7 +126,8 @@ class TextureAtlas:
     def __init__(self, photos: Tensor, procedural: Tensor) -> None:
         """Take two stacks (N, 3, H, W) with values in [0, 1] or uint8; one may be empty."""
         self.num_photos = len(photos)
-        stack = torch.cat([_as_float(photos), _as_float(procedural)])
+        stacks = (photos, procedural)
+        stack = torch.cat([s.float() / 255 if s.dtype == torch.uint8 else s for s in stacks])
         # (1, 3, P, H, W), in memory (P, H, W, 3): the colours of a pixel are adjacent
         self.images = stack.permute(0, 2, 3, 1).contiguous().permute(3, 0, 1, 2)[None]
 
@@ -123,7 +135,7 @@ class TextureAtlas:
         return self.images.shape[2]
 
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> Size:
         """(height, width) of a texture."""
         return self.images.shape[3], self.images.shape[4]
 
@@ -144,30 +156,22 @@ def load_textures(
     photos: str | Path | Sequence[Path] | None,
     device: torch.device | str = "cpu",
     seed: int = 0,
-    limit: int | None = None,
-    size: tuple[int, int] = TEXTURE_SIZE,
+    limit: int | None = None,  # of photographs, taken evenly from the folder
+    size: Size = (384, 512),
 ) -> TextureAtlas:
-    """Load photographs, from a folder or a list, and procedural textures; None: only the latter.
-
-    `limit` is the largest number of photographs, taken evenly from the folder.
-    """
+    """Load photographs, from a folder or a list, and procedural textures; None: only the latter."""
     paths = list_photos(Path(photos)) if isinstance(photos, str | Path) else photos or []
     if limit is not None and limit < len(paths):
         paths = [paths[index * len(paths) // limit] for index in range(limit)]
-    stack = _read_photos(paths, size).to(device)
+    with ThreadPoolExecutor() as pool:
+        images = list(pool.map(lambda path: _fill(to_uint8(read_image(path)), size), paths))
+    stack = torch.from_numpy(np.stack(images) if images else np.empty((0, *size, 3), np.uint8))
+    stack = stack.permute(0, 3, 1, 2).to(device)  # (N, 3, H, W)
     dice = Dice(torch.device(device), seed)
     return TextureAtlas(stack, procedural_textures(dice, _NUM_PROCEDURAL, size))
 
 
-def _read_photos(paths: Sequence[Path], size: tuple[int, int]) -> Tensor:
-    """(N, 3, H, W) uint8."""
-    with ThreadPoolExecutor() as pool:
-        photos = list(pool.map(lambda path: _fill(to_uint8(read_image(path)), size), paths))
-    stack = np.stack(photos) if photos else np.empty((0, *size, 3), np.uint8)
-    return torch.from_numpy(stack).permute(0, 3, 1, 2)
-
-
-def _fill(photo: Array, size: tuple[int, int]) -> Array:
+def _fill(photo: Array, size: Size) -> Array:
     """Scale a photo to fill `size` and crop the rest, half at each end."""
     sides = list(zip(size, photo.shape[:2], strict=True))
     scale = max(side / length for side, length in sides)
@@ -176,7 +180,3 @@ def _fill(photo: Array, size: tuple[int, int]) -> Array:
     resized = cv2.resize(photo, (width, height), interpolation=method)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     return resized[top : top + size[0], left : left + size[1]]
-
-
-def _as_float(images: Tensor) -> Tensor:
-    return images.float() / 255 if images.dtype == torch.uint8 else images

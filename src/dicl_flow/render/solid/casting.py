@@ -8,13 +8,13 @@ poses of its body. `ray_kernels` has the same in one pass.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...ops import Size
 from .things import BOX, CONE, CUTOUT, CYLINDER, ELLIPSOID, GROUND, ROOM, SKY
 from .world import NEAR, Layout
 
@@ -25,46 +25,27 @@ ROUNDS = 12  # of the inversion of a bending: the error falls by at least 0.3 in
 HIDDEN = 0.005  # relative: what is nearer by more than this hides a point
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What is seen in N frames."""
-
-    body: Tensor
-    """(N, H, W) int16."""
-    distance: Tensor
-    """(N, H, W) along the axis of the camera, in metres."""
-
-
-def rays(scene: Tensor, size: tuple[int, int]) -> Tensor:
+def rays(scene: Tensor, size: Size) -> Tensor:
     """(SCENE,) -> (3, H, W) directions through all pixels, 1 along the axis of the camera."""
-    height, width = size
     y, x = (
         (torch.arange(side, device=scene.device, dtype=scene.dtype) - (side - 1) / 2) / scene[12]
         for side in size
     )
-    x, y = x.expand(height, width), y[:, None].expand(height, width)
+    x, y = x.expand(size), y[:, None].expand(size)
     return torch.stack([x, y, torch.ones_like(x)])
 
 
-def trace(layout: Layout, shapes: Tensor, size: tuple[int, int]) -> Sight:
-    """See all worlds at all times: N = T·B frames, those of the first time first."""
-    found = [
-        _trace_frame(pose[b], layout.skin[b], int(layout.count[b]), rays(scene[b], size), shapes)
-        for pose, scene in zip(layout.pose, layout.scene, strict=True)
-        for b in range(layout.batch)
-    ]
-    bodies, distances = zip(*found, strict=True)
-    return Sight(torch.stack(bodies), torch.stack(distances))
-
-
-def _trace_frame(
+def _trace(
     pose: Tensor, skin: Tensor, count: int, directions: Tensor, shapes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    size = (directions.shape[1], directions.shape[2])
-    body = torch.zeros(size, dtype=torch.int16, device=pose.device)
-    distance = torch.full(size, INFINITE, dtype=pose.dtype, device=pose.device)
-    for number, rows, columns in _within(pose[:count, 25:29], size):
-        if number == 0:
+    """(H, W) the numbers of the bodies that directions (3, H, W) hit first, and distances."""
+    height, width = directions.shape[1:]
+    body = torch.zeros(height, width, dtype=torch.int16, device=pose.device)
+    distance = torch.full((height, width), INFINITE, dtype=pose.dtype, device=pose.device)
+    for number, (left, top, right, bottom) in enumerate(pose[1:count, 25:29].tolist(), 1):
+        rows = slice(max(0, int(top)), min(height, int(bottom) + 2))
+        columns = slice(max(0, int(left)), min(width, int(right) + 2))
+        if left > right or rows.start >= rows.stop or columns.start >= columns.stop:
             continue
         origin = pose[number, 9:12, None, None]
         along = turn(pose[number, :9], directions[:, rows, columns])
@@ -76,20 +57,10 @@ def _trace_frame(
     return body, distance
 
 
-def _within(bounds: Tensor, size: tuple[int, int]) -> Iterator[tuple[int, slice, slice]]:
-    """Numbers of bodies that may be seen, and the rows and columns to look at."""
-    height, width = size
-    for number, (left, top, right, bottom) in enumerate(bounds.tolist()):
-        rows = slice(max(0, int(top)), min(height, int(bottom) + 2))
-        columns = slice(max(0, int(left)), min(width, int(right) + 2))
-        if left <= right and rows.start < rows.stop and columns.start < columns.stop:
-            yield number, rows, columns
-
-
 def turn(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """(9,) and (3, ...) -> (3, ...), in full precision."""
+    """(9,), or (9, ...) for each vector, and (3, ...) -> (3, ...), in full precision."""
     x, y, z = vectors
-    rows = matrix.view(3, 3, *[1] * x.ndim)
+    rows = matrix.reshape(3, 3, *(matrix.shape[1:] or [1] * x.ndim))
     return rows[:, 0] * x + rows[:, 1] * y + rows[:, 2] * z
 
 
@@ -115,9 +86,8 @@ def hit(skin: Tensor, bend: Tensor, origin: Tensor, along: Tensor, shapes: Tenso
         if form == GROUND:
             found = torch.where(found < FAR, found, torch.inf)
         elif form == CUTOUT:
-            found = torch.where(
-                on_paper(skin, bend, (origin + found * along)[:2], shapes), found, torch.inf
-            )
+            inside = _in_outline(skin, bend, (origin + found * along)[:2], shapes)
+            found = torch.where(inside, found, torch.inf)
     return torch.where(found > NEAR, found, torch.inf)
 
 
@@ -150,10 +120,10 @@ def _hit_round(form: int, origin: Tensor, along: Tensor) -> Tensor:
     found = torch.where(inner > 0, torch.minimum(one, other), torch.inf)
     if form == ELLIPSOID:
         return found
-    found = torch.where(_beside(y + found * to_y), found, torch.inf)
+    found = torch.where((y + found * to_y).abs() <= 1, found, torch.inf)
     if form == CONE:  # the other root may be on the cone where the first is on its mirror image
         second = torch.where(inner > 0, torch.maximum(one, other), torch.inf)
-        second = torch.where(_beside(y + second * to_y), second, torch.inf)
+        second = torch.where((y + second * to_y).abs() <= 1, second, torch.inf)
         found = torch.minimum(torch.where(found > NEAR, found, torch.inf), second)
     for end in (1.0,) if form == CONE else (-1.0, 1.0):
         lid = (end - y) / _nonzero(to_y)
@@ -162,11 +132,7 @@ def _hit_round(form: int, origin: Tensor, along: Tensor) -> Tensor:
     return found
 
 
-def _beside(height: Tensor) -> Tensor:
-    return height.abs() <= 1
-
-
-def on_paper(skin: Tensor, bend: Tensor, place: Tensor, shapes: Tensor) -> Tensor:
+def _in_outline(skin: Tensor, bend: Tensor, place: Tensor, shapes: Tensor) -> Tensor:
     """Whether points (2, ...) of the plane of a cut-out are inside its outline."""
     x, y = paper(skin, bend, place)
     grid = torch.stack([x, y], -1).reshape(1, 1, -1, 2).clamp(-1, 1)
@@ -190,13 +156,6 @@ def off_paper(skin: Tensor, bend: Tensor, place: Tensor) -> Tensor:
     return found
 
 
-def turn_each(matrix: Tensor, vectors: Tensor) -> Tensor:
-    """(9, ...) and (3, ...) -> (3, ...): a matrix for each vector."""
-    x, y, z = vectors
-    rows = matrix.unflatten(0, (3, 3))
-    return rows[:, 0] * x + rows[:, 1] * y + rows[:, 2] * z
-
-
 def move(layout: Layout, world: int, body: Tensor, q: Tensor, start: int, end: int) -> Tensor:
     """(3, ...) where points of bodies (...) seen at time `start` are at `end`, for the camera."""
     body, skins = body.long(), layout.skin[world]
@@ -209,10 +168,10 @@ def move(layout: Layout, world: int, body: Tensor, q: Tensor, start: int, end: i
         q = q.clone()
         q[:2, bends] = off_paper(skin, after[24, papers], place)
     pose = after[12:24].contiguous().index_select(1, body.flatten()).unflatten(1, body.shape)
-    return turn_each(pose[:9], q) + pose[9:]
+    return turn(pose[:9], q) + pose[9:]
 
 
-def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
+def project(moved: Tensor, focal: Tensor, size: Size) -> Tensor:
     """(3, ...) -> (2, ...) in px; far outside if behind the camera."""
     height, width = size
     middle = moved.new_tensor([(width - 1) / 2, (height - 1) / 2])
@@ -223,10 +182,7 @@ def project(moved: Tensor, focal: Tensor, size: tuple[int, int]) -> Tensor:
 def hidden(
     layout: Layout, world: int, time: int, body: Tensor, moved: Tensor, shapes: Tensor
 ) -> Tensor:
-    """(...) bool: whether points (3, ...) of bodies, given for the camera at `time`, are hidden.
-
-    A ray is cast from the camera at each of them: something nearer hides it.
-    """
+    """(...) bool: whether something nearer hides points (3, ...) of the camera at `time`."""
     distance = torch.where(body == 0, INFINITE, moved[2]).clamp_min(NEAR)
     along = moved / moved[2].clamp_min(NEAR)
     result = moved[2] <= NEAR
@@ -239,32 +195,24 @@ def hidden(
     return result
 
 
-def is_outside(place: Tensor, size: tuple[int, int]) -> Tensor:
+def is_outside(place: Tensor, size: Size) -> Tensor:
     """(2, ...) in px -> (...) bool."""
     x, y = place
     return (x < -0.5) | (x > size[1] - 0.5) | (y < -0.5) | (y > size[0] - 0.5)
 
 
 def normals(matrix: Tensor, form: Tensor, q: Tensor, along: Tensor) -> Tensor:
-    """(3, ...) unit vectors in the axes of the camera, against rays `along`; also of the sky.
-
-    `matrix` (9, ...) turns to the axes of the body that each point `q` lies on.
-    """
-    local = _local_normal(form, q)
-    normal = (matrix.unflatten(0, (3, 3)) * local[:, None]).sum(0)  # by the transposed inverse
-    normal = normal / length(normal).clamp_min(1e-12)
-    return torch.where((normal * along).sum(0) > 0, -normal, normal)
-
-
-def _local_normal(form: Tensor, q: Tensor) -> Tensor:
-    """(...) and (3, ...) -> (3, ...), of any length and to either side."""
+    """(3, ...) unit normals for the camera, against rays; `matrix` (9, ...) turns to body axes."""
     x, y, z = q
     axis = face_of(form, q)
     straight = torch.stack([(axis == number).to(q.dtype) for number in range(3)])
     side = torch.stack([2 * x, torch.where(form == CONE, -(1 + y) / 2, 0), 2 * z])
     leaning = ((form == CYLINDER) | (form == CONE)) & (axis != 1)
     bowed = (form == ELLIPSOID) | (form == SKY)
-    return torch.where(bowed, q, torch.where(leaning, side, straight))
+    local = torch.where(bowed, q, torch.where(leaning, side, straight))  # of any length
+    normal = (matrix.unflatten(0, (3, 3)) * local[:, None]).sum(0)  # by the transposed inverse
+    normal = normal / length(normal).clamp_min(1e-12)
+    return torch.where((normal * along).sum(0) > 0, -normal, normal)
 
 
 def face_of(form: Tensor, q: Tensor, flat: Tensor | None = None) -> Tensor:
@@ -282,31 +230,38 @@ def face_of(form: Tensor, q: Tensor, flat: Tensor | None = None) -> Tensor:
 
 
 class View:
-    """What is seen of worlds at the times of a layout."""
+    """What is seen of worlds at the times of a layout: N = T·B frames, the first time first."""
 
-    def __init__(self, layout: Layout, shapes: Tensor, size: tuple[int, int]) -> None:
+    body: Tensor  # (N, H, W) int16
+    distance: Tensor  # (N, H, W) along the axis of the camera, in metres
+
+    def __init__(self, layout: Layout, shapes: Tensor, size: Size) -> None:
         self.layout, self.shapes, self.size = layout, shapes, size
-        self.sight = trace(layout, shapes, size)
+        frames = [
+            _trace(pose[b], layout.skin[b], int(layout.count[b]), rays(scene[b], size), shapes)
+            for pose, scene in zip(layout.pose, layout.scene, strict=True)
+            for b in range(layout.batch)
+        ]
+        self.body, self.distance = (torch.stack(parts) for parts in zip(*frames, strict=True))
 
     @cached_property
     def points(self) -> Tensor:
         """(N, 3, H, W) what is seen, in the coordinates of its body."""
         frames = []
-        for number, body in enumerate(self.sight.body):
+        for number, body in enumerate(self.body):
             time, world = divmod(number, self.layout.batch)
             rows = self.layout.pose[time, world, :, :12].T.contiguous()
             pose = rows.index_select(1, body.long().flatten()).view(12, *self.size)
-            length = torch.where(body == 0, 1.0, self.sight.distance[number])
-            directions = rays(self.layout.scene[time, world], self.size)
-            along = turn_each(pose[:9], directions)
-            frames.append(torch.where(body == 0, 0.0, pose[9:12]) + length * along)
+            reach = torch.where(body == 0, 1.0, self.distance[number])
+            along = turn(pose[:9], rays(self.layout.scene[time, world], self.size))
+            frames.append(torch.where(body == 0, 0.0, pose[9:12]) + reach * along)
         return torch.stack(frames)
 
     @cached_property
     def layer(self) -> Tensor:
         """(N, H, W) uint8: the thing that is seen."""
         things = self.layout.skin[..., 1].repeat(len(self.layout.pose), 1)  # (N, K)
-        body = self.sight.body.long()
+        body = self.body.long()
         return things.gather(1, body.flatten(1)).view(body.shape).to(torch.uint8)
 
     def flow(self, start: int, end: int) -> Tensor:
@@ -328,19 +283,7 @@ class View:
         """Yield each world, the bodies seen at `start`, where their points are at `end`, in px."""
         for world in range(self.layout.batch):
             frame = start * self.layout.batch + world
-            body = self.sight.body[frame]
+            body = self.body[frame]
             moved = move(self.layout, world, body, self.points[frame], start, end)
             focal = self.layout.scene[end, world, 12]
             yield world, body, moved, project(moved, focal, self.size)
-
-    def normals(self) -> Tensor:
-        """(N, 3, H, W) unit vectors in the axes of the camera, towards it; also of the sky."""
-        frames = []
-        for number, q in enumerate(self.points):
-            time, world = divmod(number, self.layout.batch)
-            body = self.sight.body[number].long()
-            matrix = self.layout.pose[time, world, :, :9][body].movedim(-1, 0)
-            form = self.layout.skin[world, :, 0][body]
-            directions = rays(self.layout.scene[time, world], self.size)
-            frames.append(normals(matrix, form, q, directions))
-        return torch.stack(frames)

@@ -1,28 +1,24 @@
-"""The colours of `shading` in one pass, a tile of pixels at a time."""
+"""The colours of `shading` in one pass, a tile of pixels at a time; and what runs the kernels."""
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from ..kernels.bilinear import cell_of, mirrored
-from . import casting, shading, things, world
-from .ray_kernels import (
-    face_axis,
-    hit_body,
-    nearest_body,
-    on_paper,
-    own_place,
-    start_tile,
-    touches,
-    turned,
-)
+from ...ops import Size
+from ..kernels import between, cell_of, mirrored
+from ..textures import MipAtlas
+from . import casting, shading, world
+from . import ray_kernels as rays
+from .things import FORMS
 
-_ELLIPSOID, _CYLINDER = tl.constexpr(things.ELLIPSOID), tl.constexpr(things.CYLINDER)
-_CONE, _CUTOUT = tl.constexpr(things.CONE), tl.constexpr(things.CUTOUT)
-_ROOM, _SKY = tl.constexpr(things.ROOM), tl.constexpr(things.SKY)
-_POSE, _SKIN = tl.constexpr(world.POSE), tl.constexpr(world.SKIN)
-_SCENE, _FAR = tl.constexpr(world.SCENE), tl.constexpr(casting.FAR)
+_TILE_HEIGHT, _TILE_WIDTH, _WARPS = 8, 16, 4
+
+_BOX, _ELLIPSOID, _CYLINDER, _CONE, _CUTOUT, _ROOM, _GROUND, _SKY = map(tl.constexpr, FORMS)
+_POSE, _SKIN, _SCENE = map(tl.constexpr, (world.POSE, world.SKIN, world.SCENE))
 _MAX_BLUR, _SHARPNESS = tl.constexpr(shading.MAX_BLUR), tl.constexpr(shading.SHARPNESS)
 _PANE_SCALE, _SOFT = tl.constexpr(shading.PANE_SCALE), tl.constexpr(shading.SOFT)
+_FAR = tl.constexpr(casting.FAR)
 
 
 @triton.jit
@@ -36,21 +32,22 @@ def _level(texels, sizes, number, u, v, level, mask):
     top, in_y = cell_of(at_y, high.to(tl.float32))
     first = tl.load(sizes + 9 + level)
     corner = texels + first + ((number.to(tl.int64) * high + top) * wide + left) * 3
-    down = wide * 3
-    red = _mixed(corner, down, in_x, in_y, mask)
-    green = _mixed(corner + 1, down, in_x, in_y, mask)
-    blue = _mixed(corner + 2, down, in_x, in_y, mask)
+    red = between(corner, 0, 3, wide * 3, in_x, in_y, mask) / 255.0
+    green = between(corner, 1, 3, wide * 3, in_x, in_y, mask) / 255.0
+    blue = between(corner, 2, 3, wide * 3, in_x, in_y, mask) / 255.0
     return red, green, blue
 
 
 @triton.jit
-def _mixed(corner, down, x, y, mask):
-    top_left = tl.load(corner, mask, 0).to(tl.float32)
-    top = top_left + x * (tl.load(corner + 3, mask, 0).to(tl.float32) - top_left)
-    corner += down
-    bottom_left = tl.load(corner, mask, 0).to(tl.float32)
-    bottom = bottom_left + x * (tl.load(corner + 3, mask, 0).to(tl.float32) - bottom_left)
-    return (top + y * (bottom - top)) / 255.0
+def _mixed(color, other, share):
+    """Red, green and blue, mixed with a share of others."""
+    red, green, blue = color
+    red2, green2, blue2 = other
+    return (
+        red + share * (red2 - red),
+        green + share * (green2 - green),
+        blue + share * (blue2 - blue),
+    )
 
 
 @triton.jit
@@ -61,13 +58,8 @@ def _sample(texels, sizes, number, u, v, level, mask):
     coarse = tl.floor(level)
     share = level - coarse
     fine = coarse.to(tl.int32)
-    red, green, blue = _level(texels, sizes, number, u, v, fine, mask)
-    red2, green2, blue2 = _level(texels, sizes, number, u, v, fine + 1, mask)
-    return (
-        red + share * (red2 - red),
-        green + share * (green2 - green),
-        blue + share * (blue2 - blue),
-    )
+    color = _level(texels, sizes, number, u, v, fine, mask)
+    return _mixed(color, _level(texels, sizes, number, u, v, fine + 1, mask), share)
 
 
 @triton.jit
@@ -98,16 +90,16 @@ def _shadowed(bodies, sun, x, y, z, tile, lit):
     number = 1
     while number < count:
         pose, skin = poses + number * _POSE, skins + number * _SKIN
-        if touches(pose + 29, tile):
-            from_x, from_y, from_z = turned(
+        if rays.touches(pose + 29, tile):
+            from_x, from_y, from_z = rays.turned(
                 pose, x - tl.load(pose + 21), y - tl.load(pose + 22), z - tl.load(pose + 23)
             )
-            to_x, to_y, to_z = turned(pose, sun_x, sun_y, sun_z)
-            zero = from_x * 0.0
-            found = hit_body(
-                pose, skin, shapes, side, from_x, from_y, from_z,
-                zero + to_x, zero + to_y, zero + to_z, lit,
-            )  # fmt: skip
+            to_x, to_y, to_z = rays.turned(pose, sun_x, sun_y, sun_z)
+            zero = from_x * 0.0  # of the shape of the points
+            to_x, to_y, to_z = zero + to_x, zero + to_y, zero + to_z
+            found = rays.hit_body(
+                pose, skin, shapes, side, from_x, from_y, from_z, to_x, to_y, to_z, lit
+            )
             hidden = hidden | (found < _FAR)
         number += 1
     return hidden
@@ -116,7 +108,7 @@ def _shadowed(bodies, sun, x, y, z, tile, lit):
 @triton.jit
 def _surroundings(scene, texels, sizes, x, y, z, mask):
     """Colours reflected from directions of the camera."""
-    world_x, world_y, world_z = turned(scene, x, y, z)
+    world_x, world_y, world_z = rays.turned(scene, x, y, z)
     far_x, far_y, far_z = tl.abs(world_x), tl.abs(world_y), tl.abs(world_z)
     largest = tl.maximum(tl.maximum(tl.maximum(far_x, far_y), far_z), 1e-6)
     u = tl.where(far_x >= largest, world_z, world_x) / largest
@@ -136,8 +128,8 @@ def _color(bodies, scene, texels, sizes, body, distance, along_x, along_y, tile,
     form = tl.load(skin).to(tl.int32)
     is_sky = body == 0
     length = tl.where(is_sky, 1.0, distance)
-    x, y, z = own_place(pose, body, distance, along_x, along_y)
-    face = face_axis(form, tl.load(skin + 19), x, y, z)
+    x, y, z = rays.own_place(pose, body, distance, along_x, along_y)
+    face = rays.face_axis(form, tl.load(skin + 19), x, y, z)
     norm = tl.sqrt(along_x * along_x + along_y * along_y + 1.0)
     view_x, view_y, view_z = along_x / norm, along_y / norm, 1.0 / norm
     to_x, to_y, to_z, facing = _normal(pose, form, face, x, y, z, view_x, view_y, view_z)
@@ -167,7 +159,7 @@ def _color(bodies, scene, texels, sizes, body, distance, along_x, along_y, tile,
     light = tl.where(is_sky, 1.0, light)
 
     # texture
-    paper_x, paper_y = on_paper(skin, tl.load(pose + 24), x, y)
+    paper_x, paper_y = rays.on_paper(skin, tl.load(pose + 24), x, y)
     x, y = tl.where(form == _CUTOUT, paper_x, x), tl.where(form == _CUTOUT, paper_y, y)
     largest = tl.maximum(tl.maximum(tl.maximum(tl.abs(x), tl.abs(y)), tl.abs(z)), 1e-6)
     largest = tl.where(form == _SKY, largest, 1.0)
@@ -192,12 +184,8 @@ def _color(bodies, scene, texels, sizes, body, distance, along_x, along_y, tile,
     mirror = tl.where(is_sky, 0.0, tl.load(skin + 12))
     if tl.max(mirror, 0) > 0.0:
         shown = mask & (mirror > 0.0)
-        red2, green2, blue2 = _surroundings(
-            scene, texels, sizes, turned_x, turned_y, turned_z, shown
-        )
-        red += mirror * (red2 - red)
-        green += mirror * (green2 - green)
-        blue += mirror * (blue2 - blue)
+        image = _surroundings(scene, texels, sizes, turned_x, turned_y, turned_z, shown)
+        red, green, blue = _mixed((red, green, blue), image, mirror)
     shine *= tl.load(skin + 11)
     return red + shine, green + shine, blue + shine
 
@@ -220,14 +208,12 @@ def shade_pairs(
     tile_height: tl.constexpr,
 ):
     """The colours of a tile; pixels at an edge are looked at in four places."""
-    known, tile, pixels, camera = start_tile(sizes, scenes, tile_width, tile_height)
-    batch, num_bodies, height, width, side = known
-    column, row, mask, first, pixel = pixels
-    focal, middle_x, middle_y = camera
+    height, width, tile, column, row, mask, first, pixel, focal, middle_x, middle_y = (
+        rays.start_tile(sizes, scenes, tile_width, tile_height)
+    )
     frame = tl.program_id(1)
-    world, scene, size = frame % batch, scenes + frame * _SCENE, height * width
-    own_poses, own_skins = poses + frame * num_bodies * _POSE, skins + world * num_bodies * _SKIN
-    bodies = (own_poses, own_skins, tl.load(counts + world), shapes, side)
+    world, scene, size = frame % tl.load(sizes), scenes + frame * _SCENE, height * width
+    bodies = rays.bodies_of(frame, world, poses, skins, counts, shapes, sizes)
 
     seen = surface + first + pixel
     own = tl.load(seen, mask, 0)
@@ -253,7 +239,7 @@ def shade_pairs(
         along_y = (row + tl.where(edge, to_y, 0.0) - middle_y) / focal
         hit, at = body, far
         if samples > 1:
-            hit, at = nearest_body(bodies, along_x, along_y, tile, edge)
+            hit, at = rays.nearest_body(bodies, along_x, along_y, tile, edge)
             hit, at = tl.where(edge, hit, body), tl.where(edge, at, far)
         counts_here = mask & (edge | (column * 0 + sample == 0))
         more_red, more_green, more_blue = _color(
@@ -267,20 +253,57 @@ def shade_pairs(
 
     thick = 1.0 - tl.exp2(-far / tl.load(scene + 15) * 1.4426950408889634)
     tl.store(haze + first + pixel, thick, mask)
-    thick *= tl.load(fog + world * 4)
-    red += thick * (tl.load(fog + world * 4 + 1) - red)
-    green += thick * (tl.load(fog + world * 4 + 2) - green)
-    blue += thick * (tl.load(fog + world * 4 + 3) - blue)
+    fog += world * 4
+    tint = (tl.load(fog + 1), tl.load(fog + 2), tl.load(fog + 3))
+    red, green, blue = _mixed((red, green, blue), tint, thick * tl.load(fog))
     pane = tl.load(scene + 16)
     if pane > 0.0:  # a reflection that stays where it is
         u = tl.load(scene + 18) * tl.load(sizes + 6) + column * _PANE_SCALE
         v = tl.load(scene + 19) * tl.load(sizes + 5) + row * _PANE_SCALE
         number, level = u * 0.0 + tl.load(scene + 17), u * 0.0 + _SOFT
-        red2, green2, blue2 = _sample(texels, sizes, number, u, v, level, mask)
-        red += pane * (red2 - red)
-        green += pane * (green2 - green)
-        blue += pane * (blue2 - blue)
+        image = _sample(texels, sizes, number, u, v, level, mask)
+        red, green, blue = _mixed((red, green, blue), image, pane)
     target = color + 3 * first + pixel
     tl.store(target, red, mask)
     tl.store(target + size, green, mask)
     tl.store(target + 2 * size, blue, mask)
+
+
+class PairCaster:
+    """Sees pairs of frames: the two times of a layout."""
+
+    def __init__(
+        self, layout: world.Layout, textures: MipAtlas, shapes: Tensor, size: Size
+    ) -> None:
+        self.layout, self.textures, self.shapes, self.size = layout, textures, shapes, size
+        device, frames = layout.pose.device, 2 * layout.batch
+        numbers = [layout.batch, layout.pose.shape[2], *size, shapes.shape[-1], *textures.size]
+        numbers += [textures.num_textures, textures.num_levels, *textures.firsts]
+        self.sizes = torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
+        self.surface = torch.empty(frames, *size, dtype=torch.int16, device=device)
+        self.distance = torch.empty(frames, *size, device=device)
+        self.flow = torch.empty(frames, 2, *size, device=device)
+        self.layer = torch.empty(frames, *size, dtype=torch.uint8, device=device)
+        self._launch(rays.trace_pairs, frames, self.surface, self.distance, self.flow, self.layer)
+
+    def occluded(self) -> Tensor:
+        """(B, H, W) bool."""
+        result = torch.empty_like(self.layer[: self.layout.batch], dtype=torch.int8)
+        self._launch(rays.find_occluded, self.layout.batch, self.surface, self.distance, result)
+        return result > 0
+
+    def shade(self, fog: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, 3, H, W) colours and (N, 1, H, W) depth in [0, 1]."""
+        frames, texels = 2 * self.layout.batch, self.textures.texels
+        color, depth = (torch.empty(frames, c, *self.size, device=fog.device) for c in (3, 1))
+        seen = (self.surface, self.distance, fog.contiguous(), texels, color, depth)
+        self._launch(shade_pairs, frames, *seen)
+        return color, depth
+
+    def _launch(self, kernel: "triton.JITFunction", frames: int, *arguments: Tensor) -> None:
+        height, width = self.size
+        tiles = triton.cdiv(height, _TILE_HEIGHT) * triton.cdiv(width, _TILE_WIDTH)
+        layout = self.layout
+        parts = (layout.pose, layout.skin, layout.scene, layout.count, self.shapes, self.sizes)
+        with torch.cuda.device_of(self.distance):
+            kernel[(tiles, frames)](*parts, *arguments, _TILE_WIDTH, _TILE_HEIGHT, num_warps=_WARPS)

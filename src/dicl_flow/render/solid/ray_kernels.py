@@ -7,20 +7,15 @@ documents: POSE at one time, SKIN at all times, SCENE for the whole frame.
 import triton
 import triton.language as tl
 
-from ..kernels.bilinear import between, cell_of
-from . import casting, things, world
+from ..kernels import outline_at
+from . import casting, world
+from .things import FORMS
 
-_BOX, _ELLIPSOID = tl.constexpr(things.BOX), tl.constexpr(things.ELLIPSOID)
-_CYLINDER, _CONE = tl.constexpr(things.CYLINDER), tl.constexpr(things.CONE)
-_CUTOUT, _ROOM = tl.constexpr(things.CUTOUT), tl.constexpr(things.ROOM)
-_GROUND = tl.constexpr(things.GROUND)
-_POSE, _SKIN = tl.constexpr(world.POSE), tl.constexpr(world.SKIN)
-_SCENE = tl.constexpr(world.SCENE)
-_NEAR, _FAR = tl.constexpr(world.NEAR), tl.constexpr(casting.FAR)
-_INFINITE = tl.constexpr(casting.INFINITE)
+_BOX, _ELLIPSOID, _CYLINDER, _CONE, _CUTOUT, _ROOM, _GROUND, _SKY = map(tl.constexpr, FORMS)
+_POSE, _SKIN, _SCENE = map(tl.constexpr, (world.POSE, world.SKIN, world.SCENE))
+_NEAR, _FAR, _INFINITE = map(tl.constexpr, (world.NEAR, casting.FAR, casting.INFINITE))
+_TINY, _ROUNDS, _HIDDEN = map(tl.constexpr, (casting.TINY, casting.ROUNDS, casting.HIDDEN))
 _NEVER = tl.constexpr(1e30)
-_TINY = tl.constexpr(casting.TINY)
-_ROUNDS, _HIDDEN = tl.constexpr(casting.ROUNDS), tl.constexpr(casting.HIDDEN)
 
 
 @triton.jit
@@ -96,12 +91,8 @@ def on_paper(skin, bend, x, y):
 def _hit_cutout(skin, bend, shapes, side, x, y, z, to_x, to_y, to_z, mask):
     found = -z / _nonzero(to_z)
     at_x, at_y = on_paper(skin, bend, x + found * to_x, y + found * to_y)
-    half = (side - 1.0) * 0.5
-    column, in_x = cell_of((tl.minimum(tl.maximum(at_x, -1.0), 1.0) + 1.0) * half, side)
-    row, in_y = cell_of((tl.minimum(tl.maximum(at_y, -1.0), 1.0) + 1.0) * half, side)
     shape = shapes + tl.load(skin + 13).to(tl.int32) * side * side
-    edge = between(shape, row * side + column, 1, side, in_x, in_y, mask)
-    return tl.where(edge > 0.0, found, _NEVER)
+    return tl.where(outline_at(shape, at_x, at_y, side, mask) > 0.0, found, _NEVER)
 
 
 @triton.jit
@@ -136,10 +127,7 @@ def touches(bounds, tile):
 
 @triton.jit
 def nearest_body(bodies, along_x, along_y, tile, mask):
-    """The bodies that rays hit first, and their distances.
-
-    `bodies` are poses, skins, their count, shapes and the side of these.
-    """
+    """The bodies, of those that `bodies_of` returns, that rays hit first, and their distances."""
     poses, skins, count, shapes, side = bodies
     distance = along_x * 0.0 + _INFINITE
     body = (along_x * 0.0).to(tl.int32)
@@ -203,14 +191,17 @@ def _moved(skin, before, after, x, y, z):
 
 
 @triton.jit
-def start_tile(sizes, scenes, tile_width: tl.constexpr, tile_height: tl.constexpr):
-    """Of this program: the sizes of everything, its tile and pixels, and the camera of its frame.
+def bodies_of(frame, world, poses, skins, counts, shapes, sizes):
+    """Poses, skins and count of the bodies of a frame of a world, outlines, and their side."""
+    num_bodies = tl.load(sizes + 1)
+    own_poses, own_skins = poses + frame * num_bodies * _POSE, skins + world * num_bodies * _SKIN
+    return own_poses, own_skins, tl.load(counts + world), shapes, tl.load(sizes + 4)
 
-    The tile is (left, top, right, bottom); pixels have columns, rows, a mask, the index of the
-    first one of the frame, and indices in it; the camera has its focal length and middle.
-    """
-    batch, bodies = tl.load(sizes), tl.load(sizes + 1)
-    height, width, side = tl.load(sizes + 2), tl.load(sizes + 3), tl.load(sizes + 4)
+
+@triton.jit
+def start_tile(sizes, scenes, tile_width: tl.constexpr, tile_height: tl.constexpr):
+    """Of this program: the size of its frame, its tile, the pixels in it, and the camera."""
+    height, width = tl.load(sizes + 2), tl.load(sizes + 3)
     across = (width + tile_width - 1) // tile_width
     left = (tl.program_id(0) % across) * tile_width
     top = (tl.program_id(0) // across) * tile_height
@@ -218,10 +209,11 @@ def start_tile(sizes, scenes, tile_width: tl.constexpr, tile_height: tl.constexp
     column, row = left + inside % tile_width, top + inside // tile_width
     mask = (column < width) & (row < height)
     focal = tl.load(scenes + tl.program_id(1) * _SCENE + 12)
-    camera = (focal, (width - 1.0) * 0.5, (height - 1.0) * 0.5)
+    middle_x, middle_y = (width - 1.0) * 0.5, (height - 1.0) * 0.5
     tile = (left, top, left + tile_width - 1, top + tile_height - 1)
+    # the index of the first pixel of the frame, and indices in it
     first, pixel = tl.program_id(1).to(tl.int64) * height * width, row * width + column
-    return (batch, bodies, height, width, side), tile, (column, row, mask, first, pixel), camera
+    return height, width, tile, column, row, mask, first, pixel, focal, middle_x, middle_y
 
 
 @triton.jit
@@ -240,22 +232,19 @@ def trace_pairs(
     tile_height: tl.constexpr,
 ):
     """What a tile sees, and where it goes: from the first time to the second, or came from."""
-    known, tile, pixels, camera = start_tile(sizes, scenes, tile_width, tile_height)
-    batch, bodies, height, width, side = known
-    column, row, mask, first, pixel = pixels
-    focal, middle_x, middle_y = camera
-    frame = tl.program_id(1)
-    scene = frame % batch
+    height, width, tile, column, row, mask, first, pixel, focal, middle_x, middle_y = start_tile(
+        sizes, scenes, tile_width, tile_height
+    )
+    frame, batch = tl.program_id(1), tl.load(sizes)
+    bodies = bodies_of(frame, frame % batch, poses, skins, counts, shapes, sizes)
     along_x, along_y = (column - middle_x) / focal, (row - middle_y) / focal
-    own_poses, own_skins = poses + frame * bodies * _POSE, skins + scene * bodies * _SKIN
-    own_bodies = (own_poses, own_skins, tl.load(counts + scene), shapes, side)
-    body, far = nearest_body(own_bodies, along_x, along_y, tile, mask)
-    before, skin = own_poses + body * _POSE, own_skins + body * _SKIN
+    body, far = nearest_body(bodies, along_x, along_y, tile, mask)
+    before, skin = bodies[0] + body * _POSE, bodies[1] + body * _SKIN
     x, y, z = own_place(before, body, far, along_x, along_y)
     face = face_axis(tl.load(skin).to(tl.int32), tl.load(skin + 19), x, y, z)
     is_first = frame < batch
     other = tl.where(is_first, frame + batch, frame - batch)
-    after = poses + other * bodies * _POSE + body * _POSE
+    after = poses + other * tl.load(sizes + 1) * _POSE + body * _POSE
     to_x, to_y, to_z = _moved(skin, before, after, x, y, z)
     other_focal = tl.load(scenes + other * _SCENE + 12)
     depth = tl.maximum(to_z, _NEAR)
@@ -286,20 +275,18 @@ def find_occluded(
     tile_height: tl.constexpr,
 ):
     """Whether what a tile sees at the first time is hidden or outside at the second."""
-    known, _, pixels, camera = start_tile(sizes, scenes, tile_width, tile_height)
-    batch, bodies, height, width, side = known
-    column, row, mask, first, pixel = pixels
-    focal, middle_x, middle_y = camera
-    scene = tl.program_id(1)
+    height, width, _, column, row, mask, first, pixel, focal, middle_x, middle_y = start_tile(
+        sizes, scenes, tile_width, tile_height
+    )
+    world, other = tl.program_id(1), tl.program_id(1) + tl.load(sizes)
+    bodies = bodies_of(world, world, poses, skins, counts, shapes, sizes)
+    moved_bodies = bodies_of(other, world, poses, skins, counts, shapes, sizes)
     body = tl.load(surface + first + pixel, mask, 0).to(tl.int32) // 4
     far = tl.load(distance + first + pixel, mask, 1.0)
-    other_focal = tl.load(scenes + (scene + batch) * _SCENE + 12)
-    own_skins = skins + scene * bodies * _SKIN
-    before = poses + (scene * bodies + body) * _POSE
-    others = poses + (scene + batch) * bodies * _POSE
-    skin = own_skins + body * _SKIN
+    other_focal = tl.load(scenes + other * _SCENE + 12)
+    before, skin = bodies[0] + body * _POSE, bodies[1] + body * _SKIN
     x, y, z = own_place(before, body, far, (column - middle_x) / focal, (row - middle_y) / focal)
-    to_x, to_y, to_z = _moved(skin, before, others + body * _POSE, x, y, z)
+    to_x, to_y, to_z = _moved(skin, before, moved_bodies[0] + body * _POSE, x, y, z)
     depth = tl.maximum(to_z, _NEAR)
     along_x, along_y = to_x / depth, to_y / depth
     at_x, at_y = along_x * other_focal + middle_x, along_y * other_focal + middle_y
@@ -310,7 +297,6 @@ def find_occluded(
     right, bottom = tl.max(tl.where(seen, at_x, -1e9), 0), tl.max(tl.where(seen, at_y, -1e9), 0)
     limit = tl.where(body == 0, _INFINITE, depth)
     limit = tl.minimum(limit * (1.0 - _HIDDEN), limit - 0.02)
-    moved_bodies = (others, own_skins, tl.load(counts + scene), shapes, side)
     reached = (left - 1, top - 1, right + 1, bottom + 1)
     _, nearest = nearest_body(moved_bodies, along_x, along_y, reached, seen)
     gone = gone | (nearest < limit)

@@ -5,25 +5,14 @@ sun: none of them moves with the surface, and the true flow is that of the surfa
 `color_kernels` has the same in one pass.
 """
 
-from dataclasses import dataclass
 from math import ceil, floor
 
 import torch
 from torch import Tensor
 
-from .casting import (
-    FAR,
-    INFINITE,
-    View,
-    face_of,
-    hit,
-    length,
-    normals,
-    paper,
-    rays,
-    turn,
-    turn_each,
-)
+from ...ops import Size
+from ..textures import MipAtlas
+from .casting import FAR, INFINITE, View, face_of, hit, length, normals, paper, rays, turn
 from .things import CUTOUT, ROOM, SKY
 
 OFFSETS = ((-0.125, -0.375), (0.375, -0.125), (0.125, 0.375), (-0.375, 0.125))
@@ -34,35 +23,13 @@ PANE_SCALE = 0.7  # texels per px of the reflection in a pane
 SOFT = 1.0  # mip level of reflections
 
 
-@dataclass(frozen=True)
-class MipAtlas:
-    """Textures at several resolutions in one row of bytes."""
-
-    texels: Tensor
-    """uint8: by level, texture, row, column and colour."""
-    size: tuple[int, int]
-    """(height, width) at level 0."""
-    num_textures: int
-    num_levels: int
-
-    def first(self, level: int) -> int:
-        """Index of the first texel of a level."""
-        height, width = self.size
-        return sum(
-            3 * self.num_textures * (height >> finer) * (width >> finer) for finer in range(level)
-        )
-
-
 def shade(view: View, textures: MipAtlas, fog: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, 3, H, W) colours, and (N, 1, H, W) depth in [0, 1], of all frames.
-
-    `fog` (B, 4) is its share in front of the sky, and its colour.
-    """
+    """(N, 3, H, W) colours, and (N, 1, H, W) depth in [0, 1], in fog (B, 4), of all frames."""
     looks = []
-    for number, body in enumerate(view.sight.body):
+    for number, body in enumerate(view.body):
         time, world = divmod(number, view.layout.batch)
-        eye = _Eye(view, time, world, textures, fog[world])
-        looks.append(eye.look(body, view.sight.distance[number]))
+        frame = _Frame(view, time, world, textures, fog[world])
+        looks.append(frame.look(body, view.distance[number]))
     colors, depths = zip(*looks, strict=True)
     return torch.stack(colors), torch.stack(depths)
 
@@ -78,8 +45,8 @@ def find_edges(surface: Tensor) -> Tensor:
     return edge
 
 
-class _Eye:
-    """One frame."""
+class _Frame:
+    """What the colours of one frame depend on."""
 
     def __init__(self, view: View, time: int, world: int, textures: MipAtlas, fog: Tensor) -> None:
         layout, self.shapes, self.size = view.layout, view.shapes, view.size
@@ -87,19 +54,14 @@ class _Eye:
         self.pose_rows, self.skin_rows = self.pose[:, :12].T.contiguous(), self.skin.T.contiguous()
         self.scene, self.count = layout.scene[time, world], int(layout.count[world])
         self.textures, self.fog = textures, fog
-        self.shines = bool(self.scene[14] > 0)
         self.bounds, self.shadow_bounds = self.pose[:, 25:29].tolist(), self.pose[:, 29:].tolist()
-        self.casters = [
-            k for k, (left, _, right, _) in enumerate(self.shadow_bounds) if left < right
-        ]
+        self.casters = (self.pose[:, 29] < self.pose[:, 31]).nonzero()[:, 0].tolist()  # of shadows
 
     def look(self, body: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
         """(3, H, W) colours and (1, H, W) depth."""
         size = self.size
-        y, x = torch.meshgrid(
-            *(torch.arange(side, device=body.device, dtype=distance.dtype) for side in size),
-            indexing="ij",
-        )
+        sides = [torch.arange(side, device=body.device, dtype=distance.dtype) for side in size]
+        y, x = torch.meshgrid(*sides, indexing="ij")
         pixels = _Pixels(x.flatten(), y.flatten(), size)
         along = rays(self.scene, size).flatten(1)
         color, surface = self._shade(body.flatten().long(), distance.flatten(), along, pixels)
@@ -112,7 +74,7 @@ class _Eye:
         depth = 1 - (-distance[None] / self.scene[15]).exp()
         color = color.view(3, *size)
         color = torch.lerp(color, self.fog[1:, None, None], depth * self.fog[0])
-        return self._behind_pane(color, x, y), depth
+        return self._behind_pane(color, pixels), depth
 
     def _look_at(self, x: Tensor, y: Tensor) -> Tensor:
         """(3, M) colours at positions (M,) in px."""
@@ -141,14 +103,14 @@ class _Eye:
         pose, skin = self.pose_rows.index_select(1, body), self.skin_rows.index_select(1, body)
         form, is_sky = skin[0], body == 0
         reach = torch.where(is_sky, 1.0, distance)
-        q = torch.where(is_sky, 0.0, pose[9:12]) + reach * turn_each(pose[:9], along)
+        q = torch.where(is_sky, 0.0, pose[9:12]) + reach * turn(pose[:9], along)
         face = face_of(form, q, skin[19])
         view = along / length(along)
         normal = normals(pose[:9], form, q, view)
         facing = (normal * view).sum(0).abs()
-        light, shine = self._light(distance * along, distance, normal, view, is_sky, pixels)
-        color = self._texture(q, body, face, skin, reach, facing) * skin[8:11] * light
         reflected = view - 2 * (normal * view).sum(0) * normal
+        light, shine = self._light(distance * along, normal, reflected, is_sky, pixels)
+        color = self._texture(q, body, face, skin, reach, facing) * skin[8:11] * light
         mirrors = ((skin[12] > 0) & ~is_sky).nonzero()[:, 0]
         if len(mirrors):
             image = self._surroundings(reflected[:, mirrors])
@@ -156,22 +118,16 @@ class _Eye:
         return color + skin[11] * shine, body * 4 + face
 
     def _light(
-        self,
-        point: Tensor,
-        distance: Tensor,
-        normal: Tensor,
-        view: Tensor,
-        is_sky: Tensor,
-        pixels: "_Pixels",
+        self, point: Tensor, normal: Tensor, reflected: Tensor, is_sky: Tensor, pixels: "_Pixels"
     ) -> tuple[Tensor, Tensor]:
         """(M,) the light on a surface, and its highlight."""
         sun, ambient = self.scene[9:12, None], self.scene[13]
         toward = (normal * sun).sum(0)
-        if not self.shines:
+        if not bool(self.scene[14] > 0):
             light = ambient + (1 - ambient) * (0.5 + 0.5 * toward)
             return torch.where(is_sky, 1.0, light), torch.zeros_like(toward)
         lit = (toward > 0) & ~is_sky
-        raised = point + normal * (0.01 + 0.002 * distance)
+        raised = point + normal * (0.01 + 0.002 * point[2])
         shadowed = torch.zeros_like(lit)
         for number in self.casters:
             inside = pixels.inside(self.shadow_bounds[number])
@@ -180,18 +136,11 @@ class _Eye:
                 continue
             pose = self.pose[number]
             origin = turn(pose[:9], raised[:, inside] - pose[21:24, None])
-            found = hit(
-                self.skin[number],
-                pose[24],
-                origin,
-                turn(pose[:9], sun).expand_as(origin),
-                self.shapes,
-            )
-            shadowed[inside] = found < FAR
+            to = turn(pose[:9], sun).expand_as(origin)
+            shadowed[inside] = hit(self.skin[number], pose[24], origin, to, self.shapes) < FAR
         lit &= ~shadowed
         light = ambient + (1 - ambient) * toward.clamp_min(0) * lit
-        bounced = view - 2 * (normal * view).sum(0) * normal
-        shine = (bounced * sun).sum(0).clamp_min(0) ** SHARPNESS * lit
+        shine = (reflected * sun).sum(0).clamp_min(0) ** SHARPNESS * lit
         return torch.where(is_sky, 1.0, light), shine
 
     def _texture(
@@ -222,27 +171,28 @@ class _Eye:
         u = torch.where(x.abs() >= largest, z, x) / largest
         v = torch.where(y.abs() >= largest, z, y) / largest
         height, width = self.textures.size
-        number = self.scene[20].expand_as(u)
-        level = torch.full_like(u, SOFT)
-        return sample_mips(self.textures, number, (1 + u) * width / 2, (1 + v) * height / 2, level)
+        return self._reflection(self.scene[20], (1 + u) * width / 2, (1 + v) * height / 2)
 
-    def _behind_pane(self, color: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _behind_pane(self, color: Tensor, pixels: "_Pixels") -> Tensor:
         """Add the reflection in a pane before the camera: it stays where it is."""
         if not bool(self.scene[16] > 0):
             return color
         height, width = self.textures.size
-        number, level = self.scene[17].expand_as(x), torch.full_like(x, SOFT)
-        u, v = self.scene[18] * width + PANE_SCALE * x, self.scene[19] * height + PANE_SCALE * y
-        image = sample_mips(
-            self.textures, number.flatten(), u.flatten(), v.flatten(), level.flatten()
-        )
+        u = self.scene[18] * width + PANE_SCALE * pixels.x
+        v = self.scene[19] * height + PANE_SCALE * pixels.y
+        image = self._reflection(self.scene[17], u, v)
         return torch.lerp(color, image.view_as(color), self.scene[16])
+
+    def _reflection(self, number: Tensor, u: Tensor, v: Tensor) -> Tensor:
+        """(3, M) blurred colours at texels (u, v) of one texture."""
+        level = torch.full_like(u, SOFT)
+        return sample_mips(self.textures, number.expand_as(u), u, v, level)
 
 
 class _Pixels:
     """Positions (M,) in px: of all pixels of a frame, or of some points."""
 
-    def __init__(self, x: Tensor, y: Tensor, frame: tuple[int, int] | None = None) -> None:
+    def __init__(self, x: Tensor, y: Tensor, frame: Size | None = None) -> None:
         self.x, self.y, self.frame = x, y, frame
 
     def inside(self, bounds: list[float]) -> Tensor:
@@ -270,7 +220,7 @@ def _sample_level(
     textures: MipAtlas, number: Tensor, u: Tensor, v: Tensor, level: Tensor
 ) -> Tensor:
     height, width = textures.size
-    firsts = torch.tensor([textures.first(k) for k in range(textures.num_levels)], device=u.device)
+    firsts = torch.tensor(textures.firsts, device=u.device)
     tall, wide = height >> level, width >> level
     shrink = torch.exp2(-level.to(u.dtype))
     left, in_x = _cell(_mirrored(u * shrink - 0.5, wide), wide)

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from ...config import Crowd, Place, RenderConfig, find_place
 from ...files import Array
-from .draws import Draws
-from .things import CUTOUT, GROUND, MAKERS, ROOM, SKY, Body, Thing
+from ...ops import Size
+from .things import CUTOUT, GROUND, MAKERS, ROOM, SKY, ZERO, Body, Draws, Thing, Vector
+
+Row = tuple[float, ...]
 
 NEAR = 0.25  # metres: what is nearer is not seen
-_ZERO = (0.0, 0.0, 0.0)
 _FLOATING_HEIGHT = 1.25  # how far outside the frame floating things may be, in heights of it
 _AWAY = (1e6, 1e6, -1e6, -1e6)  # the bounds of what is not seen
 _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], float)
@@ -38,16 +39,14 @@ haze, reflection of the pane, its texture and origin (2), texture of the surroun
 class World:
     """One scene in numbers, before any time is chosen."""
 
-    focal: float
-    """In px."""
-    bodies: list[tuple[float, ...]] = field(default_factory=list)
-    """A row per body; see `_body_row`."""
-    things: list[tuple[float, ...]] = field(default_factory=list)
+    focal: float  # in px
+    bodies: list[Row] = field(default_factory=list)  # rows: see `_add_body`
+    things: list[Row] = field(default_factory=list)
     """A row per thing: place, heading, velocity, spin (3 each), rate at which it returns."""
-    camera: tuple[float, ...] = ()
+    camera: Row = ()
     """Place, tilt, velocity, turn (3 each), distance of what it orbits, bob, its rate and phase,
     rate at which it returns."""
-    light: tuple[float, ...] = ()
+    light: Row = ()
     """Sun (3), ambient, sun or not, haze, pane, its texture and origin (2), surroundings."""
 
 
@@ -55,14 +54,10 @@ class World:
 class Layout:
     """Where everything is: T times of B worlds with K bodies; body 0 is the sky."""
 
-    pose: Tensor
-    """(T, B, K, POSE)."""
-    skin: Tensor
-    """(B, K, SKIN)."""
-    scene: Tensor
-    """(T, B, SCENE)."""
-    count: Tensor
-    """(B,) int32: the number of bodies."""
+    pose: Tensor  # (T, B, K, POSE)
+    skin: Tensor  # (B, K, SKIN)
+    scene: Tensor  # (T, B, SCENE)
+    count: Tensor  # (B,) int32: the number of bodies
 
     @property
     def batch(self) -> int:
@@ -92,11 +87,7 @@ class Textures:
 
 
 def draw_world(
-    config: RenderConfig,
-    draws: Draws,
-    size: tuple[int, int],
-    textures: Textures,
-    kind: str | None = None,
+    config: RenderConfig, draws: Draws, size: Size, textures: Textures, kind: str | None = None
 ) -> World:
     """Draw one world for frames of `size`; without a `kind`, of any of the configured places."""
     place = find_place(kind or draws.choice(config.world.places))
@@ -111,7 +102,7 @@ class _Builder:
         self,
         config: RenderConfig,
         draws: Draws,
-        size: tuple[int, int],
+        size: Size,
         textures: Textures,
         place: Place,
         focal: float,
@@ -128,11 +119,10 @@ class _Builder:
     def build(self) -> World:
         """Draw surroundings, things, camera and light."""
         self._add_surroundings()
-        limit = self.config.world.bodies
         for crowd in self.place.crowds:
             for _ in range(self.draws.randint(*crowd.count)):
                 self._add_thing(crowd)
-        del self.world.bodies[limit + 2 :]  # sky and ground are always there
+        del self.world.bodies[self.config.world.bodies + 2 :]  # sky and ground are always there
         self.world.camera = self._draw_camera()
         self.world.light = self._draw_light()
         return self.world
@@ -150,23 +140,20 @@ class _Builder:
     def _add_surroundings(self) -> None:
         """The sky, and the ground or the room: thing 0, which does not move."""
         draws, place = self.draws, self.place
-        self.world.things.append((*_ZERO, *_ZERO, *_ZERO, *_ZERO, 0.0))
-        turn = draws.vector(0.3)
-        self._add_body(Body(SKY, (1, 1, 1), turn=turn), self.focal, {})
+        self.world.things.append((*ZERO, *ZERO, *ZERO, *ZERO, 0.0))
+        self._add_body(Body(SKY, (1, 1, 1), turn=draws.vector(0.3)), self.focal, {})
         if place.room is not None:
             wide, tall, long = (draws.uniform(*side) for side in place.room)
-            # the camera is near the back, and looks along the room
-            middle = (0.0, -tall / 2, 0.7 * long)
-            body = Body(ROOM, (wide, tall / 2, long), middle)
+            middle = (0.0, -tall / 2, 0.7 * long)  # the camera is near the back, and looks along it
             self.height = min(self.height, 0.8 * tall)
+            body = Body(ROOM, (wide, tall / 2, long), middle)
             self._add_body(body, self.focal / max(wide, 1.5), {})
         elif place.ground:
             self._add_body(Body(GROUND, (1, 1, 1)), self.focal / (4 * self.height), {})
 
     def _add_thing(self, crowd: Crowd) -> None:
         draws = self.draws
-        near, far = crowd.ahead
-        ahead = draws.log_uniform(near, far)
+        ahead = draws.log_uniform(*crowd.ahead)
         thing = MAKERS[crowd.thing](draws, self.view * ahead)
         x, y, ahead = self._find_place(crowd, thing, ahead)
         goes = self.moving and draws.happens(crowd.moving)
@@ -174,15 +161,15 @@ class _Builder:
         heading += draws.mostly_small(0.5) if crowd.aside else draws.uniform(-math.pi, math.pi)
         if crowd.thing in ("house", "rail", "door"):
             heading = draws.mostly_small(0.15)
-        velocity, spin = self._draw_motion(crowd, thing, heading, ahead) if goes else (_ZERO, _ZERO)
+        velocity, spin = self._draw_motion(crowd, thing, heading, ahead) if goes else (ZERO, ZERO)
         returns = draws.uniform(0.05, 0.2) if thing.floats and draws.happens(0.5) else 0.0
         number = len(self.world.things)
         start = (x - velocity[0] / 2, y - velocity[1] / 2, ahead - velocity[2] / 2)
-        turn = (0.0, 0.0, 0.0) if thing.floats else (0.0, heading, 0.0)
+        turn = ZERO if thing.floats else (0.0, heading, 0.0)
         self.world.things.append((*start, *turn, *velocity, *spin, returns))
         scale = draws.uniform(*self.config.world.thing_scale)
         distance = math.hypot(x, y + self.height, ahead)
-        skins: dict[int, tuple[float, ...]] = {}
+        skins: dict[int, Row] = {}
         for body in thing.bodies:
             self._add_body(body, self.focal / distance, skins, number, scale)
 
@@ -199,13 +186,13 @@ class _Builder:
 
     def _draw_motion(
         self, crowd: Crowd, thing: Thing, heading: float, ahead: float
-    ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    ) -> tuple[Vector, Vector]:
         """Velocity and spin of a thing that moves."""
         draws, pace = self.draws, self.pace
         slow = min(pace, 1.5)
         if crowd.thing == "runner":
-            low, high = self.config.world.runner_motion
-            length = draws.uniform(low, high) / 640 * self.view * ahead * min(pace, 1.25)
+            motion = draws.uniform(*self.config.world.runner_motion)
+            length = motion / 640 * self.view * ahead * min(pace, 1.25)
             angle = draws.mostly_small(math.pi)
             velocity = (draws.side() * length * math.cos(angle), length * math.sin(angle), 0.0)
             return velocity, (0.0, draws.mostly_small(0.3) * slow, 0.0)
@@ -215,55 +202,32 @@ class _Builder:
             velocity = (speed * math.sin(heading), 0.0, speed * math.cos(heading))
             return velocity, (0.0, draws.mostly_small(0.12) * slow, 0.0)
         pixels = draws.length(self.config.object_shift) * self.growth * pace * crowd.drift
-        angle = draws.uniform(0, 2 * math.pi)
-        aside = 0.6 * pixels * ahead / self.focal
+        x, y = draws.direction(0.6 * pixels * ahead / self.focal)
         toward = draws.mostly_small(0.25) * ahead * slow * crowd.drift
         spin = tuple(draws.mostly_small(0.4) * slow for _ in range(3))
-        return (aside * math.cos(angle), aside * math.sin(angle), toward), spin  # type: ignore[return-value]
+        return (x, y, toward), spin  # type: ignore[return-value]
 
     def _add_body(
-        self,
-        body: Body,
-        texels: float,
-        skins: dict[int, tuple[float, ...]],
-        thing: int = 0,
-        scale: float = 1.0,
+        self, body: Body, texels: float, skins: dict[int, Row], thing: int = 0, scale: float = 1.0
     ) -> None:
         """Add a row; `texels` is the number of px per metre at the distance of the thing."""
         draws = self.draws
         if body.skin not in skins:
             skins[body.skin] = self._draw_skin(texels)
-        wave: tuple[float, ...] = (0.0,) * 6
-        if body.form == CUTOUT:
-            wave = self._draw_wave(body)
-        joint = body.joint
-        turn: tuple[float, ...] = (0.0,) * 9
-        if joint is not None:
-            pivot = tuple(scale * value for value in joint.pivot)
-            turn = (*joint.axis, *pivot, joint.rate * min(self.pace, 1.5), joint.swing, joint.phase)
-            if not self.moving:
-                turn = (*turn[:6], 0.0, *turn[7:])
+        wave = self._draw_wave(body) if body.form == CUTOUT else (0.0,) * 6
+        turn: Row = (0.0,) * 9
+        if (joint := body.joint) is not None:
+            pivot = [scale * value for value in joint.pivot]
+            rate = joint.rate * min(self.pace, 1.5) if self.moving else 0.0
+            turn = (*joint.axis, *pivot, rate, joint.swing, joint.phase)
         across = 1.0 if body.form in (CUTOUT, SKY, GROUND) else scale
         size = (scale * body.size[0], scale * body.size[1], across * body.size[2])
-        place = tuple(scale * value for value in body.place)
-        self.world.bodies.append(
-            (
-                float(body.form),
-                *size,
-                *place,
-                *body.turn,
-                float(thing),
-                *turn,
-                *skins[body.skin],
-                body.gloss,
-                body.mirror,
-                float(draws.randrange(self.config.num_shapes)),
-                *wave,
-                float(body.flat),
-            )
-        )
+        place = [scale * value for value in body.place]
+        outline = draws.randrange(self.config.num_shapes)
+        row = (body.form, *size, *place, *body.turn, thing, *turn, *skins[body.skin])
+        self.world.bodies.append((*row, body.gloss, body.mirror, outline, *wave, body.flat))
 
-    def _draw_skin(self, texels: float) -> tuple[float, ...]:
+    def _draw_skin(self, texels: float) -> Row:
         """Texture, origin, texels per metre and colour."""
         draws, reach = self.draws, self.config.layer_color
         all_colors = reach * draws.uniform(-1, 1)
@@ -271,28 +235,23 @@ class _Builder:
         density = texels * draws.log_uniform(0.35, 1.2)
         return (self.textures.draw(draws), draws.random(), draws.random(), density, *gain)
 
-    def _draw_wave(self, body: Body) -> tuple[float, ...]:
+    def _draw_wave(self, body: Body) -> Row:
         """Wave number (2), phase, height (2) in units of the body, and its rate in time."""
         draws = self.draws
-        number, angle = draws.uniform(1.5, 5), draws.uniform(0, 2 * math.pi)
-        height, way = body.bend / number, draws.uniform(0, 2 * math.pi)
-        return (
-            number * math.cos(angle),
-            number * math.sin(angle),
-            draws.uniform(0, 2 * math.pi),
-            height * math.cos(way),
-            height * math.sin(way),
-            draws.uniform(0.2, 1.5) * min(self.pace, 1.0) * self.moving,
-        )
+        number = draws.uniform(1.5, 5)
+        wave, height = draws.direction(number), draws.direction(body.bend / number)
+        phase = draws.uniform(0, 2 * math.pi)
+        rate = draws.uniform(0.2, 1.5) * min(self.pace, 1.0) * self.moving
+        return (*wave, phase, *height, rate)
 
-    def _draw_camera(self) -> tuple[float, ...]:
+    def _draw_camera(self) -> Row:
         draws, place, movement = self.draws, self.place, self.movement
         slow, pace = min(self.pace, 1.5), min(self.pace, 1.75)
         pitch = draws.gauss(0, place.pitch)
         yaw = draws.gauss(0, place.pitch) if movement != "drive" else draws.gauss(0, 0.02)
         tilt = (pitch, yaw, draws.gauss(0, place.pitch / 3))
         extent = self.config.world.turn * slow
-        velocity, bob, orbit = list(_ZERO), 0.0, 0.0
+        velocity, bob, orbit = list(ZERO), 0.0, 0.0
         turn = [draws.mostly_small(share * extent) for share in (0.5, 1, 0.5)]
         if movement == "drive":
             ahead = -1.0 if draws.happens(0.12) else 1.0
@@ -307,32 +266,28 @@ class _Builder:
             orbit = draws.uniform(0.4, 0.9) * place.crowds[0].ahead[1] * 0.5
             turn[1] = draws.uniform(-1, 1) * extent
         elif movement == "stereo":
-            turn = list(_ZERO)
-            length = draws.length(self.config.travel_sideways) * self.growth * slow
-            baseline = draws.side() * 0.6 * length * self._typical_distance() / self.focal
+            turn, baseline = list(ZERO), self._draw_travel(0.6, slow)
             right = _rotation(np.array([tilt]))[0, :, 0]  # the flow is horizontal
             velocity = [float(baseline * part) for part in right]
         else:
             turn = [value * draws.happens(0.3) for value in turn]
         if movement in ("pan", "drive", "orbit") and draws.happens(0.3):
-            length = draws.length(self.config.travel_sideways) * self.growth * pace
-            velocity[0] += draws.side() * 0.2 * length * self._typical_distance() / self.focal
+            velocity[0] += self._draw_travel(0.2, pace)
         rate, phase = draws.uniform(0.4, 1.5), draws.uniform(0, 2 * math.pi)
         returns = draws.uniform(0.02, 0.1)
         return (0.0, -self.height, 0.0, *tilt, *velocity, *turn, orbit, bob, rate, phase, returns)
 
-    def _typical_distance(self) -> float:
+    def _draw_travel(self, share: float, pace: float) -> float:
+        """To the left or right; what is at a typical distance moves by a share of its px."""
+        length = self.draws.length(self.config.travel_sideways) * self.growth * pace
         near, far = self.place.crowds[0].ahead
-        return (near * far) ** 0.5 * 0.5
+        return self.draws.side() * share * length * ((near * far) ** 0.5 * 0.5) / self.focal
 
-    def _draw_light(self) -> tuple[float, ...]:
+    def _draw_light(self) -> Row:
         draws, place, config = self.draws, self.place, self.config.world
-        high, around = draws.uniform(0.45, 1.4), draws.uniform(0, 2 * math.pi)
-        sun = (
-            math.cos(high) * math.cos(around),
-            -math.sin(high),
-            math.cos(high) * math.sin(around),
-        )
+        high = draws.uniform(0.45, 1.4)
+        x, z = draws.direction(math.cos(high))
+        sun = (x, -math.sin(high), z)
         shines = draws.happens(place.sun)
         ambient = draws.uniform(0.35, 0.75) if shines else draws.uniform(0.6, 1.0)
         share, largest = config.reflection
@@ -343,7 +298,7 @@ class _Builder:
         return (*sun, ambient, float(shines), haze, pane, number, *origin, around_number)
 
 
-def lay_out(worlds: Sequence[World], times: Sequence[float], size: tuple[int, int]) -> Layout:
+def lay_out(worlds: Sequence[World], times: Sequence[float], size: Size) -> Layout:
     """Compute the poses of all bodies at these times, in double precision, as float32."""
     counts = [len(world.bodies) for world in worlds]
     index = np.concatenate([np.full(count, b) for b, count in enumerate(counts)])
@@ -364,12 +319,19 @@ def lay_out(worlds: Sequence[World], times: Sequence[float], size: tuple[int, in
         rest = [focal[:, None], lights[:, 3:]]
         scene[number] = np.concatenate([to_world.reshape(-1, 9), sun, *rest], 1)
         rotation, middle = _bodies_at(bodies, things[owner], time)
-        pose[number, index, slot] = _pose_rows(
-            bodies, rotation, middle, place[index], to_world[index], lights[index], focal[index],
-            time, size,
-        )  # fmt: skip
-    skin = np.zeros((len(worlds), max(counts), SKIN))
-    skin[index, slot] = _skin_rows(bodies)
+        camera = [part[index] for part in (place, to_world, lights, focal)]  # of each body
+        pose[number, index, slot] = _pose_rows(bodies, rotation, middle, camera, time, size)
+    skin, density = np.zeros((len(worlds), max(counts), SKIN)), bodies[:, 23:24]
+    parts = [
+        bodies[:, :1],  # 0: form
+        bodies[:, 10:11],  # 1: thing
+        bodies[:, 20:23],  # 2 to 4: texture, origin
+        bodies[:, 1:4] * density,  # 5 to 7
+        bodies[:, 24:35],  # 8 to 18: colour, gloss, mirror, outline, wave
+        bodies[:, 36:37],  # 19: flat
+        density,  # 20: texels per metre
+    ]
+    skin[index, slot] = np.concatenate(parts, 1)
     poses, skins, scenes = (
         torch.from_numpy(part.astype(np.float32)) for part in (pose, skin, scene)
     )
@@ -407,22 +369,15 @@ def _bodies_at(bodies: Array, things: Array, time: float) -> tuple[Array, Array]
 
 
 def _pose_rows(
-    bodies: Array,
-    rotation: Array,
-    middle: Array,
-    camera: Array,
-    to_world: Array,
-    light: Array,
-    focal: Array,
-    time: float,
-    size: tuple[int, int],
+    bodies: Array, rotation: Array, middle: Array, camera: Sequence[Array], time: float, size: Size
 ) -> Array:
-    """(M, POSE) in the axes of the camera."""
+    """(M, POSE) in the axes of the camera: its place, its axes, the light and the focal length."""
+    place, to_world, light, focal = camera
     form, scale = bodies[:, 0], bodies[:, 1:4]
     to_camera = to_world.transpose(0, 2, 1)
     forward = to_camera @ rotation * scale[:, None]  # (M, 3, 3) from its own axes
     backward = (to_camera @ rotation).transpose(0, 2, 1) / scale[..., None]
-    at = np.where((form == SKY)[:, None], 0.0, middle - camera)  # the sky is infinitely far
+    at = np.where((form == SKY)[:, None], 0.0, middle - place)  # the sky is infinitely far
     center = _apply(to_camera, at)
     origin = -_apply(backward, center)
     bend = np.sin(bodies[:, 35] * time + bodies[:, 32])[:, None]
@@ -431,7 +386,11 @@ def _pose_rows(
     around = np.einsum("mij,mcj->mci", rotation * scale[:, None], corners) + at[:, None]
     everywhere = np.isin(form, (SKY, GROUND, ROOM))
     bounds = _bounds(around, to_camera, focal, size, everywhere)
-    shadow = _shadow_corners(around, camera, light[:, :3])
+    # corners of bodies, and where their shadows meet the ground: (M, 16, 3)
+    sun = light[:, None, :3]
+    height = np.maximum(-(around[..., 1] + place[:, None, 1]), 0) + 0.1  # above the ground
+    fallen = around - (height / -sun[..., 1])[..., None] * sun
+    shadow = np.concatenate([around, fallen], 1)
     shadows = _bounds(shadow, to_camera, focal, size, np.zeros_like(everywhere))
     shadows[everywhere | (light[:, 4] == 0)] = _AWAY  # nothing that casts a shadow
     return np.concatenate(
@@ -439,9 +398,7 @@ def _pose_rows(
     )
 
 
-def _bounds(
-    points: Array, to_camera: Array, focal: Array, size: tuple[int, int], everywhere: Array
-) -> Array:
+def _bounds(points: Array, to_camera: Array, focal: Array, size: Size, everywhere: Array) -> Array:
     """(M, 4) left, top, right and bottom in px of points (M, C, 3), with a margin of a pixel."""
     seen = np.einsum("mij,mcj->mci", to_camera, points)
     depth = seen[..., 2:]
@@ -455,29 +412,6 @@ def _bounds(
     outside = (result[:, :2] > half * 2).any(1) | (result[:, 2:] < 0).any(1)
     result[outside] = _AWAY
     return result
-
-
-def _shadow_corners(around: Array, camera: Array, sun: Array) -> Array:
-    """(M, 16, 3): corners of bodies, and where their shadows meet the ground."""
-    height = np.maximum(-(around[..., 1] + camera[:, None, 1]), 0) + 0.1  # above the ground
-    fall = height / -sun[:, None, 1]
-    return np.concatenate([around, around - fall[..., None] * sun[:, None]], 1)
-
-
-def _skin_rows(bodies: Array) -> Array:
-    """(M, SKIN)."""
-    scale, density = bodies[:, 1:4], bodies[:, 23:24]
-    parts = [
-        bodies[:, :1],  # 0: form
-        bodies[:, 10:11],  # 1: thing
-        bodies[:, 20:23],  # 2 to 4: texture, origin
-        scale * density,  # 5 to 7
-        bodies[:, 24:29],  # 8 to 12: colour, gloss, mirror
-        bodies[:, 29:35],  # 13 to 18: outline, wave
-        bodies[:, 36:37],  # 19: flat
-        density,  # 20: texels per metre
-    ]
-    return np.concatenate(parts, 1)
 
 
 def _rotation(vectors: Array) -> Array:
