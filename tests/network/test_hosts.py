@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from conftest import HAS_BF16, SMALL
 
-from dicl_flow.accelerated import AcceleratedDiclFlow
+from dicl_flow.accelerated.cpu import AcceleratedDiclFlow
 from dicl_flow.config import (
     HOST_RECORDS,
     HOSTS,

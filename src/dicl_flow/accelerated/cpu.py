@@ -16,10 +16,9 @@ from .context.cpu import FoldedContext
 from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows
 from .folded import FoldedConv, fold, folded, folded_block, is_reduced, up_to_cells, up_to_corners
-from .memory import displacements_at_once
 from .score_layers.cpu import CellScoreConv, ScoreConv
+from .settings import displacements_at_once, dtype_of_most, has_winograd
 from .stem.cpu import ImageConv
-from .winograd import dtype_of_most, has_winograd
 
 _COARSE, _COARSE_IF_SUMMED = 32, 16
 

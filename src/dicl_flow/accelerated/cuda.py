@@ -19,12 +19,12 @@ from .cpu import AcceleratedDiclFlow
 from .first_layer import FactoredLayer
 from .first_layer.cuda import add_terms, correct, find_visible_taps, new_layer
 from .folded import folded_block, is_reduced
-from .memory import displacements_at_once
 from .merge.cuda import KernelMerge
 from .readout.cuda import readout
 from .recording import SideStream
 from .sampling import warp
 from .score_layers.cuda import Tail
+from .settings import displacements_at_once
 from .stem.cuda import KernelImageConv
 
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from ..models.blocks import ConvBlock
-from . import private, processor
-from .settings import has_bf16
+from . import private, settings
 from .winograd import convolve, is_worth_winograd
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -109,9 +108,9 @@ class FoldedConv(nn.Module):
 
 
 def _onednn_fuses(x: Tensor) -> bool:
-    if x.device.type != "cpu" or not processor.ask().onednn:
+    if x.device.type != "cpu" or not settings.processor().onednn:
         return False
-    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and has_bf16(x.device))
+    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and settings.has_bf16(x.device))
 
 
 def fold(block: ConvBlock) -> tuple[Tensor, Tensor]:

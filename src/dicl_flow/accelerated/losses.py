@@ -140,7 +140,7 @@ def _distribute(total, share, value):
     return left, right, total[2] + share[2] * value, total[3] + share[3] * value
 
 
-@kernel("height", "width", "cells_down", "cells_across")
+@kernel("height width cells_down cells_across")
 def _errors(
     flow,
     truth,
@@ -220,7 +220,7 @@ def _errors(
         target += 2 * step
 
 
-@kernel("total", "cells_down", "cells_across")
+@kernel("total cells_down cells_across")
 def _gradients(
     parts, gradient, result, total, cells_down, cells_across, scale_x, scale_y, cells: tl.constexpr
 ):

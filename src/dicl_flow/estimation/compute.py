@@ -10,18 +10,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ..accelerated import (
-    AcceleratedDiclFlow,
-    Graphs,
-    available_bytes,
-    exact_float32,
-    in_callers_thread,
-    limit_threads,
-    network_bytes,
-    processor,
-)
-from ..accelerated import usable_cores as usable_cores
-from ..accelerated.processor import instructions as instructions
+from ..accelerated import settings
+from ..accelerated.cpu import AcceleratedDiclFlow
+from ..accelerated.recording import Graphs
+from ..accelerated.settings import available_bytes, exact_float32, limit_threads, network_bytes
+from ..accelerated.settings import instructions as instructions
+from ..accelerated.settings import usable_cores as usable_cores
+from ..accelerated.winograd import in_callers_thread
 from ..config import PAPER_LEVELS, ModelConfig
 from ..errors import InputError, unknown_name
 from ..models import DiclFlow, FlowNetwork, has_matching_net
@@ -160,7 +155,7 @@ class CpuEngine(Engine):
     @classmethod
     def best_precision(cls) -> Choice:
         """See `Engine`."""
-        cpu = processor.ask()
+        cpu = settings.processor()
         if cpu.amx:
             return Choice("bf16", "this processor has AMX")
         if cpu.acl and cpu.fp16:
@@ -172,7 +167,7 @@ class CpuEngine(Engine):
     def pairs_at_once(self, fitting: int) -> int:
         """See `Engine`: what does not occupy all cores then leaves them to another pair."""
         threads = torch.get_num_threads()
-        if processor.ask().acl:  # NNPACK's threads cannot be shared out
+        if settings.processor().acl:  # NNPACK's threads cannot be shared out
             return threads if in_callers_thread() and fitting >= threads else 1
         return min(threads, fitting, _MOST_PAIRS)
 

@@ -11,7 +11,7 @@ from .cpu import FoldedContext
 _ROWS, _ROWS_OF_SUM = 64, 256  # pixels of a program
 
 
-@kernel("size", "num_rows")
+@kernel("size num_rows")
 def _context_input(
     flow,
     entropy,
@@ -67,7 +67,7 @@ def context_input(flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor
     return result
 
 
-@kernel("size", "num_rows")
+@kernel("size num_rows")
 def _refine(flow, correction, bias, result, size, num_rows, rows: tl.constexpr):
     """A run of pixels; the correction is channels last, the flow is not."""
     pixel = tl.program_id(0) * rows + tl.arange(0, rows)

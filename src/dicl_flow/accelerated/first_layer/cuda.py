@@ -14,7 +14,7 @@ _DEEPEST = 64  # channels of the features that are multiplied at a time: more ne
 _PROGRAMS = 512  # that correct: what a large GPU can hold at once
 
 
-@kernel("batch", "height", "width")
+@kernel("batch height width")
 def _find_visible_taps(
     visible,
     seen,
@@ -50,7 +50,7 @@ def _is_partial(bits, y, x, height, width):
 
 
 # Compiled once for all sizes: `channels` suffices for the alignment of the loads.
-@kernel("start", "stop", "batch", "height", "width")
+@kernel("start stop batch height width")
 def _add_terms(
     term1,
     term2,
@@ -107,7 +107,7 @@ def _locate(place, start, batch, height, width, radius: tl.constexpr):
     return y, x, image, v, u, (image * tall + y + v + radius) * wide + x + u + radius
 
 
-@kernel("start", "batch", "height", "width", "total")
+@kernel("start batch height width total")
 def _list(
     seen,
     windows,
@@ -130,7 +130,7 @@ def _list(
     tl.store(windows + first + rank - 1, place, partial)
 
 
-@kernel("start", "batch", "height", "width")
+@kernel("start batch height width")
 def _correct(
     features1,
     features2,

@@ -170,7 +170,7 @@ def _tile_moments(tile, terms, known, radius: tl.constexpr, channels: tl.constex
     return mean, squares
 
 
-@kernel("batch", "height", "width")
+@kernel("batch height width")
 def moments(
     term_maps,
     seen,
@@ -223,7 +223,7 @@ def _normalize(
         tl.store(target + layer_step * channels, value, mask)
 
 
-@kernel("batch", "height", "width")
+@kernel("batch height width")
 def normalize(
     term_maps,
     seen,
@@ -269,7 +269,7 @@ def _tile_sums(source, stride, norm, tile, terms, known, radius: tl.constexpr, c
     return plain, weighted
 
 
-@kernel("batch", "height", "width")
+@kernel("batch height width")
 def gradient_sums(
     term_maps,
     seen,
@@ -360,7 +360,7 @@ def _one_sum(zeros, source, radius: tl.constexpr, channels: tl.constexpr, normed
 
 
 # Apart for whole tiles and others: nine sums need more registers, so that less is loaded at a time.
-@kernel("batch", "height", "width")
+@kernel("batch height width")
 def sum_displacements(
     term_maps,
     seen,

@@ -31,7 +31,7 @@ def exponentials(value, known):
     return value, tl.where(known, tl.exp(value), 0.0)
 
 
-@kernel("batch", "height", "width")
+@kernel("batch height width")
 def _readout(
     patches,
     bias,

@@ -42,7 +42,7 @@ def _finish(value, shift, adds, patches, run, items, height, width):
     tl.store(patches + target * 4 + place % 4, value, known[:, None])
 
 
-@kernel("items", "height", "width")
+@kernel("items height width")
 def _patches(
     x,
     up,

@@ -32,7 +32,7 @@ def _band(weight, pixel, channel, channels: tl.constexpr):
     return tl.load(weight + (part // 4 * 3 + across) * channels + channel[:, None], known, 0.0)
 
 
-@kernel("items", "height", "width", "tall")
+@kernel("items height width tall")
 def _forward(
     x,
     weight,
@@ -86,7 +86,7 @@ def _forward(
         waiting, here = tl.where(part < 4, here, after), after
 
 
-@kernel("pixels", "height", "width")
+@kernel("pixels height width")
 def _backward(
     x,
     weight,

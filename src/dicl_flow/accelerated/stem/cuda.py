@@ -14,7 +14,7 @@ _RUN = 1024  # pixels of a program that normalises
 _BLOCK, _TAPS = 128, 32  # pixels of a program; 27 taps, padded
 
 
-@kernel("planes", "height", "width", "new_height", "new_width")
+@kernel("planes height width new_height new_width")
 def _normalized(
     first,
     second,
@@ -75,7 +75,7 @@ def seen(image, row, x, tap, height, width):
     return tl.load(image + source + tap_x, inside, 0.0)
 
 
-@kernel("height", "width")
+@kernel("height width")
 def _image_layer(
     image,
     taps,

@@ -18,7 +18,7 @@ _TAPS = tl.constexpr(32)  # 27, and idle ones
 _PROGRAMS = 396  # that add up gradients: three for each multiprocessor of a large GPU
 
 
-@kernel("height", "width")
+@kernel("height width")
 def _forward(
     image,
     taps,
@@ -41,7 +41,7 @@ def _forward(
     tl.store(target, value, (x < width)[:, None] & (column < channels))
 
 
-@kernel("rows", "height", "width")
+@kernel("rows height width")
 def _weight_gradient(
     image,
     gradient,
