@@ -36,11 +36,10 @@ def with_norm(device: str) -> dict[str, Layer]:
     from dicl_flow.accelerated.batch_norm import norm_relu
     from dicl_flow.accelerated.first_layer.training import pair_layer, pair_norm_relu
 
-    bn = torch.nn.BatchNorm2d(CHANNELS, device=device)
-    norm = (bn.weight, bn.bias, *bn.buffers(), 0.1, bn.eps)
+    norm = torch.nn.BatchNorm2d(CHANNELS, device=device)
     return {
-        "then norm": lambda *layer: norm_relu(pair_layer(*layer), *norm),
-        "with norm": lambda *layer: pair_norm_relu(*layer, *norm),
+        "then norm": lambda *layer: norm_relu(pair_layer(*layer), norm),
+        "with norm": lambda *layer: pair_norm_relu(*layer, norm),
     }
 
 

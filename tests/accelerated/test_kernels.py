@@ -63,7 +63,7 @@ def plain_norm_relu(norm, x):
 
 
 def fused_norm_relu(norm, x):
-    return norm_relu(x, norm.weight, norm.bias, *norm.buffers(), norm.momentum, norm.eps)
+    return norm_relu(x, norm)
 
 
 def random_norm(channels):

@@ -80,30 +80,18 @@ def _edge(flow, x, y, row, column, height, width, there):
 @triton.jit
 def _colour_difference(images, number, pixel, goes, size, full_size, steps, there):
     """Of a pixel of image 1 and where it goes in image 2: the sum over channels; the inside."""
-    (row, column), (height, width), (row_step, column_step) = pixel, size, steps
+    row_step, column_step = steps
     inside, difference = tl.zeros((_ROWS,), tl.float32), tl.zeros((_ROWS,), tl.float32)
     for channel in tl.static_range(3):
         start = (number.to(tl.int64) * 3 + channel) * full_size[0] * full_size[1]
-        here = bilinear(
-            images[0] + start,
-            row * row_step,
-            column * column_step,
-            full_size[0],
-            full_size[1],
-            there,
-        )
+        row, column = pixel[0] * row_step, pixel[1] * column_step
+        here = bilinear(images[0] + start, row, column, *full_size, there)
         for corner in tl.static_range(4):
-            corner_x, corner_y, weight, seen = corner_of(corner, goes[0], goes[1], height, width)
+            corner_x, corner_y, weight, seen = corner_of(corner, *goes, *size)
             seen &= there
-            at_row, at_column = tl.where(seen, corner_y, 0.0), tl.where(seen, corner_x, 0.0)
-            here -= weight * bilinear(
-                images[1] + start,
-                at_row * row_step,
-                at_column * column_step,
-                full_size[0],
-                full_size[1],
-                seen,
-            )
+            at_row = tl.where(seen, corner_y, 0.0) * row_step
+            at_column = tl.where(seen, corner_x, 0.0) * column_step
+            here -= weight * bilinear(images[1] + start, at_row, at_column, *full_size, seen)
             if channel == 0:
                 inside += tl.where(seen, weight, 0.0)
         difference += tl.abs(here)

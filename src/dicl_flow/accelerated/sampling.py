@@ -1,5 +1,7 @@
 """Bilinear samples inside kernels, and the warp of a level's features."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -38,7 +40,7 @@ def corner_of(number: tl.constexpr, x, y, height, width):
     return corner_x, corner_y, weight, inside
 
 
-def sampling_steps(old: tuple[int, ...], new: tuple[int, ...]) -> list[float]:
+def sampling_steps(old: Sequence[int], new: Sequence[int]) -> list[float]:
     """Samples of `old` (height, width) from one of the `new` size to the next, along each axis."""
     sides = zip(old, new, strict=True)
     return [(before - 1) / (after - 1) if after > 1 else 0.0 for before, after in sides]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ...models.matching import MatchingNet, PairwiseMatcher
@@ -149,9 +149,7 @@ class _PairNormRelu(torch.autograd.Function):
         radius: int,
         factor: Tensor,
         bias: Tensor,
-        running: tuple[Tensor, Tensor, Tensor],
-        momentum: float,
-        eps: float,
+        batch_norm: nn.BatchNorm2d,
     ) -> Tensor:
         features = (features1, features2)
         seen, lacking, counter = _find_taps(visible, radius)
@@ -164,8 +162,7 @@ class _PairNormRelu(torch.autograd.Function):
         shape = _shape(size, radius, channels, _COLUMNS)
         partial = result.new_empty(3, groups, channels, dtype=torch.float32)
         moments[(groups * blocks,)](*layer, partial, **shape)
-        statistics = merge_moments(partial, running, momentum, eps)
-        norm = (statistics, factor, bias)
+        norm = (merge_moments(partial, batch_norm), factor, bias)
         normalize[(tiles * blocks,)](*layer, result, *norm, **shape)
         ctx.save_for_backward(*features, weight, *layer, *norm)
         ctx.radius = radius
@@ -193,7 +190,7 @@ class _PairNormRelu(torch.autograd.Function):
         sums = _sums(gradient, layer, (*norm, of_norm), ctx.radius)
         of_first, of_second, of_weight = _gradients(sums, (features1, features2), weight)
         of_bias, of_factor = of_norm
-        return of_first, of_second, None, of_weight, None, of_factor, of_bias, None, None, None
+        return of_first, of_second, None, of_weight, None, of_factor, of_bias, None
 
 
 def _prepared(features1: Tensor, features2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,22 +211,11 @@ def pair_layer(features1: Tensor, features2: Tensor, weight: Tensor, radius: int
 
 
 def pair_norm_relu(
-    features1: Tensor,
-    features2: Tensor,
-    weight: Tensor,
-    radius: int,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    running_mean: Tensor,
-    running_variance: Tensor,
-    num_batches_tracked: Tensor,
-    momentum: float,
-    eps: float,
+    features1: Tensor, features2: Tensor, weight: Tensor, radius: int, norm: nn.BatchNorm2d
 ) -> Tensor:
     """`norm_relu` of `pair_layer`, which is neither written nor, where it is two terms, rounded."""
-    norm = (norm_weight, norm_bias, (running_mean, running_variance, num_batches_tracked))
     prepared = _prepared(features1, features2)
-    return _PairNormRelu.apply(*prepared, weight, radius, *norm, momentum, eps)
+    return _PairNormRelu.apply(*prepared, weight, radius, norm.weight, norm.bias, norm)
 
 
 class AcceleratedPairwiseMatcher(PairwiseMatcher):
@@ -248,7 +234,7 @@ class AcceleratedPairwiseMatcher(PairwiseMatcher):
         if norm is None:
             score = first.finish(pair_layer(map1, map2, weight, self.radius))
         else:
-            score = pair_norm_relu(map1, map2, weight, self.radius, *norm)
+            score = pair_norm_relu(map1, map2, weight, self.radius, norm)
         for layer in list(self.net)[1:]:
             score = layer(score)
         batch, _, height, width = features1.shape
