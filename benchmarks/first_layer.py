@@ -26,7 +26,7 @@ Work = Callable[[], object]
 
 def convolved_pairs(features1: Tensor, features2: Tensor, weight: Tensor, radius: int) -> Tensor:
     """Write all pairs, then convolve them."""
-    from dicl_flow.accelerated.first_layer.pairs import pair_windows
+    from dicl_flow.accelerated.first_layer.training import pair_windows
 
     return torch.nn.functional.conv2d(pair_windows(features1, features2, radius), weight, padding=1)
 

@@ -13,18 +13,18 @@ from conftest import SMALL  # noqa: E402
 from networks import randomize_norms_and_biases  # noqa: E402
 
 from dicl_flow.accelerated import estimate  # noqa: E402
-from dicl_flow.accelerated.context.cuda import (  # noqa: E402
+from dicl_flow.accelerated.context import (  # noqa: E402
     KernelContext,
     context_input,
     refine,
 )
 from dicl_flow.accelerated.cuda import KernelLevel, join  # noqa: E402
 from dicl_flow.accelerated.first_layer import cuda as first_layer  # noqa: E402
-from dicl_flow.accelerated.merge.cuda import merge_input  # noqa: E402
-from dicl_flow.accelerated.readout.cuda import readout  # noqa: E402
+from dicl_flow.accelerated.merge import merge_input  # noqa: E402
+from dicl_flow.accelerated.readout import readout  # noqa: E402
 from dicl_flow.accelerated.sampling import warp as kernel_warp  # noqa: E402
-from dicl_flow.accelerated.score_layers.cuda import Tail  # noqa: E402
-from dicl_flow.accelerated.stem.cuda import image_layer, normalized  # noqa: E402
+from dicl_flow.accelerated.score_layers import Tail  # noqa: E402
+from dicl_flow.accelerated.stem import image_layer, normalized  # noqa: E402
 from dicl_flow.config import CUES, Calibration  # noqa: E402
 from dicl_flow.estimation.feeding import Feeding  # noqa: E402
 from dicl_flow.estimation.pipeline import Finish, KernelFinish, PassResult, View  # noqa: E402

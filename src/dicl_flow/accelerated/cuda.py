@@ -9,23 +9,22 @@ from torch import Tensor, nn
 
 from ..models import InitialFlow, LevelFlow
 from ..models.blocks import ConvBlock
-from ..models.dicl import DiclLevel
+from ..models.dicl import DiclLevel, FeaturePyramid, Merge
 from ..models.matching import DisplacementProjection, MatchingNet, PairwiseMatcher
 from ..models.network import Pair
-from ..models.pyramid import FeaturePyramid, Merge
 from ..ops import INSIDE, resize
-from .context.cuda import KernelContext
+from .context import KernelContext
 from .cpu import AcceleratedDiclFlow
 from .first_layer import FactoredLayer
 from .first_layer.cuda import add_terms, correct, find_visible_taps, new_layer
 from .folded import folded_block, is_reduced
-from .merge.cuda import KernelMerge
-from .readout.cuda import readout
+from .merge import KernelMerge
+from .readout import readout
 from .recording import SideStream
 from .sampling import warp
-from .score_layers.cuda import Tail
+from .score_layers import Tail
 from .settings import displacements_at_once
-from .stem.cuda import KernelImageConv
+from .stem import KernelImageConv
 
 
 class _FirstImage(NamedTuple):

@@ -76,7 +76,7 @@ def tile_shape(channels: int, elements: int) -> dict[str, int]:
     return {"rows": max(elements // columns, 1), "columns": columns}
 
 
-@triton.constexpr_function
+@triton.constexpr_function  # type: ignore[untyped-decorator]
 def product_side(count: int) -> int:
     """The side of a tile that is multiplied and has `count` used rows or columns: at least 16."""
     return max(triton.next_power_of_2(count), 16)

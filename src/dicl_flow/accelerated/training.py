@@ -6,15 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from ..models.blocks import ConvBlock
-from ..models.dicl import DiclLevel
+from ..models.dicl import DiclLevel, Merge
 from ..models.matching import PairwiseMatcher
-from ..models.pyramid import Merge
 from .batch_norm import AcceleratedConvBlock
 from .first_layer.training import AcceleratedPairwiseMatcher
-from .merge.training import AcceleratedMerge
-from .readout.training import AcceleratedDiclLevel
-from .score_layers.training import FEWEST_CHANNELS, ScoreConv2d, WideConv2d
-from .stem.training import ImageConv2d
+from .merge import AcceleratedMerge
+from .readout import AcceleratedDiclLevel
+from .score_layers import FEWEST_CHANNELS, ScoreConv2d, WideConv2d
+from .stem import ImageConv2d
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _MOST_CHANNELS = 64  # for kernels that hold all channels of a tile at once

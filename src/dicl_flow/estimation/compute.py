@@ -189,7 +189,7 @@ class CudaEngine(Engine):
 
     def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
         """See `Engine`."""
-        from ..accelerated.stem.cuda import normalized
+        from ..accelerated.stem import normalized
 
         size = size_of(images[0])
         if feeding.keeps_pixels:

@@ -15,7 +15,6 @@ the other frame hides, and the layer is computed by its definition.
 - `cuda`: one kernel adds the terms, two others list the partial windows and compute them.
 - `training`: the same; batch norm, ReLU and gradients go through the layer tile by tile (`tiles`),
   computed again from its terms, so that neither pairs nor layer are ever written.
-- `pairs`: the pairs themselves, for matching nets that are not factored.
 """
 
 import torch

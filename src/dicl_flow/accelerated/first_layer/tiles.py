@@ -223,38 +223,6 @@ def _normalize(
         tl.store(target + layer_step * channels, value, mask)
 
 
-@kernel("batch height width")
-def normalize(
-    term_maps,
-    seen,
-    corrected,
-    lacking,
-    result,
-    statistics,
-    weight,
-    bias,
-    batch,
-    height,
-    width,
-    radius: tl.constexpr,
-    channels: tl.constexpr,
-    tall: tl.constexpr,
-    wide: tl.constexpr,
-    columns: tl.constexpr,
-):
-    """A tile of the normalised layer after the ReLU: `result` (U·V·B, channels, H, W)."""
-    number, _, column = _group(channels, columns)
-    known = column < channels
-    norm = parameters(statistics, weight, bias, column, channels)
-    maps, size = (term_maps, seen, corrected, lacking), (batch, height, width)
-    tile, terms, whole = _frame1_tile(maps, size, number, column, radius, channels, tall, wide)
-    target = result + tile[0][2][:, None] * channels + column
-    if whole:
-        _normalize(target, norm, tile, terms, known, radius, channels, True)
-    else:
-        _normalize(target, norm, tile, terms, known, radius, channels, False)
-
-
 @triton.jit
 def _tile_sums(source, stride, norm, tile, terms, known, radius: tl.constexpr, channels, whole):
     """Sums of the gradient and of gradient·centred of each place over all displacements."""
@@ -270,13 +238,13 @@ def _tile_sums(source, stride, norm, tile, terms, known, radius: tl.constexpr, c
 
 
 @kernel("batch height width")
-def gradient_sums(
+def through_norm(
     term_maps,
     seen,
     corrected,
     lacking,
     gradient,
-    partial,
+    result,
     statistics,
     weight,
     bias,
@@ -290,36 +258,36 @@ def gradient_sums(
     wide: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """Sums of the gradient and of gradient·centred of a tile: `partial` (2, tiles, C)."""
+    """A tile of the normalised layer after the ReLU: `result` (U·V·B, channels, H, W).
+
+    With a `gradient`, instead its sums and those of gradient·centred: `result` (2, tiles, C).
+    """
     number, tiles, column = _group(channels, columns)
     known = column < channels
     norm = parameters(statistics, weight, bias, column, channels)
     maps, size = (term_maps, seen, corrected, lacking), (batch, height, width)
     tile, terms, whole = _frame1_tile(maps, size, number, column, radius, channels, tall, wide)
-    source = gradient + tile[0][2][:, None] * stride + column
-    tile_values = (source, stride, norm, tile, terms, known, radius, channels)
-    if whole:
-        plain, weighted = _tile_sums(*tile_values, True)
+    in_layer = tile[0][2][:, None]
+    if gradient is None:
+        target = result + in_layer * channels + column
+        if whole:
+            _normalize(target, norm, tile, terms, known, radius, channels, True)
+        else:
+            _normalize(target, norm, tile, terms, known, radius, channels, False)
     else:
-        plain, weighted = _tile_sums(*tile_values, False)
-    put_sums(partial, plain, weighted, number, tiles, column, channels)
+        source = gradient + in_layer * stride + column
+        tile_values = (source, stride, norm, tile, terms, known, radius, channels)
+        if whole:
+            plain, weighted = _tile_sums(*tile_values, True)
+        else:
+            plain, weighted = _tile_sums(*tile_values, False)
+        put_sums(result, plain, weighted, number, tiles, column, channels)
 
 
 @triton.jit
-def _gradient(
-    index,
-    source,
-    stride,
-    tile,
-    terms,
-    norm,
-    known,
-    radius: tl.constexpr,
-    channels: tl.constexpr,
-    normed: tl.constexpr,
-    whole: tl.constexpr,
-):
+def _gradient(index, tile_values, radius: tl.constexpr, channels, normed, whole: tl.constexpr):
     """The gradient of the layer without the norm's factor, and the taps of the moving frame."""
+    source, stride, tile, terms, norm, known = tile_values
     layer_step, map_step, bits, there = _step(index, tile, radius, whole)
     value = tl.load(source + layer_step * stride, there & known, 0.0).to(tl.float32)
     if normed:
@@ -331,11 +299,11 @@ def _gradient(
 
 
 @triton.jit
-def _all_taps(zeros, source, radius: tl.constexpr, channels: tl.constexpr, normed: tl.constexpr):
+def _all_taps(zeros, tile_values, radius: tl.constexpr, channels, normed: tl.constexpr):
     """Nine sums, each of the displacements for which its tap is visible."""
     total = (zeros,) * 9
     for index in tl.range((2 * radius + 1) * (2 * radius + 1), num_stages=_STAGES):
-        value, bits = _gradient(index, *source, radius, channels, normed, False)
+        value, bits = _gradient(index, tile_values, radius, channels, normed, False)
         total = (
             total[0] + tl.where((bits & 1) != 0, value, 0.0),
             total[1] + tl.where((bits & 2) != 0, value, 0.0),
@@ -351,11 +319,11 @@ def _all_taps(zeros, source, radius: tl.constexpr, channels: tl.constexpr, norme
 
 
 @triton.jit
-def _one_sum(zeros, source, radius: tl.constexpr, channels: tl.constexpr, normed: tl.constexpr):
+def _one_sum(zeros, tile_values, radius: tl.constexpr, channels, normed: tl.constexpr):
     """All taps are visible for all displacements: nine equal sums."""
     once = zeros
     for index in tl.range((2 * radius + 1) * (2 * radius + 1), num_stages=_STAGES):
-        once += _gradient(index, *source, radius, channels, normed, True)[0]
+        once += _gradient(index, tile_values, radius, channels, normed, True)[0]
     return (once,) * 9
 
 
