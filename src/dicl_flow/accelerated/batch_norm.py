@@ -193,8 +193,7 @@ def _gradients(
     for step in tl.range(tl.cdiv(num_rows, rows * num_programs), num_stages=_STAGES):
         first = (step * num_programs + program) * rows
         mask = (first + row < num_rows) & (column < channels)
-        place = first * channels + row * channels + column
-        value = tl.load(x + place, mask, 0.0).to(tl.float32)
+        value = tl.load(x + first * channels + row * channels + column, mask, 0.0).to(tl.float32)
         incoming = tl.load(gradient + first * stride + row * stride + column, mask, 0.0)
         centred, passed = before_relu(value, incoming, mean, factor, shift)
         if sums is None:
@@ -202,7 +201,8 @@ def _gradients(
             weighted += passed * centred
         else:
             value = (passed - average - centred * slope) * factor
-            tl.store(result + place, value.to(result.dtype.element_ty), mask)
+            target = result + first * channels + row * channels + column
+            tl.store(target, value.to(result.dtype.element_ty), mask)
     if sums is None:
         put_sums(partial, plain, weighted, program, num_programs, column, channels)
 

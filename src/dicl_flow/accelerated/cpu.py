@@ -11,7 +11,7 @@ from ..models import DiclFlow, InitialFlow, LevelFlow, has_matching_net
 from ..models.blocks import ContextNet, ConvBlock
 from ..models.dicl import DiclLevel, FeaturePyramid
 from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
-from ..ops import resize
+from ..ops import resize, size_of
 from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows
 from .folded import (
@@ -130,12 +130,8 @@ class FactoredMatcher(Matcher):
         """Return the first layer minus A: (displacements · B, channels, H, W)."""
         side = 2 * self.radius + 1
         batch, channels, height, width = minus_first.shape
-        result = torch.empty(
-            (len(chunk) * batch, channels, height, width),
-            dtype=minus_first.dtype,
-            device=minus_first.device,
-            memory_format=torch.channels_last,
-        )
+        result = minus_first.new_empty(len(chunk) * batch, height, width, channels)
+        result = result.permute(0, 3, 1, 2)  # channels last
         for displacement, target in zip(chunk, result.split(batch), strict=True):
             u, v = divmod(displacement, side)
             moved = second[..., v : v + height, u : u + width]
@@ -184,8 +180,7 @@ class FoldedContext(ContextNet):
 
     def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
         """Return the correction (B, 2, H, W) to add to `flow`."""
-        size = (features.shape[-2], features.shape[-1])
-        small = image if image.shape[-2:] == size else resize(image, size)
+        small = resize(image, size_of(features))
         return self.layers(self._input(flow, entropy, features, small))
 
     def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
@@ -200,9 +195,9 @@ class FoldedContext(ContextNet):
 class AcceleratedDiclFlow(DiclFlow):
     """A `DiclFlow` for inference only: the same result, faster.
 
-    Batch norms are folded into the convolutions, tensors are channels last, both images pass
-    through the feature net together, the first layer of the matching net is factored. It stays
-    on `device` (default: where `model` is).
+    Batch norms are folded, tensors are channels last, both images pass through the feature net
+    together, the first layer of the matching net is factored. It stays on `device` (default: where
+    `model` is).
     """
 
     def __init__(
@@ -225,7 +220,7 @@ class AcceleratedDiclFlow(DiclFlow):
             for level, level_dtype in zip(model.levels.values(), dtypes, strict=True)
         ]
         pyramid = self._make_pyramid(cast(FeaturePyramid, model.features), most)
-        super().__init__(model.config, pyramid, levels)
+        super().__init__(model.config, pyramid, *levels)
         self.to(device).eval()
 
     def forward(

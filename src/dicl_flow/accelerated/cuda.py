@@ -12,7 +12,7 @@ from ..models.blocks import ConvBlock
 from ..models.dicl import DiclLevel, FeaturePyramid, Merge
 from ..models.matching import DisplacementProjection, MatchingNet, PairwiseMatcher
 from ..models.network import Pair
-from ..ops import INSIDE, resize
+from ..ops import INSIDE, resize, size_of
 from .context import KernelContext
 from .cpu import AcceleratedDiclFlow
 from .first_layer import FactoredLayer
@@ -29,12 +29,9 @@ from .stem import KernelImageConv
 
 class _FirstImage(NamedTuple):
     features: Tensor
-    term: Tensor
-    """Their term of the matching net's first layer."""
-    image: Tensor
-    """At the size of the level."""
-    done: torch.cuda.Event | None
-    """When `term` and `image` are computed, on CUDA."""
+    term: Tensor  # theirs, of the matching net's first layer
+    image: Tensor  # at the size of the level
+    done: torch.cuda.Event | None  # when `term` and `image` are computed, on CUDA
 
 
 class KernelLevel(DiclLevel):
@@ -60,8 +57,9 @@ class KernelLevel(DiclLevel):
             *(folded_block(block, dtype) for block in (net.down, *net.inner))
         )
         self.tail = Tail(net, dtype)
-        mixes = isinstance(level.projection, DisplacementProjection)
-        self.projection_weight = nn.Buffer(_projection(level)) if mixes else None
+        self.projection_weight = None
+        if isinstance(level.projection, DisplacementProjection):
+            self.projection_weight = nn.Buffer(level.projection.weight.detach().float())
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of a pickle what belongs to one pair."""
@@ -74,7 +72,7 @@ class KernelLevel(DiclLevel):
         """
         layout = self.first.prepare(features1)
         start = _now(layout)
-        small = resize(image1, (features1.shape[-2], features1.shape[-1]))
+        small = resize(image1, size_of(features1))
         term = self.first.first_term(layout)
         self._prepared = (features1, _FirstImage(layout, term, small, _now(term)))
         return start
@@ -128,11 +126,6 @@ def _now(tensor: Tensor) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
 
 
-def _projection(level: DiclLevel) -> Tensor:
-    assert isinstance(level.projection, DisplacementProjection)
-    return level.projection.weight.detach().float()
-
-
 class KernelDiclFlow(AcceleratedDiclFlow):
     """An `AcceleratedDiclFlow` for CUDA; it can be recorded."""
 
@@ -155,8 +148,7 @@ class KernelDiclFlow(AcceleratedDiclFlow):
     ) -> Iterator[Pair]:
         """Yield the features of coarse levels while those of finer levels are still computed.
 
-        The kernels of coarse levels are small and leave room on the device for others. What the
-        two streams share is kept until both are done with it.
+        The kernels of coarse levels are small and leave room on the device for others.
         """
         if self._stream is None:
             self._stream = torch.cuda.Stream()

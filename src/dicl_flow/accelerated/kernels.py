@@ -107,10 +107,7 @@ def kernel(sizes: str = "") -> Callable[[Callable[..., None]], Kernel]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """In this block, in this thread, launches only compile; at its end all kernels are ready.
-
-    Their outputs stay undefined: nothing else may depend on these values.
-    """
+    """Launches of this thread only compile, all ready at the end; their outputs stay undefined."""
     token = _compiling.set(True)
     try:
         with _Pool() as pool, compile_in(pool):

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Where: TypeAlias = tuple[list[int], list[int], list[int]]
-"""Stride, padding and dilation of a convolution."""
+Where: TypeAlias = tuple[list[int], list[int], list[int]]  # stride, padding and dilation
 _FEATURES: dict[str, tuple[object, str]] = {
     "amx": (torch.cpu, "_is_amx_tile_supported"),  # matrix units for bfloat16
     "bf16": (torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),  # in oneDNN
@@ -29,7 +28,6 @@ _ONEDNN = (
 
 
 def _find(owner: object, name: str) -> Any:
-    """A private function, or None."""
     return getattr(owner, name, None)
 
 

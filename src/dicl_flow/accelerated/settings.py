@@ -25,7 +25,7 @@ _SHARE_OF_LIMIT, _SHARE_OF_DEVICE = 1 / 7, 1 / 16
 # and numbers in that precision.
 _FAST = {"cuda": (0, 200), "cpu": (310, 45)}
 _PLAIN = {"cuda": (0, 6800), "cpu": (0, 1200)}  # cuDNN's workspaces; 1090 measured on a CPU
-_FIXED = {"cuda": 256 << 20}
+_FIXED = 256 << 20
 _FRAMES = 4  # times the bytes of a frame: both of them, their copies, flow and weights of tiles
 _HEADROOM = 0.8  # of what is free
 
@@ -133,10 +133,7 @@ def dtype_of_most(dtype: torch.dtype, device: torch.device = _CPU) -> torch.dtyp
 
 
 def cudnn_flags(**changes: bool) -> AbstractContextManager[None]:
-    """Change some settings of cuDNN in a `with` block; the others stay as they are.
-
-    `benchmark=True` lets it time its algorithms for each new shape and keep the fastest.
-    """
+    """Change some settings of cuDNN in a `with` block; the others stay as they are."""
     settings = torch.backends.cudnn
     kept = {name: getattr(settings, name) for name in ("benchmark", "deterministic", "allow_tf32")}
     return settings.flags(enabled=True, **{**kept, **changes})
@@ -145,8 +142,8 @@ def cudnn_flags(**changes: bool) -> AbstractContextManager[None]:
 def exact_float32() -> AbstractContextManager[None]:
     """On CUDA, convolutions would use TF32, which has 10 bits; elsewhere this changes nothing.
 
-    Without TF32, what cuDNN uses unless it times its algorithms can be ten times slower than the
-    best of them, and far less exact: on an H200 it moved flows by 0.1 px in the mean.
+    cuDNN times its algorithms: others than the best can be ten times slower and far less exact (on
+    an H200, 0.1 px in the mean).
     """
     return cudnn_flags(allow_tf32=False, benchmark=True)
 
@@ -155,8 +152,7 @@ def exact_float32() -> AbstractContextManager[None]:
 def training_arithmetic(precision: str) -> Iterator[None]:
     """The float32 arithmetic of a training step, until the `with` block ends.
 
-    "fp32" is exact; with "tf32" and "bf16", cuDNN may use TF32 where convolutions are float32.
-    Matrix products are exact in all three, which is torch's default.
+    "fp32" is exact; with "tf32" and "bf16", cuDNN may use TF32. Matrix products always are exact.
     """
     matrices = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -192,7 +188,7 @@ def warn_if_emulated(precision: str, device: torch.device, instead: str) -> None
 
 def displacements_at_once(first_layer: Tensor, memory_limit: int | None) -> int:
     """How many displacements the matching net computes together, by the size of one of them."""
-    size, device = first_layer.numel() * first_layer.element_size(), first_layer.device
+    size, device = first_layer.nbytes, first_layer.device
     budget = _AT_ONCE.get(device.type, max(_AT_ONCE_ELSEWHERE, _AT_LEAST * size))
     if memory_limit is not None:
         budget = min(budget, int(_SHARE_OF_LIMIT * memory_limit))
@@ -210,13 +206,8 @@ def network_bytes(dtype: torch.dtype, device: torch.device, *, fast: bool) -> in
 
 
 def fixed_bytes(image: Tensor, device: torch.device) -> int:
-    """What is needed in addition: weights, a chunk, (B, 3, H, W) frames, the flow.
-
-    0 on devices where all of it is counted with the pixels.
-    """
-    if device.type not in _FIXED:
-        return 0
-    return _FIXED[device.type] + _FRAMES * image.numel() * image.element_size()
+    """What CUDA needs in addition: weights, a chunk, (B, 3, H, W) frames, the flow."""
+    return _FIXED + _FRAMES * image.nbytes if device.type == "cuda" else 0
 
 
 def available_bytes(device: torch.device) -> int:

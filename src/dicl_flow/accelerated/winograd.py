@@ -1,7 +1,6 @@
 """3x3 convolutions with fewer products: Winograd's F(6x6, 3x3) in NNPACK, for float32 on ARM.
 
-It computes 6x6 pixels at once from 8x8, with 64 products for two channels instead of 324. Maps are
-not channels last but in planes, the one order that NNPACK knows.
+It computes 6x6 pixels from 8x8, with 64 products instead of 324. Maps are in planes.
 """
 
 import torch
@@ -20,8 +19,7 @@ _threads_of_nnpack: list[int] = []  # one number: those that torch had at NNPACK
 def in_callers_thread() -> bool:
     """Whether NNPACK computes in the thread that calls it, if torch has one thread there.
 
-    If torch had more at NNPACK's first call, NNPACK has as many until the process ends, and they
-    work for one caller at a time.
+    It keeps as many as torch had at its first call, which work for one caller at a time.
     """
     return _threads_of_nnpack in ([], [1])
 

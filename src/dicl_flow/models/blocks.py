@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from ..ops import at_least_float32, resize, size_of
 
 SLOPE = 0.1  # of LeakyReLU, in PWC-Net and VCN
-_FLOW, _ENTROPY, _IMAGE = 2, 1, 3  # input channels of a context net in addition to the features
 
 
 def _conv(
@@ -89,19 +88,15 @@ class ContextNet(nn.Module):
         self, feature_channels: int, layers: tuple[tuple[int, int], ...], scale: float
     ) -> None:
         super().__init__()
-        width = _FLOW + _ENTROPY + feature_channels + _IMAGE
-        blocks: list[nn.Module] = []
-        for next_width, dilation in layers:
-            blocks.append(ConvBlock(width, next_width, dilation=dilation))
-            width = next_width
-        self.layers = nn.Sequential(*blocks, nn.Conv2d(width, 2, 3, padding=1))
+        widths = [2 + 1 + feature_channels + 3, *(width for width, _ in layers)]  # as in `forward`
+        pairs = zip(widths[:-1], layers, strict=True)
+        blocks = [ConvBlock(width, out, dilation=dilation) for width, (out, dilation) in pairs]
+        self.layers = nn.Sequential(*blocks, nn.Conv2d(widths[-1], 2, 3, padding=1))
         self.scale = scale
 
     def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
-        """Return the correction (B, 2, H, W) to add to `flow`, in its precision.
-
-        Flow and entropy are inputs without gradients.
-        """
+        """The correction (B, 2, H, W) to add to `flow`, in its precision."""
+        # flow and entropy are inputs without gradients
         parts = [flow.detach(), entropy.detach(), features, resize(image, size_of(features))]
         x = torch.cat([part.to(features.dtype) for part in parts], 1)
         return self.layers(x).to(flow.dtype) * self.scale

@@ -18,8 +18,7 @@ WIDTHS = {2: 32, 4: 48, 8: 64, 16: 96, 32: 128, 64: 160, 128: 192}  # channels a
 class FeaturePyramid(nn.Module):
     """A double hourglass: down, up, down, up; each sweep merges with the maps of the one before.
 
-    The second sweep up gives features of `channels` at each of `strides`, coarsest first. The
-    bottleneck has twice the coarsest stride.
+    The last one gives features at each of `strides`; the bottleneck has twice the coarsest stride.
     """
 
     def __init__(self, strides: tuple[int, ...], channels: int = 32) -> None:
@@ -119,9 +118,8 @@ class DiclLevel(nn.Module):
         refined = matched
         if self.context is not None:
             refined = matched + self.context(matched, entropy, features1, image1)
-        if not self.training:
-            return LevelFlow(matched, refined, entropy)
-        return LevelFlow(matched, refined, entropy, scores=scores, start=coarse_flow)
+        kept = {"scores": scores, "start": coarse_flow} if self.training else {}
+        return LevelFlow(matched, refined, entropy, **kept)
 
     def read_off(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, U, V, H, W) -> projected scores, displacement (B, 2, H, W), entropy (B, 1, H, W)."""
@@ -137,7 +135,7 @@ class DiclFlow(FlowNetwork, host="dicl"):
     def assemble(cls, config: ModelConfig) -> "DiclFlow":
         """See `FlowNetwork`."""
         features = FeaturePyramid(config.strides, config.feature_channels)
-        return cls(config, features, [_build_level(config, level) for level in config.levels])
+        return cls(config, features, *(_build_level(config, level) for level in config.levels))
 
     def flow_from_pairs(
         self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
@@ -163,10 +161,10 @@ class DiclFlow(FlowNetwork, host="dicl"):
 
 
 def _build_level(config: ModelConfig, level: LevelConfig) -> DiclLevel:
-    return DiclLevel(
-        build_matcher(config.matcher or "dicl", config.feature_channels, level.radius),
-        DisplacementProjection(level.radius) if config.projection else None,
-        ContextNet(config.feature_channels, level.context, level.context_scale)
-        if config.context
-        else None,
-    )
+    channels, projection, context = config.feature_channels, None, None
+    matcher = build_matcher(config.matcher or "dicl", channels, level.radius)
+    if config.projection:
+        projection = DisplacementProjection(level.radius)
+    if config.context:
+        context = ContextNet(channels, level.context, level.context_scale)
+    return DiclLevel(matcher, projection, context)

@@ -85,8 +85,7 @@ class CosineMatcher(Matcher):
 class PairwiseMatcher(Matcher):
     """Run the same `net` on every displacement: [features1, shifted features2] -> score.
 
-    Where the shifted features are all zero (outside the image, or in a hole left by the warp),
-    there is nothing to compare: both halves of the pair are set to zero.
+    Both are zero where the latter are: outside the image, or in a hole left by the warp.
     """
 
     def __init__(self, net: nn.Module, radius: int) -> None:
@@ -159,10 +158,9 @@ def _pixelwise_net(*widths: int) -> nn.Sequential:
 
 
 class DisplacementProjection(nn.Module):
-    """Replaces each score by a weighted sum of all scores of its pixel.
+    """Replaces each score by a weighted sum of all scores of its pixel; starts as the identity.
 
-    A 1x1 convolution over the flattened displacements, without bias, that starts as the
-    identity. Its weight does not belong to an `nn.Conv2d`, so that `nn.initialize` leaves it alone.
+    Its weight does not belong to an `nn.Conv2d`, so that `blocks.initialize` leaves it alone.
     """
 
     def __init__(self, radius: int) -> None:

@@ -29,8 +29,7 @@ class LevelFlow(NamedTuple):
 
     def detach(self) -> "LevelFlow":
         """Return the same values without gradients."""
-        parts = {name: value for name, value in self._asdict().items() if value is not None}
-        return LevelFlow(**{name: value.detach() for name, value in parts.items()})
+        return LevelFlow(*(None if value is None else value.detach() for value in self))
 
 
 class InitialFlow(NamedTuple):
@@ -45,6 +44,12 @@ class FlowNetwork(nn.Module, ABC):
 
     training_only: str | None = None  # a part of the names of parameters that only training needs
 
+    def __init__(self, config: ModelConfig, features: nn.Module, *levels: nn.Module) -> None:
+        """`features` makes a pyramid of an image: one map for each level, coarsest first."""
+        super().__init__()
+        self.config, self.features = config, features
+        self.levels = nn.ModuleDict(zip(map(str, config.strides), levels, strict=True))
+
     def __init_subclass__(cls, host: str | None = None) -> None:
         """`host` is the name in a config; accelerated versions have none."""
         if host is not None:
@@ -58,17 +63,6 @@ class FlowNetwork(nn.Module, ABC):
     def initialize(self) -> None:
         """Give it its random weights."""
         initialize(self)
-
-    def __init__(
-        self, config: ModelConfig, features: nn.Module, levels: Iterable[nn.Module]
-    ) -> None:
-        """`features` makes a pyramid of an image: one map for each level, coarsest first."""
-        super().__init__()
-        self.config = config
-        self.features = features
-        self.levels = nn.ModuleDict(
-            {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
-        )
 
     def forward(
         self, image1: Tensor, image2: Tensor, initial: InitialFlow | None = None
@@ -136,10 +130,9 @@ class FlowNetwork(nn.Module, ABC):
                 f"strides {', '.join(map(str, self.config.strides))}"
             )
         expected = (image1.shape[0], 2, *image1.shape[-2:])
-        if tuple(initial.flow.shape) != expected:
-            raise ValueError(
-                f"the initial flow must be {expected}, got {tuple(initial.flow.shape)}"
-            )
+        shape = tuple(initial.flow.shape)
+        if shape != expected:
+            raise ValueError(f"the initial flow must be {expected}, got {shape}")
 
     def _check(self, image1: Tensor, image2: Tensor) -> None:
         if image1.shape != image2.shape:
@@ -179,8 +172,5 @@ def has_matching_net(config: ModelConfig) -> bool:
 def count_parameters(model: nn.Module, *, inference: bool = False) -> int:
     """The number of trainable parameters; with `inference`, without those only training needs."""
     left_out = getattr(model, "training_only", None) if inference else None
-    return sum(
-        parameter.numel()
-        for name, parameter in model.named_parameters()
-        if left_out is None or left_out not in name
-    )
+    counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return sum(count for name, count in counts.items() if left_out is None or left_out not in name)

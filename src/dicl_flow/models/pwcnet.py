@@ -112,7 +112,7 @@ class PwcNet(FlowNetwork, host="pwcnet"):
     def assemble(cls, config: ModelConfig) -> "PwcNet":
         """See `FlowNetwork`."""
         pyramid = StridedPyramid(config.strides)
-        return cls(config, pyramid, [_build_level(config, level) for level in config.levels])
+        return cls(config, pyramid, *(_build_level(config, level) for level in config.levels))
 
     def initialize(self) -> None:
         """See `FlowNetwork`."""
@@ -141,8 +141,7 @@ class PwcNet(FlowNetwork, host="pwcnet"):
 def _scale_features(pyramid: StridedPyramid) -> None:
     """Make every feature start with mean zero and `FEATURE_DEVIATION`, at every stride.
 
-    With Kaiming's rule alone they start small, and training shrinks them to nothing before it
-    finds a match (docs/decisions/0006).
+    With Kaiming's rule alone, training shrinks them to nothing (docs/decisions/0006).
     """
     x = _clouds()
     for layer in (module for module in pyramid.modules() if isinstance(module, LeakyBlock)):

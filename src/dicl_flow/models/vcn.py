@@ -39,12 +39,11 @@ class PspPyramid(nn.Module):
             {str(s): ResidualBlock(_DOWN[s // 2], _DOWN[s]) for s in _DOWN if 4 < s <= coarsest}
         )
         self.pooling = PyramidPooling(_DOWN[coarsest])
-        self.up = nn.ModuleDict(
-            {
-                str(s): SkipMerge(self.widths[2 * s], _CARRIED[s], _DOWN[s], _UP[s])
-                for s in strides[1:]
-            }
-        )
+        merges = {
+            str(s): SkipMerge(self.widths[2 * s], _CARRIED[s], _DOWN[s], _UP[s])
+            for s in strides[1:]
+        }
+        self.up = nn.ModuleDict(merges)
 
     def forward(self, image: Tensor) -> list[Tensor]:
         """(B, 3, H, W) -> features (B, C, H/stride, W/stride), coarsest first."""
@@ -163,9 +162,9 @@ class PointwiseConv(nn.Module):
 
 
 class VolumeBlock(nn.Module):
-    """Two separable convolutions with a shortcut; a stride of 2 halves the displacements.
+    """Two separable convolutions with a shortcut.
 
-    With `space`, it halves the pixels as well.
+    A stride of 2 halves the displacements; with `space`, the pixels as well.
     """
 
     def __init__(self, channels: int, stride: int = 1, *, space: bool = False) -> None:
@@ -185,10 +184,7 @@ class VolumeBlock(nn.Module):
 
 
 class VolumeFilter(nn.Module):
-    """A U-Net over a volume: twice down, twice up, over the displacements.
-
-    With `space`, over the pixels as well.
-    """
+    """A U-Net over displacements, with `space` also over pixels: twice down, twice up."""
 
     def __init__(self, in_channels: int, channels: int, *, space: bool) -> None:
         super().__init__()
@@ -267,21 +263,23 @@ class VcnLevel(nn.Module):
         if coarse_flow is not None:
             unit2 = ops.warp_strictly_inside(unit2, coarse_flow)
         volume = F.leaky_relu(self.matcher(unit1, unit2), SLOPE)  # (B, K, U, V, H, W)
-        found = read_hypotheses(self.scores(self.filter(volume)))
+        hypotheses = read_hypotheses(self.scores(self.filter(volume)))
         if coarse_flow is not None:
-            found = found._replace(flows=found.flows + coarse_flow[:, None])
-        matched = refined = found.flows.mean(1)
+            hypotheses = hypotheses._replace(flows=hypotheses.flows + coarse_flow[:, None])
+        matched = refined = hypotheses.flows.mean(1)
         if coarse is not None:
-            pairs = zip(found, coarse, strict=True)
-            found = Hypotheses(*(torch.cat(pair, 1) for pair in pairs))
+            pairs = zip(hypotheses, coarse, strict=True)
+            hypotheses = Hypotheses(*(torch.cat(pair, 1) for pair in pairs))
         # hypotheses are without gradients: (B, 4N + C, H, W)
-        parts = [x.detach().flatten(1, 2).to(features1.dtype) for x in found]
+        parts = [x.detach().flatten(1, 2).to(features1.dtype) for x in hypotheses]
         known = torch.cat([*parts, features1], 1)
         if self.context is not None:
-            refined = weigh(found.flows, self.context(known))
+            refined = weigh(hypotheses.flows, self.context(known))
         head = self.out_of_range if self.training else None
         logits = None if head is None else ops.at_least_float32(head(known))
-        return LevelFlow(matched, refined, found.entropies.mean((1, 2))[:, None], logits), found
+        return LevelFlow(
+            matched, refined, hypotheses.entropies.mean((1, 2))[:, None], logits
+        ), hypotheses
 
 
 class Vcn(FlowNetwork, host="vcn"):
@@ -297,7 +295,7 @@ class Vcn(FlowNetwork, host="vcn"):
         for level in config.levels:
             total += NUM_HYPOTHESES[level.stride]
             levels.append(_build_level(config, level, features.widths[level.stride], total))
-        return cls(config, features, levels)
+        return cls(config, features, *levels)
 
     def forward(
         self, image1: Tensor, image2: Tensor, initial: InitialFlow | None = None

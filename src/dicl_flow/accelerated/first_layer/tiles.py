@@ -27,16 +27,13 @@ _AT_ONCE = tl.constexpr(7)  # displacements in a row, where all that is loaded i
 
 @triton.jit
 def _inside(y, x, height, width):
-    """Whether a pixel is in the image."""
     return (y >= 0) & (y < height) & (x >= 0) & (x < width)
 
 
 @triton.jit
 def _group(channels: tl.constexpr, columns: tl.constexpr):
-    """Of this program: the number of its group, the number of groups, and its channels.
-
-    The programs of a tile follow each other: what one has loaded, the others find in the cache.
-    """
+    """Of this program: the number of its group, the number of groups, and its channels."""
+    # the programs of a tile follow each other: what one has loaded, the others find in the cache
     blocks: tl.constexpr = (channels + columns - 1) // columns
     column = tl.program_id(0) % blocks * columns + tl.arange(0, columns)[None, :]
     return tl.program_id(0) // blocks, tl.num_programs(0) // blocks, column
@@ -69,8 +66,7 @@ def _map_index(item, y, x, height, width, radius: tl.constexpr):
 def _new_tile(seen, second, image, y, x, batch, height, width, radius: tl.constexpr):
     """Pixels of frame 1, whose matches move; or of frame 2, where frame 1 moves: the `second`.
 
-    Their indices in the fixed map, in the moving map and in the layer, for no displacement; and
-    what they see.
+    Their indices in the fixed map, the moving map and the layer, undisplaced; and what they see.
     """
     fixed = _map_index((1 - second) * batch + image, y, x, height, width, radius)
     moving = _map_index(second * batch + image, y, x, height, width, radius)
@@ -112,10 +108,7 @@ def _frame1_tile(
 
 @triton.jit
 def _step(index, tile, radius: tl.constexpr, whole: tl.constexpr):
-    """How far displacement `index` is in the layer and in the map that moves.
-
-    Also the taps there, and which pixels are in the image.
-    """
+    """How far displacement `index` is in layer and moving map; its taps; who is in the image."""
     taps, _, seen = tile[1]
     second, y, x, batch, height, width = tile[2]
     side: tl.constexpr = 2 * radius + 1
