@@ -37,19 +37,14 @@ class _FirstImage(NamedTuple):
 class KernelLevel(DiclLevel):
     """A `DiclLevel` on CUDA: all shapes are fixed, so that it can be recorded."""
 
-    def __init__(
-        self,
-        level: DiclLevel,
-        context: KernelContext | None,
-        dtype: torch.dtype,
-        memory_limit: int | None,
-    ) -> None:
+    def __init__(self, level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> None:
         nn.Module.__init__(self)
-        matcher = level.matcher
+        matcher, context = level.matcher, level.context
         assert isinstance(matcher, PairwiseMatcher)
         net = matcher.net
         assert isinstance(net, MatchingNet)
-        self.radius, self.context, self.memory_limit = matcher.radius, context, memory_limit
+        self.radius, self.memory_limit = matcher.radius, memory_limit
+        self.context = None if context is None else KernelContext(context, dtype)
         self._prepared: tuple[Tensor, _FirstImage] | None = None
         self._side = SideStream()
         self.first = FactoredLayer(net.first, self.radius, dtype)
@@ -174,8 +169,7 @@ class KernelDiclFlow(AcceleratedDiclFlow):
 
     @staticmethod
     def _make_level(level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
-        context = None if level.context is None else KernelContext(level.context, dtype)
-        return KernelLevel(level, context, dtype, memory_limit)
+        return KernelLevel(level, dtype, memory_limit)
 
     @staticmethod
     def _make_pyramid(pyramid: FeaturePyramid, dtype: torch.dtype) -> FeaturePyramid:

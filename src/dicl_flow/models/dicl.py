@@ -6,8 +6,16 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from .. import ops
 from ..config import LevelConfig, ModelConfig
+from ..ops import (
+    displacement_probability,
+    expected_displacement,
+    normalized_entropy,
+    resize,
+    size_of,
+    upsample_flow,
+    warp,
+)
 from .blocks import ContextNet, ConvBlock
 from .matching import DisplacementProjection, Matcher, build_matcher
 from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
@@ -111,7 +119,7 @@ class DiclLevel(nn.Module):
     ) -> LevelFlow:
         """(B, C, H, W) features, full-size image, the coarser level's flow at this size."""
         if coarse_flow is not None:
-            features2 = ops.warp(features2, coarse_flow)
+            features2 = warp(features2, coarse_flow)
         scores, matched, entropy = self.read_off(self.matcher(features1, features2).squeeze(1))
         if coarse_flow is not None:
             matched = matched + coarse_flow
@@ -124,8 +132,8 @@ class DiclLevel(nn.Module):
     def read_off(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, U, V, H, W) -> projected scores, displacement (B, 2, H, W), entropy (B, 1, H, W)."""
         scores = self.projection(scores)
-        probability = ops.displacement_probability(scores)
-        return scores, ops.expected_displacement(probability), ops.normalized_entropy(probability)
+        probability = displacement_probability(scores)
+        return scores, expected_displacement(probability), normalized_entropy(probability)
 
 
 class DiclFlow(FlowNetwork, host="dicl"):
@@ -147,17 +155,17 @@ class DiclFlow(FlowNetwork, host="dicl"):
         for (stride, level), (features1, features2) in zip(self.levels.items(), pairs, strict=True):
             if not self.runs(int(stride), initial):
                 continue
-            size = ops.size_of(features1)
+            size = size_of(features1)
             if flows:
                 coarse_flow = self._enlarge(flows[-1].refined, size).detach()
             elif initial is not None:
-                coarse_flow = ops.upsample_flow(initial.flow, size).detach()
+                coarse_flow = upsample_flow(initial.flow, size).detach()
             flows.append(level(features1, features2, image1, coarse_flow))
         return flows
 
     def _enlarge(self, refined: Tensor, size: tuple[int, int]) -> Tensor:
         """The flow of a level for the next one, which has half the stride."""
-        return ops.resize(2 * refined, size)
+        return resize(2 * refined, size)
 
 
 def _build_level(config: ModelConfig, level: LevelConfig) -> DiclLevel:

@@ -29,7 +29,8 @@ class LevelFlow(NamedTuple):
 
     def detach(self) -> "LevelFlow":
         """Return the same values without gradients."""
-        return LevelFlow(*(None if value is None else value.detach() for value in self))
+        parts = {name: part.detach() for name, part in self._asdict().items() if part is not None}
+        return LevelFlow(**parts)
 
 
 class InitialFlow(NamedTuple):
@@ -48,7 +49,7 @@ class FlowNetwork(nn.Module, ABC):
         """`features` makes a pyramid of an image: one map for each level, coarsest first."""
         super().__init__()
         self.config, self.features = config, features
-        self.levels = nn.ModuleDict(zip(map(str, config.strides), levels, strict=True))
+        self.levels = nn.ModuleDict(dict(zip(map(str, config.strides), levels, strict=True)))
 
     def __init_subclass__(cls, host: str | None = None) -> None:
         """`host` is the name in a config; accelerated versions have none."""

@@ -11,8 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import ops
 from ..config import LevelConfig, ModelConfig
+from ..ops import (
+    at_least_float32,
+    displacement_probability,
+    expected_displacement,
+    normalized_entropy,
+    resize_flow_pixels,
+    size_of,
+    truncate_scores,
+    upsample_pixels,
+    warp_strictly_inside,
+)
 from .blocks import SLOPE, LeakyBlock, dilated_net
 from .matching import ChannelwiseMatcher, Matcher, build_matcher
 from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
@@ -88,7 +98,7 @@ class PyramidPooling(nn.Module):
         for index, path in enumerate(self.paths):
             cells = 1 + (most - 1) * (last - index) // last
             means = path(F.avg_pool2d(x, (height // cells, width // cells)))
-            total = total + ops.upsample_pixels(means, (height, width)) / len(self.paths)
+            total = total + upsample_pixels(means, (height, width)) / len(self.paths)
         return F.leaky_relu(total / 2, SLOPE)
 
 
@@ -102,7 +112,7 @@ class SkipMerge(nn.Module):
 
     def forward(self, coarse: Tensor, skip: Tensor) -> Tensor:
         """(B, coarse, h, w), (B, skip, H, W) -> (B, C, H, W)."""
-        enlarged = ops.upsample_pixels(coarse, ops.size_of(skip))
+        enlarged = upsample_pixels(coarse, size_of(skip))
         return self.fuse(torch.cat([skip, self.carry(enlarged)], 1))
 
 
@@ -231,8 +241,8 @@ class Hypotheses(NamedTuple):
     def upsample(self, size: tuple[int, int]) -> "Hypotheses":
         """Bring them to the size of a finer level; without gradients."""
         batch = len(self.flows)
-        flows = ops.resize_flow_pixels(self.flows.detach().flatten(0, 1), size)
-        entropies = ops.upsample_pixels(self.entropies.detach().flatten(0, 1), size)
+        flows = resize_flow_pixels(self.flows.detach().flatten(0, 1), size)
+        entropies = upsample_pixels(self.entropies.detach().flatten(0, 1), size)
         return Hypotheses(*(x.unflatten(0, (batch, -1)) for x in (flows, entropies)))
 
 
@@ -261,7 +271,7 @@ class VcnLevel(nn.Module):
         """(B, C, H, W) features; flow and hypotheses of the coarser level at this size."""
         unit1, unit2 = (F.normalize(f, dim=1).to(f.dtype) for f in (features1, features2))
         if coarse_flow is not None:
-            unit2 = ops.warp_strictly_inside(unit2, coarse_flow)
+            unit2 = warp_strictly_inside(unit2, coarse_flow)
         volume = F.leaky_relu(self.matcher(unit1, unit2), SLOPE)  # (B, K, U, V, H, W)
         hypotheses = read_hypotheses(self.scores(self.filter(volume)))
         if coarse_flow is not None:
@@ -276,7 +286,7 @@ class VcnLevel(nn.Module):
         if self.context is not None:
             refined = weigh(hypotheses.flows, self.context(known))
         head = self.out_of_range if self.training else None
-        logits = None if head is None else ops.at_least_float32(head(known))
+        logits = None if head is None else at_least_float32(head(known))
         return LevelFlow(
             matched, refined, hypotheses.entropies.mean((1, 2))[:, None], logits
         ), hypotheses
@@ -314,7 +324,7 @@ class Vcn(FlowNetwork, host="vcn"):
         coarse_flow = hypotheses = None
         for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
             if flows and hypotheses is not None:
-                size = ops.size_of(features1)
+                size = size_of(features1)
                 coarse_flow = self.upsample(flows[-1].refined, size)
                 hypotheses = hypotheses.upsample(size)
             flow, hypotheses = level(features1, features2, coarse_flow, hypotheses)
@@ -323,25 +333,25 @@ class Vcn(FlowNetwork, host="vcn"):
 
     def upsample(self, flow: Tensor, size: tuple[int, int]) -> Tensor:
         """Bring the flow of a level to `size`; pixels are areas here."""
-        return ops.resize_flow_pixels(flow, size)
+        return resize_flow_pixels(flow, size)
 
 
 def read_hypotheses(scores: Tensor) -> Hypotheses:
     """(B, N, U, V, H, W) scores -> one flow for each channel, read around its peak."""
     batch, _, num_u, num_v = scores.shape[:4]
-    scores = ops.at_least_float32(scores.flatten(0, 1))
-    local = ops.displacement_probability(ops.truncate_scores(scores, WINDOW_RADIUS))
-    everywhere = ops.displacement_probability(scores.detach())
+    scores = at_least_float32(scores.flatten(0, 1))
+    local = displacement_probability(truncate_scores(scores, WINDOW_RADIUS))
+    everywhere = displacement_probability(scores.detach())
     num_seen = min(num_u * num_v, (2 * WINDOW_RADIUS + 1) ** 2)
-    around = ops.normalized_entropy(local.detach()) * (log(num_u * num_v) / log(num_seen))
-    entropies = torch.cat([around, ops.normalized_entropy(everywhere)], 1)
-    read = ops.expected_displacement(local), entropies
+    around = normalized_entropy(local.detach()) * (log(num_u * num_v) / log(num_seen))
+    entropies = torch.cat([around, normalized_entropy(everywhere)], 1)
+    read = expected_displacement(local), entropies
     return Hypotheses(*(x.unflatten(0, (batch, -1)) for x in read))
 
 
 def weigh(flows: Tensor, votes: Tensor) -> Tensor:
     """Mean of (B, N, 2, H, W) flows by a softmax of (B, 2N, H, W) votes, x and y separately."""
-    weights = ops.at_least_float32(votes).unflatten(1, flows.shape[1:3]).softmax(1)
+    weights = at_least_float32(votes).unflatten(1, flows.shape[1:3]).softmax(1)
     return (flows * weights).sum(1)
 
 
