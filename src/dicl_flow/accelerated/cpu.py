@@ -34,8 +34,7 @@ _COARSE, _COARSE_IF_SUMMED = 32, 16
 class ScoreConv(nn.Module):
     """The last layer after `up_to_corners`, never below float32: a product for each tap.
 
-    oneDNN would compute 16 channels, 15 of them unused. To compute what a pixel adds to each
-    of its neighbours, and to add it there, is a quarter of that work.
+    oneDNN would compute 16 channels, 15 of them unused: four times the work.
     """
 
     def __init__(self, conv: nn.Conv2d, dtype: torch.dtype) -> None:
@@ -248,10 +247,8 @@ class AcceleratedDiclFlow(DiclFlow):
 
 
 def _level_dtype(dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:
-    """Coarse levels cost little, and their rounding is multiplied by their stride.
-
-    That of bfloat16 is too much at some, and where sums are float16 as well, at more of them.
-    """
+    """Coarse levels cost little, and their rounding is multiplied by their stride."""
+    # that of bfloat16 is too much at some, and where sums are float16 as well, at more of them
     if most != dtype:
         return most if stride >= _COARSE_IF_SUMMED else dtype
     return torch.float32 if dtype == torch.bfloat16 and stride >= _COARSE else dtype

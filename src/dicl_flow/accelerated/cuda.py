@@ -61,10 +61,7 @@ class KernelLevel(DiclLevel):
         return {**vars(self), "_prepared": None}
 
     def prepare(self, features1: Tensor, image1: Tensor) -> torch.cuda.Event | None:
-        """Compute in advance what needs the first image only; `forward` takes it from there.
-
-        On CUDA it may start at the returned event, and waits for the rest when it is needed.
-        """
+        """Compute in advance what needs the first image only; on CUDA, when `forward` may start."""
         layout = self.first.prepare(features1)
         start = _now(layout)
         small = resize(image1, size_of(features1))

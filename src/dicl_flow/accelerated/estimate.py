@@ -46,8 +46,7 @@ def _ranges(image1, image2, result, height, width, row_stride, plane, parts: tl.
 def image_ranges(image1: Tensor, image2: Tensor, size: tuple[int, int]) -> Tensor:
     """Two (B, C, H, W) -> (B, C, 5, parts), of which the extreme over the parts is wanted.
 
-    The five are highest and lowest of image 1, the same of image 2, and the largest difference;
-    of the top left `size` (height, width) only.
+    Highest and lowest of image 1, of image 2, largest difference; of the top left `size` only.
     """
     batch, channels, height, width = image1.shape
     result = image1.new_empty((batch, channels, 5, PARTS))
@@ -148,16 +147,9 @@ def _weigh_cues(
     total += tl.load(weights + _LENGTH) * _log_length(x, y, stride)
     edge_x, edge_y = _edge(refined + x_at, x, y, row, column, height, width, there)
     total += tl.load(weights + _EDGE) * _log_length(edge_x, edge_y, stride)
-    difference, inside = _colour_difference(
-        (image1, image2),
-        number,
-        (row, column),
-        (column + x, row + y),
-        (height, width),
-        (full_height, full_width),
-        (row_step, column_step),
-        there,
-    )
+    images, pixels, goes = (image1, image2), (row, column), (column + x, row + y)
+    sizes = ((height, width), (full_height, full_width), (row_step, column_step))
+    difference, inside = _colour_difference(images, number, pixels, goes, *sizes, there)
     total += tl.load(weights + _DIFFERENCE) * tl.log(difference / 3 + noise)
     total += tl.load(weights + _OUTSIDE) * tl.where(inside >= inside_weight, 0.0, 1.0)
     tl.store(result + pixel, total, there)

@@ -1,4 +1,4 @@
-"""The two losses of training as kernels, with their gradients.
+"""The two losses of training as kernels, with their gradients; the same input gives the same bits.
 
 Matching: the cross-entropy of scores with the motion at four points of each cell. The target of a
 displacement is the product of two hats around the remaining motion: bilinear weights without a
@@ -7,8 +7,7 @@ gather, and without a scatter in the gradient.
 Flow: the sum of end-point errors at full size of a flow that is smaller. The pixels between four
 neighbouring cells of the flow are a patch: all are interpolated from these cells, with corners
 aligned. One kernel adds up the errors of each patch, and what each of its corners gets of the
-gradient; nothing of full size is written. Backward, another adds the parts of the patches around
-each cell. There are no atomics: the same input gives the same bits.
+gradient; backward, another adds the parts of the patches around each cell.
 """
 
 from math import isqrt

@@ -277,8 +277,7 @@ class _LastLayer(torch.autograd.Function):
 class WideConv2d(nn.Conv2d):
     """A convolution to very few channels, computed with unused channels added.
 
-    cuDNN's tensor-core kernels need at least eight channels; with fewer, its backward pass uses
-    one that takes many times as long.
+    With fewer than eight, the backward pass of cuDNN takes many times as long.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -20,10 +20,9 @@ _MOST_CHANNELS = 64  # for kernels that hold all channels of a tile at once
 
 
 class ChannelsLastConv3d(nn.Conv3d):
-    """A filter of volumes whose result is always channels last.
+    """A filter of volumes whose result is always channels last, even of one channel.
 
-    Otherwise norms of few channels run in few blocks, and cuDNN uses no tensor cores. The weights
-    ask for that order, but the strides of a volume of one channel do not show it.
+    Otherwise norms of few channels run in few blocks, and cuDNN uses no tensor cores.
     """
 
     def forward(self, x: Tensor) -> Tensor:

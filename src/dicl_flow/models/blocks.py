@@ -22,8 +22,7 @@ def _conv(
 class ConvBlock(nn.Module):
     """Convolution without bias, batch norm unless `norm=False`, ReLU.
 
-    `shape` is kernel (3), stride (1) and dilation (1); `up=True` makes it a 4x4 transposed
-    convolution that doubles the size.
+    `shape` is that of `_conv`; `up` makes it a 4x4 transposed one that doubles the size.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""VCN: coarse to fine, warp, match channel by channel, filter the 4-D volume, weigh hypotheses.
-
-Volumes are (B, C, U, V, H, W), filtered over displacements, then over space.
-"""
+"""VCN: coarse to fine, warp, match channel by channel, filter the 4-D volume, weigh hypotheses."""
 
 from collections.abc import Iterable
 from math import log
@@ -172,10 +169,7 @@ class PointwiseConv(nn.Module):
 
 
 class VolumeBlock(nn.Module):
-    """Two separable convolutions with a shortcut.
-
-    A stride of 2 halves the displacements; with `space`, the pixels as well.
-    """
+    """Two separable convolutions with a shortcut; strides are also of pixels with `space`."""
 
     def __init__(self, channels: int, stride: int = 1, *, space: bool = False) -> None:
         super().__init__()

@@ -1,15 +1,10 @@
-"""The first layer in training, factored both ways.
+"""The first layer in training, factored both ways; the same input gives the same bits.
 
-Forward as in `cuda`. With batch norm and ReLU, the layer itself is not written either: only their
-result is. The layer is computed again from its terms whenever it is needed (`tiles`), except for
-partial windows.
-
-Backward, the gradients of F1 and F2 are the products of the two sums of `tiles` with the weights,
-pixel by pixel; that of the weights is the product of the sums with F1 and F2. The same input gives
-the same bits.
-
-Matching nets that are not factored get their input, every pixel with each of its displacements, in
-one pass: `pair_windows`.
+With batch norm and ReLU, only their result is written: the layer is computed again from its terms
+whenever it is needed (`tiles`), except for partial windows. Backward, the gradients of F1 and F2
+are the products of the two sums of `tiles` with the weights; that of the weights is the product of
+the sums with F1 and F2. Matching nets that are not factored get their input in one pass:
+`pair_windows`.
 """
 
 import math
@@ -44,10 +39,9 @@ def _term_maps(features: tuple[Tensor, Tensor], weight: Tensor, radius: int) -> 
 
 
 def _find_taps(visible: Tensor, radius: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Visible taps of frame 2, and behind them those of frame 1 that are in the image.
+    """Visible taps of frame 2, then those of frame 1 that are in the image; a counter is last.
 
-    Also where a pixel of either, or its match for some displacement, lacks a tap; and a counter
-    for `correct`.
+    Between them, where a pixel of either, or its match for some displacement, lacks a tap.
     """
     seen, counters = find_visible_taps(torch.cat([visible, torch.ones_like(visible)]), radius)
     _, height, width = visible.shape
@@ -395,7 +389,6 @@ class AcceleratedPairwiseMatcher(PairwiseMatcher):
         return pair_windows(*_channels_last(features1, features2), self.radius)
 
 
-def _channels_last(features1: Tensor, features2: Tensor) -> tuple[Tensor, Tensor]:
-    """Both maps in the order of the kernels: a warp leaves its result channels first."""
-    order = torch.channels_last
-    return features1.contiguous(memory_format=order), features2.contiguous(memory_format=order)
+def _channels_last(*features: Tensor) -> list[Tensor]:
+    """Maps in the order of the kernels: a warp leaves its result channels first."""
+    return [each.contiguous(memory_format=_LAST) for each in features]
