@@ -52,9 +52,9 @@ class KernelLevel(DiclLevel):
             *(folded_block(block, dtype) for block in (net.down, *net.inner))
         )
         self.tail = Tail(net, dtype)
-        self.projection_weight = None
-        if isinstance(level.projection, DisplacementProjection):
-            self.projection_weight = nn.Buffer(level.projection.weight.detach().float())
+        mixing = level.projection
+        weight = mixing.weight.detach() if isinstance(mixing, DisplacementProjection) else None
+        self.projection_weight = None if weight is None else nn.Buffer(weight.float())
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of a pickle what belongs to one pair."""

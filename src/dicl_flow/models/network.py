@@ -96,11 +96,16 @@ class FlowNetwork(nn.Module, ABC):
         """Match two feature pyramids, coarsest first; `image1` may guide the refinement."""
         return self.flow_from_pairs(zip(pyramid1, pyramid2, strict=True), image1, initial)
 
-    @abstractmethod
     def flow_from_pairs(
         self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
     ) -> list[LevelFlow]:
         """The same from pairs of all levels, even of those that an initial flow makes it skip."""
+        self._check_initial(image1, initial)
+        flows, carried = [], None  # what a level passes on to the next finer one
+        for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
+            flow, carried = level(features1, features2, carried)
+            flows.append(flow)
+        return flows
 
     def runs(self, stride: int, initial: InitialFlow | None) -> bool:
         """Whether the level of `stride` is computed."""

@@ -1,6 +1,5 @@
 """PWC-Net: coarse to fine, warp, match, decode the volume with dense connections."""
 
-from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple, cast
 
@@ -12,7 +11,7 @@ from ..config import LevelConfig, ModelConfig
 from ..ops import displacement_probability, normalized_entropy, warp
 from .blocks import SLOPE, LeakyBlock, apply_in_float32, dilated_net, initialize
 from .matching import CorrelationMatcher, Matcher, build_matcher
-from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
+from .network import FlowNetwork, LevelFlow
 
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
 DENSE_WIDTHS = (128, 128, 96, 64, 32)
@@ -123,18 +122,6 @@ class PwcNet(FlowNetwork, host="pwcnet"):
             _scale_features(cast(StridedPyramid, self.features))
             for level in levels:
                 _scale_heads(level)
-
-    def flow_from_pairs(
-        self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
-    ) -> list[LevelFlow]:
-        """See `FlowNetwork`."""
-        self._check_initial(image1, initial)  # refuses any
-        flows: list[LevelFlow] = []
-        carried = None
-        for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
-            flow, carried = level(features1, features2, carried)
-            flows.append(flow)
-        return flows
 
 
 @torch.no_grad()
