@@ -389,6 +389,6 @@ class AcceleratedPairwiseMatcher(PairwiseMatcher):
         return pair_windows(*_channels_last(features1, features2), self.radius)
 
 
-def _channels_last(*features: Tensor) -> list[Tensor]:
-    """Maps in the order of the kernels: a warp leaves its result channels first."""
-    return [each.contiguous(memory_format=_LAST) for each in features]
+def _channels_last(features1: Tensor, features2: Tensor) -> tuple[Tensor, Tensor]:
+    """Both maps in the order of the kernels: a warp leaves its result channels first."""
+    return features1.contiguous(memory_format=_LAST), features2.contiguous(memory_format=_LAST)
