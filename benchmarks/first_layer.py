@@ -26,7 +26,7 @@ Work = Callable[[], object]
 
 def convolved_pairs(features1: Tensor, features2: Tensor, weight: Tensor, radius: int) -> Tensor:
     """Write all pairs, then convolve them."""
-    from dicl_flow.accelerated.first_layer.pairs import pair_windows
+    from dicl_flow.accelerated.first_layer.training import pair_windows
 
     return torch.nn.functional.conv2d(pair_windows(features1, features2, radius), weight, padding=1)
 
@@ -36,11 +36,10 @@ def with_norm(device: str) -> dict[str, Layer]:
     from dicl_flow.accelerated.batch_norm import norm_relu
     from dicl_flow.accelerated.first_layer.training import pair_layer, pair_norm_relu
 
-    bn = torch.nn.BatchNorm2d(CHANNELS, device=device)
-    norm = (bn.weight, bn.bias, *bn.buffers(), 0.1, bn.eps)
+    norm = torch.nn.BatchNorm2d(CHANNELS, device=device)
     return {
-        "then norm": lambda *layer: norm_relu(pair_layer(*layer), *norm),
-        "with norm": lambda *layer: pair_norm_relu(*layer, *norm),
+        "then norm": lambda *layer: norm_relu(pair_layer(*layer), norm),
+        "with norm": lambda *layer: pair_norm_relu(*layer, norm),
     }
 
 

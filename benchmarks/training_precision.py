@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from dicl_flow.accelerated import has_bf16
+from dicl_flow.accelerated.settings import has_bf16
 from dicl_flow.config import TrainConfig
 from dicl_flow.config.training import BACKENDS, TRAINING_PRECISIONS
 from dicl_flow.data import FlowBatch

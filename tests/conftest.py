@@ -16,7 +16,7 @@ from small_study import use_small_scenes
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton
 
-from dicl_flow.accelerated import has_bf16
+from dicl_flow.accelerated.settings import has_bf16
 from dicl_flow.cli import main
 from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.models import build

@@ -27,8 +27,7 @@ def normalize(images: Tensor) -> Tensor:
 def pad_to_multiple(images: Tensor, multiple: int, padding: str = "replicate") -> Tensor:
     """Pad (B, C, H, W) at the right and the bottom until both sides are multiples of `multiple`.
 
-    `padding` is "replicate" (repeat the border) or "white" (as the authors' KITTI weights
-    expect).
+    `padding` is "replicate" (the border) or "white" (as the authors' KITTI weights expect).
     """
     size = size_of(images)
     height, width = size_in_multiples(size, multiple)
@@ -62,10 +61,7 @@ def size_in_multiples(size: Size, multiple: int, max_pixels: int = 0) -> Size:
 
 
 def resize_pixels(images: Tensor, size: Size, mode: str = "bilinear") -> Tensor:
-    """Resize images: pixels are areas, and reducing averages.
-
-    `mode` is "bilinear" or "bicubic", which is sharper and can exceed the range of values.
-    """
+    """Resize images: pixels are areas, and reducing averages; "bicubic" can exceed the range."""
     return F.interpolate(images, size=size, mode=mode, align_corners=False, antialias=True)
 
 
@@ -86,14 +82,13 @@ def resize(tensor: Tensor, size: Size) -> Tensor:
 
 
 def resize_by_matrices(tensor: Tensor, size: Size, *, corners: bool = True) -> Tensor:
-    """The same as `resize`, as two matrix products, never below float32.
+    """The same as `resize` as two matrix products, never below float32; autocast is off.
 
     Without `corners` the same as `upsample_pixels`: pixels are areas. On GPUs the gradient of a
-    large upsampling is several times faster this way. The products are float32: torch uses TF32
-    for them only on request, and autocast is off here.
+    large upsampling is several times faster this way.
     """
     with torch.autocast(tensor.device.type, enabled=False):
-        tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        tensor = at_least_float32(tensor)
         rows, columns = (
             _hats(old, new, corners, tensor.dtype, tensor.device)
             for old, new in zip(tensor.shape[-2:], size, strict=True)
@@ -102,9 +97,7 @@ def resize_by_matrices(tensor: Tensor, size: Size, *, corners: bool = True) -> T
 
 
 def upsample_flow(
-    flow: Tensor,
-    size: Size,
-    resize: Callable[[Tensor, Size], Tensor] = resize,
+    flow: Tensor, size: Size, resize: Callable[[Tensor, Size], Tensor] = resize
 ) -> Tensor:
     """Resize a flow to `size` and scale its vectors to pixels of that size."""
     x, y = flow.unbind(1)
@@ -127,8 +120,7 @@ def _hats(old: int, new: int, corners: bool, dtype: torch.dtype, device: torch.d
 def warp(features: Tensor, flow: Tensor) -> Tensor:
     """Sample (B, C, H, W) at p + flow(p); zero where the sample is partly outside.
 
-    `flow` is (B, 2, H, W), x first, in pixels. Coordinates and weights are computed in
-    the flow's precision, the result has the precision of `features`.
+    `flow` is (B, 2, H, W), x first, in pixels. The result has the precision of `features`.
     """
     warped, inside = warp_with_mask(features, flow)
     return warped * inside
@@ -137,18 +129,13 @@ def warp(features: Tensor, flow: Tensor) -> Tensor:
 def warp_with_mask(features: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
     """Sample like `warp`, unmasked; also the (B, 1, H, W) bool mask of samples fully inside."""
     grid = sampling_grid(flow)
-    dtype = torch.promote_types(features.dtype, flow.dtype)
-    warped = _sample(features.to(dtype), grid.to(dtype)).to(features.dtype)
-    inside = _sample(torch.ones_like(flow[:, :1]), grid) >= INSIDE
-    return warped, inside
+    return _sample(features, grid), _sample(torch.ones_like(flow[:, :1]), grid) >= INSIDE
 
 
 def warp_strictly_inside(features: Tensor, flow: Tensor) -> Tensor:
     """Sample like `warp`; zero where the sample is on the border of the image or outside."""
     grid = sampling_grid(flow)
-    dtype = torch.promote_types(features.dtype, flow.dtype)
-    warped = _sample(features.to(dtype), grid.to(dtype)).to(features.dtype)
-    return warped * (grid.abs() < 1).all(-1)[:, None]
+    return _sample(features, grid) * (grid.abs() < 1).all(-1)[:, None]
 
 
 def sampling_grid(flow: Tensor) -> Tensor:
@@ -164,20 +151,23 @@ def sampling_grid(flow: Tensor) -> Tensor:
 def sample_clamped(values: Tensor, grid: Tensor) -> Tensor:
     """Sample (B, C, H, W) at a (B, h, w, 2) grid of `sampling_grid`; outside, at the nearest edge.
 
-    `padding_mode="border"` does the same, but not on MPS, which lacks it.
+    `padding_mode="border"` does the same, but MPS lacks it.
     """
     return _sample(values, grid.clamp(-1, 1))
 
 
 def _sample(values: Tensor, grid: Tensor) -> Tensor:
-    return F.grid_sample(values, grid, mode="bilinear", padding_mode="zeros", align_corners=True)
+    """Bilinear samples, zero outside, computed in the higher of both precisions."""
+    dtype = torch.promote_types(values.dtype, grid.dtype)
+    sampled = F.grid_sample(values.to(dtype), grid.to(dtype), align_corners=True)
+    return sampled.to(values.dtype)
 
 
 def displacement_windows(features: Tensor, radius: int) -> Tensor:
     """View (B, C, H, W) as (B, C, U, V, H, W): entry [u, v] is `features` moved by (u-r, v-r).
 
-    U is horizontal, V vertical; moved by d means that pixel p shows p + d. Zero outside the image,
-    even if it is smaller than the window. The result is a view of one padded copy.
+    U is horizontal, V vertical; moved by d means that pixel p shows p + d. Zero outside the image.
+    The result is a view of one padded copy.
     """
     height, width = features.shape[-2:]
     padded = F.pad(features, [radius] * 4)
@@ -202,9 +192,9 @@ def displacement_probability(scores: Tensor) -> Tensor:
 
 def expected_displacement(probability: Tensor) -> Tensor:
     """2-D soft-argmax: (B, U, V, H, W) -> (B, 2, H, W), x first, in pixels of this level."""
-    _, num_u, num_v, _, _ = probability.shape
-    horizontal = _centred_range(num_u, probability)
-    vertical = _centred_range(num_v, probability)
+    dtype, device, (num_u, num_v) = probability.dtype, probability.device, probability.shape[1:3]
+    horizontal = torch.arange(-(num_u // 2), num_u // 2 + 1, dtype=dtype, device=device)
+    vertical = torch.arange(-(num_v // 2), num_v // 2 + 1, dtype=dtype, device=device)
     x = (probability.sum(2) * horizontal[:, None, None]).sum(1)  # (B, H, W)
     y = (probability.sum(1) * vertical[:, None, None]).sum(1)
     return torch.stack([x, y], 1)
@@ -219,18 +209,10 @@ def normalized_entropy(probability: Tensor) -> Tensor:
 
 
 def truncate_scores(scores: Tensor, radius: int) -> Tensor:
-    """Make (B, U, V, H, W) scores -inf farther than `radius` from the best one, on either axis.
-
-    A softmax over the rest describes one peak: a second one far away does not shift its mean.
-    """
+    """Make (B, U, V, H, W) scores -inf farther than `radius` from the best one, on either axis."""
     num_u, num_v = scores.shape[1:3]
     peak = scores.flatten(1, 2).argmax(1)[:, None, None]  # (B, 1, 1, H, W)
     u = torch.arange(num_u, device=scores.device)[:, None, None, None]
     v = torch.arange(num_v, device=scores.device)[:, None, None]
     far = ((u - peak // num_v).abs() > radius) | ((v - peak % num_v).abs() > radius)
     return scores.masked_fill(far, -torch.inf)
-
-
-def _centred_range(length: int, like: Tensor) -> Tensor:
-    radius = length // 2
-    return torch.arange(-radius, radius + 1, dtype=like.dtype, device=like.device)

@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from dicl_flow.accelerated import processor as cores
-from dicl_flow.accelerated.processor import limit_threads, usable_cores
+from dicl_flow.accelerated import settings as cores
+from dicl_flow.accelerated.settings import limit_threads, usable_cores
 
 V2 = {"proc/self/cgroup": "0::/jobs/one\n"}
 V1 = {"proc/self/cgroup": "3:cpuset:/\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/\n"}

@@ -6,7 +6,7 @@ from itertools import chain, cycle, repeat
 import pytest
 import torch
 
-from dicl_flow.accelerated import Graphs
+from dicl_flow.accelerated.recording import Graphs
 from dicl_flow.config import (
     MATCHERS,
     AugmentConfig,

@@ -10,12 +10,8 @@ from golden import formula
 from networks import randomize_norms_and_biases
 
 import dicl_flow
-from dicl_flow.accelerated import (
-    AcceleratedDiclFlow,
-    memory,
-    processor,
-)
-from dicl_flow.accelerated.cpu import FactoredMatcher
+from dicl_flow.accelerated import settings
+from dicl_flow.accelerated.cpu import AcceleratedDiclFlow, FactoredMatcher
 from dicl_flow.accelerated.folded import folded_block
 from dicl_flow.accelerated.recording import BYTES_KEPT, MOST_KEPT, surplus
 from dicl_flow.data import demo_pairs
@@ -107,7 +103,7 @@ def test_chunks_do_not_change_the_scores(monkeypatch):
     maps = torch.randn(2, 3, 4, 8, 6).double()
     results = []
     for budget in (1, 100_000, 1 << 30):
-        monkeypatch.setitem(memory._AT_ONCE, "cpu", budget)
+        monkeypatch.setitem(settings._AT_ONCE, "cpu", budget)
         with torch.no_grad():
             results.append(FactoredMatcher(matcher, torch.float64)(*maps))
     for result in results[1:]:
@@ -220,7 +216,7 @@ def test_without_onednn_the_answer_is_the_same(small_model, monkeypatch):
     images = 2 * torch.rand(2, 1, 3, 32, 48) - 1
     with torch.no_grad():
         expected = AcceleratedDiclFlow(small_model)(*images)[-1].refined
-        monkeypatch.setattr(processor, "ask", processor.Processor)
+        monkeypatch.setattr(settings, "processor", settings.Processor)
         found = AcceleratedDiclFlow(small_model)(*images)[-1].refined
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
@@ -263,7 +259,7 @@ def test_too_little_memory_names_the_least(small_model):
 
 @pytest.mark.heavy
 def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
-    limit = 64 * 256 * memory.network_bytes(torch.float32, torch.device("cpu"), fast=True)
+    limit = 64 * 256 * settings.network_bytes(torch.float32, torch.device("cpu"), fast=True)
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
     sizes = []
     whole = estimator.pipeline._one_way

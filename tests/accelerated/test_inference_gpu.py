@@ -11,7 +11,7 @@ import torch
 from golden import formula
 
 import dicl_flow
-from dicl_flow.accelerated import Graphs
+from dicl_flow.accelerated.recording import Graphs
 from dicl_flow.config import Calibration
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.weights import load_model

@@ -13,18 +13,17 @@ from conftest import SMALL  # noqa: E402
 from networks import randomize_norms_and_biases  # noqa: E402
 
 from dicl_flow.accelerated import estimate  # noqa: E402
-from dicl_flow.accelerated.context.cuda import (  # noqa: E402
-    KernelContext,
+from dicl_flow.accelerated.context import (  # noqa: E402
     context_input,
     refine,
 )
 from dicl_flow.accelerated.cuda import KernelLevel, join  # noqa: E402
 from dicl_flow.accelerated.first_layer import cuda as first_layer  # noqa: E402
-from dicl_flow.accelerated.merge.cuda import merge_input  # noqa: E402
-from dicl_flow.accelerated.readout.cuda import readout  # noqa: E402
+from dicl_flow.accelerated.merge import merge_input  # noqa: E402
+from dicl_flow.accelerated.readout import readout  # noqa: E402
 from dicl_flow.accelerated.sampling import warp as kernel_warp  # noqa: E402
-from dicl_flow.accelerated.score_layers.cuda import Tail  # noqa: E402
-from dicl_flow.accelerated.stem.cuda import image_layer, normalized  # noqa: E402
+from dicl_flow.accelerated.score_layers import Tail  # noqa: E402
+from dicl_flow.accelerated.stem import image_layer, normalized  # noqa: E402
 from dicl_flow.config import CUES, Calibration  # noqa: E402
 from dicl_flow.estimation.inputs import Feeding  # noqa: E402
 from dicl_flow.estimation.pipeline import Finish, KernelFinish, PassResult, View  # noqa: E402
@@ -148,8 +147,7 @@ def test_kernel_level_equals_the_plain_level(scene, memory_limit, many, monkeypa
     features2 = features2 * (torch.rand(2, 1, *SIZE, device=DEVICE) > 0.03)
     image = torch.rand(2, 3, 4 * SIZE[0], 4 * SIZE[1], device=DEVICE)
     flow = None if scene == "no flow" else torch.full((2, 2, *SIZE), 2.3, device=DEVICE)
-    context = KernelContext(level.context, torch.float32)
-    fast = KernelLevel(level, context, torch.float32, memory_limit).to(DEVICE)
+    fast = KernelLevel(level, torch.float32, memory_limit).to(DEVICE)
     with torch.no_grad(), torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         expected = level(features1, features2, image, flow)
         found = fast(features1, features2, image, flow)

@@ -18,18 +18,17 @@ pytest.importorskip("triton", reason="Triton is not installed")
 import dicl_flow.accelerated.kernels
 from dicl_flow.accelerated import batch_norm as norm_module
 from dicl_flow.accelerated import losses as flow_errors
+from dicl_flow.accelerated import readout as readout_module
+from dicl_flow.accelerated import score_layers as last_layer
+from dicl_flow.accelerated import stem as stem_layer
 from dicl_flow.accelerated.batch_norm import AcceleratedConvBlock, norm_relu
 from dicl_flow.accelerated.first_layer import training as pair_layer
-from dicl_flow.accelerated.first_layer.pairs import pair_windows
-from dicl_flow.accelerated.first_layer.training import AcceleratedPairwiseMatcher
+from dicl_flow.accelerated.first_layer.training import AcceleratedPairwiseMatcher, pair_windows
 from dicl_flow.accelerated.kernels import in_rows
-from dicl_flow.accelerated.merge.training import trainable_merge_input
-from dicl_flow.accelerated.readout import training as readout_module
-from dicl_flow.accelerated.readout.training import trained_readout
-from dicl_flow.accelerated.score_layers import training as last_layer
-from dicl_flow.accelerated.score_layers.training import ScoreConv2d, WideConv2d
-from dicl_flow.accelerated.stem import training as stem_layer
-from dicl_flow.accelerated.stem.training import ImageConv2d
+from dicl_flow.accelerated.merge import trainable_merge_input
+from dicl_flow.accelerated.readout import trained_readout
+from dicl_flow.accelerated.score_layers import ScoreConv2d, WideConv2d
+from dicl_flow.accelerated.stem import ImageConv2d
 from dicl_flow.accelerated.training import accelerate
 from dicl_flow.config import LevelConfig, LossConfig, ModelConfig
 from dicl_flow.data import FlowBatch
@@ -63,7 +62,7 @@ def plain_norm_relu(norm, x):
 
 
 def fused_norm_relu(norm, x):
-    return norm_relu(x, norm.weight, norm.bias, *norm.buffers(), norm.momentum, norm.eps)
+    return norm_relu(x, norm)
 
 
 def random_norm(channels):

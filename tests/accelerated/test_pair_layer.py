@@ -75,8 +75,7 @@ class Normed(nn.Module):
         given, norm = (features1, features2, weight, radius), self.bn
         if not self.fused:
             return torch.relu(norm(convolved_pairs(*given)))
-        affine = (norm.weight, norm.bias)
-        return pair_norm_relu(*given, *affine, *norm.buffers(), norm.momentum, norm.eps)
+        return pair_norm_relu(*given, norm)
 
 
 def outcome(function, inputs, gradient, radius):

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from networks import randomize_norms_and_biases
 
-from dicl_flow.accelerated import private, processor, winograd
+from dicl_flow.accelerated import private, settings, winograd
 from dicl_flow.accelerated.folded import folded_block
-from dicl_flow.accelerated.processor import Processor
+from dicl_flow.accelerated.settings import Processor
 from dicl_flow.models.blocks import ConvBlock
 
 
@@ -21,12 +21,12 @@ def without(monkeypatch):
 
 def test_a_processor_of_which_nothing_is_known_has_nothing(without, monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert processor.ask.__wrapped__() == Processor()
+    assert settings.processor.__wrapped__() == Processor()
 
 
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 3}, {"up": True}])
 def test_layers_are_the_same_without_onednn_functions(without, monkeypatch, options):
-    monkeypatch.setattr(processor, "ask", processor.ask.__wrapped__)
+    monkeypatch.setattr(settings, "processor", settings.processor.__wrapped__)
     torch.manual_seed(0)
     block, x = randomize_norms_and_biases(ConvBlock(6, 7, **options)), torch.randn(2, 6, 12, 8)
     layer = folded_block(block, torch.float32)

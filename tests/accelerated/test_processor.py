@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from dicl_flow.accelerated import processor
-from dicl_flow.accelerated.processor import Processor
+from dicl_flow.accelerated import settings
+from dicl_flow.accelerated.settings import Processor
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.compute import choose_compute
 from dicl_flow.lab.speed import describe_machine
@@ -44,7 +44,7 @@ print(choose_compute(ModelConfig(), "cpu").precision, float((plain - fast).abs()
     ],
 )
 def test_the_processor_decides_the_precision(monkeypatch, kind, precision, reason):
-    monkeypatch.setattr(processor, "ask", lambda: kind)
+    monkeypatch.setattr(settings, "processor", lambda: kind)
     chosen, because = choose_compute(ModelConfig(), "cpu").choices()["precision"]
     assert chosen == precision
     assert because.endswith(reason)
@@ -60,7 +60,7 @@ def test_onednn_may_be_kept_from_using_amx(monkeypatch, limit, amx):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    assert processor.ask.__wrapped__().amx == amx
+    assert settings.processor.__wrapped__().amx == amx
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_onednn_may_be_kept_from_using_amx(monkeypatch, limit, amx):
     ],
 )
 def test_bench_names_the_instructions(monkeypatch, amx, capability, instructions):
-    monkeypatch.setattr(processor, "ask", lambda: Processor(onednn=True, amx=amx))
+    monkeypatch.setattr(settings, "processor", lambda: Processor(onednn=True, amx=amx))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     device = describe_machine(torch.device("cpu"))["device"]
     assert instructions in device
@@ -82,7 +82,7 @@ def test_bench_names_the_instructions(monkeypatch, amx, capability, instructions
 
 def test_without_onednn_nothing_is_assumed(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert processor.ask.__wrapped__() == Processor()
+    assert settings.processor.__wrapped__() == Processor()
 
 
 @pytest.mark.skipif(

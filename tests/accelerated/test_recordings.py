@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dicl_flow.accelerated import Graphs, exact_float32, recording
+from dicl_flow.accelerated import recording
+from dicl_flow.accelerated.recording import Graphs
+from dicl_flow.accelerated.settings import exact_float32
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.compute import CudaEngine, Engine, PlainEngine, choose_compute
 

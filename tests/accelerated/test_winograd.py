@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from conftest import SMALL
 from networks import randomize_norms_and_biases
 
-from dicl_flow.accelerated import AcceleratedDiclFlow, memory, processor, winograd
-from dicl_flow.accelerated.cpu import FactoredMatcher
+from dicl_flow.accelerated import settings, winograd
+from dicl_flow.accelerated.cpu import AcceleratedDiclFlow, FactoredMatcher
 from dicl_flow.accelerated.folded import folded_block
-from dicl_flow.accelerated.processor import Processor
-from dicl_flow.accelerated.winograd import convolve, dtype_of_most, has_winograd
+from dicl_flow.accelerated.settings import Processor, dtype_of_most, has_winograd
+from dicl_flow.accelerated.winograd import convolve
 from dicl_flow.models import build
 from dicl_flow.models.blocks import ConvBlock
 from dicl_flow.models.matching import build_matcher
@@ -24,7 +24,7 @@ LAST = torch.channels_last
 @pytest.fixture
 def arm(monkeypatch):
     """Pretend that NNPACK is the fastest here, for maps of any size."""
-    monkeypatch.setattr(processor, "ask", lambda: Processor(onednn=True, fp16=True, acl=True))
+    monkeypatch.setattr(settings, "processor", lambda: Processor(onednn=True, fp16=True, acl=True))
     monkeypatch.setattr(winograd, "_LEAST_PIXELS", 1)
     monkeypatch.setattr(winograd, "_LEAST_CHANNELS", 1)
 
@@ -57,7 +57,7 @@ def test_layers_are_the_same_with_it(arm, options):
 
 @pytest.mark.parametrize("acl", [True, False])
 def test_the_matching_net_is_exact_on_cells_and_around_corners(monkeypatch, acl):
-    monkeypatch.setattr(processor, "ask", lambda: Processor(acl=acl))
+    monkeypatch.setattr(settings, "processor", lambda: Processor(acl=acl))
     torch.manual_seed(0)
     matcher = randomize_norms_and_biases(build_matcher("dicl", 6, 2)).double()
     maps = torch.randn(2, 2, 6, 8, 10).double()
@@ -87,7 +87,7 @@ def test_with_it_float16_is_for_strided_layers_only(arm):
     assert dtype_of_most(torch.bfloat16, cpu) == torch.bfloat16
     assert not has_winograd(cuda)
     needed = [
-        memory.network_bytes(dtype, cpu, fast=True) for dtype in (torch.float16, torch.float32)
+        settings.network_bytes(dtype, cpu, fast=True) for dtype in (torch.float16, torch.float32)
     ]
     assert needed[0] == needed[1]
     model = AcceleratedDiclFlow(build(SMALL), torch.float16)

@@ -12,8 +12,8 @@ from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
-from dicl_flow.accelerated import processor
-from dicl_flow.accelerated.processor import Processor
+from dicl_flow.accelerated import settings
+from dicl_flow.accelerated.settings import Processor
 from dicl_flow.config import CUES, Calibration, ModelConfig, Quality
 from dicl_flow.errors import InputError, SlowWarning
 from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
@@ -84,7 +84,7 @@ def test_reduced_precision_is_near_float32(small_weights, estimator, precision):
 def test_auto_is_fast_and_as_precise_as_the_processor_is_quick(
     monkeypatch, small_weights, amx, precision
 ):
-    monkeypatch.setattr(processor, "ask", lambda: Processor(amx=amx))
+    monkeypatch.setattr(settings, "processor", lambda: Processor(amx=amx))
     estimator = dicl_flow.load(small_weights, "cpu")
     assert (estimator.backend, estimator.precision) == ("fast", precision)
     assert dicl_flow.load(small_weights, "cpu", backend="plain").precision == "fp32"
@@ -93,13 +93,13 @@ def test_auto_is_fast_and_as_precise_as_the_processor_is_quick(
 def test_bf16_on_a_cpu_that_emulates_it_warns_and_says_what_auto_would_be(
     monkeypatch, small_weights
 ):
-    monkeypatch.setattr(processor, "ask", Processor)
+    monkeypatch.setattr(settings, "processor", Processor)
     with pytest.warns(SlowWarning, match="no bf16 arithmetic.*'auto' would choose fp32"):
         dicl_flow.load(small_weights, "cpu", "bf16")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dicl_flow.load(small_weights, "cpu", "fp32")
-        monkeypatch.setattr(processor, "ask", lambda: Processor(bf16=True))
+        monkeypatch.setattr(settings, "processor", lambda: Processor(bf16=True))
         dicl_flow.load(small_weights, "cpu", "bf16")
 
 

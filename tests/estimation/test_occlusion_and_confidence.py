@@ -11,7 +11,7 @@ from conftest import SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
-from dicl_flow.accelerated import network_bytes
+from dicl_flow.accelerated.settings import network_bytes
 from dicl_flow.config import CUES, Calibration, RenderConfig
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.confidence import find_confidence, find_cues, find_occlusion

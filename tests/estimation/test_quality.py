@@ -14,7 +14,7 @@ from conftest import SMALL
 from networks import randomize_norms_and_biases
 
 import dicl_flow
-from dicl_flow.accelerated import AcceleratedDiclFlow
+from dicl_flow.accelerated.cpu import AcceleratedDiclFlow
 from dicl_flow.config import CUES, QUALITIES, Calibration, LevelConfig, ModelConfig, Quality
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.confidence import find_cues

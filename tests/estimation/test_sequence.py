@@ -11,7 +11,7 @@ from conftest import SMALL, needs_bf16
 
 import dicl_flow
 from dicl_flow import FlowSequence
-from dicl_flow.accelerated import network_bytes
+from dicl_flow.accelerated.settings import network_bytes
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.estimation.inputs import image_batch

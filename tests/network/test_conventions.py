@@ -392,10 +392,8 @@ def test_projection_starts_as_the_identity_without_bias(paper):
 class FixedMatcher(Matcher):
     """Always the same displacement, whatever it is shown; remembers what it was shown."""
 
-    radius = 1
-
     def __init__(self, dx, dy):
-        super().__init__()
+        super().__init__(radius=1)
         self.scale = nn.Parameter(torch.tensor(100.0))
         self.dx, self.dy = dx, dy
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from conftest import HAS_BF16, SMALL
 
-from dicl_flow.accelerated import AcceleratedDiclFlow
+from dicl_flow.accelerated.cpu import AcceleratedDiclFlow
 from dicl_flow.config import (
     HOST_RECORDS,
     HOSTS,
@@ -30,9 +30,16 @@ from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import LevelFlow, build, count_parameters, has_matching_net, pwcnet
 from dicl_flow.models.matching import ChannelwiseMatcher, CorrelationMatcher
 from dicl_flow.models.pwcnet import Carried, DenseDecoder
-from dicl_flow.models.pyramid import PyramidPooling
-from dicl_flow.models.vcn import Hypotheses, read_hypotheses, weigh
-from dicl_flow.models.volume import SeparableConv, VolumeBlock, VolumeFilter, resize_volume
+from dicl_flow.models.vcn import (
+    Hypotheses,
+    PyramidPooling,
+    SeparableConv,
+    VolumeBlock,
+    VolumeFilter,
+    read_hypotheses,
+    resize_volume,
+    weigh,
+)
 from dicl_flow.ops import warp_strictly_inside
 from dicl_flow.training import Processes, Trainer, read_recipe, recipe_names
 from dicl_flow.training.loss import (

@@ -7,7 +7,8 @@ import torch
 from conftest import SMALL
 
 from dicl_flow.config import HOSTS, MATCHERS, LevelConfig, ModelConfig
-from dicl_flow.models import _HOSTS, build, network_type
+from dicl_flow.models import build, network_type
+from dicl_flow.models.network import _HOSTS
 
 LEVELS = SMALL.levels
 

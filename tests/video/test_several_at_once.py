@@ -11,8 +11,8 @@ from bulk_runs import make_job, run_bulk, write_frames, write_pairs
 from conftest import SMALL
 
 from dicl_flow import FlowSequence
-from dicl_flow.accelerated import processor, winograd
-from dicl_flow.accelerated.processor import Processor
+from dicl_flow.accelerated import settings, winograd
+from dicl_flow.accelerated.settings import Processor
 from dicl_flow.bulk.job import Job
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.compute import CpuEngine
@@ -135,13 +135,13 @@ X86, ARM = Processor(onednn=True, amx=True, bf16=True), Processor(onednn=True, f
 )
 def test_the_processor_decides(monkeypatch, cpu, threads, nnpack, expected):
     estimator = small("fast")
-    monkeypatch.setattr(processor, "ask", lambda: cpu)
+    monkeypatch.setattr(settings, "processor", lambda: cpu)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(winograd, "_threads_of_nnpack", nnpack)
     assert FlowSequence(estimator).at_once((40, 56)) == expected
 
 
-@pytest.mark.skipif(not winograd.has_winograd(), reason="needs an ARM processor")
+@pytest.mark.skipif(not settings.has_winograd(), reason="needs an ARM processor")
 def test_nnpack_has_as_many_threads_as_torch_at_its_first_call(monkeypatch):
     monkeypatch.setattr(winograd, "_threads_of_nnpack", [])
     image, weight = torch.zeros(1, 32, 24, 24), torch.zeros(32, 32, 3, 3)
@@ -156,7 +156,7 @@ def test_no_more_pairs_at_a_time_than_fit_into_the_memory(monkeypatch, cpu, expe
     estimator = small("fast", memory_limit=int(3.5 * needed))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(winograd, "_threads_of_nnpack", [])
-    monkeypatch.setattr(processor, "ask", lambda: cpu)
+    monkeypatch.setattr(settings, "processor", lambda: cpu)
     monkeypatch.setattr(estimator.engine, "bytes_per_pixel", lambda: needed // 128**2)
     assert FlowSequence(estimator).at_once((128, 128)) == expected
     assert FlowSequence(estimator).at_once((1024, 1024)) == 1

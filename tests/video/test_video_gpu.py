@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dicl_flow import FlowSequence, load
-from dicl_flow.accelerated import Graphs
+from dicl_flow.accelerated.recording import Graphs
 from dicl_flow.bulk.job import Job, Plan, Settings
 from dicl_flow.bulk.manifest import Row, read_manifest, write_manifest
 from dicl_flow.bulk.worker import Worker

@@ -1,12 +1,9 @@
 """Batch norm with the statistics of the batch, and ReLU, in training: channels-last tensors.
 
-Forward reads the input twice and writes once; backward reads input and gradient twice and
-writes once. Only the input is kept: the mask of the ReLU is computed from it again.
-Sums are made of one partial result for each program, always in the same order, without atomics:
-the same input gives the same bits.
-
-The kernels use a tensor as rows, one for each pixel, in tiles of rows: program p of P takes the
-tiles p, p + P, p + 2P …, and loads a few of them in advance.
+Only the input is kept: the mask of the ReLU is computed from it again. Sums are made of one partial
+result for each program, always in the same order, without atomics: the same input gives the same
+bits. A tensor is rows, one for each pixel, in tiles of rows: program p of P takes the tiles p,
+p + P, p + 2P …, and loads a few of them in advance.
 """
 
 from typing import Any
@@ -22,7 +19,7 @@ from .kernels import check, in_rows, kernel, tile_shape, tl, triton
 _PROGRAMS = 512  # about four for each multiprocessor of a large GPU
 _TILE = 4096  # elements: 16 for each thread, two 16-byte accesses in half precision
 _WARPS = 8
-_MERGED = 16  # channels of a program that merges partial results
+_MERGED = tl.constexpr(16)  # channels of a program that merges partial results
 _STAGES = tl.constexpr(3)  # tiles that are loaded at a time
 
 
@@ -91,11 +88,10 @@ def _merge_moments(
     momentum,
     eps,
     groups: tl.constexpr,
-    columns: tl.constexpr,
 ):
     """Merge `partial` into `statistics` (2, C): mean, 1/deviation; update the running ones."""
     group = tl.arange(0, groups)[:, None]
-    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    column = tl.program_id(0) * _MERGED + tl.arange(0, _MERGED)
     place = partial + group * channels + column[None, :]
     mask = (group < num_partials) & (column[None, :] < channels)
     plane = num_partials * channels
@@ -167,68 +163,12 @@ def _normalize(
         tl.store(y + place, result.to(y.dtype.element_ty), mask)
 
 
-@triton.jit
-def _tile_gradient(
-    x, gradient, first, row, column, mean, factor, shift, num_rows, channels, stride
-):
-    """Input minus mean of the tile that starts at row `first`, and the gradient before the ReLU."""
-    mask = (first + row < num_rows) & (column < channels)
-    value = tl.load(x + first * channels + row * channels + column, mask, 0.0).to(tl.float32)
-    incoming = tl.load(gradient + first * stride + row * stride + column, mask, 0.0)
-    centred, passed = before_relu(value, incoming, mean, factor, shift)
-    return centred, passed, mask
-
-
 @kernel()
-def _gradient_sums(
-    x,
-    gradient,
-    partial,
-    statistics,
-    weight,
-    bias,
-    num_rows,
-    channels,
-    stride,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-):
-    """Sums of the gradient and of gradient·centred over this program's tiles: (2, P, C)."""
-    program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
-    mean, factor, shift = parameters(statistics, weight, bias, column, channels)
-    plain = tl.zeros((rows, columns), tl.float32)
-    weighted = tl.zeros((rows, columns), tl.float32)
-    for step in tl.range(tl.cdiv(num_rows, rows * num_programs), num_stages=_STAGES):
-        first = (step * num_programs + program) * rows
-        centred, passed, _ = _tile_gradient(
-            x, gradient, first, row, column, mean, factor, shift, num_rows, channels, stride
-        )
-        plain += passed
-        weighted += passed * centred
-    put_sums(partial, plain, weighted, program, num_programs, column, channels)
-
-
-@kernel()
-def _parameter_gradients(
-    partial, sums, statistics, num_partials, channels, groups: tl.constexpr, columns: tl.constexpr
-):
-    """(2, P, C) -> `sums` (2, C): the gradients of bias and weight."""
-    group = tl.arange(0, groups)[:, None]
-    column = tl.program_id(0) * columns + tl.arange(0, columns)
-    place = partial + (tl.program_id(1) * num_partials + group) * channels + column[None, :]
-    mask = (group < num_partials) & (column[None, :] < channels)
-    total = tl.sum(tl.load(place, mask, 0.0), 0)
-    if tl.program_id(1) == 1:
-        total *= tl.load(statistics + channels + column, column < channels, 0.0)
-    tl.store(sums + tl.program_id(1) * channels + column, total, column < channels)
-
-
-@kernel()
-def _input_gradient(
+def _gradients(
     x,
     gradient,
     result,
+    partial,
     sums,
     statistics,
     weight,
@@ -239,23 +179,45 @@ def _input_gradient(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """The gradient of the input, from that of the output and its `sums` (2, C)."""
+    """Sums of the gradient and of gradient·centred over this program's tiles: `partial` (2, P, C).
+
+    Or, with their `sums` (2, C) over all, the gradient of the input: `result`, like `x`.
+    """
+    program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
     mean, factor, shift = parameters(statistics, weight, bias, column, channels)
-    plain, slope = averages(sums, statistics, column, channels, num_rows)
-    program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    plain = tl.zeros((rows, columns), tl.float32)
+    weighted = tl.zeros((rows, columns), tl.float32)
+    if sums is not None:
+        average, slope = averages(sums, statistics, column, channels, num_rows)
     for step in tl.range(tl.cdiv(num_rows, rows * num_programs), num_stages=_STAGES):
         first = (step * num_programs + program) * rows
-        centred, passed, mask = _tile_gradient(
-            x, gradient, first, row, column, mean, factor, shift, num_rows, channels, stride
-        )
-        value = (passed - plain - centred * slope) * factor
-        place = result + first * channels + row * channels + column
-        tl.store(place, value.to(result.dtype.element_ty), mask)
+        mask = (first + row < num_rows) & (column < channels)
+        value = tl.load(x + first * channels + row * channels + column, mask, 0.0).to(tl.float32)
+        incoming = tl.load(gradient + first * stride + row * stride + column, mask, 0.0)
+        centred, passed = before_relu(value, incoming, mean, factor, shift)
+        if sums is None:
+            plain += passed
+            weighted += passed * centred
+        else:
+            value = (passed - average - centred * slope) * factor
+            target = result + first * channels + row * channels + column
+            tl.store(target, value.to(result.dtype.element_ty), mask)
+    if sums is None:
+        put_sums(partial, plain, weighted, program, num_programs, column, channels)
 
 
-def _merging() -> dict[str, int]:
-    return {"groups": _PROGRAMS, "columns": _MERGED, "num_warps": _WARPS}
+@kernel()
+def _parameter_gradients(partial, sums, statistics, num_partials, channels, groups: tl.constexpr):
+    """(2, P, C) -> `sums` (2, C): the gradients of bias and weight."""
+    group = tl.arange(0, groups)[:, None]
+    column = tl.program_id(0) * _MERGED + tl.arange(0, _MERGED)
+    place = partial + (tl.program_id(1) * num_partials + group) * channels + column[None, :]
+    mask = (group < num_partials) & (column[None, :] < channels)
+    total = tl.sum(tl.load(place, mask, 0.0), 0)
+    if tl.program_id(1) == 1:
+        total *= tl.load(statistics + channels + column, column < channels, 0.0)
+    tl.store(sums + tl.program_id(1) * channels + column, total, column < channels)
 
 
 class _Tiles:
@@ -267,40 +229,26 @@ class _Tiles:
         self.shape = {**tile_shape(self.channels, _TILE), "num_warps": _WARPS}
         self.programs = min(triton.cdiv(self.num_rows, self.shape["rows"]), _PROGRAMS)
 
-    def empty(self, *shape: int, like: Tensor) -> Tensor:
-        """Float32 values for each channel: (*shape, C)."""
-        return like.new_empty(*shape, self.channels, dtype=torch.float32)
 
-
-def merge_moments(
-    partial: Tensor, running: tuple[Tensor, Tensor, Tensor], momentum: float, eps: float
-) -> Tensor:
+def merge_moments(partial: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     """(3, P, C) -> mean and 1/deviation of each channel, (2, C); the running ones are updated."""
     _, programs, channels = partial.shape
     statistics = partial.new_empty(2, channels)
-    known = (programs, channels, momentum, eps)
-    _merge_moments[(triton.cdiv(channels, _MERGED),)](
-        partial, statistics, *running, *known, **_merging()
+    known = (programs, channels, norm.momentum, norm.eps)
+    _merge_moments[(triton.cdiv(channels, _MERGED.value),)](
+        partial, statistics, *norm.buffers(), *known, groups=_PROGRAMS, num_warps=_WARPS
     )
     return statistics
 
 
 class _NormRelu(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        running: tuple[Tensor, Tensor, Tensor],
-        momentum: float,
-        eps: float,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d) -> Tensor:
         tiles, y = _Tiles(x), torch.empty_like(x)
         size = (tiles.num_rows, tiles.channels)
-        partial = tiles.empty(3, tiles.programs, like=x)
+        partial = x.new_empty(3, tiles.programs, tiles.channels, dtype=torch.float32)
         _moments[(tiles.programs,)](x, partial, *size, **tiles.shape)
-        statistics = merge_moments(partial, running, momentum, eps)
+        statistics = merge_moments(partial, norm)
         _normalize[(tiles.programs,)](x, y, statistics, weight, bias, *size, **tiles.shape)
         ctx.save_for_backward(x, statistics, weight, bias)
         return y
@@ -308,39 +256,27 @@ class _NormRelu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, statistics, weight, bias = ctx.saved_tensors
+        x, *known = ctx.saved_tensors
         gradient, stride = in_rows(gradient)
         tiles, result = _Tiles(x), torch.empty_like(x)
-        known = (statistics, weight, bias, tiles.num_rows, tiles.channels, stride)
-        partial = tiles.empty(2, tiles.programs, like=x)
-        sums = tiles.empty(2, like=x)  # the gradients of bias and weight
-        _gradient_sums[(tiles.programs,)](x, gradient, partial, *known, **tiles.shape)
-        _parameter_gradients[(triton.cdiv(tiles.channels, _MERGED), 2)](
-            partial, sums, statistics, tiles.programs, tiles.channels, **_merging()
+        known += [tiles.num_rows, tiles.channels, stride]
+        partial = x.new_empty(2, tiles.programs, tiles.channels, dtype=torch.float32)
+        sums = torch.empty_like(partial[:, 0])  # the gradients of bias and weight
+        grid = (tiles.programs,)
+        _gradients[grid](x, gradient, None, partial, None, *known, **tiles.shape)
+        _parameter_gradients[(triton.cdiv(tiles.channels, _MERGED.value), 2)](
+            partial, sums, known[0], *partial.shape[1:], groups=_PROGRAMS, num_warps=_WARPS
         )
-        _input_gradient[(tiles.programs,)](x, gradient, result, sums, *known, **tiles.shape)
-        return result, sums[1], sums[0], None, None, None
+        _gradients[grid](x, gradient, result, None, sums, *known, **tiles.shape)
+        return result, sums[1], sums[0], None
 
 
-def norm_relu(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_variance: Tensor,
-    num_batches_tracked: Tensor,
-    momentum: float,
-    eps: float,
-) -> Tensor:
-    """relu(batch_norm(x)) in training mode, in the precision of `x`: (B, C, H, W), channels last.
-
-    The three running tensors change in place, as `nn.BatchNorm2d` changes them.
-    """
+def norm_relu(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
+    """relu(norm(x)) in training mode, in the precision of `x`: (B, C, H, W), channels last."""
     check(x)
     if x.numel() == x.shape[1]:
         raise InputError(f"batch norm needs more than one pixel to train on, got {tuple(x.shape)}")
-    running = (running_mean, running_variance, num_batches_tracked)
-    return _NormRelu.apply(x, weight, bias, running, momentum, eps)
+    return _NormRelu.apply(x, norm.weight, norm.bias, norm)
 
 
 class AcceleratedConvBlock(ConvBlock):
@@ -357,15 +293,12 @@ class AcceleratedConvBlock(ConvBlock):
     def finish(self, x: Tensor) -> Tensor:
         """Norm and ReLU of what the convolution gives."""
         norm = self.norm_of_batch()
-        if norm is None:
-            return torch.relu(self.bn(x))
-        return norm_relu(x, *norm)
+        return torch.relu(self.bn(x)) if norm is None else norm_relu(x, norm)
 
-    def norm_of_batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float, float] | None:
-        """What `norm_relu` needs to know of a norm that uses the statistics of its batch."""
+    def norm_of_batch(self) -> nn.BatchNorm2d | None:
+        """The norm, if it uses the statistics of its batch."""
         norm = self.bn
         if type(norm) is not nn.BatchNorm2d or not norm.training:
             return None
         assert norm.momentum is not None  # `ConvBlock` makes no cumulative averages
-        mean, variance, batches = norm.buffers()
-        return norm.weight, norm.bias, mean, variance, batches, norm.momentum, norm.eps
+        return norm

@@ -8,20 +8,70 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..models import DiclFlow, InitialFlow, LevelFlow, has_matching_net
-from ..models.blocks import ConvBlock
-from ..models.dicl import DiclLevel
+from ..models.blocks import ContextNet, ConvBlock
+from ..models.dicl import DiclLevel, FeaturePyramid
 from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
-from ..models.pyramid import FeaturePyramid
-from .context.cpu import FoldedContext
+from ..ops import resize, size_of
 from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows
-from .folded import FoldedConv, fold, folded, folded_block, is_reduced, up_to_cells, up_to_corners
-from .memory import displacements_at_once
-from .score_layers.cpu import CellScoreConv, ScoreConv
-from .stem.cpu import ImageConv
-from .winograd import dtype_of_most, has_winograd
+from .folded import (
+    FoldedConv,
+    cells_to_pixels,
+    fold,
+    folded,
+    folded_block,
+    folded_head,
+    is_reduced,
+    up_to_cells,
+    up_to_corners,
+    with_remainder,
+)
+from .settings import displacements_at_once, dtype_of_most, has_winograd
 
 _COARSE, _COARSE_IF_SUMMED = 32, 16
+
+
+class ScoreConv(nn.Module):
+    """The last layer after `up_to_corners`, never below float32: a product for each tap.
+
+    oneDNN would compute 16 channels, 15 of them unused: four times the work.
+    """
+
+    def __init__(self, conv: nn.Conv2d, dtype: torch.dtype) -> None:
+        super().__init__()
+        assert conv.bias is not None
+        dtype = torch.promote_types(dtype, torch.float32)
+        self.taps = nn.Buffer(conv.weight.detach()[0].permute(1, 2, 0).flatten(0, 1).to(dtype))
+        self.bias = nn.Buffer(conv.bias.detach().to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 4·in, H/2 + 1, W/2 + 1), channels last -> (B, H, W)."""
+        corners = x.permute(0, 2, 3, 1).unflatten(3, (2, 2, -1)).transpose(2, 3)
+        pixels = corners.to(self.taps.dtype, memory_format=torch.contiguous_format)
+        products = self.taps @ pixels.flatten(0, 4).T
+        batch, down, _, across = corners.shape[:4]
+        return self._add(products.view(3, 3, batch, 2 * down, 2 * across)[..., 1:-1, 1:-1])
+
+    def _add(self, products: Tensor) -> Tensor:
+        """Add what each pixel adds to its neighbours: (3, 3, B, H, W) -> (B, H, W)."""
+        left, rows, right = products.unbind(1)
+        rows[..., 1:] += left[..., :-1]
+        rows[..., :-1] += right[..., 1:]
+        above, scores, below = rows.unbind(0)
+        scores[:, 1:] += above[:, :-1]
+        scores[:, :-1] += below[:, 1:]
+        return scores.add_(self.bias)
+
+
+class CellScoreConv(ScoreConv):
+    """The last layer after `up_to_cells`, whose maps are in planes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 4·in, H/2, W/2) -> (B, H, W)."""
+        batch, _, down, across = x.shape
+        cells = x.to(self.taps.dtype).contiguous().view(batch, 4, -1, down * across)
+        products = (self.taps @ cells).view(batch, 4 * 9, down, across)
+        return self._add(cells_to_pixels(products).transpose(0, 1).unflatten(0, (3, 3)))
 
 
 class FactoredMatcher(Matcher):
@@ -35,10 +85,10 @@ class FactoredMatcher(Matcher):
     def __init__(
         self, matcher: PairwiseMatcher, dtype: torch.dtype, memory_limit: int | None = None
     ) -> None:
-        super().__init__()
+        super().__init__(matcher.radius)
         net = matcher.net
         assert isinstance(net, MatchingNet)
-        self.radius, self.memory_limit = matcher.radius, memory_limit
+        self.memory_limit = memory_limit
         most = dtype_of_most(dtype)
         self.first = FactoredLayer(net.first, matcher.radius, most, negated=True)
         weight, bias = fold(net.down)
@@ -79,12 +129,8 @@ class FactoredMatcher(Matcher):
         """Return the first layer minus A: (displacements · B, channels, H, W)."""
         side = 2 * self.radius + 1
         batch, channels, height, width = minus_first.shape
-        result = torch.empty(
-            (len(chunk) * batch, channels, height, width),
-            dtype=minus_first.dtype,
-            device=minus_first.device,
-            memory_format=torch.channels_last,
-        )
+        result = minus_first.new_empty(len(chunk) * batch, height, width, channels)
+        result = result.permute(0, 3, 1, 2)  # channels last
         for displacement, target in zip(chunk, result.split(batch), strict=True):
             u, v = divmod(displacement, side)
             moved = second[..., v : v + height, u : u + width]
@@ -98,12 +144,59 @@ def _repeated(tensor: Tensor, times: int) -> Tensor:
     return tensor.permute(0, 2, 3, 1).repeat(times, 1, 1, 1).permute(0, 3, 1, 2)
 
 
+class ImageConv(FoldedConv):
+    """The very first layer, which sees the bits that a reduced precision cuts off an image."""
+
+    def __init__(self, block: ConvBlock, dtype: torch.dtype) -> None:
+        weight, bias = fold(block)
+        wide = torch.cat([weight, weight, 0 * weight[:, :2]], 1)  # 8 inputs suit matrix units
+        super().__init__(block.conv, wide, bias, dtype, relu=True)
+
+    def forward(self, x: Tensor, less: Tensor | None = None) -> Tensor:
+        """(B, 3, H, W) -> (B, out, H, W)."""
+        rounded, remainder = with_remainder(x, self.weight.dtype)
+        x = torch.cat([rounded, remainder, torch.zeros_like(rounded[:, :2])], 1)
+        return super().forward(x.contiguous(memory_format=torch.channels_last))
+
+
+class FoldedContext(ContextNet):
+    """An accelerated `ContextNet`, which sees the bits that a reduced precision cuts off a flow."""
+
+    def __init__(self, context: ContextNet, dtype: torch.dtype) -> None:
+        nn.Module.__init__(self)
+        self.dtype = dtype
+        *blocks, last = context.layers
+        self.layers = nn.Sequential(
+            *(folded_block(block, dtype) for block in blocks),
+            folded_head(last, dtype, context.scale),  # a power of two: nothing is rounded
+        )
+        if is_reduced(dtype):
+            first = context.layers[0]
+            assert isinstance(first, ConvBlock)
+            weight, bias = fold(first)
+            weight = torch.cat([weight, weight[:, :2]], 1)
+            self.layers[0] = FoldedConv(first.conv, weight, bias, dtype, relu=True)
+
+    def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
+        """Return the correction (B, 2, H, W) to add to `flow`."""
+        small = resize(image, size_of(features))
+        return self.layers(self._input(flow, entropy, features, small))
+
+    def _input(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
+        """All (B, …, H, W), of one size -> the input of the first layer."""
+        parts = [flow, entropy, features, image]
+        if is_reduced(self.dtype):
+            parts[0], remainder = with_remainder(flow, self.dtype)
+            parts.append(remainder)
+        return torch.cat([part.to(self.dtype) for part in parts], 1)
+
+
 class AcceleratedDiclFlow(DiclFlow):
     """A `DiclFlow` for inference only: the same result, faster.
 
-    Batch norms are folded into the convolutions, tensors are channels last, both images pass
-    through the feature net together, the first layer of the matching net is factored. It stays
-    on `device` (default: where `model` is).
+    Batch norms are folded, tensors are channels last, both images pass through the feature net
+    together, the first layer of the matching net is factored. It stays on `device` (default: where
+    `model` is).
     """
 
     def __init__(
@@ -126,7 +219,7 @@ class AcceleratedDiclFlow(DiclFlow):
             for level, level_dtype in zip(model.levels.values(), dtypes, strict=True)
         ]
         pyramid = self._make_pyramid(cast(FeaturePyramid, model.features), most)
-        super().__init__(model.config, pyramid, levels)
+        super().__init__(model.config, pyramid, *levels)
         self.to(device).eval()
 
     def forward(
@@ -154,10 +247,8 @@ class AcceleratedDiclFlow(DiclFlow):
 
 
 def _level_dtype(dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:
-    """Coarse levels cost little, and their rounding is multiplied by their stride.
-
-    That of bfloat16 is too much at some, and where sums are float16 as well, at more of them.
-    """
+    """Coarse levels cost little, and their rounding is multiplied by their stride."""
+    # that of bfloat16 is too much at some, and where sums are float16 as well, at more of them
     if most != dtype:
         return most if stride >= _COARSE_IF_SUMMED else dtype
     return torch.float32 if dtype == torch.bfloat16 and stride >= _COARSE else dtype

@@ -9,51 +9,42 @@ from torch import Tensor, nn
 
 from ..models import InitialFlow, LevelFlow
 from ..models.blocks import ConvBlock
-from ..models.dicl import DiclLevel
+from ..models.dicl import DiclLevel, FeaturePyramid, Merge
 from ..models.matching import DisplacementProjection, MatchingNet, PairwiseMatcher
 from ..models.network import Pair
-from ..models.pyramid import FeaturePyramid, Merge
-from ..ops import INSIDE, resize
-from .context.cuda import KernelContext
+from ..ops import INSIDE, resize, size_of
+from .context import KernelContext
 from .cpu import AcceleratedDiclFlow
 from .first_layer import FactoredLayer
 from .first_layer.cuda import add_terms, correct, find_visible_taps, new_layer
 from .folded import folded_block, is_reduced
-from .memory import displacements_at_once
-from .merge.cuda import KernelMerge
-from .readout.cuda import readout
+from .merge import KernelMerge
+from .readout import readout
 from .recording import SideStream
 from .sampling import warp
-from .score_layers.cuda import Tail
-from .stem.cuda import KernelImageConv
+from .score_layers import Tail
+from .settings import displacements_at_once
+from .stem import KernelImageConv
 
 
 class _FirstImage(NamedTuple):
     features: Tensor
-    term: Tensor
-    """Their term of the matching net's first layer."""
-    image: Tensor
-    """At the size of the level."""
-    done: torch.cuda.Event | None
-    """When `term` and `image` are computed, on CUDA."""
+    term: Tensor  # theirs, of the matching net's first layer
+    image: Tensor  # at the size of the level
+    done: torch.cuda.Event | None  # when `term` and `image` are computed, on CUDA
 
 
 class KernelLevel(DiclLevel):
     """A `DiclLevel` on CUDA: all shapes are fixed, so that it can be recorded."""
 
-    def __init__(
-        self,
-        level: DiclLevel,
-        context: KernelContext | None,
-        dtype: torch.dtype,
-        memory_limit: int | None,
-    ) -> None:
+    def __init__(self, level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> None:
         nn.Module.__init__(self)
-        matcher = level.matcher
+        matcher, context = level.matcher, level.context
         assert isinstance(matcher, PairwiseMatcher)
         net = matcher.net
         assert isinstance(net, MatchingNet)
-        self.radius, self.context, self.memory_limit = matcher.radius, context, memory_limit
+        self.radius, self.memory_limit = matcher.radius, memory_limit
+        self.context = None if context is None else KernelContext(context, dtype)
         self._prepared: tuple[Tensor, _FirstImage] | None = None
         self._side = SideStream()
         self.first = FactoredLayer(net.first, self.radius, dtype)
@@ -61,21 +52,19 @@ class KernelLevel(DiclLevel):
             *(folded_block(block, dtype) for block in (net.down, *net.inner))
         )
         self.tail = Tail(net, dtype)
-        mixes = isinstance(level.projection, DisplacementProjection)
-        self.projection_weight = nn.Buffer(_projection(level)) if mixes else None
+        mixing = level.projection
+        weight = mixing.weight.detach() if isinstance(mixing, DisplacementProjection) else None
+        self.projection_weight = None if weight is None else nn.Buffer(weight.float())
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out of a pickle what belongs to one pair."""
         return {**vars(self), "_prepared": None}
 
     def prepare(self, features1: Tensor, image1: Tensor) -> torch.cuda.Event | None:
-        """Compute in advance what needs the first image only; `forward` takes it from there.
-
-        On CUDA it may start at the returned event, and waits for the rest when it is needed.
-        """
+        """Compute in advance what needs the first image only; on CUDA, when `forward` may start."""
         layout = self.first.prepare(features1)
         start = _now(layout)
-        small = resize(image1, (features1.shape[-2], features1.shape[-1]))
+        small = resize(image1, size_of(features1))
         term = self.first.first_term(layout)
         self._prepared = (features1, _FirstImage(layout, term, small, _now(term)))
         return start
@@ -129,11 +118,6 @@ def _now(tensor: Tensor) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(tensor.device).record_event() if tensor.is_cuda else None
 
 
-def _projection(level: DiclLevel) -> Tensor:
-    assert isinstance(level.projection, DisplacementProjection)
-    return level.projection.weight.detach().float()
-
-
 class KernelDiclFlow(AcceleratedDiclFlow):
     """An `AcceleratedDiclFlow` for CUDA; it can be recorded."""
 
@@ -156,8 +140,7 @@ class KernelDiclFlow(AcceleratedDiclFlow):
     ) -> Iterator[Pair]:
         """Yield the features of coarse levels while those of finer levels are still computed.
 
-        The kernels of coarse levels are small and leave room on the device for others. What the
-        two streams share is kept until both are done with it.
+        The kernels of coarse levels are small and leave room on the device for others.
         """
         if self._stream is None:
             self._stream = torch.cuda.Stream()
@@ -183,8 +166,7 @@ class KernelDiclFlow(AcceleratedDiclFlow):
 
     @staticmethod
     def _make_level(level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
-        context = None if level.context is None else KernelContext(level.context, dtype)
-        return KernelLevel(level, context, dtype, memory_limit)
+        return KernelLevel(level, dtype, memory_limit)
 
     @staticmethod
     def _make_pyramid(pyramid: FeaturePyramid, dtype: torch.dtype) -> FeaturePyramid:

@@ -6,37 +6,28 @@ import torch
 from torch import Tensor
 
 from .kernels import kernel, tl, triton
-from .sampling import bilinear, corner_of, sampling_step
+from .sampling import bilinear, bilinear_vectors, corner_of, sampling_steps
 
 PARTS = 64  # programs for each channel of a pair
-_BLOCK, _WARPS = 2048, 8
+_BLOCK = tl.constexpr(2048)
 # Places of the weights, after the bias, in the order of `config.CUES`.
 _ENTROPY, _REFINEMENT, _DISAGREEMENT, _LENGTH, _EDGE, _DIFFERENCE, _OUTSIDE = map(
     tl.constexpr, range(1, 8)
 )
-_RUN, _ROWS = 1024, 128  # pixels of a program that packs, and of one that adds up cues
+# Pixels of a program that packs, and of one that adds up cues.
+_RUN, _ROWS = tl.constexpr(1024), tl.constexpr(128)
 
 
-@kernel("height", "width", "row_stride", "plane")
-def _ranges(
-    image1,
-    image2,
-    result,
-    height,
-    width,
-    row_stride,
-    plane,
-    parts: tl.constexpr,
-    block: tl.constexpr,
-):
+@kernel("height width row_stride plane")
+def _ranges(image1, image2, result, height, width, row_stride, plane, parts: tl.constexpr):
     """Every `parts`-th block of one channel of a pair."""
     part, channel = tl.program_id(0), tl.program_id(1)
     start = channel.to(tl.int64) * plane
-    high1 = tl.full((block,), float("-inf"), tl.float32)
-    low1 = tl.full((block,), float("inf"), tl.float32)
-    high2, low2, difference = high1, low1, tl.zeros((block,), tl.float32)
-    for first in range(part * block, height * width, parts * block):
-        place = first + tl.arange(0, block)
+    high1 = tl.full((_BLOCK,), float("-inf"), tl.float32)
+    low1 = tl.full((_BLOCK,), float("inf"), tl.float32)
+    high2, low2, difference = high1, low1, tl.zeros((_BLOCK,), tl.float32)
+    for first in range(part * _BLOCK, height * width, parts * _BLOCK):
+        place = first + tl.arange(0, _BLOCK)
         # beyond the end the last pixel counts again, which changes nothing
         place = tl.minimum(place, height * width - 1)
         source = start + place // width * row_stride + place % width
@@ -55,22 +46,12 @@ def _ranges(
 def image_ranges(image1: Tensor, image2: Tensor, size: tuple[int, int]) -> Tensor:
     """Two (B, C, H, W) -> (B, C, 5, parts), of which the extreme over the parts is wanted.
 
-    The five are highest and lowest of image 1, the same of image 2, and the largest difference;
-    of the top left `size` (height, width) only.
+    Highest and lowest of image 1, of image 2, largest difference; of the top left `size` only.
     """
     batch, channels, height, width = image1.shape
     result = image1.new_empty((batch, channels, 5, PARTS))
-    _ranges[(PARTS, batch * channels)](
-        image1.contiguous(),
-        image2.contiguous(),
-        result,
-        *size,
-        width,
-        height * width,
-        parts=PARTS,
-        block=_BLOCK,
-        num_warps=_WARPS,
-    )
+    images, sizes = (image1.contiguous(), image2.contiguous()), (*size, width, height * width)
+    _ranges[(PARTS, batch * channels)](*images, result, *sizes, parts=PARTS, num_warps=8)
     return result
 
 
@@ -79,18 +60,46 @@ def _log_length(x, y, stride):
     return tl.log(1.0 + stride * tl.sqrt(x * x + y * y))
 
 
+@triton.jit
+def _edge(flow, x, y, row, column, height, width, there):
+    """The largest difference of a flow among 3x3 pixels, along x and y; `flow` is where x is."""
+    low_x, high_x, low_y, high_y = x, x, y, y
+    for neighbour in tl.static_range(9):
+        near_row, near_column = row + neighbour // 3 - 1, column + neighbour % 3 - 1
+        near = (near_row >= 0) & (near_row < height) & (near_column >= 0) & (near_column < width)
+        near &= there
+        source = flow + (neighbour // 3 - 1) * width + neighbour % 3 - 1
+        near_x = tl.where(near, tl.load(source, near, 0.0), x)
+        near_y = tl.where(near, tl.load(source + height * width, near, 0.0), y)
+        low_x, high_x = tl.minimum(low_x, near_x), tl.maximum(high_x, near_x)
+        low_y, high_y = tl.minimum(low_y, near_y), tl.maximum(high_y, near_y)
+    return high_x - low_x, high_y - low_y
+
+
+@triton.jit
+def _colour_difference(images, number, pixel, goes, size, full_size, steps, there):
+    """Of a pixel of image 1 and where it goes in image 2: the sum over channels; the inside."""
+    row_step, column_step = steps
+    inside, difference = tl.zeros((_ROWS,), tl.float32), tl.zeros((_ROWS,), tl.float32)
+    for channel in tl.static_range(3):
+        start = (number.to(tl.int64) * 3 + channel) * full_size[0] * full_size[1]
+        row, column = pixel[0] * row_step, pixel[1] * column_step
+        here = bilinear(images[0] + start, row, column, *full_size, there)
+        for corner in tl.static_range(4):
+            corner_x, corner_y, weight, seen = corner_of(corner, *goes, *size)
+            seen &= there
+            at_row = tl.where(seen, corner_y, 0.0) * row_step
+            at_column = tl.where(seen, corner_x, 0.0) * column_step
+            here -= weight * bilinear(images[1] + start, at_row, at_column, *full_size, seen)
+            if channel == 0:
+                inside += tl.where(seen, weight, 0.0)
+        difference += tl.abs(here)
+    return difference, inside
+
+
 @kernel(
-    "height",
-    "width",
-    "num_rows",
-    "coarse_height",
-    "coarse_width",
-    "full_height",
-    "full_width",
-    "coarse_row_step",
-    "coarse_column_step",
-    "row_step",
-    "column_step",
+    "height width num_rows coarse_height coarse_width coarse_row_step coarse_column_step "
+    "full_height full_width row_step column_step"
 )
 def _weigh_cues(
     entropy,
@@ -115,10 +124,9 @@ def _weigh_cues(
     stride: tl.constexpr,
     noise: tl.constexpr,
     inside_weight: tl.constexpr,
-    rows: tl.constexpr,
 ):
     """A run of pixels; `weights` are the bias and one weight for each cue."""
-    pixel = tl.program_id(0) * rows + tl.arange(0, rows)
+    pixel = tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)
     there = pixel < num_rows
     size = height * width
     number, place = pixel // size, pixel % size
@@ -131,51 +139,19 @@ def _weigh_cues(
     moved_y = y - tl.load(matched + y_at, there, 0.0)
     total += tl.load(weights + _REFINEMENT) * _log_length(moved_x, moved_y, stride)
     coarse_row, coarse_column = row * coarse_row_step, column * coarse_column_step
-    source = coarser + number * 2 * coarse_height * coarse_width
-    at_x = bilinear(source, coarse_row, coarse_column, coarse_height, coarse_width, there)
-    source += coarse_height * coarse_width
-    at_y = bilinear(source, coarse_row, coarse_column, coarse_height, coarse_width, there)
+    at_x, at_y = bilinear_vectors(
+        coarser, number, coarse_row, coarse_column, coarse_height, coarse_width, there
+    )
     apart_x, apart_y = x - at_x * width / coarse_width, y - at_y * height / coarse_height
     total += tl.load(weights + _DISAGREEMENT) * _log_length(apart_x, apart_y, stride)
     total += tl.load(weights + _LENGTH) * _log_length(x, y, stride)
-
-    low_x, high_x, low_y, high_y = x, x, y, y
-    for neighbour in tl.static_range(9):
-        near_row, near_column = row + neighbour // 3 - 1, column + neighbour % 3 - 1
-        near = (near_row >= 0) & (near_row < height) & (near_column >= 0) & (near_column < width)
-        near &= there
-        step = (neighbour // 3 - 1) * width + neighbour % 3 - 1
-        near_x = tl.where(near, tl.load(refined + x_at + step, near, 0.0), x)
-        near_y = tl.where(near, tl.load(refined + y_at + step, near, 0.0), y)
-        low_x, high_x = tl.minimum(low_x, near_x), tl.maximum(high_x, near_x)
-        low_y, high_y = tl.minimum(low_y, near_y), tl.maximum(high_y, near_y)
-    total += tl.load(weights + _EDGE) * _log_length(high_x - low_x, high_y - low_y, stride)
-
-    goes_x, goes_y = column + x, row + y
-    inside, difference = tl.zeros((rows,), tl.float32), tl.zeros((rows,), tl.float32)
-    for channel in tl.static_range(3):
-        start = (number.to(tl.int64) * 3 + channel) * full_height * full_width
-        here = bilinear(
-            image1 + start, row * row_step, column * column_step, full_height, full_width, there
-        )
-        for corner in tl.static_range(4):
-            corner_x, corner_y, weight, seen = corner_of(corner, goes_x, goes_y, height, width)
-            seen &= there
-            at_row, at_column = tl.where(seen, corner_y, 0.0), tl.where(seen, corner_x, 0.0)
-            here -= weight * bilinear(
-                image2 + start,
-                at_row * row_step,
-                at_column * column_step,
-                full_height,
-                full_width,
-                seen,
-            )
-            if channel == 0:
-                inside += tl.where(seen, weight, 0.0)
-        difference += tl.abs(here)
-    seen = inside >= inside_weight
+    edge_x, edge_y = _edge(refined + x_at, x, y, row, column, height, width, there)
+    total += tl.load(weights + _EDGE) * _log_length(edge_x, edge_y, stride)
+    images, pixels, goes = (image1, image2), (row, column), (column + x, row + y)
+    sizes = ((height, width), (full_height, full_width), (row_step, column_step))
+    difference, inside = _colour_difference(images, number, pixels, goes, *sizes, there)
     total += tl.load(weights + _DIFFERENCE) * tl.log(difference / 3 + noise)
-    total += tl.load(weights + _OUTSIDE) * tl.where(seen, 0.0, 1.0)
+    total += tl.load(weights + _OUTSIDE) * tl.where(inside >= inside_weight, 0.0, 1.0)
     tl.store(result + pixel, total, there)
 
 
@@ -193,31 +169,15 @@ def weigh_cues(
     `flows` are refined, matched and that of the coarser level at its size, (B, 2, h, w); `images`
     two (B, 3, H, W); all float32.
     """
-    height, width = entropy.shape[-2:]
-    coarse_height, coarse_width = flows[2].shape[-2:]
-    full_height, full_width = images[0].shape[-2:]
+    size, coarse, full = entropy.shape[-2:], flows[2].shape[-2:], images[0].shape[-2:]
     result = torch.empty_like(entropy, memory_format=torch.contiguous_format)
     tensors = [tensor.contiguous() for tensor in (entropy, *flows, *images)]
-    _weigh_cues[(triton.cdiv(result.numel(), _ROWS),)](
-        *tensors,
-        weights,
-        result,
-        height=height,
-        width=width,
-        num_rows=result.numel(),
-        coarse_height=coarse_height,
-        coarse_width=coarse_width,
-        coarse_row_step=sampling_step(coarse_height, height),
-        coarse_column_step=sampling_step(coarse_width, width),
-        full_height=full_height,
-        full_width=full_width,
-        row_step=sampling_step(full_height, height),
-        column_step=sampling_step(full_width, width),
-        stride=stride,
-        noise=noise,
-        inside_weight=inside_weight,
-        rows=_ROWS,
-    )
+    sizes = (*size, result.numel())
+    for other in (coarse, full):
+        sizes += (*other, *sampling_steps(other, size))
+    constants = {"stride": stride, "noise": noise, "inside_weight": inside_weight}
+    grid = (triton.cdiv(result.numel(), _ROWS.value),)
+    _weigh_cues[grid](*tensors, weights, result, *sizes, **constants)
     return result
 
 
@@ -235,16 +195,7 @@ def _information(ranges, number, blank_below, parts: tl.constexpr):
     return blank, blank | (difference == 0.0)
 
 
-@kernel(
-    "height",
-    "width",
-    "small_height",
-    "small_width",
-    "row_step",
-    "column_step",
-    "scale_x",
-    "scale_y",
-)
+@kernel("height width small_height small_width row_step column_step scale_x scale_y")
 def _pack(
     flow,
     entropy,
@@ -260,36 +211,30 @@ def _pack(
     scale_x,
     scale_y,
     blank_below: tl.constexpr,
-    calibrated: tl.constexpr,
     channels: tl.constexpr,
     parts: tl.constexpr,
-    rows: tl.constexpr,
 ):
-    """A run of pixels of one image."""
+    """A run of pixels of one image; without a `cue_sum`, the confidence is the sharpness."""
     number = tl.program_id(1).to(tl.int64)
     blank, still = _information(ranges, number, blank_below, parts)
     size, small_size = height * width, small_height * small_width
-    place = tl.program_id(0) * rows + tl.arange(0, rows)
+    place = tl.program_id(0) * _RUN + tl.arange(0, _RUN)
     there = place < size
     row, column = place // width * row_step, place % width * column_step
     target = result + number * channels * size + place
-    source = flow + number * 2 * small_size
-    x = scale_x * bilinear(source, row, column, small_height, small_width, there)
-    source += small_size
-    y = scale_y * bilinear(source, row, column, small_height, small_width, there)
-    tl.store(target, tl.where(still, 0.0, x), there)
-    tl.store(target + size, tl.where(still, 0.0, y), there)
-    if calibrated:
+    x, y = bilinear_vectors(flow, number, row, column, small_height, small_width, there)
+    tl.store(target, tl.where(still, 0.0, scale_x * x), there)
+    tl.store(target + size, tl.where(still, 0.0, scale_y * y), there)
+    if cue_sum is not None:
         source = cue_sum + number * small_size
         logit = bilinear(source, row, column, small_height, small_width, there)
         confidence = 1.0 / (1.0 + tl.exp(-logit))
         tl.store(target + 2 * size, tl.where(blank, 0.0, confidence), there)
-    if channels == 4 or not calibrated:
+    if channels == 4 or cue_sum is None:
         source = entropy + number * small_size
         sharp = 1.0 - bilinear(source, row, column, small_height, small_width, there)
-        sharp = tl.minimum(tl.maximum(sharp, 0.0), 1.0)
-        sharp = tl.where(blank, 0.0, sharp)
-        if not calibrated:
+        sharp = tl.where(blank, 0.0, tl.minimum(tl.maximum(sharp, 0.0), 1.0))
+        if cue_sum is None:
             tl.store(target + 2 * size, sharp, there)
         if channels == 4:
             tl.store(target + 3 * size, sharp, there)
@@ -315,24 +260,10 @@ def pack_estimate(
     height, width = flow.shape[-2:]
     channels = 4 if sharpness else 3
     result = flow.new_empty((len(flow), channels, *size))
-    _pack[(triton.cdiv(size[0] * size[1], _RUN), len(flow))](
-        flow.contiguous(),
-        entropy.contiguous(),
-        entropy if cue_sum is None else cue_sum,
-        ranges,
-        result,
-        height=size[0],
-        width=size[1],
-        small_height=height,
-        small_width=width,
-        row_step=sampling_step(height, seen[0]),
-        column_step=sampling_step(width, seen[1]),
-        scale_x=seen[1] / width,
-        scale_y=seen[0] / height,
-        blank_below=blank_below,
-        calibrated=cue_sum is not None,
-        channels=channels,
-        parts=PARTS,
-        rows=_RUN,
-    )
+    maps = (flow.contiguous(), entropy.contiguous(), cue_sum, ranges, result)
+    steps = sampling_steps((height, width), seen)
+    scale = {"scale_x": seen[1] / width, "scale_y": seen[0] / height}
+    constants = {"blank_below": blank_below, "channels": channels, "parts": PARTS}
+    grid = (triton.cdiv(size[0] * size[1], _RUN.value), len(flow))
+    _pack[grid](*maps, *size, height, width, *steps, **scale, **constants)
     return result

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from ..models.blocks import ConvBlock
-from . import private, processor
-from .settings import has_bf16
+from . import private, settings
 from .winograd import convolve, is_worth_winograd
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -109,9 +108,9 @@ class FoldedConv(nn.Module):
 
 
 def _onednn_fuses(x: Tensor) -> bool:
-    if x.device.type != "cpu" or not processor.ask().onednn:
+    if x.device.type != "cpu" or not settings.processor().onednn:
         return False
-    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and has_bf16(x.device))
+    return x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and settings.has_bf16(x.device))
 
 
 def fold(block: ConvBlock) -> tuple[Tensor, Tensor]:
@@ -135,20 +134,15 @@ def folded_block(block: nn.Module, dtype: torch.dtype) -> FoldedConv:
 
 
 def folded_head(conv: nn.Module, dtype: torch.dtype, scale: float) -> FoldedConv:
-    """Return a last layer, times `scale`, as one operation, in float32 where `dtype` is bfloat16.
+    """A last layer, times `scale`, as one operation, in float32 where `dtype` is bfloat16.
 
-    Rounding scores and flows to eight bits would be the largest error of all, and the last layers
-    are small.
+    Rounding flows to eight bits would be the largest error of all, and last layers are small.
     """
     assert isinstance(conv, nn.Conv2d)
     assert conv.bias is not None
     weight, bias = (parameter.detach() * scale for parameter in (conv.weight, conv.bias))
-    return FoldedConv(conv, weight, bias, precise(dtype), relu=False)
-
-
-def precise(dtype: torch.dtype) -> torch.dtype:
-    """The precision of last layers."""
-    return torch.float32 if dtype == torch.bfloat16 else dtype
+    precise = torch.float32 if dtype == torch.bfloat16 else dtype
+    return FoldedConv(conv, weight, bias, precise, relu=False)
 
 
 def folded(module: _Module, dtype: torch.dtype) -> _Module:
@@ -193,8 +187,7 @@ def cells_to_pixels(cells: Tensor) -> Tensor:
 def up_to_corners(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Transposed (in, out, 4, 4), (out,) -> (4·out, in, 2, 2), (4·out,), to be padded by 1.
 
-    The four pixels around a corner of the coarse pixels see the same four coarse ones, so that no
-    product is with zero; but corners at the border have pixels outside it, which must be dropped.
+    Corners at the border have pixels outside it, which must be dropped.
     """
     corners = [weight[:, :, a:, b:][:, :, ::2, ::2].flip(2, 3) for a, b in _PHASES]
     return torch.cat(corners, 1).transpose(0, 1), bias.repeat(4)
@@ -202,8 +195,5 @@ def up_to_corners(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 def _up_taps(phase: int) -> list[tuple[int, int]]:
     """Which rows of a 3x3 kernel a phase uses, each with its row of the transposed 4x4 one."""
-    return [
-        (offset + 1, phase + 1 - 2 * offset)
-        for offset in (-1, 0, 1)
-        if 0 <= phase + 1 - 2 * offset < 4
-    ]
+    taps = [(offset + 1, phase + 1 - 2 * offset) for offset in (-1, 0, 1)]
+    return [(row, tap) for row, tap in taps if 0 <= tap < 4]

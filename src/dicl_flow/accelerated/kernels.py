@@ -22,20 +22,7 @@ except ImportError as error:
         "Linux; install one of those, or use the plain backend"
     ) from error
 
-__all__ = [
-    "Kernel",
-    "autocast_dtype",
-    "check",
-    "compiling",
-    "in_rows",
-    "kernel",
-    "new_map",
-    "product_side",
-    "tile_shape",
-    "tl",
-    "triton",
-]
-
+__all__ = ["tl", "triton"]  # in addition to what is defined here
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _compiling = ContextVar("compiling", default=False)
 
@@ -89,6 +76,7 @@ def tile_shape(channels: int, elements: int) -> dict[str, int]:
     return {"rows": max(elements // columns, 1), "columns": columns}
 
 
+@triton.constexpr_function  # type: ignore[untyped-decorator]
 def product_side(count: int) -> int:
     """The side of a tile that is multiplied and has `count` used rows or columns: at least 16."""
     return max(triton.next_power_of_2(count), 16)
@@ -112,17 +100,14 @@ def _on_device(launch: Callable[..., object], *arguments: Any, **constants: Any)
         return launch(*arguments, **constants)
 
 
-def kernel(*sizes: str) -> Callable[[Callable[..., None]], Kernel]:
-    """As `triton.jit`, but compiled once for all values of the parameters named here."""
-    return lambda function: Kernel(triton.jit(do_not_specialize=[*sizes])(function))
+def kernel(sizes: str = "") -> Callable[[Callable[..., None]], Kernel]:
+    """As `triton.jit`, but compiled once for all values of the parameters named in `sizes`."""
+    return lambda function: Kernel(triton.jit(do_not_specialize=sizes.split())(function))
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """In this block, in this thread, launches only compile; at its end all kernels are ready.
-
-    Their outputs stay undefined: nothing else may depend on these values.
-    """
+    """Launches of this thread only compile, all ready at the end; their outputs stay undefined."""
     token = _compiling.set(True)
     try:
         with _Pool() as pool, compile_in(pool):

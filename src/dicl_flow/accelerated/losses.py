@@ -1,4 +1,4 @@
-"""The two losses of training as kernels, with their gradients.
+"""The two losses of training as kernels, with their gradients; the same input gives the same bits.
 
 Matching: the cross-entropy of scores with the motion at four points of each cell. The target of a
 displacement is the product of two hats around the remaining motion: bilinear weights without a
@@ -7,8 +7,7 @@ gather, and without a scatter in the gradient.
 Flow: the sum of end-point errors at full size of a flow that is smaller. The pixels between four
 neighbouring cells of the flow are a patch: all are interpolated from these cells, with corners
 aligned. One kernel adds up the errors of each patch, and what each of its corners gets of the
-gradient; nothing of full size is written. Backward, another adds the parts of the patches around
-each cell. There are no atomics: the same input gives the same bits.
+gradient; backward, another adds the parts of the patches around each cell.
 """
 
 from math import isqrt
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .kernels import kernel, tl, triton
-from .readout.cuda import displacements, exponentials
+from .readout import displacements, exponentials
 
 _SCORES = 4096  # of a program
 _TILE, _FEWEST = 512, 16  # pixels of a program at a time, and of each of its patches
@@ -58,10 +57,10 @@ def _entropy(
     pixels,
     size,
     side: tl.constexpr,
-    hypotheses: tl.constexpr,
     rows: tl.constexpr,
 ):
     """A run of pixels: their sum, or with a `gradient` that of their scores, (U·V, pixels)."""
+    hypotheses: tl.constexpr = triton.next_power_of_2(side * side)
     pixel, index = tl.program_id(0) * rows + tl.arange(0, rows), tl.arange(0, hypotheses)
     there, known = pixel < pixels, (index < side * side)[None, :]
     mask = there[:, None] & known
@@ -82,11 +81,10 @@ def _entropy(
 class _EntropySum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, rest: Tensor, count: Tensor) -> Tensor:
-        side, hypotheses = isqrt(len(scores)), triton.next_power_of_2(len(scores))
-        rows = max(_SCORES // hypotheses, 1)
+        rows = max(_SCORES // triton.next_power_of_2(len(scores)), 1)
         pixels, size = scores.shape[1], rest.shape[-2] * rest.shape[-1]
         ctx.grid, ctx.known = (triton.cdiv(pixels, rows),), (pixels, size)
-        ctx.shape = {"side": side, "hypotheses": hypotheses, "rows": rows}
+        ctx.shape = {"side": isqrt(len(scores)), "rows": rows}
         sums = scores.new_empty(ctx.grid, dtype=torch.float32)
         _entropy[ctx.grid](scores, rest, count, sums, None, None, *ctx.known, **ctx.shape)
         ctx.save_for_backward(scores, rest, count)
@@ -140,7 +138,19 @@ def _distribute(total, share, value):
     return left, right, total[2] + share[2] * value, total[3] + share[3] * value
 
 
-@kernel("height", "width", "cells_down", "cells_across")
+@triton.jit
+def _penalty(error_x, error_y, counted, exponent: tl.constexpr, smooth: tl.constexpr):
+    """Of an error: its length, or that to a power, and the slope along it where it counts."""
+    error = tl.sqrt(error_x * error_x + error_y * error_y)
+    slope = counted / tl.where(error == 0, 1.0, error)
+    if exponent < 1:
+        power = tl.exp2(exponent * tl.log2(error + smooth))
+        slope *= exponent * power / (error + smooth)
+        error = power
+    return error, slope
+
+
+@kernel("height width cells_down cells_across")
 def _errors(
     flow,
     truth,
@@ -200,12 +210,7 @@ def _errors(
         counts &= (tl.abs(x) <= reach) & (tl.abs(y) <= reach)
         counted = counts.to(tl.float32)
 
-        error = tl.sqrt(error_x * error_x + error_y * error_y)
-        slope = counted / tl.where(error == 0, 1.0, error)
-        if exponent < 1:
-            power = tl.exp2(exponent * tl.log2(error + smooth))
-            slope *= exponent * power / (error + smooth)
-            error = power
+        error, slope = _penalty(error_x, error_y, counted, exponent, smooth)
         total += counted * error
         gradient_x = _distribute(gradient_x, share, error_x * slope)
         gradient_y = _distribute(gradient_y, share, error_y * slope)
@@ -220,7 +225,7 @@ def _errors(
         target += 2 * step
 
 
-@kernel("total", "cells_down", "cells_across")
+@kernel("total cells_down cells_across")
 def _gradients(
     parts, gradient, result, total, cells_down, cells_across, scale_x, scale_y, cells: tl.constexpr
 ):
@@ -248,7 +253,7 @@ class _ErrorSum(torch.autograd.Function):
         maps: tuple[Tensor, Tensor, Tensor],
         weight: float,
         reach: float,
-        power: dict[str, float],
+        power: tuple[float, float],
     ) -> Tensor:
         truth, rest, _ = maps
         (batch, _, height, width), (down, across) = truth.shape, flow.shape[-2:]
@@ -259,24 +264,11 @@ class _ErrorSum(torch.autograd.Function):
         pixels = min(max(pixels, _FEWEST), _TILE)
         grid = (triton.cdiv(columns, _TILE // pixels), rows, batch)
         sums, parts = truth.new_empty(grid), truth.new_empty((batch, 8, rows, columns))
-        _errors[grid](
-            flow,
-            *maps,
-            sums,
-            parts,
-            height=height,
-            width=width,
-            cells_down=down,
-            cells_across=across,
-            weight=weight,
-            reach=reach,
-            scale_x=scale[0],
-            scale_y=scale[1],
-            started=rest is not truth,
-            **power,
-            patches=_TILE // pixels,
-            pixels=pixels,
-        )
+        sizes = (height, width, down, across)
+        known = {"weight": weight, "reach": reach, "scale_x": scale[0], "scale_y": scale[1]}
+        known |= {"exponent": power[0], "smooth": power[1], "started": rest is not truth}
+        shape = {"patches": _TILE // pixels, "pixels": pixels}
+        _errors[grid](flow, *maps, sums, parts, *sizes, **known, **shape)
         ctx.save_for_backward(parts)
         ctx.shape, ctx.scale = flow.shape, [weight * side for side in scale]
         return sums.sum()
@@ -295,19 +287,12 @@ class _ErrorSum(torch.autograd.Function):
 
 def error_sum(
     flow: Tensor,
-    truth: Tensor,
-    rest: Tensor,
-    valid: Tensor,
+    maps: tuple[Tensor, Tensor, Tensor],
     reach: float,
     weight: float,
-    exponent: float,
-    smooth: float,
+    power: tuple[float, float],
 ) -> Tensor:
-    """`weight` times the sum of (error + `smooth`)**`exponent`; of the error if `exponent` is 1.
-
-    `flow` is (B, 2, h, w), `truth` and `rest` are (B, 2, H, W), float32; pixels count where `valid`
-    (B, H, W) and where neither axis of `rest` exceeds `reach`.
-    """
-    maps = (truth.contiguous(), rest.contiguous(), valid.contiguous().view(torch.int8))
-    power = {"exponent": exponent, "smooth": smooth}
-    return _ErrorSum.apply(flow.contiguous(), maps, weight, float(reach), power)
+    """As `training.loss.error_sum`, of (B, 2, h, w) flow and (B, 2, H, W) maps, float32."""
+    truth, rest, valid = (tensor.contiguous() for tensor in maps)
+    known = (truth, rest, valid.view(torch.int8))
+    return _ErrorSum.apply(flow.contiguous(), known, weight, float(reach), power)

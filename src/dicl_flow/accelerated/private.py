@@ -12,8 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Where: TypeAlias = tuple[list[int], list[int], list[int]]
-"""Stride, padding and dilation of a convolution."""
+Where: TypeAlias = tuple[list[int], list[int], list[int]]  # stride, padding and dilation
+_FEATURES: dict[str, tuple[object, str]] = {
+    "amx": (torch.cpu, "_is_amx_tile_supported"),  # matrix units for bfloat16
+    "bf16": (torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),  # in oneDNN
+    "fp16": (torch.ops.mkldnn, "_is_mkldnn_fp16_supported"),
+    "nnpack": (torch, "_nnpack_available"),
+}
 _ONEDNN = (
     "_convolution_pointwise",
     "_convolution_transpose_pointwise",
@@ -23,32 +28,12 @@ _ONEDNN = (
 
 
 def _find(owner: object, name: str) -> Any:
-    """A private function, or None."""
     return getattr(owner, name, None)
 
 
-def has_amx() -> bool:
-    """Whether the processor has matrix units for bfloat16; False if torch does not say."""
-    return _says(torch.cpu, "_is_amx_tile_supported")
-
-
-def has_bf16() -> bool:
-    """Whether oneDNN computes in bfloat16 on this processor; False if torch does not say."""
-    return _says(torch.ops.mkldnn, "_is_mkldnn_bf16_supported")
-
-
-def has_fp16() -> bool:
-    """Whether oneDNN computes in float16 on this processor; False if torch does not say."""
-    return _says(torch.ops.mkldnn, "_is_mkldnn_fp16_supported")
-
-
-def has_nnpack() -> bool:
-    """Whether torch has NNPACK for this processor."""
-    return _says(torch, "_nnpack_available")
-
-
-def _says(owner: object, name: str) -> bool:
-    function = _find(owner, name)
+def says(feature: str) -> bool:
+    """Whether this processor has it: a key of `_FEATURES`; False if torch does not say."""
+    function = _find(*_FEATURES[feature])
     return function is not None and bool(function())
 
 

@@ -64,13 +64,9 @@ class Recording(NamedTuple):
 class Graphs:
     """Calls `compute` by replaying a recording of it, one for each shape that repeats.
 
-    A recording takes a second and saves milliseconds: a single pair does not wait for it. The
-    frames of a video, the rows of a manifest and the requests to a server repeat their shape,
-    and pay for it once, in the second call.
-
-    The last `MOST_KEPT` shapes are kept, fewer if their inputs and outputs take more than
-    `BYTES_KEPT`; the rest of their memory is shared. Calls from several threads wait for each
-    other.
+    A recording takes a second and saves milliseconds: it is made in the second call of a shape. The
+    last `MOST_KEPT` are kept, fewer if their inputs and outputs take more than `BYTES_KEPT`; the
+    rest of their memory is shared. Calls from several threads wait for each other.
     """
 
     def __init__(self, compute: Callable[..., Tensor]) -> None:
@@ -136,7 +132,7 @@ class Graphs:
 
 
 class SideStream:
-    """Where there is no CUDA, it changes nothing.
+    """A second stream; without CUDA, it changes nothing.
 
     What both streams use must be kept until they have joined.
     """

@@ -1,11 +1,13 @@
 """Bilinear samples inside kernels, and the warp of a level's features."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from .kernels import check, kernel, tl, triton
 
-_ROWS = 64
+_ROWS = tl.constexpr(64)
 
 
 @triton.jit
@@ -22,6 +24,14 @@ def bilinear(source, row, column, height, width, there):
 
 
 @triton.jit
+def bilinear_vectors(flow, image, row, column, height, width, there):
+    """Samples of (B, 2, height, width) flows: x and y."""
+    source = flow + image * 2 * (height * width)
+    x = bilinear(source, row, column, height, width, there)
+    return x, bilinear(source + height * width, row, column, height, width, there)
+
+
+@triton.jit
 def corner_of(number: tl.constexpr, x, y, height, width):
     """One of the four pixels around x, y: its place, its bilinear weight, and if it is inside."""
     corner_x, corner_y = tl.floor(x) + number % 2, tl.floor(y) + number // 2
@@ -30,12 +40,13 @@ def corner_of(number: tl.constexpr, x, y, height, width):
     return corner_x, corner_y, weight, inside
 
 
-def sampling_step(old: int, new: int) -> float:
-    """Samples of the `old` side from one of the `new` side to the next."""
-    return (old - 1) / (new - 1) if new > 1 else 0.0
+def sampling_steps(old: Sequence[int], new: Sequence[int]) -> list[float]:
+    """Samples of `old` (height, width) from one of the `new` size to the next, along each axis."""
+    sides = zip(old, new, strict=True)
+    return [(before - 1) / (after - 1) if after > 1 else 0.0 for before, after in sides]
 
 
-@kernel("height", "width", "num_rows", "flow_height", "flow_width", "row_step", "column_step")
+@kernel("height width num_rows flow_height flow_width row_step column_step")
 def _warp(
     features,
     flow,
@@ -49,32 +60,29 @@ def _warp(
     flow_width,
     row_step,
     column_step,
-    moves: tl.constexpr,
     scale: tl.constexpr,
     inside_weight: tl.constexpr,
     channels: tl.constexpr,
-    columns: tl.constexpr,
-    rows: tl.constexpr,
 ):
-    """A run of pixels; `flow` is (B, 2, h, w) float32, contiguous."""
-    pixel = tl.program_id(0) * rows + tl.arange(0, rows)
+    """A run of pixels; `flow` is (B, 2, h, w) float32, contiguous, or None."""
+    columns: tl.constexpr = triton.next_power_of_2(channels)
+    pixel = tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)
     in_tile = pixel < num_rows
     size = height * width
     image, place = pixel // size, pixel % size
-    flow_x, flow_y = tl.zeros((rows,), tl.float32), tl.zeros((rows,), tl.float32)
-    if moves:
+    flow_x, flow_y = tl.zeros((_ROWS,), tl.float32), tl.zeros((_ROWS,), tl.float32)
+    if flow is not None:
         row, column = place // width * row_step, place % width * column_step
-        flow_size = flow_height * flow_width
-        source = flow + image * 2 * flow_size
-        flow_x = scale * bilinear(source, row, column, flow_height, flow_width, in_tile)
-        source += flow_size
-        flow_y = scale * bilinear(source, row, column, flow_height, flow_width, in_tile)
+        flow_x, flow_y = bilinear_vectors(
+            flow, image, row, column, flow_height, flow_width, in_tile
+        )
+        flow_x, flow_y = scale * flow_x, scale * flow_y
     tl.store(enlarged + image * 2 * size + place, flow_x, in_tile)
     tl.store(enlarged + (image * 2 + 1) * size + place, flow_y, in_tile)
     x, y = place % width + flow_x, place // width + flow_y
     column = tl.arange(0, columns)[None, :]
-    value = tl.zeros((rows, columns), tl.float32)
-    inside = tl.zeros((rows,), tl.float32)
+    value = tl.zeros((_ROWS, columns), tl.float32)
+    inside = tl.zeros((_ROWS,), tl.float32)
     for corner in tl.static_range(4):
         corner_x, corner_y, weight, there = corner_of(corner, x, y, height, width)
         there &= in_tile
@@ -97,30 +105,22 @@ def warp(
     A flow that is smaller is that of the next coarser level; None is no motion.
     """
     check(features)
-    batch, channels, height, width = features.shape
+    batch, channels, *size = features.shape
     result = torch.empty_like(features)
-    visible = torch.empty((batch, height, width), dtype=torch.int8, device=features.device)
-    enlarged = visible.new_empty((batch, 2, height, width), dtype=torch.float32)
-    flow_height, flow_width = (height, width) if flow is None else flow.shape[-2:]
-    num_rows = batch * height * width
-    _warp[(triton.cdiv(num_rows, _ROWS),)](
+    visible = torch.empty((batch, *size), dtype=torch.int8, device=features.device)
+    enlarged = visible.new_empty((batch, 2, *size), dtype=torch.float32)
+    flow_size = size if flow is None else flow.shape[-2:]
+    given = None if flow is None else flow.float().contiguous()
+    sizes = (*size, visible.numel(), *flow_size, *sampling_steps(flow_size, size))
+    _warp[(triton.cdiv(visible.numel(), _ROWS.value),)](
         features,
-        enlarged if flow is None else flow.float().contiguous(),
+        given,
         result,
         visible,
         enlarged,
-        height=height,
-        width=width,
-        num_rows=num_rows,
-        flow_height=flow_height,
-        flow_width=flow_width,
-        row_step=sampling_step(flow_height, height),
-        column_step=sampling_step(flow_width, width),
-        moves=flow is not None,
-        scale=1.0 if flow_width == width else 2.0,
+        *sizes,
+        scale=1.0 if flow_size[1] == size[1] else 2.0,
         inside_weight=inside_weight,
         channels=channels,
-        columns=triton.next_power_of_2(channels),
-        rows=_ROWS,
     )
     return result, visible, enlarged

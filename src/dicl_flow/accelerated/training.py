@@ -6,25 +6,23 @@ import torch
 from torch import Tensor, nn
 
 from ..models.blocks import ConvBlock
-from ..models.dicl import DiclLevel
+from ..models.dicl import DiclLevel, Merge
 from ..models.matching import PairwiseMatcher
-from ..models.pyramid import Merge
 from .batch_norm import AcceleratedConvBlock
 from .first_layer.training import AcceleratedPairwiseMatcher
-from .merge.training import AcceleratedMerge
-from .readout.training import AcceleratedDiclLevel
-from .score_layers.training import FEWEST_CHANNELS, ScoreConv2d, WideConv2d
-from .stem.training import ImageConv2d
+from .merge import AcceleratedMerge
+from .readout import AcceleratedDiclLevel
+from .score_layers import FEWEST_CHANNELS, ScoreConv2d, WideConv2d
+from .stem import ImageConv2d
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _MOST_CHANNELS = 64  # for kernels that hold all channels of a tile at once
 
 
 class ChannelsLastConv3d(nn.Conv3d):
-    """A filter of volumes whose result is always channels last.
+    """A filter of volumes whose result is always channels last, even of one channel.
 
-    Otherwise norms of few channels run in few blocks, and cuDNN uses no tensor cores. The weights
-    ask for that order, but the strides of a volume of one channel do not show it.
+    Otherwise norms of few channels run in few blocks, and cuDNN uses no tensor cores.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,39 +1,27 @@
 """3x3 convolutions with fewer products: Winograd's F(6x6, 3x3) in NNPACK, for float32 on ARM.
 
-It computes 6x6 pixels at once from 8x8, with 64 products for two channels instead of 324. Maps are
-not channels last but in planes, the one order that NNPACK knows.
+It computes 6x6 pixels from 8x8, with 64 products instead of 324. Maps are in planes.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import private, processor
+from . import private
+from .settings import has_winograd
 
-_CPU = torch.device("cpu")
 _LEAST_PIXELS, _LEAST_CHANNELS = 512, 32  # below, oneDNN is as fast
 _TILE, _NUMBERS = 6, 64  # the side of a tile of pixels, and numbers that represent it
 _AT_ONCE = 16 << 20  # bytes of them: NNPACK keeps its memory, and a cache holds so much
 _threads_of_nnpack: list[int] = []  # one number: those that torch had at NNPACK's first call
 
 
-def has_winograd(device: torch.device = _CPU) -> bool:
-    """Whether NNPACK's convolutions were measured to be the fastest of `device`."""
-    return device.type == "cpu" and processor.ask().acl
-
-
 def in_callers_thread() -> bool:
     """Whether NNPACK computes in the thread that calls it, if torch has one thread there.
 
-    If torch had more at NNPACK's first call, NNPACK has as many until the process ends, and they
-    work for one caller at a time.
+    It keeps as many as torch had at its first call, which work for one caller at a time.
     """
     return _threads_of_nnpack in ([], [1])
-
-
-def dtype_of_most(dtype: torch.dtype, device: torch.device = _CPU) -> torch.dtype:
-    """In which format to compute layers that are not strided: their float32 is faster."""
-    return torch.float32 if dtype == torch.float16 and has_winograd(device) else dtype
 
 
 def is_worth_winograd(x: Tensor) -> bool:

@@ -9,18 +9,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ..accelerated import (
-    AcceleratedDiclFlow,
-    Graphs,
-    available_bytes,
-    exact_float32,
-    in_callers_thread,
-    limit_threads,
-    network_bytes,
-    processor,
-)
-from ..accelerated import usable_cores as usable_cores
-from ..accelerated.processor import instructions as instructions
+from ..accelerated import settings
+from ..accelerated.cpu import AcceleratedDiclFlow
+from ..accelerated.recording import Graphs
+from ..accelerated.settings import available_bytes, exact_float32, limit_threads, network_bytes
+from ..accelerated.settings import instructions as instructions
+from ..accelerated.settings import usable_cores as usable_cores
+from ..accelerated.winograd import in_callers_thread
 from ..config import PAPER_LEVELS, ModelConfig
 from ..errors import InputError, unknown_name
 from ..models import DiclFlow, FlowNetwork, has_matching_net
@@ -135,7 +130,7 @@ class CpuEngine(Engine):
     def pairs_at_once(self, fitting: int) -> int:
         """See `Engine`: what does not occupy all cores then leaves them to another pair."""
         threads = torch.get_num_threads()
-        if processor.ask().acl:  # NNPACK's threads cannot be shared out
+        if settings.processor().acl:  # NNPACK's threads cannot be shared out
             return threads if in_callers_thread() and fitting >= threads else 1
         return min(threads, fitting, 8)  # on 16 cores, 16 pairs were 6 % faster than four
 
@@ -145,7 +140,7 @@ class CudaEngine(Engine):
 
     def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
         """See `Engine`."""
-        from ..accelerated.stem.cuda import normalized
+        from ..accelerated.stem import normalized
 
         size = size_of(images[0])
         if feeding.keeps_pixels:
@@ -213,7 +208,7 @@ def best_precision(backend: str, device: torch.device) -> Choice:
         return Choice("fp32", "the plain backend's default")
     if device.type == "cuda":
         return Choice("fp16", "the best of the kernels on CUDA")
-    cpu = processor.ask()
+    cpu = settings.processor()
     if cpu.amx:
         return Choice("bf16", "this processor has AMX")
     if cpu.acl and cpu.fp16:

@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from ..accelerated import warn_if_emulated
+from ..accelerated.settings import warn_if_emulated
 from ..config import NORMAL, Calibration, Quality, find_quality
 from ..errors import InputError
 from ..files import Array

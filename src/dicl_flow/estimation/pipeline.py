@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..accelerated import SideStream, check_limit, fixed_bytes
+from ..accelerated.recording import SideStream
+from ..accelerated.settings import check_limit, fixed_bytes
 from ..config import BEST, Calibration, Quality
 from ..models import InitialFlow, LevelFlow
 from ..ops import INSIDE, Size, resize, size_in_multiples, size_of

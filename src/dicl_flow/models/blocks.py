@@ -10,36 +10,31 @@ from torch import Tensor, nn
 from ..ops import at_least_float32, resize, size_of
 
 SLOPE = 0.1  # of LeakyReLU, in PWC-Net and VCN
-_FLOW, _ENTROPY, _IMAGE = 2, 1, 3  # input channels of a context net in addition to the features
+
+
+def _conv(
+    channels: tuple[int, int], *, bias: bool, kernel: int = 3, stride: int = 1, dilation: int = 1
+) -> nn.Conv2d:
+    """A convolution that keeps the size, divided by the stride."""
+    return nn.Conv2d(*channels, kernel, stride, dilation * (kernel // 2), dilation, bias=bias)
 
 
 class ConvBlock(nn.Module):
     """Convolution without bias, batch norm unless `norm=False`, ReLU.
 
-    `up=True` makes it a 4x4 transposed convolution that doubles the size.
+    `shape` is that of `_conv`; `up` makes it a 4x4 transposed one that doubles the size.
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel: int = 3,
-        stride: int = 1,
-        dilation: int = 1,
-        *,
-        up: bool = False,
-        norm: bool = True,
+        self, inputs: int, outputs: int, *, up: bool = False, norm: bool = True, **shape: int
     ) -> None:
         super().__init__()
         self.conv: nn.Module
         if up:
-            self.conv = nn.ConvTranspose2d(in_channels, out_channels, 4, 2, 1, bias=False)
+            self.conv = nn.ConvTranspose2d(inputs, outputs, 4, 2, 1, bias=False)
         else:
-            padding = dilation * (kernel // 2)
-            self.conv = nn.Conv2d(
-                in_channels, out_channels, kernel, stride, padding, dilation, bias=False
-            )
-        self.bn = nn.BatchNorm2d(out_channels) if norm else nn.Identity()
+            self.conv = _conv((inputs, outputs), bias=False, **shape)
+        self.bn = nn.BatchNorm2d(outputs) if norm else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in, H, W) -> (B, out, H', W')."""
@@ -50,19 +45,10 @@ class LeakyBlock(nn.Sequential):
     """Convolution, batch norm unless `norm=False`, LeakyReLU: the block of PWC-Net and VCN."""
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel: int = 3,
-        stride: int = 1,
-        dilation: int = 1,
-        *,
-        norm: bool = True,
-        bias: bool = False,
+        self, inputs: int, outputs: int, *, norm: bool = True, bias: bool = False, **shape: int
     ) -> None:
-        padding = dilation * (kernel // 2)
-        conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, dilation, bias=bias)
-        super().__init__(conv, *[nn.BatchNorm2d(out_channels)] * norm, nn.LeakyReLU(SLOPE))
+        conv, norms = _conv((inputs, outputs), bias=bias, **shape), [nn.BatchNorm2d(outputs)] * norm
+        super().__init__(conv, *norms, nn.LeakyReLU(SLOPE))
 
 
 def dilated_net(
@@ -101,19 +87,15 @@ class ContextNet(nn.Module):
         self, feature_channels: int, layers: tuple[tuple[int, int], ...], scale: float
     ) -> None:
         super().__init__()
-        width = _FLOW + _ENTROPY + feature_channels + _IMAGE
-        blocks: list[nn.Module] = []
-        for next_width, dilation in layers:
-            blocks.append(ConvBlock(width, next_width, dilation=dilation))
-            width = next_width
-        self.layers = nn.Sequential(*blocks, nn.Conv2d(width, 2, 3, padding=1))
+        widths = [2 + 1 + feature_channels + 3, *(width for width, _ in layers)]  # as in `forward`
+        pairs = zip(widths[:-1], layers, strict=True)
+        blocks = [ConvBlock(width, out, dilation=dilation) for width, (out, dilation) in pairs]
+        self.layers = nn.Sequential(*blocks, nn.Conv2d(widths[-1], 2, 3, padding=1))
         self.scale = scale
 
     def forward(self, flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor) -> Tensor:
-        """Return the correction (B, 2, H, W) to add to `flow`, in its precision.
-
-        Flow and entropy are inputs without gradients.
-        """
+        """The correction (B, 2, H, W) to add to `flow`, in its precision."""
+        # flow and entropy are inputs without gradients
         parts = [flow.detach(), entropy.detach(), features, resize(image, size_of(features))]
         x = torch.cat([part.to(features.dtype) for part in parts], 1)
         return self.layers(x).to(flow.dtype) * self.scale

@@ -1,8 +1,7 @@
 """Matchers: ways to compare a pixel of frame 1 with its candidates in frame 2.
 
-All follow one contract: `matcher(features1, features2)` gives scores
-(B, K, U, V, H, W), higher is better, K = `matcher.out_channels`; U is horizontal and V
-vertical, both from -`radius` to `radius`. Hosts rely on nothing else.
+`matcher(features1, features2)` gives scores (B, K, U, V, H, W), higher is better,
+K = `matcher.out_channels`; U is horizontal and V vertical, both from -`radius` to `radius`.
 """
 
 from abc import ABC, abstractmethod
@@ -23,8 +22,9 @@ from .blocks import ConvBlock
 class Matcher(nn.Module, ABC):
     """Scores every displacement of every pixel."""
 
-    radius: int
-    out_channels: int = 1
+    def __init__(self, radius: int, out_channels: int = 1) -> None:
+        super().__init__()
+        self.radius, self.out_channels = radius, out_channels
 
     @abstractmethod
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
@@ -35,8 +35,7 @@ class CorrelationMatcher(Matcher):
     """The mean over channels of the product, as in PWC-Net: nothing is learned."""
 
     def __init__(self, channels: int, radius: int) -> None:
-        super().__init__()
-        self.radius = radius
+        super().__init__(radius)
 
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
@@ -48,8 +47,7 @@ class ChannelwiseMatcher(Matcher):
     """The product of each channel separately, as in VCN: K = C, nothing is learned."""
 
     def __init__(self, channels: int, radius: int) -> None:
-        super().__init__()
-        self.radius, self.out_channels = radius, channels
+        super().__init__(radius, channels)
 
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps -> (B, C, U, V, H, W)."""
@@ -73,8 +71,7 @@ class CosineMatcher(Matcher):
     """The cosine of the angle between the feature vectors, times a learned scale."""
 
     def __init__(self, channels: int, radius: int) -> None:
-        super().__init__()
-        self.radius = radius
+        super().__init__(radius)
         # after a softmax, a match has e^10 times the weight of orthogonal features
         self.scale = nn.Parameter(torch.tensor(10.0))
 
@@ -88,14 +85,12 @@ class CosineMatcher(Matcher):
 class PairwiseMatcher(Matcher):
     """Run the same `net` on every displacement: [features1, shifted features2] -> score.
 
-    Where the shifted features are all zero (outside the image, or in a hole left by the warp),
-    there is nothing to compare: both halves of the pair are set to zero.
+    Both are zero where the latter are: outside the image, or in a hole left by the warp.
     """
 
     def __init__(self, net: nn.Module, radius: int) -> None:
-        super().__init__()
+        super().__init__(radius)
         self.net = net
-        self.radius = radius
 
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps -> (B, 1, U, V, H, W)."""
@@ -116,8 +111,8 @@ class PairwiseMatcher(Matcher):
 class MatchingNet(nn.Sequential):
     """Six layers on (B, 2C, H, W) pairs of features: down to half the size and up again.
 
-    Accelerated versions take the layers from these properties, and widths, windows and strides from
-    the layers. State-dict keys are positions, as in the published weights.
+    Accelerated versions take the layers from these properties, and their shape from the layers.
+    State-dict keys are positions, as in the published weights.
     """
 
     def __init__(self, in_channels: int) -> None:
@@ -156,26 +151,16 @@ class MatchingNet(nn.Sequential):
         return cast(nn.Conv2d, self[-1])
 
 
-def reduced_net(in_channels: int) -> nn.Sequential:
-    """Return a net with the six widths of the matching net and 1x1 kernels: no neighbourhood."""
-    return _pixelwise_net(in_channels, 96, 128, 128, 64, 32)
-
-
-def mlp_net(in_channels: int) -> nn.Sequential:
-    """Return a three-layer perceptron for each pair of pixels."""
-    return _pixelwise_net(in_channels, 96, 64)
-
-
 def _pixelwise_net(*widths: int) -> nn.Sequential:
+    """A perceptron for each pair of pixels."""
     hidden = [ConvBlock(a, b, kernel=1) for a, b in pairwise(widths)]
     return nn.Sequential(*hidden, nn.Conv2d(widths[-1], 1, 1))
 
 
 class DisplacementProjection(nn.Module):
-    """Replaces each score by a weighted sum of all scores of its pixel.
+    """Replaces each score by a weighted sum of all scores of its pixel; starts as the identity.
 
-    A 1x1 convolution over the flattened displacements, without bias, that starts as the
-    identity. Its weight does not belong to an `nn.Conv2d`, so that `nn.initialize` leaves it alone.
+    Its weight does not belong to an `nn.Conv2d`, so that `blocks.initialize` leaves it alone.
     """
 
     def __init__(self, radius: int) -> None:
@@ -190,16 +175,22 @@ class DisplacementProjection(nn.Module):
         return F.conv2d(scores.flatten(1, 2), self.weight).unflatten(1, scores.shape[1:3])
 
 
-_METRICS: dict[str, Callable[[int, int], Matcher]] = {"dot": DotMatcher, "cosine": CosineMatcher}
+_Build = Callable[[int, int], Matcher]  # of channels and radius
+_METRICS: dict[str, _Build] = {"dot": DotMatcher, "cosine": CosineMatcher}
 PAIRWISE_NETS: dict[str, Callable[[int], nn.Sequential]] = {
-    "mlp": mlp_net,
-    "reduced": reduced_net,
+    "mlp": lambda channels: _pixelwise_net(channels, 96, 64),
+    # the widths of the matching net, without its neighbourhood
+    "reduced": lambda channels: _pixelwise_net(channels, 96, 128, 128, 64, 32),
     "dicl": MatchingNet,
 }
 
 
-def build_matcher(name: str, channels: int, radius: int) -> Matcher:
-    """Return the matcher `name` for features of `channels` and displacements up to `radius`."""
+def build_matcher(
+    name: str | None, channels: int, radius: int, own: _Build | None = None
+) -> Matcher:
+    """The matcher `name`, or a host's `own`, for these features and displacements."""
+    if name is None and own is not None:
+        return own(channels, radius)
     if name in PAIRWISE_NETS:
         return PairwiseMatcher(PAIRWISE_NETS[name](2 * channels), radius)
     if name not in _METRICS:

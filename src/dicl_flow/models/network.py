@@ -1,4 +1,4 @@
-"""What all hosts have in common: their inputs and outputs."""
+"""What all hosts have in common, inputs and outputs, and how they are built from a config."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,58 +10,60 @@ from torch import Tensor, nn
 from ..config import ModelConfig
 from ..errors import InputError
 from ..ops import upsample_flow
+from .blocks import initialize
 
-Pair: TypeAlias = tuple[Tensor, Tensor]
-"""Features of both images at one level."""
+Pair: TypeAlias = tuple[Tensor, Tensor]  # features of both images at one level
+_HOSTS: dict[str, type["FlowNetwork"]] = {}  # by the name in a config
 
 
 class LevelFlow(NamedTuple):
     """The result of one level, in pixels of that level, never below float32."""
 
-    matched: Tensor
-    """(B, 2, H, W): read off the scores."""
-    refined: Tensor
-    """(B, 2, H, W): corrected by the context net; the matched flow where there is none."""
-    entropy: Tensor
-    """(B, 1, H, W): ambiguity of the match, 0 … 1."""
+    matched: Tensor  # (B, 2, H, W): read off the scores
+    refined: Tensor  # (B, 2, H, W): corrected by the context net, or else the matched flow
+    entropy: Tensor  # (B, 1, H, W): ambiguity of the match, 0 … 1
+    # (B, 1, H, W): logits that the remaining motion exceeds the radius; VCN in training
     out_of_range: Tensor | None = None
-    """(B, 1, H, W): logits that the remaining motion exceeds the radius; VCN in training."""
-    scores: Tensor | None = None
-    """(B, U, V, H, W): the scores of the matched flow; DICL-Flow in training."""
-    start: Tensor | None = None
-    """(B, 2, H, W): the coarser flow to which the scores are relative; None: no motion."""
+    scores: Tensor | None = None  # (B, U, V, H, W): of the matched flow; DICL-Flow in training
+    start: Tensor | None = None  # (B, 2, H, W): what the scores are relative to; None: no motion
 
     def detach(self) -> "LevelFlow":
         """Return the same values without gradients."""
-        parts = {name: value for name, value in self._asdict().items() if value is not None}
-        return LevelFlow(**{name: value.detach() for name, value in parts.items()})
+        parts = {name: part.detach() for name, part in self._asdict().items() if part is not None}
+        return LevelFlow(**parts)
 
 
 class InitialFlow(NamedTuple):
     """A flow to start from, instead of no motion at the coarsest level."""
 
-    flow: Tensor
-    """(B, 2, H, W) in pixels of the images that the network sees, and of their size."""
-    stride: int
-    """Levels coarser than this stride are skipped."""
+    flow: Tensor  # (B, 2, H, W) in pixels of the images that the network sees, and of their size
+    stride: int  # levels coarser than this are skipped
 
 
 class FlowNetwork(nn.Module, ABC):
     """A host. Images come normalised to [-1, 1], sides multiples of `config.deepest_stride`."""
 
-    training_only: str | None = None
-    """A part of the names of parameters that only training needs."""
+    training_only: str | None = None  # a part of the names of parameters that only training needs
 
-    def __init__(
-        self, config: ModelConfig, features: nn.Module, levels: Iterable[nn.Module]
-    ) -> None:
+    def __init__(self, config: ModelConfig, features: nn.Module, *levels: nn.Module) -> None:
         """`features` makes a pyramid of an image: one map for each level, coarsest first."""
         super().__init__()
-        self.config = config
-        self.features = features
-        self.levels = nn.ModuleDict(
-            {str(stride): level for stride, level in zip(config.strides, levels, strict=True)}
-        )
+        self.config, self.features = config, features
+        self.levels = nn.ModuleDict(dict(zip(map(str, config.strides), levels, strict=True)))
+
+    def __init_subclass__(cls, host: str | None = None) -> None:
+        """`host` is the name in a config; accelerated versions have none."""
+        if host is not None:
+            _HOSTS[host] = cls
+
+    @classmethod
+    @abstractmethod
+    def assemble(cls, config: ModelConfig) -> "FlowNetwork":
+        """Assemble the network that `config` describes."""
+
+    def initialize(self) -> None:
+        """Give it its random weights."""
+        initialize(self)
 
     def forward(
         self, image1: Tensor, image2: Tensor, initial: InitialFlow | None = None
@@ -94,14 +96,16 @@ class FlowNetwork(nn.Module, ABC):
         """Match two feature pyramids, coarsest first; `image1` may guide the refinement."""
         return self.flow_from_pairs(zip(pyramid1, pyramid2, strict=True), image1, initial)
 
-    @abstractmethod
     def flow_from_pairs(
         self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
     ) -> list[LevelFlow]:
-        """Do the same with an iterator over the features of both images, level by level.
-
-        It gives those of all levels, even of levels that an initial flow makes it skip.
-        """
+        """The same from pairs of all levels, even of those that an initial flow makes it skip."""
+        self._check_initial(image1, initial)
+        flows, carried = [], None  # what a level passes on to the next finer one
+        for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
+            flow, carried = level(features1, features2, carried)
+            flows.append(flow)
+        return flows
 
     def runs(self, stride: int, initial: InitialFlow | None) -> bool:
         """Whether the level of `stride` is computed."""
@@ -132,17 +136,47 @@ class FlowNetwork(nn.Module, ABC):
                 f"strides {', '.join(map(str, self.config.strides))}"
             )
         expected = (image1.shape[0], 2, *image1.shape[-2:])
-        if tuple(initial.flow.shape) != expected:
-            raise ValueError(
-                f"the initial flow must be {expected}, got {tuple(initial.flow.shape)}"
-            )
+        shape = tuple(initial.flow.shape)
+        if shape != expected:
+            raise ValueError(f"the initial flow must be {expected}, got {shape}")
 
     def _check(self, image1: Tensor, image2: Tensor) -> None:
         if image1.shape != image2.shape:
             raise ValueError(f"image shapes differ: {image1.shape} and {image2.shape}")
         multiple = self.config.deepest_stride
-        if image1.shape[-2] % multiple or image1.shape[-1] % multiple:
+        if any(side % multiple for side in image1.shape[-2:]):
             raise ValueError(
                 f"image sides must be multiples of {multiple}, got {tuple(image1.shape[-2:])}; "
                 f"use FlowEstimator or ops.pad_to_multiple"
             )
+
+
+def network_type(config: ModelConfig) -> type[FlowNetwork]:
+    """What `build` makes of `config`, without making it."""
+    return _HOSTS[config.host]
+
+
+def build(config: ModelConfig | None = None) -> FlowNetwork:
+    """A network with random weights; without a config, the paper's."""
+    config = config or ModelConfig()
+    model = network_type(config).assemble(config)
+    model.initialize()
+    return model
+
+
+def build_empty(config: ModelConfig) -> FlowNetwork:
+    """The same network without values or memory, for weights that are assigned: that is faster."""
+    with torch.device("meta"):
+        return network_type(config).assemble(config)
+
+
+def has_matching_net(config: ModelConfig) -> bool:
+    """Whether `build` makes the paper's network: its host, and its matching net."""
+    return config.host == "dicl" and config.matcher in (None, "dicl")
+
+
+def count_parameters(model: nn.Module, *, inference: bool = False) -> int:
+    """The number of trainable parameters; with `inference`, without those only training needs."""
+    left_out = getattr(model, "training_only", None) if inference else None
+    counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return sum(count for name, count in counts.items() if left_out is None or left_out not in name)

@@ -1,6 +1,5 @@
 """PWC-Net: coarse to fine, warp, match, decode the volume with dense connections."""
 
-from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple, cast
 
@@ -12,7 +11,7 @@ from ..config import LevelConfig, ModelConfig
 from ..ops import displacement_probability, normalized_entropy, warp
 from .blocks import SLOPE, LeakyBlock, apply_in_float32, dilated_net, initialize
 from .matching import CorrelationMatcher, Matcher, build_matcher
-from .network import FlowNetwork, InitialFlow, LevelFlow, Pair
+from .network import FlowNetwork, LevelFlow
 
 WIDTHS = {2: 16, 4: 32, 8: 64, 16: 96, 32: 128, 64: 196}  # channels at each stride
 DENSE_WIDTHS = (128, 128, 96, 64, 32)
@@ -60,10 +59,8 @@ class DenseDecoder(nn.Module):
 class Carried(NamedTuple):
     """What a level passes on to the next finer one, at its size."""
 
-    flow: Tensor
-    """(B, 2, H, W) in units of `UNIT` input pixels."""
-    features: Tensor
-    """(B, 2, H, W)."""
+    flow: Tensor  # (B, 2, H, W) in units of `UNIT` input pixels
+    features: Tensor  # (B, 2, H, W)
 
 
 class PwcLevel(nn.Module):
@@ -107,46 +104,31 @@ class PwcLevel(nn.Module):
         return level, Carried(apply_in_float32(self.up_flow, refined), self.up_features(hidden))
 
 
-class PwcNet(FlowNetwork):
+class PwcNet(FlowNetwork, host="pwcnet"):
     """The whole network."""
 
-    def flow_from_pairs(
-        self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
-    ) -> list[LevelFlow]:
+    @classmethod
+    def assemble(cls, config: ModelConfig) -> "PwcNet":
         """See `FlowNetwork`."""
-        self._check_initial(image1, initial)  # refuses any
-        flows: list[LevelFlow] = []
-        carried = None
-        for level, (features1, features2) in zip(self.levels.values(), pairs, strict=True):
-            flow, carried = level(features1, features2, carried)
-            flows.append(flow)
-        return flows
+        pyramid = StridedPyramid(config.strides)
+        return cls(config, pyramid, *(_build_level(config, level) for level in config.levels))
 
-
-def assemble_pwcnet(config: ModelConfig) -> PwcNet:
-    """Assemble the network that `config` describes."""
-    pyramid = StridedPyramid(config.strides)
-    return PwcNet(config, pyramid, [_build_level(config, level) for level in config.levels])
-
-
-def initialize_pwcnet(model: nn.Module) -> None:
-    """Give a PWC-Net its random weights."""
-    assert isinstance(model, PwcNet)
-    initialize(model, "fan_in")  # a flow of two channels from hundreds would be huge otherwise
-    levels = [cast(PwcLevel, level) for level in model.levels.values()]
-    # with norms in the matcher, the scale of its scores does not depend on the features
-    if not any(isinstance(module, nn.BatchNorm2d) for module in levels[0].matcher.modules()):
-        _scale_features(cast(StridedPyramid, model.features))
-        for level in levels:
-            _scale_heads(level)
+    def initialize(self) -> None:
+        """See `FlowNetwork`."""
+        initialize(self, "fan_in")  # a flow of two channels from hundreds would be huge otherwise
+        levels = [cast(PwcLevel, level) for level in self.levels.values()]
+        # with norms in the matcher, the scale of its scores does not depend on the features
+        if not any(isinstance(module, nn.BatchNorm2d) for module in levels[0].matcher.modules()):
+            _scale_features(cast(StridedPyramid, self.features))
+            for level in levels:
+                _scale_heads(level)
 
 
 @torch.no_grad()
 def _scale_features(pyramid: StridedPyramid) -> None:
     """Make every feature start with mean zero and `FEATURE_DEVIATION`, at every stride.
 
-    With Kaiming's rule alone they start small, and training shrinks them to nothing before it
-    finds a match (docs/decisions/0006).
+    With Kaiming's rule alone, training shrinks them to nothing (docs/decisions/0006).
     """
     x = _clouds()
     for layer in (module for module in pyramid.modules() if isinstance(module, LeakyBlock)):
@@ -178,20 +160,14 @@ def _clouds(count: int = 8, side: int = 256) -> Tensor:
 
 def _build_level(config: ModelConfig, level: LevelConfig) -> PwcLevel:
     channels = WIDTHS[level.stride]
-    matcher: Matcher = (
-        build_matcher(config.matcher, channels, level.radius)
-        if config.matcher
-        else CorrelationMatcher(channels, level.radius)
-    )
+    matcher = build_matcher(config.matcher, channels, level.radius, CorrelationMatcher)
     in_channels = matcher.out_channels * level.num_hypotheses
     if level is not config.levels[0]:  # the coarsest sees its volume only
         in_channels += channels + 2 + _CARRIED
     decoder = DenseDecoder(in_channels)
-    context = (
-        dilated_net(decoder.out_channels, level.context, 2, norm=False)
-        if config.context and level.context
-        else None
-    )
+    context = None
+    if config.context and level.context:
+        context = dilated_net(decoder.out_channels, level.context, 2, norm=False)
     finest = level is config.levels[-1]
     return PwcLevel(matcher, decoder, context, level.stride, is_finest=finest)
 

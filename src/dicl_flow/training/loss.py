@@ -73,31 +73,30 @@ def pyramid_loss(
     if accelerated:
         from ..accelerated.losses import error_sum as add_errors
     else:
-        add_errors = _error_sum
+        add_errors = error_sum
     count = (valid.sum() if num_valid is None else num_valid).clamp(min=1)
     rest = truth if start is None else truth - start
-    power = (config.exponent, _SMOOTH)
+    maps, power = (truth, rest, valid), (config.exponent, _SMOOTH)
     terms = [
-        add_errors(flow, truth, rest, valid, reach[index], weight, *power)
+        add_errors(flow, maps, reach[index], weight, power)
         for weight, flow, index in _weighted_flows(levels, config)
     ]
     return (torch.stack(terms) / count).mean()
 
 
-def _error_sum(
+def error_sum(
     flow: Tensor,
-    truth: Tensor,
-    rest: Tensor,
-    valid: Tensor,
+    maps: tuple[Tensor, Tensor, Tensor],
     reach: float,
     weight: float,
-    exponent: float,
-    smooth: float,
+    power: tuple[float, float],
 ) -> Tensor:
-    """`weight` times the sum of (error + `smooth`)**`exponent`; of the error if `exponent` is 1.
+    """`weight` times the sum of (error + smooth)**exponent; of the error if the exponent is 1.
 
-    Pixels count where `valid` and where neither axis of `rest` exceeds `reach`.
+    `maps` are truth, rest and valid: pixels count where they are valid and neither axis of the rest
+    exceeds `reach`. `power` is exponent and smooth.
     """
+    (truth, rest, valid), (exponent, smooth) = maps, power
     error = end_point_error(flow, truth)
     if exponent < 1:
         error = (error + smooth) ** exponent

@@ -15,7 +15,6 @@ the other frame hides, and the layer is computed by its definition.
 - `cuda`: one kernel adds the terms, two others list the partial windows and compute them.
 - `training`: the same; batch norm, ReLU and gradients go through the layer tile by tile (`tiles`),
   computed again from its terms, so that neither pairs nor layer are ever written.
-- `pairs`: the pairs themselves, for matching nets that are not factored.
 """
 
 import torch
@@ -26,11 +25,7 @@ from ..folded import FoldedConv, fold
 
 
 class FactoredLayer(nn.Module):
-    """relu(A(p) + B(p+u) + bias), where A and B are convolutions of one feature map each.
-
-    It does not hold where p+u, or a neighbour that the window covers, is not visible; `taps` and
-    `bias` are for computing the layer there.
-    """
+    """relu(A(p) + B(p+u) + bias), and `taps` and `bias` for partial windows, where it is wrong."""
 
     def __init__(
         self, layer: ConvBlock, radius: int, dtype: torch.dtype, *, negated: bool = False
@@ -42,13 +37,12 @@ class FactoredLayer(nn.Module):
         weight, bias = fold(layer)  # (channels, 2C, window, window)
         of_first, of_second = weight.chunk(2, 1)
         terms = (-of_first, -bias) if negated else (of_first, 0 * bias)
+        # (B, C, H, W) -> (B, channels, H, W); the second (…, H+2r, W+2r), beyond the image
         self.first_term = FoldedConv(layer.conv, *terms, dtype, relu=False)
-        """(B, C, H, W) -> (B, channels, H, W)."""
         self.second_term = FoldedConv(layer.conv, of_second, 0 * bias, dtype, relu=False)
-        """(B, C, H, W) -> (B, channels, H+2r, W+2r): displacements look beyond the image."""
         self.second_term.padding = [side + radius for side in self.second_term.padding]
+        # (window² · 2C, channels)
         self.taps = nn.Buffer(weight.permute(2, 3, 1, 0).flatten(0, 2).to(dtype).contiguous())
-        """(window² · 2C, channels)."""
         self.bias = nn.Buffer(bias.to(dtype))
 
     def prepare(self, features: Tensor) -> Tensor:

@@ -1,7 +1,4 @@
-"""Partial windows of the first layer on CPUs: exact values where the sum of both terms is wrong.
-
-Few terms of partial windows differ: displacements share them.
-"""
+"""Partial windows of the first layer on CPUs: few terms differ, and displacements share them."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -20,18 +17,13 @@ Size = tuple[int, int, int]  # (B, H, W)
 class WindowTerms(NamedTuple):
     """Partial windows, each a pair of a displacement and a pixel p, in order; and their terms."""
 
-    positions: Tensor
-    """Where they are in (U, V, B, H, W)."""
-    first: Tensor
+    positions: Tensor  # where they are in (U, V, B, H, W)
+    first: Tensor  # which terms they have
     second: Tensor
-    """Which terms they have."""
-    bounds: list[int]
-    """Where each displacement starts, and the end of the last."""
-    pixels: Tensor
-    """Where p is in (B, H, W), for each first term."""
-    taps1: Tensor
+    bounds: list[int]  # where each displacement starts, and the end of the last
+    pixels: Tensor  # where p is in (B, H, W), for each first term
+    taps1: Tensor  # (terms, taps): numbers of the features that terms see, 0 for what is hidden
     taps2: Tensor
-    """(terms, taps): numbers of the features that the terms see, 0 for what is hidden."""
 
 
 class Grid(NamedTuple):
@@ -41,12 +33,10 @@ class Grid(NamedTuple):
     margin that is r wider. The very first is zero.
     """
 
-    windows1: Tensor
-    windows2: Tensor
-    """(B·H·W, taps) of all pixels p and (B·(H+2r)·(W+2r), taps) of all q = p+u."""
-    inside1: Tensor
+    windows1: Tensor  # (B·H·W, taps) of all pixels p
+    windows2: Tensor  # (B·(H+2r)·(W+2r), taps) of all q = p+u
+    inside1: Tensor  # of the same shapes: which of them lie in the image
     inside2: Tensor
-    """Of the same shapes: which of them lie in the image."""
 
     def share(self, seen: Tensor, pixels: Tensor, wanted: Tensor, visible: Tensor) -> WindowTerms:
         """(U·V, N) pairs of q and p, some of them `wanted`; what is visible in the windows of q."""

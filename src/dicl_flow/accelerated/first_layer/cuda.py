@@ -6,34 +6,26 @@ from torch import Tensor
 from ..kernels import check, kernel, new_map, product_side, tl, triton
 
 ALL = tl.constexpr(511)  # bits of nine taps
-_CELLS = 1024  # pixels that a program looks at
-_RUN = 16  # pixels of a program that adds
-_ALIGNED = 4  # int32 in 16 bytes: kernels are compiled for such addresses
+_CELLS = tl.constexpr(1024)  # pixels that a program looks at
+_RUN = tl.constexpr(16)  # pixels of a program that adds
+_ALIGNED = tl.constexpr(4)  # int32 in 16 bytes: kernels are compiled for such addresses
 _MANY = 1 << 17  # pixels of all displacements: from here on the device is full
 _DEEPEST = 64  # channels of the features that are multiplied at a time: more need too much memory
 _PROGRAMS = 512  # that correct: what a large GPU can hold at once
 
 
-@kernel("batch", "height", "width")
-def _find_visible_taps(
-    visible,
-    seen,
-    counters,
-    batch,
-    height,
-    width,
-    radius: tl.constexpr,
-    num_counters: tl.constexpr,
-    cells: tl.constexpr,
-):
+@kernel("batch height width")
+def _find_visible_taps(visible, seen, counters, batch, height, width, radius: tl.constexpr):
     """Which of the nine taps around each pixel are visible, up to `radius` outside the image."""
+    side: tl.constexpr = 2 * radius + 1
+    num_counters: tl.constexpr = triton.next_power_of_2(side * side) * _ALIGNED
     if tl.program_id(0) == 0:
         tl.store(counters + tl.arange(0, num_counters), tl.zeros((num_counters,), tl.int32))
     tall, wide = height + 2 * radius, width + 2 * radius
-    place = tl.program_id(0) * cells + tl.arange(0, cells)
+    place = tl.program_id(0) * _CELLS + tl.arange(0, _CELLS)
     in_map = place < batch * tall * wide
     image, y, x = place // (tall * wide), place // wide % tall - radius, place % wide - radius
-    bits = tl.zeros((cells,), tl.int32)
+    bits = tl.zeros((_CELLS,), tl.int32)
     for tap in tl.static_range(9):
         row, column = y + tap // 3 - 1, x + tap % 3 - 1
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & in_map
@@ -50,7 +42,7 @@ def _is_partial(bits, y, x, height, width):
 
 
 # Compiled once for all sizes: `channels` suffices for the alignment of the loads.
-@kernel("start", "stop", "batch", "height", "width")
+@kernel("start stop batch height width")
 def _add_terms(
     term1,
     term2,
@@ -64,14 +56,13 @@ def _add_terms(
     width,
     radius: tl.constexpr,
     channels: tl.constexpr,
-    columns: tl.constexpr,
-    rows: tl.constexpr,
     across: tl.constexpr,
 ):
     """A run of pixels, for `across` displacements side by side: they share most of both terms."""
     num_shifts: tl.constexpr = 2 * radius + 1
+    columns: tl.constexpr = triton.next_power_of_2(channels)
     size, v = height * width, tl.program_id(1)
-    place = tl.program_id(0) * rows + tl.arange(0, rows)
+    place = tl.program_id(0) * _RUN + tl.arange(0, _RUN)
     there = place < batch * size
     image, y, x = place // size, place // width % height, place % width
     corner = (image * (height + 2 * radius) + y + v) * (width + 2 * radius) + x
@@ -107,21 +98,10 @@ def _locate(place, start, batch, height, width, radius: tl.constexpr):
     return y, x, image, v, u, (image * tall + y + v + radius) * wide + x + u + radius
 
 
-@kernel("start", "batch", "height", "width", "total")
-def _list(
-    seen,
-    windows,
-    counter,
-    start,
-    batch,
-    height,
-    width,
-    total,
-    radius: tl.constexpr,
-    cells: tl.constexpr,
-):
+@kernel("start batch height width total")
+def _list(seen, windows, counter, start, batch, height, width, total, radius: tl.constexpr):
     """List the partial windows, in any order, and count them."""
-    place = tl.program_id(0) * cells + tl.arange(0, cells)
+    place = tl.program_id(0) * _CELLS + tl.arange(0, _CELLS)
     y, x, _, _, _, moved = _locate(place, start, batch, height, width, radius)
     bits = tl.load(seen + moved, place < total, 0)
     partial = _is_partial(bits, y, x, height, width)
@@ -130,7 +110,7 @@ def _list(
     tl.store(windows + first + rank - 1, place, partial)
 
 
-@kernel("start", "batch", "height", "width")
+@kernel("start batch height width")
 def _correct(
     features1,
     features2,
@@ -147,11 +127,11 @@ def _correct(
     radius: tl.constexpr,
     channels: tl.constexpr,
     depth: tl.constexpr,
-    columns: tl.constexpr,
     depth_columns: tl.constexpr,
     rows: tl.constexpr,
 ):
     """Every `num_programs`-th block of the listed windows, by the definition of the layer."""
+    columns: tl.constexpr = triton.next_power_of_2(channels)
     column = tl.arange(0, columns)[None, :]
     known = column < channels
     parts: tl.constexpr = (depth + depth_columns - 1) // depth_columns
@@ -192,22 +172,14 @@ def find_visible_taps(visible: Tensor, radius: int) -> tuple[Tensor, Tensor]:
     Also rows of zeros to count with, for as many calls of `correct` as there are displacements.
     """
     batch, height, width = visible.shape
-    num_counters = triton.next_power_of_2((2 * radius + 1) ** 2) * _ALIGNED
     size = (batch, height + 2 * radius, width + 2 * radius)
     seen = visible.new_empty(size, dtype=torch.int16)
+    num_counters = triton.next_power_of_2((2 * radius + 1) ** 2) * _ALIGNED.value
     counters = visible.new_empty(num_counters, dtype=torch.int32)
-    _find_visible_taps[(triton.cdiv(seen.numel(), _CELLS),)](
-        visible,
-        seen,
-        counters,
-        batch,
-        height,
-        width,
-        radius=radius,
-        num_counters=num_counters,
-        cells=_CELLS,
+    _find_visible_taps[(triton.cdiv(seen.numel(), _CELLS.value),)](
+        visible, seen, counters, *visible.shape, radius=radius
     )
-    return seen, counters.view(-1, _ALIGNED)
+    return seen, counters.view(-1, _ALIGNED.value)
 
 
 def new_layer(term: Tensor, chunk: range) -> Tensor:
@@ -236,22 +208,10 @@ def add_terms(
     num_shifts, pixels = 2 * radius + 1, batch * height * width
     columns_of_shifts = (chunk.stop - 1) // num_shifts - chunk.start // num_shifts + 1
     across = columns_of_shifts if len(chunk) * pixels >= _MANY else 1
-    _add_terms[(triton.cdiv(pixels, _RUN), num_shifts, columns_of_shifts // across)](
-        *terms,
-        seen,
-        bias,
-        result,
-        start=chunk.start,
-        stop=chunk.stop,
-        batch=batch,
-        height=height,
-        width=width,
-        radius=radius,
-        channels=channels,
-        columns=triton.next_power_of_2(channels),
-        rows=_RUN,
-        across=across,
-    )
+    sizes = (chunk.start, chunk.stop, batch, height, width)
+    grid = (triton.cdiv(pixels, _RUN.value), num_shifts, columns_of_shifts // across)
+    shape = {"radius": radius, "channels": channels, "across": across}
+    _add_terms[grid](*terms, seen, bias, result, *sizes, **shape)
 
 
 def correct(
@@ -274,22 +234,10 @@ def correct(
     channels, radius, total = result.shape[1], (seen.shape[-1] - width) // 2, result[:, 0].numel()
     rows = 64 if total >= _MANY else 32
     windows = seen.new_empty(total, dtype=torch.int32)
-    where = {"start": chunk.start, "batch": batch, "height": height, "width": width}
-    where["radius"] = radius
-    _list[(triton.cdiv(total, _CELLS),)](seen, windows, counter, total=total, cells=_CELLS, **where)
-    _correct[(min(triton.cdiv(total, rows), _PROGRAMS),)](
-        *features,
-        seen,
-        windows,
-        counter,
-        taps,
-        bias,
-        result,
-        **where,
-        channels=channels,
-        depth=depth,
-        columns=triton.next_power_of_2(channels),
-        depth_columns=min(product_side(depth), _DEEPEST),
-        rows=rows,
-        num_stages=3 if result.element_size() == 2 else 2,
-    )
+    where, known = (chunk.start, batch, height, width), (seen, windows, counter)
+    _list[(triton.cdiv(total, _CELLS.value),)](*known, *where, total, radius=radius)
+    shape = {"radius": radius, "channels": channels, "depth": depth, "rows": rows}
+    shape["depth_columns"] = min(product_side(depth), _DEEPEST)
+    shape["num_stages"] = 3 if result.element_size() == 2 else 2
+    grid = (min(triton.cdiv(total, rows), _PROGRAMS),)
+    _correct[grid](*features, *known, taps, bias, result, *where, **shape)

@@ -27,16 +27,13 @@ _AT_ONCE = tl.constexpr(7)  # displacements in a row, where all that is loaded i
 
 @triton.jit
 def _inside(y, x, height, width):
-    """Whether a pixel is in the image."""
     return (y >= 0) & (y < height) & (x >= 0) & (x < width)
 
 
 @triton.jit
 def _group(channels: tl.constexpr, columns: tl.constexpr):
-    """Of this program: the number of its group, the number of groups, and its channels.
-
-    The programs of a tile follow each other: what one has loaded, the others find in the cache.
-    """
+    """Of this program: the number of its group, the number of groups, and its channels."""
+    # the programs of a tile follow each other: what one has loaded, the others find in the cache
     blocks: tl.constexpr = (channels + columns - 1) // columns
     column = tl.program_id(0) % blocks * columns + tl.arange(0, columns)[None, :]
     return tl.program_id(0) // blocks, tl.num_programs(0) // blocks, column
@@ -69,8 +66,7 @@ def _map_index(item, y, x, height, width, radius: tl.constexpr):
 def _new_tile(seen, second, image, y, x, batch, height, width, radius: tl.constexpr):
     """Pixels of frame 1, whose matches move; or of frame 2, where frame 1 moves: the `second`.
 
-    Their indices in the fixed map, in the moving map and in the layer, for no displacement; and
-    what they see.
+    Their indices in the fixed map, the moving map and the layer, undisplaced; and what they see.
     """
     fixed = _map_index((1 - second) * batch + image, y, x, height, width, radius)
     moving = _map_index(second * batch + image, y, x, height, width, radius)
@@ -112,10 +108,7 @@ def _frame1_tile(
 
 @triton.jit
 def _step(index, tile, radius: tl.constexpr, whole: tl.constexpr):
-    """How far displacement `index` is in the layer and in the map that moves.
-
-    Also the taps there, and which pixels are in the image.
-    """
+    """How far displacement `index` is in layer and moving map; its taps; who is in the image."""
     taps, _, seen = tile[1]
     second, y, x, batch, height, width = tile[2]
     side: tl.constexpr = 2 * radius + 1
@@ -170,7 +163,7 @@ def _tile_moments(tile, terms, known, radius: tl.constexpr, channels: tl.constex
     return mean, squares
 
 
-@kernel("batch", "height", "width")
+@kernel("batch height width")
 def moments(
     term_maps,
     seen,
@@ -223,38 +216,6 @@ def _normalize(
         tl.store(target + layer_step * channels, value, mask)
 
 
-@kernel("batch", "height", "width")
-def normalize(
-    term_maps,
-    seen,
-    corrected,
-    lacking,
-    result,
-    statistics,
-    weight,
-    bias,
-    batch,
-    height,
-    width,
-    radius: tl.constexpr,
-    channels: tl.constexpr,
-    tall: tl.constexpr,
-    wide: tl.constexpr,
-    columns: tl.constexpr,
-):
-    """A tile of the normalised layer after the ReLU: `result` (U·V·B, channels, H, W)."""
-    number, _, column = _group(channels, columns)
-    known = column < channels
-    norm = parameters(statistics, weight, bias, column, channels)
-    maps, size = (term_maps, seen, corrected, lacking), (batch, height, width)
-    tile, terms, whole = _frame1_tile(maps, size, number, column, radius, channels, tall, wide)
-    target = result + tile[0][2][:, None] * channels + column
-    if whole:
-        _normalize(target, norm, tile, terms, known, radius, channels, True)
-    else:
-        _normalize(target, norm, tile, terms, known, radius, channels, False)
-
-
 @triton.jit
 def _tile_sums(source, stride, norm, tile, terms, known, radius: tl.constexpr, channels, whole):
     """Sums of the gradient and of gradient·centred of each place over all displacements."""
@@ -269,14 +230,14 @@ def _tile_sums(source, stride, norm, tile, terms, known, radius: tl.constexpr, c
     return plain, weighted
 
 
-@kernel("batch", "height", "width")
-def gradient_sums(
+@kernel("batch height width")
+def through_norm(
     term_maps,
     seen,
     corrected,
     lacking,
     gradient,
-    partial,
+    result,
     statistics,
     weight,
     bias,
@@ -290,36 +251,36 @@ def gradient_sums(
     wide: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """Sums of the gradient and of gradient·centred of a tile: `partial` (2, tiles, C)."""
+    """A tile of the normalised layer after the ReLU: `result` (U·V·B, channels, H, W).
+
+    With a `gradient`, instead its sums and those of gradient·centred: `result` (2, tiles, C).
+    """
     number, tiles, column = _group(channels, columns)
     known = column < channels
     norm = parameters(statistics, weight, bias, column, channels)
     maps, size = (term_maps, seen, corrected, lacking), (batch, height, width)
     tile, terms, whole = _frame1_tile(maps, size, number, column, radius, channels, tall, wide)
-    source = gradient + tile[0][2][:, None] * stride + column
-    tile_values = (source, stride, norm, tile, terms, known, radius, channels)
-    if whole:
-        plain, weighted = _tile_sums(*tile_values, True)
+    in_layer = tile[0][2][:, None]
+    if gradient is None:
+        target = result + in_layer * channels + column
+        if whole:
+            _normalize(target, norm, tile, terms, known, radius, channels, True)
+        else:
+            _normalize(target, norm, tile, terms, known, radius, channels, False)
     else:
-        plain, weighted = _tile_sums(*tile_values, False)
-    put_sums(partial, plain, weighted, number, tiles, column, channels)
+        source = gradient + in_layer * stride + column
+        tile_values = (source, stride, norm, tile, terms, known, radius, channels)
+        if whole:
+            plain, weighted = _tile_sums(*tile_values, True)
+        else:
+            plain, weighted = _tile_sums(*tile_values, False)
+        put_sums(result, plain, weighted, number, tiles, column, channels)
 
 
 @triton.jit
-def _gradient(
-    index,
-    source,
-    stride,
-    tile,
-    terms,
-    norm,
-    known,
-    radius: tl.constexpr,
-    channels: tl.constexpr,
-    normed: tl.constexpr,
-    whole: tl.constexpr,
-):
+def _gradient(index, tile_values, radius: tl.constexpr, channels, normed, whole: tl.constexpr):
     """The gradient of the layer without the norm's factor, and the taps of the moving frame."""
+    source, stride, tile, terms, norm, known = tile_values
     layer_step, map_step, bits, there = _step(index, tile, radius, whole)
     value = tl.load(source + layer_step * stride, there & known, 0.0).to(tl.float32)
     if normed:
@@ -331,11 +292,11 @@ def _gradient(
 
 
 @triton.jit
-def _all_taps(zeros, source, radius: tl.constexpr, channels: tl.constexpr, normed: tl.constexpr):
+def _all_taps(zeros, tile_values, radius: tl.constexpr, channels, normed: tl.constexpr):
     """Nine sums, each of the displacements for which its tap is visible."""
     total = (zeros,) * 9
     for index in tl.range((2 * radius + 1) * (2 * radius + 1), num_stages=_STAGES):
-        value, bits = _gradient(index, *source, radius, channels, normed, False)
+        value, bits = _gradient(index, tile_values, radius, channels, normed, False)
         total = (
             total[0] + tl.where((bits & 1) != 0, value, 0.0),
             total[1] + tl.where((bits & 2) != 0, value, 0.0),
@@ -351,16 +312,16 @@ def _all_taps(zeros, source, radius: tl.constexpr, channels: tl.constexpr, norme
 
 
 @triton.jit
-def _one_sum(zeros, source, radius: tl.constexpr, channels: tl.constexpr, normed: tl.constexpr):
+def _one_sum(zeros, tile_values, radius: tl.constexpr, channels, normed: tl.constexpr):
     """All taps are visible for all displacements: nine equal sums."""
     once = zeros
     for index in tl.range((2 * radius + 1) * (2 * radius + 1), num_stages=_STAGES):
-        once += _gradient(index, *source, radius, channels, normed, True)[0]
+        once += _gradient(index, tile_values, radius, channels, normed, True)[0]
     return (once,) * 9
 
 
 # Apart for whole tiles and others: nine sums need more registers, so that less is loaded at a time.
-@kernel("batch", "height", "width")
+@kernel("batch height width")
 def sum_displacements(
     term_maps,
     seen,

@@ -1,32 +1,33 @@
-"""The context net with a kernel before and a kernel after its convolutions."""
+"""The context net: a correction of the flow from flow, entropy, features and image.
+
+    refined = flow + scale · layers(cat([flow, entropy, features, image]))
+
+`scale` is a power of two, so it is folded into the last layer without rounding. A reduced precision
+would cut bits off the flow. What it cuts off follows as two more channels, with the same weights:
+conv(flow) = conv(rounded) + conv(remainder), as in the stem.
+
+On a CPU (`cpu.FoldedContext`), torch joins the input; oneDNN adds bias and ReLU. On CUDA, here, one
+kernel writes the input, another adds flow, correction and its bias. In training, the plain net is
+used.
+"""
 
 import torch
 from torch import Tensor, nn
 
-from ...models.blocks import ContextNet
-from ..folded import FoldedConv, is_reduced
-from ..kernels import check, kernel, new_map, tl, triton
+from ..models.blocks import ContextNet
 from .cpu import FoldedContext
+from .folded import FoldedConv, is_reduced
+from .kernels import check, kernel, new_map, tl, triton
 
-_ROWS, _ROWS_OF_SUM = 64, 256  # pixels of a program
+_ROWS, _ROWS_OF_SUM = tl.constexpr(64), tl.constexpr(256)  # pixels of a program
 
 
-@kernel("size", "num_rows")
-def _context_input(
-    flow,
-    entropy,
-    features,
-    image,
-    result,
-    size,
-    num_rows,
-    depth: tl.constexpr,
-    columns: tl.constexpr,
-    rows: tl.constexpr,
-):
+@kernel("size num_rows")
+def _context_input(flow, entropy, features, image, result, size, num_rows, depth: tl.constexpr):
     """A run of pixels: flow, entropy, features, image, and the rounding error of the flow."""
     width: tl.constexpr = depth + 8
-    pixel = (tl.program_id(0) * rows + tl.arange(0, rows)).to(tl.int64)[:, None]
+    columns: tl.constexpr = triton.next_power_of_2(width)
+    pixel = (tl.program_id(0) * _ROWS + tl.arange(0, _ROWS)).to(tl.int64)[:, None]
     there = pixel < num_rows
     number, place = pixel // size, pixel % size
     column = tl.arange(0, columns)[None, :]
@@ -52,25 +53,16 @@ def context_input(flow: Tensor, entropy: Tensor, features: Tensor, image: Tensor
     batch, depth, height, width = features.shape
     result = new_map((batch, depth + 8, height, width), features)
     num_rows = batch * height * width
-    _context_input[(triton.cdiv(num_rows, _ROWS),)](
-        flow.contiguous(),
-        entropy.contiguous(),
-        features,
-        image.contiguous(),
-        result,
-        height * width,
-        num_rows,
-        depth=depth,
-        columns=triton.next_power_of_2(depth + 8),
-        rows=_ROWS,
-    )
+    maps = (flow.contiguous(), entropy.contiguous(), features, image.contiguous(), result)
+    grid = (triton.cdiv(num_rows, _ROWS.value),)
+    _context_input[grid](*maps, height * width, num_rows, depth=depth)
     return result
 
 
-@kernel("size", "num_rows")
-def _refine(flow, correction, bias, result, size, num_rows, rows: tl.constexpr):
+@kernel("size num_rows")
+def _refine(flow, correction, bias, result, size, num_rows):
     """A run of pixels; the correction is channels last, the flow is not."""
-    pixel = tl.program_id(0) * rows + tl.arange(0, rows)
+    pixel = tl.program_id(0) * _ROWS_OF_SUM + tl.arange(0, _ROWS_OF_SUM)
     there = pixel < num_rows
     target = pixel // size * 2 * size + pixel % size
     for axis in tl.static_range(2):
@@ -84,9 +76,8 @@ def refine(flow: Tensor, correction: Tensor, bias: Tensor) -> Tensor:
     check(correction)
     height, width = flow.shape[-2:]
     result, num_rows = torch.empty_like(flow), len(flow) * height * width
-    _refine[(triton.cdiv(num_rows, _ROWS_OF_SUM),)](
-        flow, correction, bias, result, height * width, num_rows, rows=_ROWS_OF_SUM
-    )
+    grid = (triton.cdiv(num_rows, _ROWS_OF_SUM.value),)
+    _refine[grid](flow, correction, bias, result, height * width, num_rows)
     return result
 
 
