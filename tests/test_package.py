@@ -138,7 +138,7 @@ def test_training_uses_the_estimator_and_no_accelerated_inference():
     text = "".join(path.read_text() for path in (SOURCE / "training").glob("*.py"))
     assert set(re.findall(r"from \.\.estimation\S* import (.*)", text)) == {"FlowEstimator"}
     modules = set(re.findall(r"from \.\.accelerated\.?(\S*) import", text))
-    assert modules == {"settings", "losses", "training"}
+    assert modules == {"settings", "losses", "recording", "training"}
 
 
 def test_public_names_exist():

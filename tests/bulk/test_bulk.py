@@ -286,6 +286,8 @@ def test_the_tables_have_the_sharpness_of_the_match(tmp_path, pairs, tiny_weight
 def test_only_what_is_missing_or_damaged_is_computed(tmp_path, pairs, known):
     out = tmp_path / "out"
     job, plan = make_job(pairs, out, segment=1)
+    with pytest.raises(InputError, match="`shard` must be I/N"):
+        run_bulk(job, plan, shard=(3, 2))
     run_bulk(job, plan, shard=(1, 2))
     assert sorted(finished(job.storage())) == [plan.names[0], plan.names[2]]
     run_bulk(job, plan)

@@ -235,7 +235,7 @@ def test_features_of_both_scales_are_computed_once_a_frame():
 def test_settings_that_make_no_sense_are_refused(small_weights):
     with pytest.raises(InputError, match="unknown quality 'bset'; did you mean 'best'"):
         dicl_flow.load(small_weights, quality="bset")
-    with pytest.raises(InputError, match="for each pass, got"):
+    with pytest.raises(InputError, match="scale of each pass must be"):
         Quality("none", ())
     with pytest.raises(InputError, match="must be one of"):
         Quality("odd", (1.0, 2.0), 7)

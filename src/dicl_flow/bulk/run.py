@@ -141,6 +141,11 @@ class BulkRun:
     markers: dict[str, Marker] = field(default_factory=dict)  # of the finished segments
     failed: int = 0  # how many flows could not be estimated, in earlier runs and this one
 
+    def __post_init__(self) -> None:
+        place, total = self.shard
+        if not 1 <= place <= total:  # otherwise it would compute nothing
+            raise InputError(f"`shard` must be I/N, with I from 1 to N, got {place}/{total}")
+
     def run(self, engine: Engine, device: str, watcher: _Watcher) -> dict[str, Any]:
         """Compute what is missing; return the summary of the whole output."""
         keep_settings(self.job, self.plan.manifest.sha256(), len(self.plan))
