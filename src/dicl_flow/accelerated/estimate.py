@@ -97,10 +97,13 @@ def _colour_difference(images, number, pixel, goes, size, full_size, steps, ther
     return difference, inside
 
 
-@kernel(
+_SIZES = (
     "height width num_rows coarse_height coarse_width coarse_row_step coarse_column_step "
     "full_height full_width row_step column_step"
 )
+
+
+@kernel(_SIZES)
 def _weigh_cues(
     entropy,
     refined,
@@ -177,7 +180,8 @@ def weigh_cues(
         sizes += (*other, *sampling_steps(other, size))
     constants = {"stride": stride, "noise": noise, "inside_weight": inside_weight}
     grid = (triton.cdiv(result.numel(), _ROWS.value),)
-    _weigh_cues[grid](*tensors, weights, result, *sizes, **constants)
+    named = dict(zip(_SIZES.split(), sizes, strict=True))
+    _weigh_cues[grid](*tensors, weights, result, **named, **constants)
     return result
 
 

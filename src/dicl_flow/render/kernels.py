@@ -289,8 +289,10 @@ def compose_layers(
     ]
     layout = scene.flow.contiguous(), scene.outline.contiguous(), torch.cat(parts, -1)
     looks = nearest.int(), fog.contiguous(), textures.images
-    numbers = (batch, layers, *size, rows, columns, scene.outline.shape[-1], *textures.size)
-    _launch(_compose, color, *layout, *looks, color, motion, depth, visible, *numbers)
+    numbers = {"scenes": batch, "layers": layers, "rows": rows, "columns": columns}
+    numbers |= {"height": size[0], "width": size[1], "side": scene.outline.shape[-1]}
+    numbers |= {"texture_height": textures.size[0], "texture_width": textures.size[1]}
+    _launch(_compose, color, *layout, *looks, color, motion, depth, visible, **numbers)
     return color, motion, depth, visible
 
 
