@@ -85,7 +85,8 @@ def test_a_step_of_the_whole_network_gives_the_golden_numbers(golden, checkpoint
     loss, step = our_step(checkpoint, tmp_path, torch.float64)
     assert loss == pytest.approx(golden["loss"], rel=1e-8)  # a trainer adds losses in float32
     for name, tensors in step.items():
-        assert deviations(tensors, golden[name]).max() < 1e-8, name
+        # batch norm over two values magnifies rounding: 1.6e-8 on an ARM processor
+        assert deviations(tensors, golden[name]).max() < 5e-8, name
 
 
 @pytest.mark.slow
