@@ -268,7 +268,12 @@ def earlier_scores(document: Mapping[str, Any], method: Method) -> Scores:
     stored = dict(document["methods"].get(method.name, {}))
     scores = stored.pop("scores", {})
     same = {**stored, "date": ""} == {**method.about, "date": ""}
-    return scores if same else {}
+    return {name: _renamed(pairs) for name, pairs in scores.items()} if same else {}
+
+
+def _renamed(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call 00021_stereo2006-Baby1_img1, as stored numbers do, by the name it has today."""
+    return {re.sub("^[0-9]{5}_(.+)_img1$", r"\1", name): parts for name, parts in pairs.items()}
 
 
 def chosen_methods(arguments: argparse.Namespace) -> list[tuple[str, str]]:

@@ -488,6 +488,64 @@ def test_the_commands_run_list_and_verify(tmp_path, pairs, run, known, tiny_weig
 
 
 @pytest.mark.usefixtures("known")
+def test_failed_flows_are_explained_and_have_their_own_exit_code(tmp_path, run, tiny_weights):
+    write_frames(tmp_path)
+    (tmp_path / "zero.png").write_bytes(b"")
+    missing = [("f0.png", f"no{number}.png") for number in range(7)] + [("lost.png", "f0.png")]
+    rows = [("f0.png", "f1.png"), *missing, ("f0.png", "zero.png")]
+    manifest = write_pairs(tmp_path / "manifest.csv", rows)
+    usual = ("-w", tiny_weights, "--device", "cpu", "--table", "csv", "--segment", 7)
+    command = ("bulk", manifest, "-o", tmp_path / "out", *usual)
+    explained = [
+        "failed: 8 flows, for example f0.png: no such file: no0.png",
+        "failed: 1 flow, f0.png: zero.png is empty (0 bytes)",
+    ]
+    for _ in range(2):  # the second time nothing is computed
+        code, printed, errors = run(*command, "--json")
+        lines = errors.splitlines()
+        assert (code, lines[:-1]) == (3, explained)
+        assert lines[-1].startswith("9 failed in all; --retry computes them again, --max-errors 9")
+        assert [count for count, *_ in json.loads(printed)["reasons"]] == [8, 1]
+    assert run(*command, "--quiet")[::2] == (3, errors)
+    code, _, errors = run(*command, "--max-errors", 9)
+    assert (code, errors.splitlines()) == (0, explained)
+    assert run(*command, "--max-errors", 9, "--quiet") == (0, "", "")
+    code, _, errors = run(*command, "--max-errors", 8)
+    assert (code, "more than --max-errors 8" in errors) == (2, True)
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("damage", ["one byte", "a cut table", "the marker"])
+def test_damage_that_verify_finds_is_repaired_by_the_next_run(
+    tmp_path, pairs, run, tiny_weights, damage
+):
+    out, usual = tmp_path / "out", ("-w", tiny_weights, "--device", "cpu", "--json")
+    command = ("bulk", pairs, "-o", out, "--table", "csv", "--segment", 1, *usual)
+    verify = ("bulk", "verify", out, "--samples", 9, *usual)
+    assert run(*command)[0] == 0
+    whole = contents(out)
+    name = sorted(path.stem for path in (out / "scores").iterdir())[2]
+    table = out / "scores" / f"{name}.csv"
+    if damage == "one byte":  # the run trusts sizes: reading all files each time would be slow
+        table.write_bytes(table.read_bytes().replace(b"ok", b"on"))
+        assert json.loads(run(*command)[1])["new_rows"] == 0
+    elif damage == "a cut table":  # of which no flow is computed again
+        table.write_bytes(table.read_bytes()[:-200])
+    else:
+        (out / marker_name(name)).write_text("{")
+    code, printed, errors = run(*verify)
+    assert (code, json.loads(printed)["damaged"]) == (2, [name])
+    assert "damaged segments: 1; with --repair, the next run computes them again" in errors
+    code, _, errors = run(*verify, "--repair")
+    assert (code, "damaged segments: 1; the next run computes them again" in errors) == (2, True)
+    code, printed, errors = run(*verify)
+    assert (code, errors) == (2, "1 segments are missing; the run is not finished\n")
+    assert json.loads(run(*command)[1])["new_rows"] == 1
+    assert contents(out) == whole
+    assert run(*verify)[0] == 0
+
+
+@pytest.mark.usefixtures("known")
 def test_without_pyav_videos_are_read_with_opencv(tmp_path, run, tiny_weights, monkeypatch):
     clip = write_video(tmp_path / "clip.mkv", fake_trees.moving_frames(3, (24, 32))[0])
     monkeypatch.setattr("dicl_flow.cli.bulk.find_spec", lambda name: None)

@@ -1,6 +1,7 @@
 """Folders, manifests and videos of users become pairs, with or without truth."""
 
 import sys
+from pathlib import Path
 
 import av
 import fake_trees
@@ -134,11 +135,72 @@ def test_manifest(suffix, delimiter, tmp_path):
     manifest = tmp_path / f"list{suffix}"
     manifest.write_text("\ufeff" + "\n".join(delimiter.join(row) for row in rows))
     pairs = own_pairs(manifest)
-    assert names(pairs) == ["00001_pair0_img1", "00002_pair1_img1", "00003_pair1_img1"]
+    assert names(pairs) == ["pair0", "pair1-pair1_img2-00002", "pair1-pair1_img2-00003"]
     assert pairs[1].truth is None
     assert read_sample(pairs[2]).flow[0, 0].all()
-    with pytest.raises(InputError, match="the pair 00002_pair1_img1 has no flow file"):
+    with pytest.raises(InputError, match="the pair pair1-pair1_img2-00002 has no flow file"):
         list_pairs("pairs", manifest, needs_truth=True)
+
+
+@pytest.mark.parametrize("place", ["", "../elsewhere/"])
+@pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
+def test_a_folder_with_a_manifest_is_what_that_lists(place, suffix, delimiter, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    rows = [("image1", "image2", "flow")]
+    for scene in ("Grove3", "Venus"):  # frames without the manifest: a clip without truth
+        files = [f"{place}{scene}{end}" for end in ("_a.png", "_b.png", "/truth.flo")]
+        (image1, image2), flow = fake_trees.moving_frames(2, (16, 24))
+        fake_trees.write_image(folder / files[0], image1)
+        fake_trees.write_image(folder / files[1], image2)
+        fake_trees.write_truth(folder / files[2], flow)
+        rows.append(files)
+    (folder / f"pairs{suffix}").write_text("\n".join(map(delimiter.join, rows)))
+    pairs = list_pairs("pairs", folder, needs_truth=True)
+    assert [(p.name, p.image2.stem) for p in pairs] == [
+        ("Grove3", "Grove3_b"),
+        ("Venus", "Venus_b"),
+    ]
+    assert read_sample(pairs[1]).valid.all()
+
+
+def test_a_folder_has_one_manifest(tmp_path):
+    for suffix in (".csv", ".tsv"):
+        (tmp_path / f"pairs{suffix}").write_text("image1,image2\n")
+    with pytest.raises(InputError, match=r"pairs\.csv and .*pairs\.tsv are both"):
+        own_pairs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        (["s/Grove3/f1 f2", "s/Venus/f1 f2"], ["Grove3", "Venus"]),
+        (["s/Grove3/left/f1 f2", "s/Venus/left/f1 f2"], ["Grove3", "Venus"]),
+        (
+            ["s/Grove3/f1 f2", "s/Grove3/f2 f3", "s/Venus/f1 f2"],
+            ["Grove3/f1", "Grove3/f2", "Venus/f1"],
+        ),
+        (["f_10 f_11", "f_20 f_21"], ["f_10", "f_20"]),
+        (["a_img1 a_img2", "b_img1 b_img2"], ["a", "b"]),
+        (["a_img1 a_img2"], ["a"]),
+        (["f1 f2", "f1 f3", "f2 f3"], ["f1-f2", "f1-f3", "f2"]),
+        (["a b", "a c", "a-b c"], ["a-b-00001", "a-c", "a-b-00003"]),
+        (["_a x", "b_a x"], ["_a", "b_a"]),
+        (["../up/a x", "b x"], ["up/a", "mine/b"]),
+    ],
+)
+def test_pairs_of_a_manifest_are_named_by_what_tells_them_apart(frames, expected, tmp_path):
+    folder = tmp_path / "mine"
+    rows = []
+    for row in frames:
+        first, second = row.split()
+        files = [f"{first}.png", str(Path(first).with_name(f"{second}.png"))]
+        for file in files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_bytes(b"")
+        rows.append(",".join(files))
+    (folder / "list.csv").write_text("\n".join(["image1,image2", *rows]))
+    assert names(own_pairs(folder / "list.csv")) == expected
 
 
 def test_manifest_without_a_flow_column(tmp_path):

@@ -106,6 +106,15 @@ def test_other_weights_are_measured_again(tmp_path):
     assert yardstick.earlier_scores(stored, method) == {"set": {"a": {}}}
 
 
+def test_numbers_stored_under_numbered_names_are_not_measured_again(folder):
+    stored = {"stereo 2006": {"00002_stereo2006-pair1_img1": {}, "00003_stereo2006-pair2_img1": {}}}
+    document = {"methods": {"one": {"date": "1", "scores": {**stored, "Chairs": {"00001": {}}}}}}
+    known = yardstick.earlier_scores(document, yardstick.Method("one", {"date": "2"}, None))
+    assert known["Chairs"] == {"00001": {}}
+    pairs = yardstick.find_pairs(folder, "stereo 2006")
+    assert [*known["stereo 2006"]] == [pair.name for pair in pairs]
+
+
 def test_what_cannot_be_measured_is_refused(folder, tmp_path, monkeypatch, capsys):
     other = tmp_path / "other.json"
     other.write_text("[]")

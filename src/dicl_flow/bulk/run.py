@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from heapq import nlargest, nsmallest
 from math import log10
+from operator import itemgetter
 from pathlib import Path
 from platform import node
 from tempfile import TemporaryDirectory
@@ -33,7 +34,7 @@ _OPENED = 20  # clips, to see how long they are
 _JOURNAL = "journal.jsonl"
 _EVERY = 10.0  # seconds between two writes to a store, which cannot append
 _SUMMARY, _PICTURE = "summary.json", "summary.png"
-_LISTED = 20  # failures
+_LISTED = 20  # failures, and reasons
 _HEIGHT, _BAR = 160, 24  # px of the histogram
 _COMPARED = (*(f"{name}_length" for name in LENGTHS), "confidence", "sharpness")
 _TOLERANCE = 0.01  # relative, and in px: other devices and numbers of threads round differently
@@ -242,7 +243,17 @@ def _summarize(markers: Sequence[Marker], journal: Iterable[Mapping[str, Any]]) 
         "fastest": nlargest(SHOWN, (flow for m in markers for flow in m["fastest"])),
         "slowest": [[clip, clips[clip]] for clip in nlargest(SHOWN, clips, key=clips.__getitem__)],
         "failures": [failure for m in markers for failure in m["failures"]][:_LISTED],
+        "reasons": _count_reasons(markers),
     }
+
+
+def _count_reasons(markers: Iterable[Marker]) -> list[list[Any]]:
+    """Why flows failed, the most frequent reason first: count, clip and status of an example."""
+    total: dict[str, list[Any]] = {}
+    for marker in sorted(markers, key=itemgetter("segment")):
+        for reason, (count, *example) in marker.get("reasons", {}).items():
+            total.setdefault(reason, [0, *example])[0] += count
+    return nlargest(_LISTED, total.values(), key=itemgetter(0))
 
 
 def _draw_summary(summary: dict[str, Any], job: Job, plan: Plan) -> Array:
@@ -306,6 +317,7 @@ class Report:
     sampled: int = 0
     largest_difference: float = 0.0  # of the scores of flows that were computed again
     problems: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # segments whose files or markers are wrong
 
     @property
     def missing(self) -> int:
@@ -317,15 +329,23 @@ def check_files(storage: Storage, planned: int) -> Report:
     """Read all files of all finished segments."""
     report = Report(planned)
     for segment in sorted(marked(storage)):
-        marker = read_marker(storage, segment)
+        marker, before = read_marker(storage, segment), len(report.problems)
         if marker is None:
             report.problems.append(f"{marker_name(segment)} is damaged")
-            continue
-        report.segments += 1
-        for count in ("clips", "flows", "failed"):
-            setattr(report, count, getattr(report, count) + marker[count])
-        _check_segment(storage, marker, report)
+        else:
+            report.segments += 1
+            for count in ("clips", "flows", "failed"):
+                setattr(report, count, getattr(report, count) + marker[count])
+            _check_segment(storage, marker, report)
+        if len(report.problems) > before:
+            report.damaged.append(segment)
     return report
+
+
+def repair(storage: Storage, report: Report) -> None:
+    """Remove the markers of damaged segments: the next run computes these again."""
+    for segment in report.damaged:
+        storage.remove(marker_name(segment))
 
 
 def _check_segment(storage: Storage, marker: Marker, report: Report) -> None:
@@ -363,8 +383,9 @@ def _count_problem(name: str, file: HashedFile, marker: Marker) -> str:
 
 
 def check_samples(storage: Storage, job: Job, device: str, count: int, report: Report) -> None:
-    """Compute some flows again, and compare their scores."""
-    names = sorted(storage.sizes("scores"))
+    """Compute some flows of undamaged segments again, and compare their scores."""
+    sound = {*marked(storage)} - {*report.damaged}
+    names = sorted(name for name in storage.sizes("scores") if Path(name).stem in sound)
     chosen = random.Random(count).choices(names, k=count) if names else []
     worker = Worker(job, device) if chosen else None
     for name in chosen:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 from collections import Counter, deque
@@ -287,17 +288,31 @@ def _digest(flows: list[Entries], clips: list[Entries]) -> dict[str, Any]:
     ordered = sorted(moving, key=itemgetter("mean_length"))
     named = [[*itemgetter("mean_length", "key", "clip")(flow)] for flow in ordered]
     bins = np.digitize([flow["mean_length"] for flow in moving], BINS[1:-1])
-    failures = [[flow["clip"], flow["status"]] for flow in flows if flow["status"] != OK]
+    failed = [flow for flow in flows if flow["status"] != OK]
+    failures = [[flow["clip"], flow["status"]] for flow in failed]
     return {
         "clips": len(clips),
         "flows": len(good),
-        "failed": len(flows) - len(good),
+        "failed": len(failed),
         "cuts": sum(flow["scene_cut"] for flow in good),
         "histogram": dict(sorted(Counter(map(int, bins)).items())),
         "calmest": named[:SHOWN],
         "fastest": named[::-1][:SHOWN],
         "failures": failures[:_FAILURES],
+        **({"reasons": _reasons(failed)} if failed else {}),
     }
+
+
+def _reasons(failed: list[Entries]) -> dict[str, list[Any]]:
+    """By reason: how many flows failed for it, and the clip and the status of the first."""
+    reasons: dict[str, list[Any]] = {}
+    for flow in failed:
+        names = sorted({flow["clip"], flow["frame1"], flow["frame2"]} - {""}, key=len)
+        named = "|".join(map(re.escape, reversed(names)))
+        # a reason is a status without names and numbers, which differ from flow to flow
+        reason = re.sub(rf"(?<!\w)({named})(?!\w)|[0-9]+", "…", flow["status"])
+        reasons.setdefault(reason, [0, flow["clip"], flow["status"]])[0] += 1
+    return reasons
 
 
 def _mean(values: list[float | None]) -> float | None:

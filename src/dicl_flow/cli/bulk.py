@@ -39,7 +39,8 @@ class Run(options.EstimateSettings):
     """Estimate all pairs and clips of MANIFEST.
 
     The same command resumes a run that was stopped or killed, and computes only what is missing.
-    What cannot be read is a row of the table with its error.
+    What cannot be read is a row of the table with its error; the reasons are listed at the end, and
+    the exit code is 3.
 
     Examples:
       dicl-flow bulk manifest.parquet -o out
@@ -61,7 +62,7 @@ class Run(options.EstimateSettings):
     decoder: str = Option("auto", help="Reads videos: pyav or opencv; auto: what is installed.")
     segment: int = Option(256, help="Flows that are written at a time.")
     shard: str = Option("1/1", metavar="I/N", help="Compute part I of N.")
-    max_errors: int | None = optional("Stop when more flows have failed.", min=0)
+    max_errors: int | None = optional("Accept so many failed flows; stop if there are more.", min=0)
     retry: bool = flag("--retry", "Compute segments with failed flows again.")
     ray: str | None = optional(
         "Compute on a Ray cluster: a new one here, the one of this machine, or another.",
@@ -97,7 +98,7 @@ class Run(options.EstimateSettings):
             self.report({"written": [], **forecast(job, plan, devices[0], len(devices))})
         else:
             run = BulkRun(job, plan, shard, self.max_errors, retry=self.retry)
-            self.report(self._run(run, devices, cluster))
+            self._run(run, devices, cluster)
 
     def _settings(self, digest: str, listed: "Manifest") -> "job.Settings":
         """Return what is stored with the output: every option that it has under the same name."""
@@ -118,8 +119,8 @@ class Run(options.EstimateSettings):
         changed |= {"decoder": decoder, "device": "cpu"}  # the device is known later
         return Settings(**(self.chosen(*names) | changed))
 
-    def _run(self, run: "BulkRun", devices: list[str], cluster: "Cluster | None") -> dict[str, Any]:
-        """Compute what is missing; return the summary."""
+    def _run(self, run: "BulkRun", devices: list[str], cluster: "Cluster | None") -> None:
+        """Compute what is missing, and report on the whole output."""
         kind = _kind(devices)
         try:
             with show_progress(len(devices), kind, quiet=self.quiet) as progress:
@@ -130,14 +131,31 @@ class Run(options.EstimateSettings):
             typer.echo(f"stopped; {done}; the same command resumes the run", err=True)
             raise typer.Exit(130) from None
         names = ("segments", "segments_planned", "clips", "flows", "failed", "cuts", "bytes")
-        return {
+        reasons = summary.get("reasons", [])  # an earlier version counted none
+        found = {
             "written": [run.job.out],
             **{name: summary[name] for name in names},
+            **({"reasons": reasons} if self.as_json else {}),
             "new_rows": progress.new,
             "seconds": progress.seconds,
             "flows_per_second": progress.rate,
             f"{'gpu' if kind == 'cuda' else kind}_hours": progress.hours,
         }
+        self.report(found)
+        self._report_failures(summary["failed"], reasons)
+
+    def _report_failures(self, failed: int, reasons: Sequence[Sequence[Any]]) -> None:
+        """Print why flows failed; if that was not accepted beforehand, the exit code is 3."""
+        accepted = self.max_errors is not None  # a run with more would have been stopped
+        if not failed or (accepted and self.quiet):
+            return
+        for count, clip, status in reasons:
+            flows = "1 flow," if count == 1 else f"{count} flows, for example"
+            typer.echo(f"failed: {flows} {clip}: {status}", err=True)
+        if not accepted:
+            advice = f"--retry computes them again, --max-errors {failed} accepts them"
+            typer.echo(f"{failed} failed in all; {advice}", err=True)
+            raise typer.Exit(3)
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
@@ -347,6 +365,7 @@ class Verify(options.Settings):
     """
 
     output: str = Argument(..., metavar="OUT", help="The output of a run.")
+    repair: bool = flag("--repair", "Let the next run compute damaged segments again.")
     samples: int = Option(3, min=0, help="Flows to compute again.")
     weights: options.Weights = None
     device: options.Device = "auto"
@@ -363,19 +382,29 @@ class Verify(options.Settings):
                 f"{self.output} was computed with other weights; give those with the sha256 "
                 f"{settings.weights}, or --samples 0"
             )
-        from ..bulk.run import check_files, check_samples
+        from ..bulk.run import check_files, check_samples, repair
 
         limit = options.in_bytes(self.memory_limit)
         job = Job(settings, self.output, about["root"], self.weights, limit)
         report = check_files(storage, about["segments"])
+        if self.repair:
+            repair(storage, report)
         if self.samples:
             check_samples(storage, job, _devices(self.device)[0], self.samples, report)
         found = {"written": [], "missing": report.missing, **dataclasses.asdict(report)}
-        problems = found.pop("problems")
-        found["problems"] = problems if self.as_json else len(problems)
+        problems = found["problems"]
+        if not self.as_json:
+            found |= {name: len(found[name]) for name in ("problems", "damaged")}
         self.report(found)
         if problems or report.missing:
-            typer.echo("\n".join(f"problem: {problem}" for problem in problems[:100]), err=True)
+            for problem in problems[:100]:
+                typer.echo(f"problem: {problem}", err=True)
+            if report.damaged:
+                how = "" if self.repair else "with --repair, "
+                count = len(report.damaged)
+                typer.echo(
+                    f"damaged segments: {count}; {how}the next run computes them again", err=True
+                )
             if report.missing:
                 missing = f"{report.missing} segments are missing; the run is not finished"
                 typer.echo(missing, err=True)

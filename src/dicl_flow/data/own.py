@@ -2,8 +2,10 @@
 
 import csv
 import os
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 from ..errors import InputError, unknown_name
@@ -13,7 +15,9 @@ from .sample import FlowPair
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _COLUMNS = ("image1", "image2", "flow", "occlusion")
+_MANIFEST = "pairs"  # the name of a manifest that stands for its folder
 _MASK = "_occ"  # after the name of a frame or a pair, as `dicl-flow render` writes it
+_RowFiles = tuple[Path, Path, Path | None, Path | None]  # frames, truth and mask
 
 
 def own_pairs(root: Path) -> list[FlowPair]:
@@ -27,12 +31,17 @@ def own_pairs(root: Path) -> list[FlowPair]:
     pictures of flow, not frames. X_occ.png next to the frames is white where a pixel is hidden.
 
     A **manifest** (.csv, or .tsv with tabs) has a header with the columns image1, image2 and,
-    optionally, flow and occlusion. Paths are relative to the manifest; every file must exist.
+    optionally, flow and occlusion. Paths are relative to the manifest; every file must exist. A
+    folder with a pairs.csv or pairs.tsv is that manifest, whatever else is in it. Pairs are named
+    by what tells their first frames apart: of scenes/Grove3/frame1.png and
+    scenes/Venus/frame1.png, Grove3 and Venus.
 
     A **video** has no ground truth; its frames are extracted into a temporary folder.
     """
     if root.is_dir():
-        return _folder_pairs(root)
+        manifests = [root / f"{_MANIFEST}{suffix}" for suffix in _DELIMITERS]
+        found = _unique({file: _MANIFEST for file in manifests if file.is_file()})
+        return _manifest_pairs(found[_MANIFEST]) if found else _folder_pairs(root)
     if not root.exists():
         raise FileNotFoundError(f"no folder, manifest or video {root}")
     if root.suffix.lower() in _DELIMITERS:
@@ -54,7 +63,10 @@ def _folder_pairs(folder: Path, of: Path | None = None) -> list[FlowPair]:
         for name, image1, image2 in _frame_pairs(frames)
         if name in truths or not truths
     ]
-    advice = "at least two frames are needed; the flow file of a frame X.png is X.flo"
+    advice = (
+        "at least two frames are needed; the flow file of a frame X.png is X.flo; a manifest must "
+        "be called pairs.csv"
+    )
     return complete_pairs(candidates, of or folder, advice)
 
 
@@ -90,20 +102,19 @@ def _pair(name: str, image1: Path, image2: Path, truth: Path | None, mask: Path 
 
 
 def _manifest_pairs(manifest: Path) -> list[FlowPair]:
-    pairs: list[FlowPair] = []
+    rows: list[_RowFiles] = []
     try:
         with manifest.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, delimiter=_DELIMITERS[manifest.suffix.lower()])
             _check_header(manifest, reader.fieldnames or ())
             for row in reader:
                 where = f"{manifest}, line {reader.line_num}"
-                files = _row_files(manifest.parent, row, where)
-                pairs.append(_pair(f"{len(pairs) + 1:05d}_{files[0].stem}", *files))
+                rows.append(_row_files(manifest.parent, row, where))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{manifest} is not a table in UTF-8: {error}") from None
-    if not pairs:
+    if not rows:
         raise InputError(f"{manifest} lists no pairs below its header")
-    return pairs
+    return [_pair(name, *files) for name, files in zip(_row_names(rows), rows, strict=True)]
 
 
 def _check_header(manifest: Path, columns: Sequence[str]) -> None:
@@ -117,9 +128,7 @@ def _check_header(manifest: Path, columns: Sequence[str]) -> None:
             raise InputError(f"{manifest} lacks the column {column!r} in its first line")
 
 
-def _row_files(
-    folder: Path, row: Mapping[str, str], where: str
-) -> tuple[Path, Path, Path | None, Path | None]:
+def _row_files(folder: Path, row: Mapping[str, str], where: str) -> _RowFiles:
     """Return the frames, the truth and the mask of a row; all files must exist."""
     if None in row or None in row.values():
         raise InputError(f"{where}: the number of entries differs from that of the columns")
@@ -131,3 +140,32 @@ def _row_files(
         if not os.path.isfile(file):  # noqa: PTH113 - Path.is_file fails for very long names
             raise InputError(f"{where}: no file {file}")
     return files["image1"], files["image2"], files.get("flow"), files.get("occlusion")
+
+
+def _row_names(rows: Sequence[_RowFiles]) -> list[str]:
+    """Name rows by their first frames; where these are the same, by the second, then by number."""
+    first = _told_apart([files[0] for files in rows])
+    count = Counter(first)
+    names = [
+        name if count[name] == 1 else f"{name}-{image2.stem}"
+        for name, (_, image2, *_) in zip(first, rows, strict=True)
+    ]
+    while repeated := {name for name, count in Counter(names).items() if count > 1}:
+        names = [
+            f"{name}-{number:05d}" if name in repeated else name
+            for number, name in enumerate(names, start=1)
+        ]
+    return names
+
+
+def _told_apart(files: Sequence[Path]) -> list[str]:
+    """Return paths without the folders in front and the words at the end that all share."""
+    paths = [os.path.splitext(os.path.abspath(file))[0] for file in files]  # noqa: PTH100, PTH122
+    if len({*paths}) == 1:
+        return [Path(path).name.removesuffix("_img1") or Path(path).name for path in paths]
+    folder = os.path.commonpath({*map(os.path.dirname, paths)})
+    texts = [path[len(folder) :].replace(os.sep, "/").lstrip("/") for path in paths]
+    ends = zip(*(reversed(re.split("(?=[/_-])", text)) for text in texts), strict=False)
+    shared = [words[0] for words in takewhile(lambda words: len({*words}) == 1, ends)]
+    names = [text.removesuffix("".join(reversed(shared))) for text in texts]
+    return names if all(name.rpartition("/")[2] for name in names) else texts
