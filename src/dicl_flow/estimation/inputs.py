@@ -7,7 +7,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from ..ops import (
 )
 
 
+@runtime_checkable
 class Picture(Protocol):
     """An image of PIL, which need not be installed."""
 
@@ -61,7 +62,7 @@ def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[
         return _stack(image).to(device), True
     if isinstance(image, Tensor):
         return _unit_range(_from_tensor(image)).to(device), image.ndim == 4
-    if hasattr(image, "convert") and image.mode not in _MODES:  # such as a palette
+    if isinstance(image, Picture) and image.mode not in _MODES:  # such as a palette
         image = image.convert("RGB")
     array = np.asarray(image)
     return _unit_range(_from_array(array, device)).to(device), array.ndim == 4

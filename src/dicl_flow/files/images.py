@@ -171,7 +171,9 @@ def decode_pixels(data: bytes, flags: int) -> Array | None:
         except cv2.error as error:
             raise InputError(f"it cannot be read as an image: {error.err}") from None
     if pixels is None and data.startswith(_PNG) and b"IEND" not in data:
-        raise InputError(f"truncated file: a PNG that ends after {len(data):,} bytes; copy it again")
+        raise InputError(
+            f"truncated file: a PNG that ends after {len(data):,} bytes; copy it again"
+        )
     return pixels
 
 
