@@ -352,6 +352,15 @@ def test_real_pair_runs_at_its_own_size(estimator, datasets):
     assert result.flow.shape == (375, 1242, 2)
 
 
+@pytest.fixture
+def every_warning():
+    """Let torch repeat its warnings, which it gives once in a process."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("every_warning")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P", "1", "LA", "CMYK"])
 def test_an_image_of_pil_is_an_array(mode):
@@ -365,6 +374,7 @@ def test_an_image_of_pil_is_an_array(mode):
     assert torch.equal(image_batch([picture, picture])[0], image_batch([expected, expected])[0])
 
 
+@pytest.mark.usefixtures("every_warning")
 @pytest.mark.filterwarnings("error")
 def test_read_only_arrays_are_taken():
     image, flow = np.zeros((8, 9, 3), np.uint8), np.zeros((8, 9, 2), np.float32)
