@@ -259,13 +259,17 @@ def as_function(settings: type[Settings]) -> Callable[..., None]:
 def in_time(seconds: float) -> str:
     """Return a duration for people: 0.59 s, 48 s, 2.5 min, 3.4 h."""
     name, unit = next((each for each in _TIMES if seconds >= 2 * each[1]), ("s", 1))
-    return f"{seconds / unit:.3g} {name}"
+    return f"{_three_digits(seconds / unit)} {name}"
 
 
 def in_size(count: float) -> str:
     """Return a number of bytes for people: 731 B, 64.7 kB, 1.2 GB."""
     power = max(0, min(4, (len(f"{count:.0f}") - 1) // 3))
-    return f"{count / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    return f"{_three_digits(count / 1000**power)} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
 
 
 _TIMES = (("h", 3600), ("min", 60))
