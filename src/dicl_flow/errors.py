@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from threading import Thread
 from time import monotonic
@@ -36,10 +36,15 @@ class SlowWarning(UserWarning):
     """What was asked for is done, but takes many times longer than necessary."""
 
 
-def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
-    """Return the error for a mistyped name, with the nearest one that exists."""
+def unknown_name(
+    kind: str, name: object, known: Iterable[str], meant: Mapping[str, str] | None = None
+) -> InputError:
+    """Return the error for a mistyped name, with the nearest one that exists.
+
+    `meant` has names that others use: {"gpu": "cuda"}.
+    """
     names = list(known)
-    by_lower = {known_name.lower(): known_name for known_name in names}
+    by_lower = {known_name.lower(): known_name for known_name in names} | dict(meant or {})
     nearest = get_close_matches(str(name).lower(), by_lower, n=1)
     hint = f"did you mean {by_lower[nearest[0]]!r}? " if nearest else ""
     return InputError(f"unknown {kind} {name!r}; {hint}known: {', '.join(names) or 'none'}")

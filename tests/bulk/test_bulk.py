@@ -649,3 +649,21 @@ def test_numbers_of_a_parquet_file_are_those_of_a_csv_file(tmp_path):
     parquet.write_table(pyarrow.table({"path": [["a"]]}), path)
     with pytest.raises(InputError, match="column path has the type list"):
         read_manifest(str(path))
+
+
+@pytest.mark.usefixtures("known")
+def test_the_summary_names_the_frame_of_every_pair(tmp_path, monkeypatch):
+    texts = []
+
+    def note(picture, text):
+        texts.append(text)
+        return picture
+
+    monkeypatch.setattr("dicl_flow.bulk.run.write_on", note)
+    run_bulk(*make_job(write_frames(tmp_path / "shot", 3), tmp_path / "clip"))
+    named = [text.partition(" px, ")[2] for text in texts]
+    assert {name for name in named if name} == {"shot f0", "shot f1"}
+    texts.clear()
+    manifest = write_pairs(tmp_path / "shot" / "manifest.csv", PAIRS[:1])
+    run_bulk(*make_job(manifest, tmp_path / "pair"))
+    assert {text.partition(" px, ")[2] for text in texts} == {"", "f0.png"}

@@ -22,7 +22,7 @@ MISSING = {
     "flow a.png no.png -o x.flo": "no such file: no.png",
     "flow a.png a.png -o x.flo -w no.safetensors": "no weights file at no.safetensors",
     "flow text.png a.png -o x.flo": "text.png is not an image",
-    "flow a.png a.png -o no/x.flo": "there is no folder no",
+    "flow a.png a.png -o text.png/x.flo": "text.png is not a folder",
     "show no.flo": "no such file: no.flo",
     "warp no.png x.flo -o x.png": "no such file: no.png",
     "warp a.png no.flo -o x.png": "no such file: no.flo",

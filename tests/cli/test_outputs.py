@@ -1,7 +1,9 @@
 """No command writes over what it reads, and every output is looked at before the work."""
 
+import json
 import os
 import shutil
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -150,7 +152,7 @@ def test_a_sheet_of_a_data_set_does_not_replace_its_frames(run, files):
         ("flow {a} {b} -o {folder}/x.flo --image {folder}/x.abc", "unknown image extension"),
         ("flow {a} {b} --image {folder}/x", "unknown image extension"),
         ("flow {a} {b} -o {folder}/x.jpeg", "flow files must end in .flo"),
-        ("flow {a} {b} -o {folder}/no/x.flo", "there is no folder"),
+        ("flow {a} {b} -o {a}/no/x.flo", "is not a folder"),
         ("flow {a} {b} -o {folder}/x.png --image {folder}/photos/../x.png", "the same name"),
         ("flow {a} {b} --image {folder}/one.png --arrows {folder}/two.png", "the same name"),
         ("interpolate {a} {b} -o {folder}/x.abc", "unknown image extension"),
@@ -180,3 +182,32 @@ def test_a_result_may_be_written_again(run, files):
     """What is no input is replaced, as ever."""
     for _ in range(2):
         assert run("show", files["flow"], "-o", files["folder"] / "picture.png", "-q")[0] == 0
+
+
+CREATED = {
+    "flow": "flow {a} {b} -w {weights} -o {new}/1/x.flo --image {new}/2/x.png",
+    "show": "show {flow} -o {new}/x.png",
+    "warp": "warp {a} {flow} -o {new}/1/x.png --mask {new}/2/x.png",
+    "interpolate": "interpolate {a} {b} -w {weights} -o {new}/x.png",
+    "slow motion": "interpolate {clip} -w {weights} -o {new}/slow.mp4 --factor 2",
+    "video": "video {clip} -w {weights} -o {new}/1/x.npy -o {new}/2/flows --stats {new}/3/x.csv",
+    "convert": "convert {weights} -o {new}/w.safetensors --half",
+    "bulk list": "bulk list {clip} -o {new}/list.csv",
+    "data check": "data check pairs {clip} -o {new}/sheet.png",
+    "eval": "eval -d pairs={clip} --baseline dis -o {new}/1/x.json --markdown {new}/2/x.md",
+    "render": "render procedural -n 1 --size 64x64 -o {new}/scenes --stats {new}/motion/x.png",
+}
+
+
+@pytest.mark.parametrize("case", CREATED)
+def test_missing_folders_are_created(run, files, case):
+    files["clip"], files["new"] = files["folder"] / "clip", files["folder"] / "new"
+    files["clip"].mkdir()
+    for name in ("a", "b"):
+        shutil.copy(files[name], files["clip"] / files[name].name)
+    command = CREATED[case].format_map({name: str(path) for name, path in files.items()})
+    code, out, err = run(*command.split(), "--json")
+    assert code == 0, err
+    assert all(Path(path).exists() for path in json.loads(out)["written"])
+    outputs = [word for word in command.split() if word.startswith(str(files["new"]))]
+    assert all(Path(path).exists() for path in outputs)

@@ -40,7 +40,7 @@ def test_an_image_comes_in_and_the_flow_goes_out(pipe, frames, tiny_weights, tmp
     words = ("flow", *names, "-o", "-", "--format", "npy", "-w", tiny_weights)
     code, out, err = pipe(*words, stdin=frames[place].read_bytes())
     assert (code, out) == (0, expected.read_bytes())
-    assert "51 wide, 37 high" in err  # the summary
+    assert "51x37" in err  # the summary
     assert pipe(*words, "-q", stdin=frames[place].read_bytes()) == (0, out, "")
 
 

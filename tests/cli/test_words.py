@@ -14,7 +14,7 @@ import typer
 import dicl_flow
 from dicl_flow.cli import app
 from dicl_flow.cli.command import as_flags
-from dicl_flow.cli.options import parse_size
+from dicl_flow.cli.options import Size, in_words, parse_size
 from dicl_flow.data import demo_pairs
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.result import FlowResult
@@ -137,7 +137,7 @@ def test_sizes_have_one_order():
     assert not [p.name for p, text in texts.items() if "HEIGHTxWIDTH" in text]
     assert sum("WIDTHxHEIGHT" in text for text in texts.values()) > 5
     size = parse_size("--size", "1024x436")
-    assert (size, size.in_words, str(size)) == ((436, 1024), "1024 wide, 436 high", "1024x436")
+    assert (size, str(size)) == ((436, 1024), "1024x436")
 
 
 # --- words that are too many or in the wrong place ---------------------------------------------
@@ -252,3 +252,51 @@ def test_captions_stand_above_their_own_pictures(pair):
     assert (grey == 128).all()
     assert not any("white" in line for line in rows)
     assert sum("full colour is" in text for text in captions) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("hours", 0.0029, "time 10.4 s"),
+        ("cpu_hours", 31.4, "cpu time 31.4 h"),
+        ("gpu_hours", 12345.6, "gpu time 12,346 h"),
+        ("seconds", 0.591, "time 0.591 s"),
+        ("bunny_seconds", 300.0, "bunny time 5 min"),
+        ("gigabytes", 6.473e-05, "data 64.7 kB"),
+        ("gigabytes", 8123.0, "data 8.12 TB"),
+        ("megabytes", 45.2, "data 45.2 MB"),
+        ("bytes", 731, "data 731 B"),
+        ("bytes", 999_999, "data 1,000 kB"),
+        ("bytes", 0, "data 0 B"),
+        ("flows_per_second", 12.3, "speed 12.3 flows/s"),
+        ("mean_length", 8.758, "mean length 8.758 px"),
+        ("min_x", -3, "min x -3 px"),
+        ("rendered_epe", 1.234, "rendered epe 1.234 px"),
+        ("known", 0.25, "known 25 %"),
+        ("mean_difference_px", 1e-5, "mean difference 1e-05 px"),
+        ("read_ms", 3.25, "read 3.25 ms"),
+        ("flows", 12, "flows 12"),
+        ("calibrated", True, "calibrated yes"),
+        ("max_pixels", "any number", "max pixels any number"),
+        ("size", Size(436, 1024), "size 1024x436"),
+        ("dis", {"epe": 2.0, "fl_all": 3.5}, "dis epe 2 px, fl all 3.5 %"),
+    ],
+)
+def test_people_read_units(key, value, shown):
+    assert " ".join(in_words(key, value)) == shown
+
+
+def test_machines_read_plain_numbers(run, tmp_path):
+    write_flow(tmp_path / "a.flo", np.full((3, 4, 2), 3, np.float32))
+    assert "mean length    4.243 px\n" in run("show", tmp_path / "a.flo")[1]
+    found = json.loads(run("show", tmp_path / "a.flo", "--json")[1])
+    assert (found["mean_length"], found["size"]) == (pytest.approx(4.2426, abs=1e-4), "4x3")
+
+
+def test_a_number_below_zero_is_no_option(run, tmp_path):
+    for words in (("-1", "2"), ("2", "-1"), ("--", "-1", "2")):
+        code, _, err = run("analyze", "pixel", "-o", tmp_path / "out", *words)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "is outside the 512x384 frame: x must be from 0 to 511, y from 0 to 383" in err
+    assert not (tmp_path / "out").exists()
+    assert "unexpected: -7" in run("show", "a.flo", "-7")[2]

@@ -153,7 +153,7 @@ def test_check_without_truth(tmp_path, capsys):
         (("sintel", "{root}"), "unknown data set 'sintel'"),
         (("sintel-clean", "{root}"), "no folder .*training/clean; point at"),
         (("middlebury", "{root}", "-o", "{root}/sheet.gif"), "must end in .png or .jpg"),
-        (("middlebury", "{root}", "-o", "{root}/no/sheet.png"), "there is no folder"),
+        (("middlebury", "{root}", "-o", "/dev/null/sheet.png"), "is not a folder"),
     ],
 )
 def test_check_errors(arguments, message, tmp_path, capsys):

@@ -123,7 +123,10 @@ SMALLER_PYTHON = [
     (r'f"cuda:\{rank\}"|"cuda(:\d)?"', '"cpu"'),
     (r"flows\[1000\]", "flows[1]"),
     (r"(calibrate\(.*)\)\.save", r"\1, scenes=3, size=(128, 128), threshold=40).save"),
-    (r'"[\w-]+/dicl-flow", "(estimator|network)"', rf'"{REPOSITORY}", "\1", source="local"'),
+    (
+        r'"[\w/-]+/dicl-flow", "(estimator|network)"(, source="local")?',
+        rf'"{REPOSITORY}", "\1", source="local"',
+    ),
     (r'from_pretrained\("[\w-]+/[\w-]+"\)', 'from_pretrained("hub")'),
     (r"^.*\.push_to_hub\(.*$", "pass  # needs an account"),
 ]

@@ -8,7 +8,8 @@ import torch
 from conftest import SMALL
 
 from dicl_flow.config import CUES, Calibration, ModelConfig
-from dicl_flow.estimation.compute import choose_compute
+from dicl_flow.errors import InputError
+from dicl_flow.estimation.compute import choose_compute, choose_device
 from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
@@ -109,3 +110,9 @@ def test_info_tells_the_same(run):
         if name != "memory":  # others use it meanwhile
             assert (found[name], found[f"{name}_because"]) == (value, reason)
     assert found["memory"].endswith("GiB")
+
+
+@pytest.mark.parametrize("name", ["gpu", "GPU", "nvidia"])
+def test_a_gpu_is_called_cuda(name):
+    with pytest.raises(InputError, match=f"unknown device '{name}'; did you mean 'cuda'"):
+        choose_device(name)

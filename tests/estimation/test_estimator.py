@@ -17,6 +17,8 @@ from dicl_flow.accelerated.settings import Processor
 from dicl_flow.config import CUES, Calibration, ModelConfig, Quality
 from dicl_flow.errors import InputError, SlowWarning
 from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
+from dicl_flow.estimation.inputs import flow_batch, image_batch
+from dicl_flow.estimation.warping import warp
 from dicl_flow.models import LevelFlow, build
 from dicl_flow.ops import size_in_multiples
 
@@ -348,3 +350,43 @@ def test_real_pair_runs_at_its_own_size(estimator, datasets):
     folder = datasets / "KITTI2015/training/image_2"
     result = estimator(folder / "000010_10.png", folder / "000010_11.png")
     assert result.flow.shape == (375, 1242, 2)
+
+
+@pytest.fixture
+def every_warning():
+    """Let torch repeat its warnings, which it gives once in a process."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("every_warning")
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P", "1", "LA", "CMYK"])
+def test_an_image_of_pil_is_an_array(mode):
+    image_module = pytest.importorskip("PIL.Image")
+    array = np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8)
+    picture = image_module.fromarray(array).convert(mode)
+    expected = np.array(picture.convert("RGB"))
+    tensor, is_batch = image_batch(picture)
+    assert not is_batch
+    assert torch.equal(tensor, image_batch(expected)[0])
+    assert torch.equal(image_batch([picture, picture])[0], image_batch([expected, expected])[0])
+
+
+@pytest.mark.usefixtures("every_warning")
+@pytest.mark.filterwarnings("error")
+def test_read_only_arrays_are_taken():
+    image, flow = np.zeros((8, 9, 3), np.uint8), np.zeros((8, 9, 2), np.float32)
+    image.flags.writeable = flow.flags.writeable = False
+    frames, _ = image_batch(image)
+    assert flow_batch(flow, frames).shape == (1, 2, 8, 9)
+    assert warp(image, flow).shape == image.shape
+
+
+def test_sizes_are_width_by_height():
+    images = [np.zeros((8, 9, 3), np.uint8), np.zeros((8, 10, 3), np.uint8)]
+    with pytest.raises(InputError, match="must have one size, got 9x8, 10x8"):
+        image_batch(images)
+    with pytest.raises(InputError, match="must have one size, got 9x8 and 10x8"):
+        warp(images[0], np.zeros((8, 10, 2), np.float32))

@@ -11,10 +11,25 @@ from dicl_flow.files import check_writable, read_bytes, replacing, write_files
 
 
 def test_all_or_none(tmp_path):
-    good, bad = tmp_path / "a.txt", tmp_path / "missing" / "b.txt"
-    with pytest.raises(FileNotFoundError, match="no folder"):
-        write_files({good: b"1", bad: b"2"})
-    assert not list(tmp_path.iterdir())
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    with pytest.raises(NotADirectoryError, match=r"b\.txt: .*file is not a folder"):
+        write_files({tmp_path / "new" / "a.txt": b"1", file / "b.txt": b"2"})
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_missing_folders_are_created_and_stay_only_with_a_file(tmp_path, monkeypatch):
+    paths = [tmp_path / "a" / "b" / "1", tmp_path / "a" / "c" / "2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *names: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            write_files(dict.fromkeys(paths, b"x"))
+    assert not [*tmp_path.iterdir()]
+    write_files(dict.fromkeys(paths, b"x"))
+    assert [path.read_bytes() for path in paths] == [b"x", b"x"]
+    with replacing(tmp_path / "d" / "e" / "3") as temporary:
+        temporary.write_bytes(b"y")
+    assert (tmp_path / "d" / "e" / "3").read_bytes() == b"y"
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_traces(tmp_path, monkeypatch):
@@ -74,8 +89,12 @@ def test_unwritable_places_are_named(tmp_path, monkeypatch):
         check_writable(tmp_path)
     file = tmp_path / "file"
     file.write_bytes(b"x")
-    with pytest.raises(OSError, match="no folder"):
-        check_writable(file / "inside.flo")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for place in (file / "inside.flo", file / "a" / "b.flo", tmp_path / "nowhere" / "x.flo"):
+        with pytest.raises(NotADirectoryError, match="is not a folder"):
+            check_writable(place)
+    check_writable(tmp_path / "new" / "folder" / "x.flo")
+    assert sorted(tmp_path.iterdir()) == [file, tmp_path / "nowhere"]
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="not writable"):
         check_writable(tmp_path / "x.flo")

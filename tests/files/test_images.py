@@ -8,7 +8,7 @@ from fake_trees import EXACT
 
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.inputs import image_batch
-from dicl_flow.files import encode_image, read_image, to_uint8
+from dicl_flow.files import encode_image, read_flow, read_image, to_uint8
 
 RGB = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 
@@ -124,3 +124,14 @@ def test_pixels_of_other_types_are_refused(tmp_path):
     assert cv2.imwrite(str(path), RGB.astype(np.float64))
     with pytest.raises(InputError, match=r"x\.tiff has pixels of float64"):
         read_image(path)
+
+
+def test_a_truncated_png_is_called_truncated(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), np.uint8)
+    whole = cv2.imencode(".png", noise)[1].tobytes()
+    for length in (20, 60, len(whole) // 2, len(whole) - 9):
+        (tmp_path / "cut.png").write_bytes(whole[:length])
+        with pytest.raises(InputError, match=rf"cut\.png: truncated file: .* {length:,} bytes"):
+            read_image(tmp_path / "cut.png")
+        with pytest.raises(InputError, match="truncated file"):
+            read_flow(tmp_path / "cut.png")  # in KITTI's format

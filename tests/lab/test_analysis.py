@@ -21,6 +21,8 @@ from dicl_flow.files import write_flow
 from dicl_flow.lab import layers, volumes
 from dicl_flow.lab.analyses import (
     Peaks,
+    PixelMap,
+    draw_pixel,
     projection_kernels,
     summarize_kernel,
     weight_by_distance,
@@ -36,6 +38,7 @@ from dicl_flow.lab.volumes import (
 )
 from dicl_flow.models import build
 from dicl_flow.ops import displacement_probability
+from dicl_flow.pictures.figures import encode_figure
 from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy
@@ -451,3 +454,13 @@ def test_wrong_inputs_of_analyses(run, tmp_path, extra, message):
 def test_two_networks_of_one_name_are_refused(weights):
     with pytest.raises(InputError, match="two weights files are called 'with'"):
         open_networks([str(weights[0]), str(weights[0])], "cpu")
+
+
+def test_titles_of_two_lines_stay_inside_the_picture(pair):
+    even = np.full((7, 7), 1 / 49)
+    maps = [PixelMap(stride, even, (5.0, 5.0)) for stride in (64, 32, 16, 8, 4)]
+    figure = draw_pixel({"before": maps, "after": maps}, pair, 20, 30)
+    encode_figure(figure)
+    height = figure.bbox.height
+    tops = [axes.title.get_window_extent().y1 for axes in figure.axes]
+    assert max(tops) < height - 4

@@ -139,7 +139,7 @@ def test_the_pattern_moves_as_it_says_and_differs_from_place_to_place():
         (("--path", "fast"), "BACKEND-PRECISION"),
         (("--path", "fats-fp32"), "did you mean 'fast'"),
         (("--path", "fast-fp8"), "unknown precision"),
-        (("-o", "/nowhere/at/all.json"), "no folder"),
+        (("-o", "/dev/null/x.json"), "/dev/null is not a folder"),
         (("--first", "--compile"), "--first takes --size"),
     ],
 )

@@ -45,7 +45,7 @@ from dicl_flow.video import (
 from dicl_flow.video import run as run_video
 from dicl_flow.video.flows import begun_early
 from dicl_flow.video.frames import Shot
-from dicl_flow.video.writers import flow_colors
+from dicl_flow.video.writers import FolderWriter, flow_colors
 from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy
@@ -492,7 +492,7 @@ def empty(path):
         (None, ["-o", "x.avi"], "a video must end in .mp4, .mov, .mkv, .webm, .gif"),
         (None, ["-o", "x.mp4", "--show", "whel"], "did you mean 'wheel'"),
         (None, ["-o", "x.mp4", "--show", "wheel,wheel"], "twice"),
-        (None, ["-o", "x.mp4", "--format", "flo", "-o", "no/x.npy"], "there is no folder"),
+        (None, ["-o", "x.mp4", "--format", "flo", "-o", "/dev/null/x.npy"], "is not a folder"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(
@@ -854,3 +854,12 @@ def test_errors_of_what_is_done_behind_reach_the_giver_and_stop_the_rest():
     with pytest.raises(OSError, match="disk full"):
         give()
     assert done == [1]
+
+
+def test_a_folder_that_is_lost_is_not_created_again(tmp_path):
+    writer = FolderWriter(tmp_path / "flows")
+    writer.resume(0)
+    writer.make_folder()
+    writer.folder.rmdir()
+    with pytest.raises(FileNotFoundError, match="flows: the folder is gone"):
+        writer.make_folder()

@@ -295,11 +295,11 @@ def _bars(counts: list[int], width: int) -> Array:
 def _picture(flow: list[Any], job: Job, plan: Plan) -> Array:
     length, key, clip = flow
     picture, label = np.full((240, 320, 3), 60, np.uint8), f"{length:.3g} px, {Path(clip).name}"
-    row = int(key.partition("_")[0])
-    pair = find_pair(job, plan.manifest[row], key)
+    row = plan.manifest[int(key.partition("_")[0])]
+    pair = find_pair(job, row, key)
     if pair is not None and pair.images is not None:
         picture = thumbnail(pair.images[0] // 2 + pair.images[1] // 2)
-        label += f" {pair.frame1}" if pair.number else ""
+        label += f" {pair.frame1}" if row.path else ""  # a pair of images is named by its first
     return write_on(picture, label)
 
 

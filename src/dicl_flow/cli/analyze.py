@@ -63,7 +63,6 @@ class Analysis(options.Settings):
         contents["png"] = encode_figure(figure)
         if table:
             contents["md"] = table.encode()
-        self.output.mkdir(parents=True, exist_ok=True)
         written = {self.output / f"{self.name}.{kind}": data for kind, data in contents.items()}
         write_files(written)
         return list(written)
@@ -292,7 +291,6 @@ class Compare(PairAnalysis, options.ComputeSettings):
         from ..lab.compare import compare, open_methods
 
         methods = open_methods(found, **self.compute)
-        self.output.mkdir(parents=True, exist_ok=True)
         scores: dict[str, dict[str, Any]] = {name: {} for name in methods}
         for pair in self.track(pairs, "pairs"):
             comparison = compare(pair, methods)

@@ -174,6 +174,8 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = _with_values(args)
+        if any(re.fullmatch(r"-\d+(\.\d+)?", word) for word in args):
+            ctx.ignore_unknown_options = True  # a number below zero is no option
         words, options = list(args), [p for p in self.get_params(ctx) if _is_option(p)]
         _refuse_missing_values(words, options)
         surplus = super().parse_args(ctx, args)

@@ -186,7 +186,6 @@ class Render(options.Settings):
         from ..files import encode_image, write_files
         from ..lab.data_sets import write_pairs
 
-        self.output.mkdir(parents=True, exist_ok=True)
         numbers = self.track(range(self.count), "rendering")
         statistics, sheet = write_pairs(renderer, self.output, numbers)
         pictures = {self.output / "sheet.png": encode_image("sheet.png", sheet)}

@@ -79,7 +79,7 @@ class Evaluate(options.EstimateSettings):
         elif not self.quiet:
             print_results(scored.results, Console())
             for size, how in scored.computed.items():
-                typer.echo(f"frames {parse_size('size', size).in_words} are computed {how}")
+                typer.echo(f"frames of {size} are computed {how}")
 
     def _check(self) -> "dict[str, list[FlowPair]]":
         """Refuse what cannot be scored or written; return the pairs of each data set."""
@@ -141,11 +141,15 @@ class Submit(options.EstimateSettings):
     output: Path = options.output("The .zip file to write.")
 
     def __call__(self) -> None:
-        from ..evaluation import predict, submission_entries, write_submission
+        from ..evaluation import missing_pairs, predict, submission_entries, write_submission
 
         check_outputs([self.output], inputs=[self.weights], endings=[".zip"])
         entries = submission_entries(self.benchmark, self.root)
         check_weights(self.weights)
+        missing = missing_pairs(self.benchmark, entries)
+        if missing > 0 and not self.quiet:
+            of_all = f"{missing:,} of the {missing + len(entries):,} test pairs are missing"
+            typer.echo(f"warning: {of_all} in {self.root}; the server will refuse this", err=True)
         estimator = self.load()
         pairs = self.track(entries.values(), self.benchmark)
         predictions = predict(pairs, lambda *frames: estimator(*frames).flow)

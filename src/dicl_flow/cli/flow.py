@@ -57,7 +57,6 @@ class Demo(options.ComputeSettings):
             flow_file, picture = self.output / f"{pair.name}.flo", self.output / f"{pair.name}.png"
             contents[flow_file] = encode_flow(flow_file, result.flow)
             contents[picture] = encode_image(picture, draw_demo(pair, result))
-        self.output.mkdir(parents=True, exist_ok=True)
         write_files(contents)
         self.report({"written": list(contents), "device": estimator.device, **numbers})
 

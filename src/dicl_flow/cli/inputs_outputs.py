@@ -131,8 +131,8 @@ def check_outputs(
     """Return the files that were asked for; refuse those that cannot or must not be written.
 
     Flow files, pictures and plots need a known extension, `files` one of `endings` if there are
-    any, and every file an existing folder. No output may be an input, and no two outputs the same
-    file, links included.
+    any, and every file a folder that is there or can be created. No output may be an input, and no
+    two outputs the same file, links included.
     """
     from ..files import check_flow_name, check_folder, check_writable
     from ..files.images import check_image_name

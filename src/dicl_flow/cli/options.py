@@ -113,11 +113,6 @@ class Size(NamedTuple):
     def __str__(self) -> str:
         return f"{self.width}x{self.height}"
 
-    @property
-    def in_words(self) -> str:
-        """Width and height, without the need to know their order."""
-        return f"{self.width} wide, {self.height} high"
-
 
 def parse_size(option: str, text: str) -> Size:
     """Read WIDTHxHEIGHT, the order of every size on the command line."""
@@ -167,10 +162,10 @@ class Settings:
             plain = {key: str(v) if isinstance(v, Size) else v for key, v in values.items()}
             typer.echo(json.dumps(plain, default=str))
         elif not self.quiet:
-            lines = {key: _text(value) for key, value in values.items() if value not in ([], None)}
-            width = max(map(len, lines))
-            for key, text in lines.items():
-                typer.echo(f"{key.replace('_', ' '):<{width}}  {text}", err=to_stderr)
+            lines = [in_words(*item) for item in values.items() if item[1] not in ([], None)]
+            width = max(len(name) for name, _ in lines)
+            for name, text in lines:
+                typer.echo(f"{name:<{width}}  {text}", err=to_stderr)
 
     def report_grids(
         self, document: dict[str, Any], written: "Iterable[Path]", grids: "Iterable[Grid]"
@@ -261,15 +256,63 @@ def as_function(settings: type[Settings]) -> Callable[..., None]:
     return start
 
 
+def in_time(seconds: float) -> str:
+    """Return a duration for people: 0.59 s, 48 s, 2.5 min, 3.4 h."""
+    name, unit = next((each for each in _TIMES if seconds >= 2 * each[1]), ("s", 1))
+    return f"{_three_digits(seconds / unit)} {name}"
+
+
+def in_size(count: float) -> str:
+    """Return a number of bytes for people: 731 B, 64.7 kB, 1.2 GB."""
+    power = max(0, min(4, (len(f"{count:.0f}") - 1) // 3))
+    return f"{_three_digits(count / 1000**power)} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
+
+
+_TIMES = (("h", 3600), ("min", 60))
+_SHOWN: dict[str, tuple[str | None, Callable[[float], str]]] = {
+    r"seconds$": ("time", in_time),
+    r"hours$": ("time", lambda hours: in_time(3600 * hours)),
+    r"gigabytes$": ("data", lambda number: in_size(1e9 * number)),
+    r"megabytes$": ("data", lambda number: in_size(1e6 * number)),
+    r"^bytes$": ("data", in_size),
+    r"flows_per_second$": ("speed", "{:.4g} flows/s".format),
+    r"frames_per_second$": ("speed", "{:.4g} frames/s".format),
+    r"pairs_per_second$": ("speed", "{:.4g} pairs/s".format),
+    r"_ms$": ("", "{:.4g} ms".format),
+    r"_px$": ("", "{:.4g} px".format),
+    r"^(known|occluded|inside|valid|right)$|_share$": (None, lambda n: f"{100 * n:.4g} %"),
+    r"^(over_\d+px|fl_\w+|wauc)$": (None, "{:.4g} %".format),
+    r"^epe|_epe$|length$|_[xy]$|_p\d+$|_max$|_median$|^multiple$": (None, "{:.4g} px".format),
+    r"^(s\d+_\w+|matched|unmatched|decile_\d+)$": (None, "{:.4g} px".format),
+    r"^warping_error": (None, "{:.4g} grey levels".format),
+}
+"""By a pattern of the names of numbers: what is shown instead of it, and the number in its unit."""
+
+
+def in_words(key: str, value: Any) -> tuple[str, str]:
+    """Return a result for people: its name, and its value; numbers have their units.
+
+    A unit in a name moves to the number: `hours`, 0.0029 is "time", "10.4 s".
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        for pattern, (instead, show) in _SHOWN.items():
+            if re.search(pattern, key):
+                name = key if instead is None else re.sub(pattern, instead, key)
+                return name.replace("_", " "), show(value)
+    return key.replace("_", " "), _text(value)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Size):
-        return value.in_words
     if isinstance(value, list):
         return ", ".join(map(_text, value))
     if isinstance(value, dict):
-        return ", ".join(f"{key.replace('_', ' ')} {_text(v)}" for key, v in value.items())
+        return ", ".join(" ".join(in_words(*item)) for item in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -233,7 +233,7 @@ def _print_plan(plan: Mapping[str, Any], what: str = "in all") -> None:
 def _hours(seconds: float | None) -> str:
     if seconds is None:
         return "time unknown without the data"
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
+    return options.in_time(seconds)
 
 
 class Ablate(TrainSettings):
@@ -427,7 +427,6 @@ class Ablate(TrainSettings):
         unfinished = self._unfinished()
         if not unfinished:
             return
-        self.output.mkdir(parents=True, exist_ok=True)
         how = (unfinished[0].config, self._roots, self.scenes or 64, processes.device)
         laboratory = open_laboratory(self.output, *how, quiet=self.quiet)
         for variant in unfinished:

@@ -78,9 +78,15 @@ class FlowBatch:
 def read_frames(pair: FlowPair) -> tuple[Array, Array]:
     """Read the two frames, (H, W, 3) uint8 RGB of equal size; an error names the file."""
     image1, image2 = to_uint8(read_image(pair.image1)), to_uint8(read_image(pair.image2))
-    if image1.shape != image2.shape:
-        raise InputError(f"{pair.image1} and {pair.image2} differ in size")
+    _check_sizes((pair.image1, image1), (pair.image2, image2))
     return image1, image2
+
+
+def _check_sizes(*files: tuple[Path, Array]) -> None:
+    sizes = [f"{array.shape[1]}x{array.shape[0]}" for _, array in files]
+    if len(set(sizes)) > 1:
+        names = " and ".join(str(path) for path, _ in files)
+        raise InputError(f"{names} differ in size: {' and '.join(sizes)}")
 
 
 def read_sample(pair: FlowPair) -> FlowSample:
@@ -93,8 +99,7 @@ def read_sample(pair: FlowPair) -> FlowSample:
         flow = np.stack([-disparity, np.where(np.isnan(disparity), disparity, 0)], -1)
     else:
         flow = read_flow(pair.truth)
-    if flow.shape[:2] != image1.shape[:2]:
-        raise InputError(f"{pair.truth} and {pair.image1} differ in size")
+    _check_sizes((pair.truth, flow), (pair.image1, image1))
     valid = np.isfinite(flow[..., 0])
     if pair.valid_only and pair.invalid is not None:
         valid &= ~_read_mask(pair.invalid, valid.shape)

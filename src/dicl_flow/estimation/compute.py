@@ -239,7 +239,8 @@ def choose_device(name: str) -> torch.device:
         return torch.device(next(kind for kind, there in available.items() if there))
     kind, _, index = name.partition(":")
     if kind not in available or (index and not index.isdecimal()):
-        raise unknown_name("device", name, ("auto", "cpu", "cuda", "mps"))
+        meant = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
+        raise unknown_name("device", name, ("auto", "cpu", "cuda", "mps"), meant)
     if not available[kind]:
         raise InputError(f"no {kind} device on this machine; use `device='cpu'`")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():

@@ -127,7 +127,8 @@ def _compare(module: nn.Module, run: Runner, tried: list[tuple[int, Size]]) -> D
         with torch.no_grad():
             expected, found = module(*frames), run(*frames)
         if [output.shape for output in found] != [output.shape for output in expected]:
-            raise InputError(f"the file gives a flow of shape {tuple(found[0].shape)} at {size}")
+            frame = f"{size[1]}x{size[0]}"
+            raise InputError(f"the file gives a flow of shape {tuple(found[0].shape)} at {frame}")
         distances.append((found[0] - expected[0]).norm(dim=1))
     return Difference(
         max(float(distance.mean()) for distance in distances),

@@ -7,7 +7,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 from threading import Lock
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,9 +26,23 @@ from ..ops import (
     size_of,
 )
 
-Image: TypeAlias = str | Path | Array | Tensor
+
+@runtime_checkable
+class Picture(Protocol):
+    """An image of PIL, which need not be installed."""
+
+    @property
+    def mode(self) -> str:
+        """How its pixels are stored."""
+
+    def convert(self, mode: str) -> Any:
+        """Return it in another mode."""
+
+
+Image: TypeAlias = str | Path | Array | Tensor | Picture
 ImageInput: TypeAlias = Image | Sequence[Image]
 
+_MODES = ("L", "RGB", "RGBA", "I", "I;16", "F")  # of PIL, that are arrays as ours
 _WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
 _AHEAD = (
     4  # frames: the device does not wait for a thread of the host that is a few milliseconds late
@@ -40,7 +54,7 @@ def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[
 
     A path is read; an array is (H, W), (H, W, C) or (B, H, W, C); a tensor is (C, H, W) or
     (B, C, H, W); C is 1, 3 or 4 (transparency is dropped). Integers are uint8 or uint16,
-    floats lie in [0, 1]. A list of images of one size is a batch.
+    floats lie in [0, 1]. An image of PIL is an array. A list of images of one size is a batch.
     """
     if isinstance(image, str | Path):
         return _from_file(image).to(device), False
@@ -48,6 +62,8 @@ def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[
         return _stack(image).to(device), True
     if isinstance(image, Tensor):
         return _unit_range(_from_tensor(image)).to(device), image.ndim == 4
+    if isinstance(image, Picture) and image.mode not in _MODES:  # such as a palette
+        image = image.convert("RGB")
     array = np.asarray(image)
     return _unit_range(_from_array(array, device)).to(device), array.ndim == 4
 
@@ -66,11 +82,19 @@ def flow_batch(flow: Array | Tensor, images: Tensor) -> Tensor:
             f"need {expected}"
         )
     if not isinstance(flow, Tensor):
-        flow = torch.from_numpy(np.ascontiguousarray(flow)).movedim(-1, -3)
+        flow = to_torch(flow).movedim(-1, -3)
     flow = (flow if flow.ndim == 4 else flow[None]).to(images.device, torch.float32)
     if not flow.isfinite().all():
         raise InputError("the initial flow is unknown at some pixels; fill them in first")
     return flow
+
+
+def to_torch(array: Array) -> Tensor:
+    """Return a tensor that shares memory with an array, if that is contiguous and writable.
+
+    Torch would warn of a read-only one, as PIL and others make them.
+    """
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def _from_file(path: str | Path) -> Tensor:
@@ -87,7 +111,8 @@ def _stack(images: Sequence[Image]) -> Tensor:
     tensors = [image_batch(image)[0] for image in images]
     shapes = {tuple(tensor.shape[-2:]) for tensor in tensors}
     if len(shapes) > 1:
-        raise InputError(f"images of a batch must have one size, got {sorted(shapes)}")
+        sizes = ", ".join(f"{width}x{height}" for height, width in sorted(shapes))
+        raise InputError(f"images of a batch must have one size, got {sizes}")
     return torch.cat(tensors)
 
 
@@ -98,7 +123,7 @@ def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:
             f"an image array has the shape (height, width, 3) or (batch, height, width, 3), "
             f"got {array.shape}; channel-first data goes in as a torch tensor"
         )
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    tensor = to_torch(array)
     if array.dtype == np.uint8:  # bytes are the least to copy
         device = torch.device(device)
         tensor = _transfers(device)(tensor) if device.type == "cuda" else tensor.to(device)

@@ -12,6 +12,7 @@ from ..files import Array
 from ..ops import sample_clamped, sampling_grid, size_of, upsample_pixels
 from ..ops import warp as warp_tensor
 from .confidence import find_occlusion
+from .inputs import to_torch
 
 ArrayOrTensor = TypeVar("ArrayOrTensor", Array, Tensor)
 
@@ -44,9 +45,8 @@ def _check(image_size: tuple[int, ...], flow_size: tuple[int, ...], components: 
     if components != 2:
         raise InputError(f"a flow has 2 components, got {components}")
     if tuple(image_size) != tuple(flow_size):
-        raise InputError(
-            f"image and flow must have one size, got {tuple(image_size)} and {tuple(flow_size)}"
-        )
+        sizes = (f"{width}x{height}" for height, width in (image_size, flow_size))
+        raise InputError(f"image and flow must have one size, got {' and '.join(sizes)}")
 
 
 def interpolate(
@@ -143,7 +143,7 @@ def _fetch(image: Tensor, visible: Tensor, way: Tensor) -> tuple[Tensor, Tensor,
 
 def to_tensor(array: Array, dtype: torch.dtype = torch.float32) -> Tensor:
     """(H, W, C) -> (1, C, H, W)."""
-    return torch.from_numpy(np.ascontiguousarray(array)).to(dtype).permute(2, 0, 1)[None]
+    return to_torch(array).to(dtype).permute(2, 0, 1)[None]
 
 
 def to_picture(image: Tensor, depth: np.dtype[Any]) -> Array:

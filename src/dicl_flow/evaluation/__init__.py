@@ -12,6 +12,7 @@ from .evaluate import (
     dis,
     evaluate,
     evaluate_predictions,
+    missing_pairs,
     predict,
     score_predictions,
     submission_entries,

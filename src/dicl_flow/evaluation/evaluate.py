@@ -92,7 +92,6 @@ def predict(
             raise InputError(f"pair {pair.name}: {error}") from None
         if folder is not None:
             flow_file, confidence_file = _paths(folder, pair)
-            flow_file.parent.mkdir(parents=True, exist_ok=True)
             contents = {flow_file: encode_flow(flow_file, flow)}
             if confidence is not None:
                 contents[confidence_file] = encode_npy(confidence)
@@ -287,7 +286,6 @@ def _draw_worst(
     by_name = {pair.name: pair for pair in pairs}
     worst = [by_name[name] for name in result.worst(count)]
     folder = pictures / result.method / folder_name(result.data)
-    folder.mkdir(parents=True, exist_ok=True)
     for rank, (pair, flow, _) in enumerate(predictor(result.data, worst), start=1):
         path = folder / f"{rank:02d}-{pair.name.replace('/', '-')}.png"
         write_files({path: encode_image(path, draw_prediction(pair, flow))})
@@ -305,6 +303,11 @@ def submission_entries(benchmark: str, root: Path) -> dict[str, FlowPair]:
     return {
         name.format(pair.name): pair for name, pairs in sets[benchmark]().items() for pair in pairs
     }
+
+
+def missing_pairs(benchmark: str, entries: Mapping[str, FlowPair]) -> int:
+    """Return how many test pairs of a benchmark are not among these."""
+    return {"sintel": 2 * 552, "kitti15": 200, "kitti12": 195}[benchmark] - len(entries)
 
 
 def write_submission(path: Path, names: Iterable[str], predictions: Iterable[Prediction]) -> None:

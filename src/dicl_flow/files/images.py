@@ -119,8 +119,9 @@ def _avif(data: bytes) -> Size:
     return max(sizes, key=lambda size: size[0] * size[1])
 
 
+_PNG = b"\x89PNG\r\n\x1a\n"
 _FORMATS: dict[bytes, Callable[[bytes], Size]] = {
-    rb"\x89PNG\r\n\x1a\n": _png,
+    _PNG: _png,
     rb"\xff\xd8\xff": _jpeg,
     rb"II[*+]\0|MM\0[*+]": _tiff,
     rb"RIFF....WEBP": _webp,
@@ -158,15 +159,22 @@ def decode_image(data: bytes, name: str) -> Array:
 
 
 def decode_pixels(data: bytes, flags: int) -> Array | None:
-    """Return the pixels from OpenCV; None if it is not an image; an error if it is too large."""
-    size = image_size(data)
-    if size is None:
-        return None
-    check_size(*size)
-    try:
-        return cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-    except cv2.error as error:
-        raise InputError(f"it cannot be read as an image: {error.err}") from None
+    """Return the pixels from OpenCV; None if it is not an image.
+
+    One that is too large, or a truncated PNG, is an error.
+    """
+    size, pixels = image_size(data), None
+    if size is not None:
+        check_size(*size)
+        try:
+            pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        except cv2.error as error:
+            raise InputError(f"it cannot be read as an image: {error.err}") from None
+    if pixels is None and data.startswith(_PNG) and b"IEND" not in data:
+        raise InputError(
+            f"truncated file: a PNG that ends after {len(data):,} bytes; copy it again"
+        )
+    return pixels
 
 
 def check_unit_range(low: float, high: float) -> None:

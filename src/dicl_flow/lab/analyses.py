@@ -243,13 +243,16 @@ def read_pixel(
 def _check_inside(x: int, y: int, frame_size: tuple[int, ...]) -> None:
     height, width = frame_size
     if not (0 <= x < width and 0 <= y < height):
-        raise InputError(f"the pixel {x} {y} is outside the {width}x{height} frame")
+        raise InputError(
+            f"the pixel {x} {y} is outside the {width}x{height} frame: x must be from 0 to "
+            f"{width - 1}, y from 0 to {height - 1}"
+        )
 
 
 def draw_pixel(found: Mapping[str, list[PixelMap]], pair: FlowPair, x: int, y: int) -> Any:
     """A row per network and stage, a column per level; yellow lines mark the truth."""
     levels = max(map(len, found.values()))
-    figure = draw_figure(2.1 * (levels + 1), 2.3 * len(found))
+    figure = draw_figure(2.1 * (levels + 1), 2.5 * len(found))  # titles may have two lines
     axes = figure.subplots(len(found), levels + 1, squeeze=False)
     left, top = max(0, x - _PATCH), max(0, y - _PATCH)
     patch = read_frames(pair)[0][top : y + _PATCH + 1, left : x + _PATCH + 1]

@@ -109,7 +109,6 @@ def write_pairs(
 
 def write_clip(clip: "Clip", folder: Path, numbers: Iterable[int]) -> list[Path]:
     """Write frames, flow to the next one, masks and tracks; return the pictures and the tracks."""
-    folder.mkdir(parents=True, exist_ok=True)
     frames = clip.frames().permute(0, 2, 3, 1).cpu().numpy()
     written = []
     for number in numbers:

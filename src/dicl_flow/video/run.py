@@ -200,7 +200,6 @@ class Checkpoint:
 
     def save(self, state: State) -> None:
         """Save the progress of the run."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.state = state
         saved = {"settings": self._settings, **asdict(state)}
         contents = {self._path: json.dumps(saved, indent=1).encode()}

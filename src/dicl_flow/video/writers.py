@@ -78,10 +78,12 @@ class FolderWriter(Writer):
                 path.unlink(missing_ok=True)
 
     def make_folder(self) -> None:
-        """Create the folder, but only once: one that is lost takes files with it."""
+        """Create the folder, but only once: one that is lost took files with it."""
         if not self._has_folder:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._has_folder = True
+        elif not self.folder.is_dir():
+            raise FileNotFoundError(f"cannot write to {self.folder}: the folder is gone")
 
     def finish(self) -> Path:
         """Return the folder; everything has been written."""
