@@ -178,7 +178,7 @@ def test_nothing_is_set_once_torch_is_there(monkeypatch, asked, expected):
         monkeypatch.delenv(name, raising=False)
     code = (
         "import os, sys; sys.modules['torch'] = object()\n"
-        "from dicl_flow.environment import threads_spin_long\n"
+        "from dicl_flow.environ import threads_spin_long\n"
         "print(threads_spin_long(), os.environ.get('GOMP_SPINCOUNT'))"
     )
     assert run_child("-c", code, **asked).stdout.split() == expected.split()

@@ -13,7 +13,7 @@ torch reads from the environment: import it before torch.
 from typing import TYPE_CHECKING
 
 from ._version import __version__
-from .environment import prepare_torch
+from .environ import prepare_torch
 from .lazy import on_first_use
 
 if TYPE_CHECKING:

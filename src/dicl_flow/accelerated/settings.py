@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..environment import SPIN_COUNT, threads_spin_long
+from ..environ import SPIN_COUNT, threads_spin_long
 from ..errors import InputError, SlowWarning
 from . import private
 

@@ -10,7 +10,7 @@ from functools import cache
 import typer
 from typer.main import get_command
 
-from ..environment import purge_at_once
+from ..environ import purge_at_once
 from ..errors import InputError
 from . import analyze, bulk, data, evaluate, flow, options, train, video, web, weights
 from .command import Command, Group, describe, hidden_messages, quick_end
