@@ -105,8 +105,8 @@ class Engine:
     def pairs_together(self) -> int:
         """How many pairs of one size to compute as a batch, if as many wait.
 
-        A GPU takes two thirds of the time for each. A CPU gains a tenth at most, and each pair
-        would wait for all: it takes one.
+        A GPU takes two thirds of the time for each. A CPU gains little, and each pair would
+        wait for all: it takes one.
         """
         return 1 if self.compute.device.type == "cpu" else 8
 
