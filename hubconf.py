@@ -2,17 +2,19 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent / "src"))
 
-from torch.nn import Module as _Module
-
 from dicl_flow import load as estimator
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 dependencies = ["torch", "numpy", "cv2", "safetensors"]
 
 
-def network(weights: str | None = None) -> _Module:
+def network(weights: str | None = None) -> "Module":
     """Return the network alone, an `nn.Module` for normalised images in multiples of 128.
 
     `weights` is a packaged name or a .safetensors file; without it, the packaged default.

@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+import dicl_flow  # noqa: F401  # isort: skip (first: torch reads what it sets)
+
 import numpy as np
 import pytest
 import torch

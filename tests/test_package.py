@@ -141,6 +141,49 @@ def test_training_uses_the_estimator_and_no_accelerated_inference():
     assert modules == {"settings", "losses", "recording", "training"}
 
 
+TORCH_IS_SOUGHT = """
+import os, sys
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("MIMALLOC_PURGE_DELAY"))
+            sys.exit()
+sys.meta_path.insert(0, Watch())
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import dicl_flow; dicl_flow.load()",
+        "import dicl_flow; import torch",
+        "from dicl_flow.models import build",
+        "from dicl_flow.hub import HubNetwork",
+        "import hubconf",
+    ],
+)
+def test_whatever_imports_torch_has_told_its_threads_not_to_spin(monkeypatch, line):
+    for name in ("GOMP_SPINCOUNT", "MIMALLOC_PURGE_DELAY", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    assert run_child("-c", TORCH_IS_SOUGHT + line).stdout == "10000 10000\n"
+    child = run_child("-c", TORCH_IS_SOUGHT + line, OMP_WAIT_POLICY="active")
+    assert child.stdout == "None 10000\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [({}, "True None"), ({"GOMP_SPINCOUNT": "6"}, "False 6")]
+)
+def test_nothing_is_set_once_torch_is_there(monkeypatch, asked, expected):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    code = (
+        "import os, sys; sys.modules['torch'] = object()\n"
+        "from dicl_flow.environ import threads_spin_long\n"
+        "print(threads_spin_long(), os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    assert run_child("-c", code, **asked).stdout.split() == expected.split()
+
+
 def test_public_names_exist():
     for name in dicl_flow.__all__:
         assert getattr(dicl_flow, name) is not None

@@ -6,12 +6,14 @@
     result = estimator("frame1.png", "frame2.png")
     result.save("flow.flo")
 
-Names are imported when they are first used, so that `import dicl_flow` costs little.
+Names are imported when they are first used, so that `import dicl_flow` costs little. It sets what
+torch reads from the environment: import it before torch.
 """
 
 from typing import TYPE_CHECKING
 
 from ._version import __version__
+from .environ import prepare_torch
 from .lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ __all__ = [
     "__version__",
 ]
 
+prepare_torch()
 
 if not TYPE_CHECKING:
     _NAMES = {

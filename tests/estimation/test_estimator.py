@@ -1,5 +1,6 @@
 """The estimator gives the same flow for every kind of input, at any size."""
 
+import os
 import pickle
 import warnings
 from dataclasses import replace
@@ -103,6 +104,26 @@ def test_bf16_on_a_cpu_that_emulates_it_warns_and_says_what_auto_would_be(
         dicl_flow.load(small_weights, "cpu", "fp32")
         monkeypatch.setattr(settings, "processor", lambda: Processor(bf16=True))
         dicl_flow.load(small_weights, "cpu", "bf16")
+
+
+def test_threads_that_spin_next_to_other_programs_warn_once(monkeypatch, small_weights):
+    estimator = dicl_flow.load(small_weights, "cpu", "fp32")
+    settings._warn_of_spinning.cache_clear()
+    monkeypatch.setattr(settings, "threads_spin_long", lambda: True)
+    monkeypatch.setattr(settings, "_has_gnu_openmp", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    pair = np.zeros((2, 8, 8, 3), np.uint8)
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.0, 9.0, 9.0))  # these threads alone
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimator(*pair)
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
+    with pytest.warns(SlowWarning, match="import dicl_flow` before torch.*GOMP_SPINCOUNT=10000"):
+        estimator(*pair)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimator(*pair)
 
 
 def test_networks_without_a_fast_path_say_so():

@@ -27,12 +27,12 @@ ROOMS = {
     "__main__": room("python -m dicl_flow", "cli"),
     "__init__": room(
         "the public names, imported when first used",
-        "evaluation estimation pictures models files config lazy errors _version",
+        "evaluation estimation pictures models files config lazy environ errors _version",
     ),
     "cli": room(
         "a class per command: parses and prints",
         "web bulk lab video evaluation training estimation render weights models data "
-        "pictures files config errors _version",
+        "pictures files config environ errors _version",
     ),
     "web": room(
         "the HTTP server: uploads, the estimator thread, jobs, security; the explorer",
@@ -70,7 +70,7 @@ ROOMS = {
     ),
     "accelerated": room(
         "the same computation, faster: one folder per layer, for CPUs, CUDA and training",
-        "models ops errors",
+        "models ops environ errors",
     ),
     "weights": room(
         "safetensors that carry their config; import of the authors' checkpoints",
@@ -91,6 +91,7 @@ ROOMS = {
     "files": room("flow files, disparity, images: written whole or not at all", "errors"),
     "config": room("frozen settings of model, training and scenes, read strictly", "errors"),
     "lazy": room("names that are imported when first used"),
+    "environ": room("what torch reads from the environment when it is imported"),
     "errors": room("InputError and its helpers; a signal that stops a run"),
     "_version": room("the version"),
 }

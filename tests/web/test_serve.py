@@ -168,17 +168,33 @@ def test_too_many_bytes_are_refused_before_they_are_read(estimator):
 
 
 @pytest.mark.heavy
-def test_what_waits_is_estimated_in_batches(server, held, expected):
-    before = server.get("/metrics").body.decode()
-    with ThreadPoolExecutor(5) as pool:
-        answers = [pool.submit(server.post, "/flow", FRAMES) for _ in range(5)]
-        wait_for(lambda: server.service.waiting == 5)
-        held.set()
-        flows = [decode_flow("x.flo", answer.result().body) for answer in answers]
+def test_a_cpu_estimates_what_waits_one_by_one(server):
+    alone = server.post("/flow", FRAMES).body
+    bodies, batches = ask_at_once(server, 5)
+    assert set(bodies) == {alone}
+    assert batches == 5
+
+
+@pytest.mark.heavy
+def test_what_waits_is_estimated_in_batches(estimator, expected):
+    with serving(estimator, Limits(batch=8)) as running:
+        bodies, batches = ask_at_once(running, 5)
+    assert batches == 2  # 4 and 1
+    flows = [decode_flow("x.flo", body) for body in bodies]
     assert all(np.abs(flow - expected.flow).max() < 1e-3 for flow in flows)
+
+
+def ask_at_once(server, number):
+    """Ask for one flow while the estimator is busy; return the answers and how many batches."""
+    before = server.get("/metrics").body.decode()
+    with busy_estimator(server) as go, ThreadPoolExecutor(number) as pool:
+        answers = [pool.submit(server.post, "/flow", FRAMES) for _ in range(number)]
+        wait_for(lambda: server.service.waiting == number)
+        go.set()
+        bodies = [answer.result().body for answer in answers]
     after = server.get("/metrics").body.decode()
-    assert counted(after, "pairs_total") - counted(before, "pairs_total") == 5
-    assert counted(after, "batches_total") - counted(before, "batches_total") == 2  # 4 and 1
+    assert counted(after, "pairs_total") - counted(before, "pairs_total") == number
+    return bodies, counted(after, "batches_total") - counted(before, "batches_total")
 
 
 def counted(text, name):
@@ -186,7 +202,7 @@ def counted(text, name):
 
 
 @pytest.mark.heavy
-def test_a_batch_that_fails_is_estimated_one_by_one(server, held, monkeypatch):
+def test_a_batch_that_fails_is_estimated_one_by_one(estimator, monkeypatch):
     estimate = FlowEstimator.__call__
 
     def fails_with_several(self, image1, image2, **options):
@@ -195,11 +211,10 @@ def test_a_batch_that_fails_is_estimated_one_by_one(server, held, monkeypatch):
         return estimate(self, image1, image2, **options)
 
     monkeypatch.setattr(FlowEstimator, "__call__", fails_with_several)
-    with ThreadPoolExecutor(2) as pool:
-        answers = [pool.submit(server.post, "/flow", FRAMES) for _ in range(2)]
-        wait_for(lambda: server.service.waiting == 2)
-        held.set()
-        assert [answer.result().status for answer in answers] == [200, 200]
+    with serving(estimator, Limits(batch=2)) as running:
+        bodies, _ = ask_at_once(running, 2)
+    assert len(set(bodies)) == 1
+    assert decode_flow("x.flo", bodies[0]).shape == (37, 51, 2)
 
 
 def test_a_failure_is_told_without_its_reason(server, monkeypatch, caplog):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..environ import SPIN_COUNT, threads_spin_long
 from ..errors import InputError, SlowWarning
 from . import private
 
@@ -76,6 +77,36 @@ def limit_threads() -> None:
         cores = usable_cores()
         if cores < torch.get_num_threads():
             torch.set_num_threads(cores)
+
+
+def warn_if_spinning() -> None:
+    """Warn once if threads spin for long, waiting for cores that other programs use as well.
+
+    Fewer threads were measured to be no faster.
+    """
+    if threads_spin_long() and torch.get_num_threads() > 1 and _has_gnu_openmp() and _is_busy():
+        _warn_of_spinning()
+
+
+@cache
+def _warn_of_spinning() -> None:
+    warnings.warn(
+        "other programs use this CPU, and torch's threads wait for each other by spinning: "
+        f"estimates can take several times longer than necessary; `import dicl_flow` before "
+        f"torch, or export {SPIN_COUNT}=10000",
+        SlowWarning,
+        stacklevel=1,  # it is about the process
+    )
+
+
+@cache
+def _has_gnu_openmp() -> bool:
+    return "libgomp" in _read(Path("/proc/self/maps"))
+
+
+def _is_busy() -> bool:
+    """Whether more threads, ours included, ran in the last minute than there are processors."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1) + 0.5
 
 
 def usable_cores(root: Path = Path("/")) -> int:

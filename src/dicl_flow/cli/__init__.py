@@ -10,9 +10,10 @@ from functools import cache
 import typer
 from typer.main import get_command
 
+from ..environ import purge_at_once
 from ..errors import InputError
 from . import analyze, bulk, data, evaluate, flow, options, train, video, web, weights
-from .command import Command, Group, describe, hidden_messages, prepare_torch, quick_end
+from .command import Command, Group, describe, hidden_messages, quick_end
 
 app = typer.Typer(
     name="dicl-flow",
@@ -95,7 +96,8 @@ def _root(
 
 def run() -> None:
     """Run the command line of this process, which ends with it."""
-    prepare_torch(keep_memory=sys.argv[1:2] != ["bench"])  # which measures how memory grows
+    if sys.argv[1:2] == ["bench"]:
+        purge_at_once()  # it measures how memory grows
     with quick_end():
         main()
 

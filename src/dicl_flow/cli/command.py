@@ -25,22 +25,6 @@ from ..errors import InputError, SlowWarning, hide_library_warnings
 # --- the process ----------------------------------------------------------------------------------
 
 
-def prepare_torch(*, keep_memory: bool) -> None:
-    """Set what torch's allocator and threads read from the environment when it is imported.
-
-    With `keep_memory`, the allocator of ARM builds returns freed memory to the system after 10 s.
-    Its default is 10 ms; the next tensors then wait for new pages: a tenth of an estimate.
-
-    The threads of GNU's OpenMP wait for each other by spinning a thirtieth of their default. Next
-    to a busy program, they would spin on a core for most of the time, waiting for one that has
-    none. On an idle machine an estimate takes about the same time.
-    """
-    if keep_memory:
-        os.environ.setdefault("MIMALLOC_PURGE_DELAY", "10000")
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Import without garbage collection, which takes a tenth of the time and finds nothing.

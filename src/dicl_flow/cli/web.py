@@ -137,7 +137,9 @@ class Serve(options.ComputeSettings):
     max_upload: float = Option(32.0, metavar="MIB", help="Size of two images.")
     max_video: float = Option(512.0, metavar="MIB", help="Size of a video.")
     queue: int = Option(64, help="Requests in progress; others are refused.")
-    batch: int = Option(8, help="Pairs of one size estimated together.")
+    batch: int | None = optional(
+        "Pairs of one size estimated together; default: 8 on a GPU, 1 on a CPU.", metavar="N"
+    )
     timeout: float = Option(60.0, metavar="SECONDS", help="Time to send, to estimate and to read.")
     jobs: int = Option(8, help="Videos that wait or are estimated.")
     keep: float = Option(60.0, metavar="MINUTES", help="Keep videos this long.")

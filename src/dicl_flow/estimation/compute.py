@@ -12,7 +12,13 @@ from torch import Tensor
 from ..accelerated import settings
 from ..accelerated.cpu import AcceleratedDiclFlow
 from ..accelerated.recording import Graphs
-from ..accelerated.settings import available_bytes, exact_float32, limit_threads, network_bytes
+from ..accelerated.settings import (
+    available_bytes,
+    exact_float32,
+    limit_threads,
+    network_bytes,
+    warn_if_spinning,
+)
 from ..accelerated.settings import instructions as instructions
 from ..accelerated.settings import usable_cores as usable_cores
 from ..accelerated.winograd import in_callers_thread
@@ -79,6 +85,8 @@ class Engine:
 
     def run(self, computation: Callable[..., Result], *inputs: Any) -> Result:
         """Run a computation of the network, in the arithmetic of this engine."""
+        if self.compute.device.type == "cpu":
+            warn_if_spinning()
         with self._arithmetic():
             return computation(*inputs)
 
@@ -93,6 +101,14 @@ class Engine:
     def pairs_at_once(self, fitting: int) -> int:
         """How many pairs to compute at a time, each in its thread; no more than `fitting`."""
         return 1
+
+    def pairs_together(self) -> int:
+        """How many pairs of one size to compute as a batch, if as many wait.
+
+        A GPU takes two thirds of the time for each. A CPU gains little, and each pair would
+        wait for all: it takes one.
+        """
+        return 1 if self.compute.device.type == "cpu" else 8
 
     def bytes_per_pixel(self) -> int:
         """Memory that each pixel of a pair needs at the size that the network sees."""

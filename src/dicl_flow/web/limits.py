@@ -33,8 +33,8 @@ class Limits:
 
     queue: int = 64
     """Requests in progress; one more is refused with 503."""
-    batch: int = 8
-    """Pairs of one size that are estimated together."""
+    batch: int | None = None
+    """Pairs of one size that are estimated together; None: as the device gains by it."""
     max_upload: int = 32 * 2**20
     """Bytes of a request with two images."""
     max_video: int = 512 * 2**20
@@ -53,7 +53,7 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not value > 0:
+            if value is not None and not value > 0:
                 raise InputError(f"`{field.name}` must be above 0, got {value:g}")
 
 

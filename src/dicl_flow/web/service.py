@@ -43,6 +43,7 @@ class FlowService:
 
     def __init__(self, estimator: FlowEstimator, limits: Limits | None = None) -> None:
         self.estimator, self.limits = estimator, limits or Limits()
+        self._most = self.limits.batch or estimator.engine.pairs_together()
         self.admission, self.counters = Admission(self.limits.queue), Counters()
         self._waiting: deque[_Work] = deque()
         self._changed, self._closed = Condition(), False
@@ -135,7 +136,7 @@ class FlowService:
 
     def _batch_size(self, pair: _Work, available: int) -> int:
         """A power of two, so that few sizes are prepared for; at most what fits into memory."""
-        size = 2 ** (min(available, self.limits.batch).bit_length() - 1)
+        size = 2 ** (min(available, self._most).bit_length() - 1)
         while size > 1 and not self._fits(size, pair):
             size //= 2
         return size
