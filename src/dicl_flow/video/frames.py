@@ -140,7 +140,7 @@ def video_source(path: Path, container: str | None = None) -> Source:
     """Frames of a video file; `container` as for `open_video`."""
     with open_video(path, container) as opened:
         timing, count = read_timing(opened), opened.streams.video[0].frames or None
-        if timing.rate and timing.steady and timing.end is not None:
+        if timing.rate and timing.end is not None and not timing.slack:
             count = round((timing.end - timing.start) * timing.rate)
         elif count is None and timing.rate and opened.duration:
             count = round(opened.duration / 1e6 * timing.rate)  # FFmpeg counts microseconds

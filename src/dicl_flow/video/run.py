@@ -203,7 +203,7 @@ class Checkpoint:
             elif self._record and self._record.exists():
                 self._recall(self._record)
         except BaseException:
-            self._lock.release()
+            self.__exit__()
             raise
 
     def __enter__(self) -> "Checkpoint":

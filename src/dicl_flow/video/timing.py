@@ -136,23 +136,23 @@ def read_timing(container: Any) -> Timing:
     rate = float(stream.average_rate or stream.guessed_rate or 0) or None
     steady = bool(rate and abs(float(stream.base_rate or 0) / rate - 1) < 0.05)
     start = float((stream.start_time or 0) * stream.time_base)
-    end = _stated_end(container, stream, start)
-    return Timing(rate, steady, start, end, 0.0 if steady else SLACK)
+    end, sure = _stated_end(container, stream, start)
+    return Timing(rate, steady, start, end, 0.0 if steady and sure else SLACK)
 
 
-def _stated_end(container: Any, stream: Any, start: float) -> float | None:
-    """When the last frame ends, in seconds, if the file states it; others are estimates."""
+def _stated_end(container: Any, stream: Any, start: float) -> tuple[float | None, bool]:
+    """When the last frame ends, in seconds, if the file states it; and whether that is sure."""
     kind, length = container.format.name, stream.metadata.get("DURATION", "")
-    if "mp4" in kind:
-        return start + float(stream.duration * stream.time_base) if stream.duration else None
+    if "mp4" in kind and stream.duration:
+        return start + float(stream.duration * stream.time_base), True
     if "matroska" in kind and re.fullmatch(r"\d+:\d+:\d+(\.\d+)?", length):
         hours, minutes, seconds = map(float, length.split(":"))
-        return hours * 3600 + minutes * 60 + seconds
-    if "matroska" in kind and container.duration and len(container.streams) == 1:
-        return float(container.duration / 1e6)
+        return hours * 3600 + minutes * 60 + seconds, True
+    if "matroska" in kind and container.duration:
+        return container.duration / 1e6, len(container.streams) == 1  # or it may be that of sound
     if kind == "avi" and stream.frames and stream.average_rate:
-        return start + float(stream.frames / stream.average_rate)
-    return None
+        return start + float(stream.frames / stream.average_rate), True
+    return None, False  # of other formats, FFmpeg's numbers are estimates
 
 
 def decode(container: Any) -> Iterator[Decoded]:
