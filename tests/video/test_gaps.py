@@ -101,7 +101,7 @@ def test_a_shortfall_is_an_error_that_says_what_is_missing(video, tmp_path, make
     clip = make(tmp_path / "clip.mkv")
     code, _, error = video(clip, "-o", tmp_path / "flows.npy")
     assert code == 2
-    assert "is missing: " in error
+    assert "): lost: " in error
     assert "--on-error skip" in error
     assert not (tmp_path / "flows.npy").exists()
     if make is truncated:
@@ -121,7 +121,7 @@ def test_a_gap_is_a_gap_in_table_and_array_unless_flow_may_span_it(video, tmp_pa
         assert (report["lost_frames"], report["missing_flows"]) == (last - first + 1, len(missing))
         assert report["flows"] == COUNT - 1 - len(missing)
         assert error.count("skipped frames") == 1
-        assert f"skipped frames {first} to {last}: is missing" in error
+        assert f"skipped frames {first} to {last}: lost: the file has no frame" in error
         array, rows = np.load(stack), read_rows(table)
         assert np.flatnonzero(np.isnan(array).all((1, 2, 3))).tolist() == missing
         assert [int(row["frame"]) for row in rows] == list(range(COUNT - 1))

@@ -128,3 +128,5 @@ def test_a_changed_mask_is_another_setting(video, clip, tmp_path):
     code, _, error = video(*command)
     assert code == 2
     assert f"mask ({mask}) changed since" in error
+    code, _, error = video(*command[:-2])
+    assert f"mask was {mask} and is not given now" in error

@@ -101,7 +101,7 @@ class ClipSettings(options.EstimateSettings):
             remember=not source.live,
         )
         if checkpoint.finished:
-            return _finished(checkpoint, outputs)
+            return self._finished(checkpoint, outputs)
         made = writers(checkpoint.folder)
         shown = show_progress(checkpoint.done, selection.expected_flows(source), quiet=self.quiet)
         with checkpoint, StopSignal() as signal, shown as progress:
@@ -122,14 +122,14 @@ class ClipSettings(options.EstimateSettings):
             summary |= writer.summary()
         return {"written": written, **summary}
 
-
-def _finished(checkpoint: "Checkpoint", outputs: Sequence[Path]) -> dict[str, Any]:
-    """Return the summary of a run that was finished before."""
-    state = checkpoint.state
-    with checkpoint:
-        typer.echo("already finished; --restart computes it again", err=True)
-    counts = {"flows": state.done - state.missing, "missing_flows": state.missing}
-    return {"already_finished": outputs, **counts, "lost_frames": state.lost}
+    def _finished(self, checkpoint: "Checkpoint", outputs: Sequence[Path]) -> dict[str, Any]:
+        """Return the summary of a run that was finished before."""
+        state = checkpoint.state
+        with checkpoint:
+            if not self.quiet:
+                typer.echo("already finished; --restart computes it again", err=True)
+        counts = {"flows": state.done - state.missing, "missing_flows": state.missing}
+        return {"already_finished": outputs, **counts, "lost_frames": state.lost}
 
 
 class Video(ClipSettings):

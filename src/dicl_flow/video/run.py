@@ -343,6 +343,8 @@ def _word(value: Any) -> str:
         return "not given"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, dict):  # the stamps of a file
+        return str(value.get("path"))
     if isinstance(value, float):
         return f"{value:g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

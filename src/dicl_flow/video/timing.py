@@ -109,7 +109,7 @@ class _Places:
         if timing.end is not None and timing.end - self._until > timing.slack:
             count = max(count, timing.room(self._until, timing.end) if timing.steady else 1)
             reason = (
-                f"is missing: frames end at {self._until:.2f} s, but the file should last until "
+                f"lost: frames end at {self._until:.2f} s, but the file should last until "
                 f"{timing.end:.2f} s"
             )
         yield from self._lost(count, reason)
@@ -119,7 +119,7 @@ class _Places:
         room = self.timing.room(self._until, time)
         regular = self._begun and self._expected >= _REGULAR * self._frames
         self._expected, self._frames = self._expected + (room == 0), self._frames + 1
-        gap = f"is missing: the file has no frame from {self._until:.2f} s to {time:.2f} s"
+        gap = f"lost: the file has no frame from {self._until:.2f} s to {time:.2f} s"
         return (room if regular or self._failure else 0), self._failure or gap
 
     def _lost(self, count: int, reason: str) -> Iterator[Shot]:
