@@ -542,7 +542,7 @@ def test_an_option_is_recorded_unless_it_may_change(tmp_path):
     estimator = SimpleNamespace(device="cpu", backend="plain", precision="fp32")
     record = VideoWithMore(**given).record(source, estimator, [tmp_path / "a.npy"])
     assert record["sharpness"] == 2.0
-    of_files = {"inputs", "stats"}  # recorded as input and output
+    of_files = {"inputs", "stats", "mask"}  # recorded as input, output and file
     may_change = {"on_error", "restart", "max_size", "memory_limit", "quiet", "as_json"}
     assert given.keys() - record.keys() == of_files | may_change
 
@@ -676,7 +676,7 @@ def test_two_runs_do_not_write_to_one_output(video, usual, clip, tmp_path, pairs
     assert others[0].stderr.startswith(message)
     assert others[0].stderr.count("\n") == 1
     np.testing.assert_allclose(np.load(output), pairs, rtol=1e-4, atol=1e-4)
-    assert set(tmp_path.iterdir()) == {clip, output}
+    assert set(tmp_path.iterdir()) == {clip, output, tmp_path / ".v.npy.finished.json"}
 
 
 def test_what_changed_is_said_in_words(tmp_path):

@@ -11,7 +11,7 @@ from dicl_flow.cli import main
 from dicl_flow.cli.options import Settings
 from dicl_flow.cli.video import VideoProgress, show_progress
 from dicl_flow.training import run_folder
-from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, open_source, run
+from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, State, open_source, run
 from dicl_flow.video.frames import LOGGING
 
 pytestmark = pytest.mark.heavy
@@ -42,7 +42,7 @@ def test_programs_are_told_of_each_flow(tmp_path):
 
 
 def test_a_run_that_had_nothing_left_to_estimate_tells_no_size(capsys):
-    summary = VideoProgress(5, 5, print, print).summary(missing=0)
+    summary = VideoProgress(5, 5, print, print).summary(State())
     assert summary["size"] is None
     Settings().report(summary)
     assert "size" not in capsys.readouterr().out

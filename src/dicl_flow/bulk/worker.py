@@ -39,13 +39,13 @@ from ..video.frames import (
     Frame,
     Moment,
     Selection,
-    Shot,
     Source,
     capture,
     images,
     open_source,
     video_from,
 )
+from ..video.timing import Shot
 from .job import Job, Segment
 from .manifest import Row
 from .storage import on_this_machine, read_input

@@ -24,9 +24,19 @@ from .options import Size, flag, make_bar, optional, showing
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowSequence
-    from ..video import FrameFlow, Outputs, Selection, Source, Writer
+    from ..video import (
+        Checkpoint,
+        Covered,
+        Frame,
+        FrameFlow,
+        Outputs,
+        Selection,
+        Source,
+        State,
+        Writer,
+    )
 
-_NOT_RECORDED = {"inputs", "stats", "on_error", "restart", "max_size", "memory_limit"}
+_NOT_RECORDED = {"inputs", "stats", "mask", "on_error", "restart", "max_size", "memory_limit"}
 _NOT_RECORDED |= {"quiet", "as_json"}
 """Options that may differ when a run is resumed, or that are recorded as files."""
 
@@ -44,12 +54,12 @@ class ClipSettings(options.EstimateSettings):
     )
     restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
 
-    def select(self, stride: int, scale: float, on_error: str) -> "Selection":
+    def select(self, stride: int, scale: float, on_error: str, **more: bool) -> "Selection":
         """Return which frames to use, from --start to --end."""
         from ..video import Moment, Selection
 
         start, end = Moment.parse("--start", self.start), Moment.parse("--end", self.end)
-        return Selection(start, end, stride, scale, on_error)
+        return Selection(start, end, stride, scale, on_error, **more)
 
     def record(
         self, source: "Source", estimator: "FlowEstimator", outputs: Sequence[Path]
@@ -63,6 +73,7 @@ class ClipSettings(options.EstimateSettings):
             **self.chosen(*(name for name in self.option_types() if name not in _NOT_RECORDED)),
             "output": [path.resolve() for path in outputs],
             "weights": stamp(resolve(self.weights)),
+            **{name: stamp(path) for name, path in self.chosen("mask").items() if path},
             **options.compute_summary(estimator),
         }
 
@@ -87,11 +98,15 @@ class ClipSettings(options.EstimateSettings):
             frames=selection.chosen(source.files),
             used=partial(selection.used_frames, source),
             restart=self.restart,
+            remember=not source.live,
         )
+        if checkpoint.finished:
+            return self._finished(checkpoint, outputs)
+        made = writers(checkpoint.folder)
         shown = show_progress(checkpoint.done, selection.expected_flows(source), quiet=self.quiet)
         with checkpoint, StopSignal() as signal, shown as progress:
             written = run(
-                *(source, selection, sequence, writers(checkpoint.folder), checkpoint),
+                *(source, selection, sequence, made, checkpoint),
                 watch=lambda flow: progress(flow) and not signal.received,
                 on_progress=progress.progress,
                 **self.chosen("min_confidence", "cuts"),
@@ -102,7 +117,19 @@ class ClipSettings(options.EstimateSettings):
             raise typer.Exit(130)
         size = progress.frame_size
         seen = computed(sequence.estimator, size) if size else {}
-        return {"written": written, **progress.summary(checkpoint.state.missing), **seen}
+        summary = progress.summary(checkpoint.state) | seen
+        for writer in made:
+            summary |= writer.summary()
+        return {"written": written, **summary}
+
+    def _finished(self, checkpoint: "Checkpoint", outputs: Sequence[Path]) -> dict[str, Any]:
+        """Return the summary of a run that was finished before."""
+        state = checkpoint.state
+        with checkpoint:
+            if not self.quiet:
+                typer.echo("already finished; --restart computes it again", err=True)
+        counts = {"flows": state.done - state.missing, "missing_flows": state.missing}
+        return {"already_finished": outputs, **counts, "lost_frames": state.lost}
 
 
 class Video(ClipSettings):
@@ -137,9 +164,12 @@ class Video(ClipSettings):
         "hold (that of the pair before).",
     )
     stats: Path | None = optional("Write motion, confidence, cuts by frame.", metavar="CSV")
+    region: str | None = optional("Statistics of these pixels only.", metavar="X,Y,WIDTH,HEIGHT")
+    mask: Path | None = optional("The same, of the pixels where this image is not black.")
     stride: int = Option(1, help="Use every N-th frame.")
     scale: float = Option(1.0, help="Scale the frames by this first.")
-    on_error: str = Option("stop", help="At a broken frame: stop, or skip it.")
+    on_error: str = Option("stop", help="At a broken or lost frame: stop, or skip it.")
+    across_gaps: bool = flag("--across-gaps", "Skip such frames, and estimate flow across them.")
     full_size: options.FullSize = False
     max: options.Maximum = None
 
@@ -156,7 +186,8 @@ class Video(ClipSettings):
 
         if self.cuts not in CUTS:
             raise unknown_name("--cuts", self.cuts, CUTS)
-        selection = self.select(self.stride, self.scale, self.on_error)
+        more = self.chosen("across_gaps")
+        selection = self.select(self.stride, self.scale, self.on_error, **more)
         wanted = self._wanted()
         source = open_source(self.inputs[0])
         refuse_inputs(self.output, folders_of(source.files))
@@ -165,6 +196,7 @@ class Video(ClipSettings):
         rate = self.fps or (source.rate or STILL_RATE) / self.stride
         for path in self.output:
             check_rate(path, rate)
+        covered = self._covered(source, selection)
         estimator = self.load()
         if source.scenes and not self.quiet:
             typer.echo("KITTI's pairs: flow is estimated from each _10 to its _11 only", err=True)
@@ -172,10 +204,32 @@ class Video(ClipSettings):
             source,
             selection,
             FlowSequence(estimator, backward=wanted.needs_backward),
-            partial(wanted.writers, rate=rate),
+            partial(wanted.writers, rate=rate, covered=covered),
             [*self.output, *([self.stats] if self.stats else [])],
         )
         self.report(summary | options.compute_summary(estimator))
+
+    def _covered(self, source: "Source", selection: "Selection") -> "Covered":
+        """Return what the statistics cover; refuse a region that is not in the frames."""
+        import numpy as np
+
+        from ..video import Covered, first_size, parse_region, read_mask
+
+        rate = self.fps if source.files else None
+        if self.region is None and self.mask is None:
+            return Covered(rate=rate)
+        if self.stats is None or (self.region is not None and self.mask is not None):
+            raise InputError("--region or --mask, not both, is for the statistics: give --stats")
+        size = first_size(source)
+        if self.region is not None:
+            region = parse_region(self.region, size)
+        else:
+            assert self.mask is not None
+            region = read_mask(self.mask, size)
+        region = selection.resized(region.astype(np.uint8) * 255) > 127
+        if not region.any():
+            raise InputError(f"--scale {self.scale:g} leaves no pixel of the region")
+        return Covered(region, rate)
 
     def _wanted(self) -> "Outputs":
         """Return what to write; refuse what cannot be written."""
@@ -186,7 +240,7 @@ class Video(ClipSettings):
         check_outputs(
             [self.stats, *(path for path, kind in wanted.kinds.items() if kind != "folder")],
             folders=[path for path, kind in wanted.kinds.items() if kind == "folder"],
-            inputs=[Path(self.inputs[0]), self.weights],
+            inputs=[Path(self.inputs[0]), self.mask, self.weights],
         )
         return wanted
 
@@ -299,19 +353,14 @@ class Interpolate(ClipSettings):
         refuse_inputs([output], folders_of(source.files))
         rate = self.fps or source.rate or video.STILL_RATE
         video.check_rate(output, rate)
-        made: list[Writer] = []
 
         def writers(parts: Path) -> "list[Writer]":
             if to_folder:
-                made.append(video.SlowMotionFrames(output, factor))
-            else:
-                rest = (parts, rate, factor, coding)
-                made.append(video.SlowMotion(output, *rest))
-            return made
+                return [video.SlowMotionFrames(output, factor)]
+            return [video.SlowMotion(output, parts, rate, factor, coding)]
 
         sequence = FlowSequence(self.load(), backward=True)
-        summary = self.process(source, selection, sequence, writers, [output])
-        return {**summary, "cuts_held": int(made[0].memory["cuts"])}
+        return self.process(source, selection, sequence, writers, [output])
 
 
 class VideoProgress:
@@ -328,16 +377,28 @@ class VideoProgress:
         self._print_line, self._show = print_line, show
         self._start = perf_counter()
         self.frame_size: Size | None = None  # known after the first flow
+        self._broken: list[Frame] = []  # neighbours with the same problem
 
     def __call__(self, flow: "FrameFlow") -> bool:
         """Note a flow; True: continue."""
-        first = self.done == self.before or flow.frame.scene
-        for frame in (flow.following, flow.frame)[: 2 if first else 1]:
-            if frame.problem:
-                self._print_line(f"skipped frame {frame.number} ({frame.name}): {frame.problem}")
+        for frame in flow.broken_after(self._broken[-1].number if self._broken else -1):
+            if self._broken and self._broken[-1].problem != frame.problem:
+                self.print_broken()
+            self._broken.append(frame)
         if not flow.problem:
+            self.print_broken()
             self.frame_size = Size(*flow.images[0].shape[:2])
         return True
+
+    def print_broken(self) -> None:
+        """Print which frames were skipped since the last time."""
+        if self._broken:
+            first, last = self._broken[0], self._broken[-1]
+            which = f"frame {first.number} ({first.name})"
+            if first is not last:
+                which = f"frames {first.number} to {last.number}"
+            self._print_line(f"skipped {which}: {last.problem}")
+        self._broken.clear()
 
     def progress(self, done: int, total: int | None) -> None:
         """Note how many flows are done, and show it."""
@@ -359,12 +420,13 @@ class VideoProgress:
         minutes = (self.total - self.done) / self.speed / 60
         return f"{text}, {self.speed:.2g} frames/s, about {minutes:.0f} min left"
 
-    def summary(self, missing: int) -> dict[str, Any]:
+    def summary(self, state: "State") -> dict[str, Any]:
         """Return what to print at the end."""
         return {
             "size": self.frame_size,
-            "flows": self.done - missing,
-            "missing_flows": missing,
+            "flows": self.done - state.missing,
+            "missing_flows": state.missing,
+            "lost_frames": state.lost,
             "flows_of_earlier_runs": self.before,
             "seconds": perf_counter() - self._start,
             "frames_per_second": self.speed,
@@ -386,4 +448,7 @@ def show_progress(done: int, total: int | None, *, quiet: bool) -> Iterator[Vide
 
     progress = VideoProgress(done, total, bar.console.print, show)
     with showing(bar, progress.line, quiet=quiet):
-        yield progress
+        try:
+            yield progress
+        finally:
+            progress.print_broken()

@@ -278,6 +278,17 @@ class FrameFlow:
         """Why there is no flow; empty if there is one."""
         return self.frame.problem or self.following.problem
 
+    def broken_after(self, number: int) -> list[Frame]:
+        """Those of both frames that are broken, of a number above `number`."""
+        return [f for f in (self.frame, self.following) if f.problem and f.number > number]
+
+    @property
+    def seconds(self) -> float | None:
+        """The time from one frame to the other; None if they have no time."""
+        if self.frame.time is None or self.following.time is None:
+            return None
+        return self.following.time - self.frame.time
+
     @cached_property
     def flow(self) -> Tensor:
         """(2, H, W), on the device."""
@@ -323,17 +334,40 @@ def estimate_flows(
     min_confidence: float | None = None,
     *,
     at_most: int | None = None,
+    across_gaps: bool = False,
 ) -> Flows:
-    """Estimate from each frame to the next of its scene, at most `at_most` pairs at a time."""
+    """Estimate from each frame to the next of its scene, at most `at_most` pairs at a time.
+
+    With `across_gaps`, the flow of a frame before broken ones leads to the frame after them.
+    """
     with closing(frames), Pairs(sequence, at_most) as pairs:
-        for frame, following, answer in pairs.in_turn(_begin(frames, pairs)):
+        neighbours = _over_gaps(pairwise(frames)) if across_gaps else pairwise(frames)
+        for frame, following, answer in pairs.in_turn(_begin(neighbours, pairs)):
             estimate = None if answer is None else answer.result()
             yield FrameFlow(frame, following, estimate, min_confidence)
 
 
-def _begin(frames: Frames, pairs: Pairs) -> Iterator[tuple[Frame, Frame, Answer | None]]:
+Neighbours: TypeAlias = Iterator[tuple[Frame, Frame]]
+
+
+def _over_gaps(neighbours: Neighbours) -> Neighbours:
+    """Let the frame before broken ones be followed by the frame after them."""
+    gap: list[tuple[Frame, Frame]] = []
+    for frame, following in neighbours:
+        if following.image is None and (gap or frame.image is not None):
+            gap.append((frame, following))
+            continue
+        if gap and gap[0][0].scene == following.scene:
+            gap[0] = (gap[0][0], following)
+        yield from gap
+        gap.clear()
+        yield frame, following
+    yield from gap
+
+
+def _begin(neighbours: Neighbours, pairs: Pairs) -> Iterator[tuple[Frame, Frame, Answer | None]]:
     """Yield each frame, the next of its scene, and the estimate that was begun for them."""
-    for frame, following in pairwise(frames):
+    for frame, following in neighbours:
         if frame.scene == following.scene:
             if frame.image is None or following.image is None:
                 yield frame, following, None

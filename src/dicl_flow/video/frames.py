@@ -3,13 +3,14 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import glob, has_magic
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import cv2
 
@@ -22,26 +23,13 @@ from ..data.frames import (
     image_files,
     natural_key,
     open_video,
-    pyav,
-    to_array,
 )
 from ..errors import InputError, unknown_name
 from ..files import Array, read_image, to_integers, to_uint8
+from .timing import SLACK, Decoded, Shot, Timing, decode, in_place, read_timing
 
 Item = TypeVar("Item")
 LOGGING: Any = getattr(cv2.utils, "logging", cv2)  # of OpenCV 5; of OpenCV 4
-
-
-class Shot(NamedTuple):
-    """A frame that is not decoded yet: many are skipped."""
-
-    name: str
-    time: float | None
-    """Seconds from the start; None for images, which have no time."""
-    read: Callable[[], Array]
-    """Returns (H, W, 3) RGB; raises an `InputError` if the frame is broken."""
-    scene: str = ""
-    """Flow is estimated only within a scene."""
 
 
 @dataclass(frozen=True)
@@ -112,19 +100,33 @@ def capture(device: int | str, *, live: bool) -> Source:
     if not video.isOpened():
         raise InputError(f"OpenCV cannot open {'camera ' if live else ''}{device}")
     rate, count = video.get(cv2.CAP_PROP_FPS), video.get(cv2.CAP_PROP_FRAME_COUNT)
+    end = count / rate if count > 0 and rate > 0 and not live else None
+    timing = Timing(rate or None, not live, end=end, slack=SLACK)  # the end may be that of sound
 
-    def shots() -> Iterator[Shot]:
-        start, number = monotonic(), 0
+    def decoded() -> Iterator[Decoded]:
+        start = monotonic()
         while True:
             there, image = video.read()
             if not there:
                 return
-            time = monotonic() - start if live else number / rate
-            name, number = f"frame_{number:06d}", number + 1
-            yield Shot(name, time, partial(cv2.cvtColor, image, cv2.COLOR_BGR2RGB))
+            time = monotonic() - start if live else video.get(cv2.CAP_PROP_POS_MSEC) / 1000
+            yield Decoded(time, read=partial(cv2.cvtColor, image, cv2.COLOR_BGR2RGB))
+
+    def shots() -> Iterator[Shot]:
+        for number, shot in enumerate(in_place(decoded(), timing)):
+            yield shot if live else shot._replace(time=number / rate)
 
     path = {"path": str(device)}
     return Source(shots, path, rate or None, int(count) if count > 0 else None, live)
+
+
+def first_size(source: Source) -> tuple[int, int]:
+    """(height, width) of the first frame that can be read."""
+    for shot in source.shots():
+        with suppress(InputError, OSError):
+            height, width = shot.read().shape[:2]
+            return height, width
+    raise InputError("the input has no frame that can be read")
 
 
 def _camera(text: str) -> Source:
@@ -137,20 +139,17 @@ def _camera(text: str) -> Source:
 def video_source(path: Path, container: str | None = None) -> Source:
     """Frames of a video file; `container` as for `open_video`."""
     with open_video(path, container) as opened:
-        stream = opened.streams.video[0]
-        rate = float(stream.average_rate or stream.guessed_rate or 0) or None
-        count = stream.frames or None
-        if count is None and rate and opened.duration:
-            count = round(opened.duration / 1e6 * rate)  # FFmpeg counts microseconds
+        timing, count = read_timing(opened), opened.streams.video[0].frames or None
+        if timing.rate and timing.end is not None and not timing.slack:
+            count = round((timing.end - timing.start) * timing.rate)
+        elif count is None and timing.rate and opened.duration:
+            count = round(opened.duration / 1e6 * timing.rate)  # FFmpeg counts microseconds
 
     def shots() -> Iterator[Shot]:
         with open_video(path, container) as opened:
-            for number, (time, read) in enumerate(_decoded(opened)):
-                if time is None and rate:
-                    time = number / rate
-                yield Shot(f"frame_{number:06d}", time, read)
+            yield from in_place(decode(opened), timing)
 
-    return Source(shots, stamp(path), rate, count)
+    return Source(shots, stamp(path), timing.rate, count)
 
 
 def video_from(path: Path, seconds: float) -> Source:
@@ -162,16 +161,14 @@ def video_from(path: Path, seconds: float) -> Source:
 
     def shots() -> Iterator[Shot]:
         with open_video(path) as container:
-            stream = container.streams.video[0]
-            start = float((stream.start_time or 0) * stream.time_base)
+            stream, timing = container.streams.video[0], read_timing(container)
             container.seek(int(seconds / stream.time_base), stream=stream)
-            decoded = _decoded(container)
-            time, read = next(decoded, (None, None))
-            found = time is not None and time <= seconds and whole.rate is not None
-            while found and read is not None:
-                number = round(((time or start) - start) * (whole.rate or 0))
-                yield Shot(f"frame_{number:06d}", time, read)
-                time, read = next(decoded, (None, None))
+            decoded = decode(container)
+            first = next(decoded, Decoded())
+            found = first.time is not None and first.time <= seconds and timing.rate is not None
+            if found:
+                number = round(((first.time or 0) - timing.start) * (timing.rate or 0))
+                yield from in_place(chain([first], decoded), timing, number)
         if not found:
             yield from whole.shots()
 
@@ -187,31 +184,6 @@ def change_marks(path: Path) -> dict[str, object]:
     """Size and time of modification: they differ if the file has changed."""
     state = path.stat()
     return {"bytes": state.st_size, "modified": state.st_mtime_ns}
-
-
-def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]]]:
-    """Frames as they are decoded; a frame that fails raises its error when it is read."""
-    errors, time = pyav().FFmpegError, None
-    packets = container.demux(video=0)
-    while True:
-        try:
-            packet = next(packets, None)  # no more packets after a demuxing error
-            frames = None if packet is None else packet.decode()
-        except errors as error:
-            yield time, partial(_refuse, error.strerror)
-            continue
-        if frames is None:
-            return
-        for frame in frames:
-            time = frame.time
-            if frame.is_corrupt:
-                yield time, partial(_refuse, "its data are damaged")
-            else:
-                yield time, partial(to_array, frame)
-
-
-def _refuse(reason: str) -> Array:
-    raise InputError(f"cannot be decoded: {reason}")
 
 
 @dataclass(frozen=True)
@@ -272,6 +244,9 @@ class Selection:
     stride: int = 1
     scale: float = 1.0
     on_error: str = "stop"
+    """At a broken or lost frame: "stop", or "skip" the flows that need it."""
+    across_gaps: bool = False
+    """Skip such frames, and estimate the flow from the frame before to the frame after them."""
 
     def __post_init__(self) -> None:
         if self.stride < 1:
@@ -352,11 +327,11 @@ class Selection:
 
     def _frame(self, number: int, shot: Shot, kind: "Kind | None") -> Frame:
         try:
-            image = self._resized(shot.read())
+            image = self.resized(shot.read())
             if kind is not None and _kind(image) != kind:
                 raise InputError(_difference(_kind(image), kind))
         except (InputError, OSError) as error:
-            if self.on_error == "stop":
+            if self.on_error == "stop" and not self.across_gaps:
                 raise InputError(
                     f"frame {number} ({shot.name}): {error}; `on_error='skip'` continues without it"
                 ) from None
@@ -364,7 +339,8 @@ class Selection:
             return Frame(number, shot.name, shot.time, None, problem, shot.scene)
         return Frame(number, shot.name, shot.time, image, scene=shot.scene)
 
-    def _resized(self, image: Array) -> Array:
+    def resized(self, image: Array) -> Array:
+        """Return an image in the size in which it is used."""
         if self.scale == 1:
             return image
         height, width = (max(1, round(side * self.scale)) for side in image.shape[:2])

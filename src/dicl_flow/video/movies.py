@@ -455,6 +455,10 @@ class _SlowPictures(Writer):
         cuts = self.memory.get("cuts", 0)
         self.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
 
+    def summary(self) -> dict[str, float]:
+        """How often the frame before a cut was held."""
+        return {"cuts_held": int(self.memory["cuts"])}
+
 
 class SlowMotion(Movie, _SlowPictures):
     """A video in slow motion."""

@@ -24,7 +24,16 @@ from ..files.atomic import FolderLock
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
 from .frames import Selection, Source, change_marks
 from .movies import CODINGS, Coding, PictureVideo, find_coding
-from .writers import FlowFiles, FlowStack, Prepared, StatisticsTable, Writer, parse_panels
+from .writers import (
+    EVERYWHERE,
+    Covered,
+    FlowFiles,
+    FlowStack,
+    Prepared,
+    StatisticsTable,
+    Writer,
+    parse_panels,
+)
 
 
 def output_kind(output: Path) -> str:
@@ -109,7 +118,7 @@ class Outputs:
         """Whether the flow has to be estimated in both directions."""
         return self.backward or self.occlusion or "occlusion" in self.panels
 
-    def writers(self, parts: Path, rate: float) -> list[Writer]:
+    def writers(self, parts: Path, rate: float, covered: Covered = EVERYWHERE) -> list[Writer]:
         """Make the writers; `parts` is a folder for what is not finished."""
 
         def make(path: Path, kind: str) -> Writer:
@@ -121,7 +130,7 @@ class Outputs:
             return PictureVideo(path, parts, rate, self.panels, self.max, self.coding)
 
         made = [make(path, kind) for path, kind in self.kinds.items()]
-        return [*made, *([StatisticsTable(self.stats, parts)] if self.stats else [])]
+        return [*made, *([StatisticsTable(self.stats, parts, covered)] if self.stats else [])]
 
 
 @dataclass
@@ -132,6 +141,10 @@ class State:
     """Flows that need not be computed again."""
     missing: int = 0
     """How many of them do not exist because a frame is broken."""
+    lost: int = 0
+    """Frames that are broken or lost."""
+    last_lost: int = -1
+    """The number of the last of them."""
     begin: int = 0
     """The first flow to estimate: number `done`, or an earlier one that cuts still show."""
     memory: list[dict[str, float]] = field(default_factory=list)
@@ -143,7 +156,8 @@ class Checkpoint:
 
     state.json contains the settings of the run and its `State`; frames.json lists the files of the
     frames. `used` returns how many frames a number of flows needs. The folder is locked until the
-    `with` block ends.
+    `with` block ends. With `remember`, the hidden file .OUTPUT.finished.json next to the output
+    holds the same of a finished run.
     """
 
     def __init__(
@@ -154,8 +168,13 @@ class Checkpoint:
         frames: Sequence[Path] = (),
         used: Callable[[int], int] = lambda flows: flows + 1,
         restart: bool = False,
+        remember: bool = False,
     ) -> None:
+        self._output = output
         output = output.resolve()
+        self._record = output.with_name(f".{output.name}.finished.json") if remember else None
+        self.finished = False
+        """Whether there is nothing left to do."""
         self.folder = output.with_name(f"{output.name}.parts")
         self._path = self.folder / "state.json"
         self._frames_path = self.folder / "frames.json"
@@ -177,11 +196,14 @@ class Checkpoint:
         try:
             if restart:
                 self._clear()
+                if self._record:
+                    self._record.unlink(missing_ok=True)
             elif self._path.exists():
                 self._resume()
-                self._check_frames()
+            elif self._record and self._record.exists():
+                self._recall(self._record)
         except BaseException:
-            self._lock.release()
+            self.__exit__()
             raise
 
     def __enter__(self) -> "Checkpoint":
@@ -208,8 +230,16 @@ class Checkpoint:
         write_files(contents)
         self._frames_saved = True
 
+    def finish(self, written: Sequence[Path]) -> None:
+        """Note what was written, if the run is to be remembered, and remove the folder."""
+        if self._record:
+            record = {"settings": self._settings, **asdict(self.state), "frames": self._frames}
+            record["written"] = {str(path.resolve()): _contents(path) for path in written}
+            write_files({self._record: json.dumps(record).encode()})
+        self.remove()
+
     def remove(self) -> None:
-        """Remove the folder: the run is finished."""
+        """Remove the folder: nothing is left to do."""
         self._clear()
         self._lock.remove()
 
@@ -232,6 +262,28 @@ class Checkpoint:
             self.state = State(**saved)
         if not saved:  # killed while it was removed
             return self._clear()
+        self._compare(settings, f"{self.folder} holds an unfinished run")
+        if self._frames and self.done:
+            with _undamaged(self._frames_path) as frames:
+                before: dict[str, Any] = dict(frames)
+            self._compare_frames(before, f"{self.folder} holds an unfinished run")
+
+    def _recall(self, record: Path) -> None:
+        """Find out whether this is the run that made the output, if that is still as it was."""
+        with _undamaged(record) as saved:
+            settings, frames, written = (
+                dict(saved.pop(name)) for name in ("settings", "frames", "written")
+            )
+            state = State(**saved)
+        if any(_contents(Path(path)) != before for path, before in written.items()):
+            return
+        self.state = state
+        self._compare(settings, f"{self._output} is the result of a finished run")
+        self._compare_frames(frames, f"{self._output} is the result of a finished run")
+        self.finished = True
+
+    def _compare(self, settings: dict[str, Any], what: str) -> None:
+        """Refuse other settings than those of `what`."""
         changes = [
             _change(key, settings.get(key), self._settings.get(key))
             for key in {**settings, **self._settings}
@@ -239,16 +291,12 @@ class Checkpoint:
         ]
         if changes:
             raise InputError(
-                f"{self.folder} holds an unfinished run with other settings: "
-                f"{', '.join(changes)}; use the same settings, or start again with `restart=True`"
+                f"{what} with other settings: {', '.join(changes)}; use the same settings"
+                f", or start again with `restart=True`"
             )
 
-    def _check_frames(self) -> None:
+    def _compare_frames(self, before: dict[str, Any], what: str) -> None:
         """Refuse other frames; a frame without a flow so far may have been repaired."""
-        if not (self._frames and self.done):
-            return
-        with _undamaged(self._frames_path) as saved:
-            before: dict[str, Any] = dict(saved)
         used = list(before)[: self._used(self.done)]
         counts = {
             "added": sum(name not in before for name in self._frames),
@@ -258,9 +306,16 @@ class Checkpoint:
         changes = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
         if changes:
             raise InputError(
-                f"{self.folder} holds an unfinished run of other frames ({changes} since); "
-                "restore them, or start again with `restart=True`"
+                f"{what} of other frames ({changes} since); restore them, or "
+                "start again with `restart=True`"
             )
+
+
+def _contents(path: Path) -> dict[str, object]:
+    """Marks of an output that differ if it has changed; of a folder, the number of its files."""
+    if path.is_dir():
+        return {"files": sum(1 for _ in path.iterdir())}
+    return change_marks(path) if path.exists() else {}
 
 
 @contextmanager
@@ -287,6 +342,8 @@ def _word(value: Any) -> str:
         return "not given"
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, dict):  # the stamps of a file
+        return str(value.get("path"))
     if isinstance(value, float):
         return f"{value:g}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -325,7 +382,8 @@ def run(
     state, stopped, errors = replace(checkpoint.state), False, list[InputError]()
     frames = ahead(selection.frames(source, skip=selection.first_frame(source, state.begin)))
     at_most = 1 if source.live else total  # live, a flow should not wait for later frames
-    flows = estimate_flows(frames, sequence, min_confidence, at_most=at_most)
+    across = selection.across_gaps
+    flows = estimate_flows(frames, sequence, min_confidence, at_most=at_most, across_gaps=across)
     if cuts != "estimate":
         flows = settle_cuts(flows, cuts)
     new, output = _new_flows(flows, state.done - state.begin, errors), _Output(writers, checkpoint)
@@ -356,7 +414,7 @@ def run(
     if stopped and not source.live:
         return []
     written = [writer.finish() for writer in writers]
-    checkpoint.remove()
+    checkpoint.finish(written)
     return written
 
 
@@ -376,6 +434,8 @@ def _count(state: State, flow: FrameFlow, cuts: str) -> None:
         state.begin, holds = state.done, True
     state.done += 1
     state.missing += bool(flow.problem)
+    if broken := flow.broken_after(state.last_lost):
+        state.lost, state.last_lost = state.lost + len(broken), broken[-1].number
     if not holds:
         state.begin = state.done
 

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -9,7 +10,7 @@ from functools import lru_cache
 from io import BytesIO
 from math import atan2, degrees, isqrt
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from ..errors import InputError, unknown_name
 from ..estimation.result import FlowResult
 from ..estimation.warping import warp
-from ..files import Array, encode_flow, encode_image, naming, replacing, write_files
+from ..files import Array, encode_flow, encode_image, naming, read_image, replacing, write_files
 from ..pictures import visualize
 from ..pictures.visualize import OUT_OF_RANGE, confidence_to_grey, flow_statistics, known_flow
 from .flows import FrameFlow, arriving
@@ -61,6 +62,10 @@ class Writer:
     def finish(self) -> Path:
         """Move the output to its destination, and return that."""
         raise NotImplementedError
+
+    def summary(self) -> dict[str, float]:
+        """Numbers to print at the end."""
+        return {}
 
 
 class FolderWriter(Writer):
@@ -217,17 +222,79 @@ class FlowStack(Writer):
 
 COLUMNS = ["frame", "time", "known", "mean_length", "median_length", "p95_length", "max_length"]
 COLUMNS += ["direction", "moving_share", "mean_confidence", "occluded", "scene_cut", "problem"]
+_SPEEDS = {f"{kind}_length": f"{kind}_speed_px_per_s" for kind in ("mean", "median", "p95", "max")}
+COLUMNS += _SPEEDS.values()
 _MOVING = 0.5  # px
 
 
-def describe(flow: FrameFlow) -> dict[str, object]:
+def read_mask(path: Path, size: tuple[int, int]) -> Array:
+    """Read an image as (H, W) bool: where it is not black; `size` is that of the frames."""
+    mask = np.asarray(read_image(path)).any(-1)
+    if mask.shape != size:
+        given, wanted = (f"{width}x{height}" for height, width in (mask.shape, size))
+        raise InputError(f"{path} must have the size of the frames, {wanted}, got {given}")
+    if not mask.any():
+        raise InputError(f"{path} is black everywhere; pixels of the region must not be black")
+    return mask
+
+
+def parse_region(text: str, size: tuple[int, int]) -> Array:
+    """Read "x,y,w,h" as (H, W) bool: inside of the rectangle; `size` is that of the frames."""
+    numbers = re.fullmatch(r"(\d+),(\d+),(\d+),(\d+)", text.replace(" ", ""))
+    x, y, width, height = map(int, numbers.groups()) if numbers else (0, 0, 0, 0)
+    if not (width and height):
+        raise InputError(
+            "`region` must be x,y,width,height in whole pixels, as 100,50,64,48, width and height "
+            f"at least 1, got {text!r}"
+        )
+    if x + width > size[1] or y + height > size[0]:
+        raise InputError(
+            f"`region` must lie in the frames, which are {size[1]}x{size[0]}, got {text}, which "
+            f"ends at {x + width},{y + height}"
+        )
+    inside = np.zeros(size, bool)
+    inside[y : y + height, x : x + width] = True
+    return inside
+
+
+class Covered(NamedTuple):
+    """What statistics cover, and the rate of what has no time."""
+
+    region: Array | None = None
+    """(H, W) bool, of the size of the flow; None: all pixels."""
+    rate: float | None = None
+    """Of frames that are images, per second, if it is known."""
+
+    def pixels(self, values: Array) -> Array:
+        """Return the values in the region."""
+        if self.region is None:
+            return values
+        if values.shape[:2] != self.region.shape:
+            height, width = values.shape[:2]
+            raise InputError(
+                f"with a region, all frames must have one size; this is {width}x{height} after "
+                f"{self.region.shape[1]}x{self.region.shape[0]}"
+            )
+        return np.asarray(values[self.region])
+
+    def seconds(self, flow: FrameFlow) -> float | None:
+        """The time from one frame to the other, if it is known."""
+        if flow.seconds is None and self.rate:
+            return (flow.following.number - flow.frame.number) / self.rate
+        return flow.seconds
+
+
+EVERYWHERE = Covered()
+
+
+def describe(flow: FrameFlow, covered: Covered = EVERYWHERE) -> dict[str, object]:
     """Motion of the known pixels in px, direction in degrees (0 right, 90 down), confidence etc."""
     row: dict[str, object] = {"frame": flow.frame.number, "problem": flow.problem}
     if flow.frame.time is not None:
         row["time"] = f"{flow.frame.time:.4f}"
     if flow.problem:
         return row
-    motion = flow.result.flow
+    motion, seconds = covered.pixels(flow.result.flow), covered.seconds(flow)
     known = known_flow(motion)
     numbers = {"known": 0.0}
     if known.any():
@@ -236,9 +303,11 @@ def describe(flow: FrameFlow) -> dict[str, object]:
         numbers["direction"] = degrees(atan2(found["mean_y"], found["mean_x"]))
         lengths = np.hypot(motion[..., 0], motion[..., 1])
         numbers["moving_share"] = float((lengths[known] > _MOVING).mean())
-    numbers["mean_confidence"] = float(flow.result.confidence.mean())
+        if seconds:
+            numbers |= {speed: found[length] / seconds for length, speed in _SPEEDS.items()}
+    numbers["mean_confidence"] = float(covered.pixels(flow.result.confidence).mean())
     if flow.result.occlusion is not None:
-        numbers["occluded"] = float(flow.result.occlusion.mean())
+        numbers["occluded"] = float(covered.pixels(flow.result.occlusion).mean())
     row["scene_cut"] = int(flow.is_cut)
     return {**row, **{name: f"{value:.5g}" for name, value in numbers.items()}}
 
@@ -246,9 +315,9 @@ def describe(flow: FrameFlow) -> dict[str, object]:
 class StatisticsTable(Writer):
     """A CSV file with one row for each flow."""
 
-    def __init__(self, output: Path, parts: Path) -> None:
+    def __init__(self, output: Path, parts: Path, covered: Covered = EVERYWHERE) -> None:
         super().__init__()
-        self.output, self._part = output, parts / "statistics.csv"
+        self.output, self._part, self._covered = output, parts / "statistics.csv", covered
         self._rows: list[dict[str, object]] = []
 
     def resume(self, done: int) -> None:
@@ -259,7 +328,20 @@ class StatisticsTable(Writer):
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Add a row."""
-        self._rows.append(describe(flow))
+        row = describe(flow, self._covered)
+        self._rows.append(row)
+        for column in {"mean_length", "mean_speed_px_per_s"} & row.keys():
+            for name, value in ((column, float(str(row[column]))), (f"{column} rows", 1)):
+                self.memory[name] = self.memory.get(name, 0) + value
+
+    def summary(self) -> dict[str, float]:
+        """The mean motion of all flows, in both units."""
+        names = {"mean_length": "mean_length_px_per_frame"}
+        return {
+            names.get(column, column): self.memory[column] / self.memory[f"{column} rows"]
+            for column in ("mean_length", "mean_speed_px_per_s")
+            if column in self.memory
+        }
 
     def commit(self) -> None:
         """Append the rows."""

@@ -14,7 +14,7 @@ from ..files import Array, read_flow, read_image
 
 if TYPE_CHECKING:
     from ..video import Source
-    from ..video.frames import Shot
+    from ..video.timing import Shot
 
 _KEPT_FRAMES = 8  # of a video: those around the pair that is shown
 

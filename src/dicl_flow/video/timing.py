@@ -1,0 +1,179 @@
+"""Frames of a video as they are decoded, numbered by their times; the places of lost frames."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+from ..data.frames import pyav, to_array
+from ..errors import InputError
+from ..files import Array
+
+
+class Shot(NamedTuple):
+    """A frame that is not decoded yet: many are skipped."""
+
+    name: str
+    time: float | None
+    """Seconds from the start; None for images, which have no time."""
+    read: Callable[[], Array]
+    """Returns (H, W, 3) RGB; raises an `InputError` if the frame is broken."""
+    scene: str = ""
+    """Flow is estimated only within a scene."""
+
+
+class Decoded(NamedTuple):
+    """A frame that comes out of a decoder, or the `failure` that comes instead of one."""
+
+    time: float | None = None
+    seconds: float = 0.0
+    """How long it is shown, as far as the file says it."""
+    read: Callable[[], Array] | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a video says of the times of its frames, in seconds."""
+
+    rate: float | None
+    steady: bool
+    """Whether the rate is constant."""
+    start: float = 0.0
+    end: float | None = None
+    """When the last frame ends; None if the video does not say it."""
+    slack: float = 0.0
+    """By how much the end may be wrong."""
+
+    def room(self, start: float, end: float) -> int:
+        """How many frames fit in between."""
+        return max(0, round((end - start) * (self.rate or 0)))
+
+
+SLACK = 1.0  # seconds
+_REGULAR = 0.75  # at a constant rate, at least this share of frames come when they are expected
+
+
+def in_place(decoded: Iterable[Decoded], timing: Timing, number: int = 0) -> Iterator[Shot]:
+    """Number frames by their times, from `number` on; for a lost one, a shot raises the reason.
+
+    At a constant rate, frames are lost where the times of two frames leave room for others, and
+    where the last one ends before the video does. At a variable rate, frames are numbered as they
+    come, and each failure counts as one.
+    """
+    places = _Places(timing, number)
+    for frame in decoded:
+        if frame.read is None:
+            yield from places.fail(frame.failure)
+        else:
+            yield from places.put(frame, frame.read)
+    yield from places.end()
+
+
+class _Places:
+    """Puts frames in their places; `number` is the next."""
+
+    def __init__(self, timing: Timing, number: int) -> None:
+        self.timing, self.number = timing, number
+        self._last, self._until = -inf, timing.start  # of the last frame: its time and its end
+        self._gap = inf  # the end of the frame before that
+        self._begun, self._failure = False, ""
+        self._expected = self._frames = 0
+
+    def fail(self, failure: str) -> Iterator[Shot]:
+        """A frame failed; at a constant rate, the next time shows where it belongs."""
+        self._failure = failure
+        if not self.timing.steady:
+            yield from self._lost(1, failure)
+
+    def put(self, frame: Decoded, read: Callable[[], Array]) -> Iterator[Shot]:
+        """Yield what is lost before a frame, and the frame."""
+        rate, time = self.timing.rate, frame.time
+        if time is None:
+            time = self.number / rate if rate else None
+        elif self.timing.steady:
+            if self._gap < time < self._last:
+                return  # it belongs where a gap was left already
+            yield from self._lost(*self._missing(time))
+            self._gap = self._until
+        yield Shot(f"frame_{self.number:06d}", time, read)
+        self.number, self._begun, self._failure = self.number + 1, True, ""
+        if time is not None:
+            self._last, self._until = time, time + max(frame.seconds, 1 / rate if rate else 0)
+
+    def end(self) -> Iterator[Shot]:
+        """Yield what is lost at the end."""
+        timing, count, reason = self.timing, int(bool(self._failure)), self._failure
+        if timing.end is not None and timing.end - self._until > timing.slack:
+            count = max(count, timing.room(self._until, timing.end) if timing.steady else 1)
+            reason = (
+                f"lost: frames end at {self._until:.2f} s, but the file should last until "
+                f"{timing.end:.2f} s"
+            )
+        yield from self._lost(count, reason)
+
+    def _missing(self, time: float) -> tuple[int, str]:
+        """How many frames are lost before the one at `time`, and why."""
+        room = self.timing.room(self._until, time)
+        regular = self._begun and self._expected >= _REGULAR * self._frames
+        self._expected, self._frames = self._expected + (room == 0), self._frames + 1
+        gap = f"lost: the file has no frame from {self._until:.2f} s to {time:.2f} s"
+        return (room if regular or self._failure else 0), self._failure or gap
+
+    def _lost(self, count: int, reason: str) -> Iterator[Shot]:
+        rate = self.timing.rate
+        for place in range(count):
+            time = self._until + place / rate if rate else None
+            yield Shot(f"frame_{self.number:06d}", time, partial(_refuse, reason))
+            self.number, self._failure = self.number + 1, ""
+
+
+def read_timing(container: Any) -> Timing:
+    """What an opened video says of its times; where the rate varies, FFmpeg's two rates differ."""
+    stream = container.streams.video[0]
+    rate = float(stream.average_rate or stream.guessed_rate or 0) or None
+    steady = bool(rate and abs(float(stream.base_rate or 0) / rate - 1) < 0.05)
+    start = float((stream.start_time or 0) * stream.time_base)
+    end, sure = _stated_end(container, stream, start)
+    return Timing(rate, steady, start, end, 0.0 if steady and sure else SLACK)
+
+
+def _stated_end(container: Any, stream: Any, start: float) -> tuple[float | None, bool]:
+    """When the last frame ends, in seconds, if the file states it; and whether that is sure."""
+    kind, length = container.format.name, stream.metadata.get("DURATION", "")
+    if "mp4" in kind and stream.duration:
+        return start + float(stream.duration * stream.time_base), True
+    if "matroska" in kind and re.fullmatch(r"\d+:\d+:\d+(\.\d+)?", length):
+        hours, minutes, seconds = map(float, length.split(":"))
+        return hours * 3600 + minutes * 60 + seconds, True
+    if "matroska" in kind and container.duration:
+        return container.duration / 1e6, len(container.streams) == 1  # or it may be that of sound
+    if kind == "avi" and stream.frames and stream.average_rate:
+        return start + float(stream.frames / stream.average_rate), True
+    return None, False  # of other formats, FFmpeg's numbers are estimates
+
+
+def decode(container: Any) -> Iterator[Decoded]:
+    """Frames as they are decoded; a damaged one raises its error when it is read."""
+    errors = pyav().FFmpegError
+    packets = container.demux(video=0)
+    while True:
+        try:
+            packet = next(packets, None)  # no more packets after a demuxing error
+            frames = None if packet is None else packet.decode()
+        except errors as error:
+            yield Decoded(failure=f"cannot be decoded: {error.strerror}")
+            continue
+        if frames is None:
+            return
+        for frame in frames:
+            read = partial(to_array, frame)
+            if frame.is_corrupt:
+                read = partial(_refuse, "cannot be decoded: its data are damaged")
+            yield Decoded(frame.time, float((frame.duration or 0) * frame.time_base), read)
+
+
+def _refuse(reason: str) -> Array:
+    raise InputError(reason)
