@@ -20,7 +20,7 @@ from .inputs_outputs import (
     read_frames,
     refuse_inputs,
 )
-from .options import Size, flag, make_bar, optional, showing
+from .options import Size, flag, make_bar, nothing_written, optional, showing
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowSequence
@@ -247,11 +247,15 @@ class Interpolate(ClipSettings):
 
         from ..estimation.warping import interpolate
 
-        result = self.load()(frame1, frame2, backward=True)
-        assert result.backward is not None
-        flows = result.flow, result.backward.flow
-        pictures = {path: interpolate(frame1, frame2, *flows, at) for path, at in times.items()}
-        write_files({path: encode_image(path, picture) for path, picture in pictures.items()})
+        with nothing_written():
+            estimator = self.load()
+            with self.estimating() as progress:
+                result = estimator(frame1, frame2, backward=True, progress=progress)
+            assert result.backward is not None
+            flows = result.flow, result.backward.flow
+            pictures = {path: interpolate(frame1, frame2, *flows, at) for path, at in times.items()}
+            contents = {path: encode_image(path, picture) for path, picture in pictures.items()}
+        write_files(contents)
         return {
             "written": list(times),
             "times": ", ".join(f"{time:.3g}" for time in times.values()),

@@ -20,7 +20,7 @@ from ..weights import Weights, load_model, read_weights, resolve
 from .compute import Choice, best_precision, choose_compute, make_engine
 from .confidence import UNCALIBRATED
 from .inputs import Feeding, Image, ImageInput, flow_batch, image_batch
-from .pipeline import Pipeline, Plan, describe
+from .pipeline import Pipeline, Plan, Progress, describe
 from .result import Estimate, FlowTensors, unpack, unpack_result
 from .result import FlowResult as FlowResult
 
@@ -76,15 +76,18 @@ class FlowEstimator:
         *,
         backward: bool = False,
         initial: Array | Tensor | None = None,
+        progress: Progress | None = None,
     ) -> FlowResult:
         """Estimate where each pixel of `image1` is in `image2`.
 
         Paths, arrays (H, W, 3), tensors (3, H, W), or batches of them; see
         `estimation.inputs.image_batch` for all forms. With `backward`, the result has the
         backward flow and the occlusion of both frames too. `initial` is a flow to start from,
-        in the shape of the one returned: the coarse levels are skipped.
+        in the shape of the one returned: the coarse levels are skipped. `progress` is called
+        with the pixels done and those in all, after each pass and tile; not on CUDA.
         """
-        return self.tensors(image1, image2, backward=backward, initial=initial).to_result()
+        found = self.tensors(image1, image2, backward=backward, initial=initial, progress=progress)
+        return found.to_result()
 
     def tensors(
         self,
@@ -93,6 +96,7 @@ class FlowEstimator:
         *,
         backward: bool = False,
         initial: Array | Tensor | None = None,
+        progress: Progress | None = None,
     ) -> FlowTensors:
         """Do the same as a call, but leave the result on the device, as tensors."""
         batch1, is_batch = image_batch(image1, self.device)
@@ -107,7 +111,8 @@ class FlowEstimator:
                 "and estimate that flow with a separate call"
             )
         begin = [] if initial is None else [flow_batch(initial, batch1)]
-        estimates = unpack(self.pipeline(batch1, batch2, *begin, backward=backward))
+        packed = self.pipeline(batch1, batch2, *begin, backward=backward, progress=progress)
+        estimates = unpack(packed)
         # copies, made here, are ordinary tensors: those of inference mode cannot be changed
         result = FlowTensors.of(*(Estimate(*(part.clone() for part in e)) for e in estimates))
         return result if is_batch else result[0]
