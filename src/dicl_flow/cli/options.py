@@ -342,6 +342,9 @@ class EstimateProgress:
 @contextmanager
 def showing_late(progress: EstimateProgress, *, quiet: bool) -> Iterator[None]:
     """Show the progress of what may be over in a moment: as `showing` does, but later."""
+    if quiet:
+        yield
+        return
     ended = Event()
 
     def show() -> None:
@@ -357,15 +360,13 @@ def showing_late(progress: EstimateProgress, *, quiet: bool) -> Iterator[None]:
             while not ended.wait(0.5):
                 bar.update(task, completed=progress.share, description=progress.line())
 
-    shower = Thread(target=show, daemon=True)
-    if not quiet:
-        shower.start()
+    thread = Thread(target=show, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        if not quiet:
-            shower.join()
+        thread.join()
 
 
 @contextmanager

@@ -81,8 +81,6 @@ class Train(TrainSettings):
         from ..training import RunFolder, check_roots, read_recipe
         from ..training.recipe import find_start
 
-        if self.minutes is not None and not self.minutes > 0:
-            raise InputError(f"--minutes must be positive, got {self.minutes}")
         config = read_recipe(self.recipe, self.changes or [])
         roots = parse_roots(self.data, also="rendered")
         fixed = self.overfit is not None

@@ -138,7 +138,7 @@ class Video(ClipSettings):
     )
     stats: Path | None = optional("Write motion, confidence, cuts by frame.", metavar="CSV")
     stride: int = Option(1, help="Use every N-th frame.")
-    scale: float = Option(1.0, help="Scale the frames by this first.")
+    scale: float = Option(1.0, max=8, help="Scale the frames by this first.")
     on_error: str = Option("stop", help="At a broken frame: stop, or skip it.")
     full_size: options.FullSize = False
     max: options.Maximum = None
@@ -211,7 +211,7 @@ class Interpolate(ClipSettings):
         "Picture to write; with -n, NAME_1 … NAME_N. Of a clip: video "
         "(.mp4 .mov .mkv .webm .gif) or folder."
     )
-    time: float | None = optional("Between 0 (frame 1) and 1 (frame 2); default 0.5.")
+    time: float | None = optional("0: frame 1, 1: frame 2; default 0.5.", min=0, max=1)
     count: int | None = optional("How many frames, evenly spaced.", "--count", "-n", min=1)
     factor: int | None = optional("Of a clip: how many times slower.", min=2, max=64)
     on_error: str | None = optional("At a broken frame of a clip: stop (default), or skip.")
@@ -266,8 +266,6 @@ class Interpolate(ClipSettings):
         """Return each file to write, and its time."""
         if self.time is not None and self.count is not None:
             raise InputError("give --time or -n, not both")
-        if self.time is not None and not 0 <= self.time <= 1:
-            raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {self.time:g}")
         if self.count is None:
             return {self.output: 0.5 if self.time is None else self.time}
         stem, suffix, numbers = self.output.stem, self.output.suffix, range(1, self.count + 1)
