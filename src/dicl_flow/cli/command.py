@@ -251,7 +251,7 @@ def _bad_number(error: BadParameter, words: list[str]) -> InputError:
     bounds = [f", {'above 0' if least is None else f'at least {least:g}'}"]
     bounds += [] if most is None else [f" and at most {most:g}"]
     given = [after for word, after in pairwise(words) if word in parameter.opts]
-    got = f", got {given[-1]}" if given else ""
+    got = f", got {given[-1]}" if given and _is_option(parameter) else ""
     return InputError(f"{_name(parameter)} must be {kind}{''.join(bounds)}{got}")
 
 

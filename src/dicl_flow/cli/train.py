@@ -86,6 +86,7 @@ class Train(TrainSettings):
         fixed = self.overfit is not None
         name = f"{config.name}-overfit" if fixed else config.name
         folder = RunFolder(self.output or Path("runs") / name)
+        check_outputs(folders=[folder.path])
         initial = None
         if self.resume:
             folder.check_resumable()
@@ -161,9 +162,11 @@ class Reproduce(TrainSettings):
 
         roots = parse_roots(self.data)
         default = "reproduce-without-projection" if self.without_projection else "reproduce"
+        folder = self.output or Path("runs") / default
+        check_outputs(folders=[] if self.dry_run else [folder])
         stages = plan_chain(
             self.target,
-            self.output or Path("runs") / default,
+            folder,
             _with_start(self.changes or [], self.start_from),
             without_projection=self.without_projection,
         )
