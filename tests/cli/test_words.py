@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import typer
+from commands import COMMANDS
 
 import dicl_flow
-from dicl_flow.cli import app
 from dicl_flow.cli.command import as_flags
 from dicl_flow.cli.options import Size, in_words, parse_size
 from dicl_flow.data import demo_pairs
@@ -25,16 +24,6 @@ from dicl_flow.lab.analyses import PixelMap
 PACKAGE = Path(dicl_flow.__file__).parent
 
 
-def list_commands(group, words=()):
-    """All commands below a group, by the words that call them."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from list_commands(command, (*words, name))
-        else:
-            yield " ".join((*words, name)), command
-
-
-COMMANDS = dict(list_commands(typer.main.get_command(app)))
 OPTIONS = {option for command in COMMANDS.values() for p in command.params for option in p.opts}
 
 

@@ -1,7 +1,9 @@
 """The reasons given for device, precision and frame size are the true ones."""
 
 import json
+import re
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from conftest import SMALL
 from dicl_flow.config import CUES, Calibration, ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.compute import choose_compute, choose_device
-from dicl_flow.estimation.estimator import FlowEstimator, explain_frame
+from dicl_flow.estimation.estimator import FlowEstimator, computed, explain_frame
 from dicl_flow.models import build
 from dicl_flow.weights import Weights, encode_weights
 
@@ -64,7 +66,7 @@ def test_how_a_frame_is_computed(changes, limit, size, value):
         (
             {"padding": "resize", "max_pixels": 32 * 32},
             True,
-            "whole, seen as 32x32, then as 64x48",
+            "whole, seen as 32x32, then as 51x37 padded to 64x48",
             "51x37",
             "an error of at most 1 px",
         ),
@@ -84,6 +86,21 @@ def test_flow_says_at_which_size_it_was_computed(
     assert (found["computed"], found["computed_size"]) == (computed, size)
     assert found["confidence"] == f"probability of {confidence}"
     assert computed in run(*words)[1]
+
+
+@pytest.mark.parametrize("size", [(37, 51), (32, 48), (200, 300), (20, 20)])
+@pytest.mark.parametrize("full_size", [False, True])
+@pytest.mark.parametrize("quality", ["fast", "normal", "best"])
+@pytest.mark.parametrize("changes", [{}, SCALED])
+def test_the_computed_size_is_the_last_one_named(changes, quality, full_size, size):
+    network = build(replace(SMALL, **changes))
+    found = computed(
+        FlowEstimator(network, "cpu", "fp32", quality=quality, full_size=full_size), size
+    )
+    named = re.findall(r"\d+x\d+", re.sub(r"padded to \d+x\d+", "", found["computed"]))
+    assert found["computed_size"] == [f"{size[1]}x{size[0]}", *named][-1]
+    width, height = map(int, found["computed_size"].split("x"))
+    assert ("whole" in found["computed"]) == (width * height >= prod(size))
 
 
 def test_flow_tells_people_and_leaves_machines_their_object(run, frames, small_weights, tmp_path):

@@ -206,7 +206,7 @@ def test_full_size_leaves_frames_and_the_callers_network_as_they_are(scaling_and
 @pytest.mark.parametrize(
     ("size", "limit", "computed"),
     [
-        ((70, 90), None, "whole, seen as 48x32, then as 96x80"),
+        ((70, 90), None, "whole, seen as 48x32, then as 90x70 padded to 96x80"),
         ((40, 300), 490 * 260 * 48, "seen as 112x16, then in tiles of 256x40"),
     ],
 )

@@ -254,7 +254,8 @@ def test_an_enlarged_frame_needs_its_memory():
     assert small(memory_limit=limit).fits(image)
     best = small(memory_limit=limit, quality="best")
     assert best.tile(image) == (256, 256)
-    assert explain_frame(best, (512, 512)).value == "in tiles of 256x256"
+    tiles = "in tiles of 256x256, each seen as 256x256, then as 512x512"
+    assert explain_frame(best, (512, 512)).value == tiles
     assert small(memory_limit=4 * limit, quality="best").fits(image)
 
 

@@ -434,7 +434,15 @@ BAD_EVALUATIONS = {
         *("-d", "kitti15={kitti}", "--baseline", "dis"),
         *("-o", "{tmp}/a", "--markdown", "{tmp}/a"),
     ],
-    "from 1 up": ["-d", "kitti15={kitti}", "--baseline", "dis", "--worst", "0", "{tmp}/w"],
+    "--worst must be positive": [
+        "-d",
+        "kitti15={kitti}",
+        "--baseline",
+        "dis",
+        "--worst",
+        "0",
+        "{tmp}/w",
+    ],
     "{file} is not a folder": ["-d", "kitti15={kitti}", "--baseline", "dis", "--keep", "{file}/k"],
     "leave out --weights": [
         *("-d", "kitti15={kitti}", "--baseline", "dis", "--predictions", "{kitti}")

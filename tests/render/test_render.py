@@ -393,7 +393,7 @@ def test_the_command_writes_pairs_that_training_reads(tmp_path, capsys):
         ([".", "-o", "out"], "no photographs"),
         (["procedural", "-o", "out", "--size", "big"], "--size must be WIDTHxHEIGHT"),
         (["procedural", "-o", "out", "--size", "8x300"], "at least 16 px"),
-        (["procedural", "-o", "out", "--motion", "-2"], "motion must be in"),
+        (["procedural", "-o", "out", "--motion", "-2"], "--motion"),
         (["procedural", "-o", "out", "--stats", "stats.pdf"], "must end in .png"),
         (["procedural", "-o", "file"], "not a folder"),
     ],

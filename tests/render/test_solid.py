@@ -443,7 +443,7 @@ def test_the_command_writes_pairs_of_a_kind(tmp_path, monkeypatch):
     [
         (["--kind", "rom"], "did you mean 'room'"),
         (["--frames", "4"], "--frames needs a solid scene"),
-        (["--kind", "room", "--frames", "0"], "--frames must be at least 1"),
+        (["--kind", "room", "--frames", "0"], "--frames must be positive"),
         (["--kind", "room", "--frames", "2", "--stats", "x.png"], "--stats is for pairs"),
     ],
 )

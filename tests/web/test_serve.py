@@ -369,7 +369,7 @@ def test_a_port_that_is_taken_is_said():
 def test_a_limit_must_be_positive(run, tiny_weights, monkeypatch):
     monkeypatch.setenv("DICL_FLOW_MAX_SIZE", "150")  # restored afterwards
     code, _, err = run("serve", "-w", tiny_weights, "--queue", "0")
-    assert (code, err) == (2, "error: --queue must be above 0, got 0\n")
+    assert (code, err) == (2, "error: --queue must be positive, got 0\n")
 
 
 def test_a_token_that_nobody_would_see_is_not_made(run, tiny_weights):

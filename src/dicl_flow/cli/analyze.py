@@ -195,8 +195,8 @@ class Pixel(NetworkAnalysis):
       dicl-flow analyze pixel 300 200 -w dot.safetensors -w dicl.safetensors -o pixel
     """
 
-    x: int = Argument(..., help="Column of frame 1, from 0.")
-    y: int = Argument(..., help="Row of frame 1, from 0.")
+    x: int = Argument(..., min=0, help="Column of frame 1, from 0.")
+    y: int = Argument(..., min=0, help="Row of frame 1, from 0.")
     number: int = Option(1, min=1, help="Which pair of the data.")
 
     def __call__(self) -> None:

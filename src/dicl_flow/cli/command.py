@@ -12,12 +12,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
+from math import isfinite
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
 from typing import Any
 
+from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import InputError, SlowWarning, hide_library_warnings
@@ -162,7 +164,12 @@ class Command(TyperCommand):
             ctx.ignore_unknown_options = True  # a number below zero is no option
         words, options = list(args), [p for p in self.get_params(ctx) if _is_option(p)]
         _refuse_missing_values(words, options)
-        surplus = super().parse_args(ctx, args)
+        try:
+            surplus = super().parse_args(ctx, args)
+        except BadParameter as error:
+            if error.param is None or type(error) is not BadParameter:  # it is missing
+                raise
+            raise _bad_number(error, words) from None
         if surplus and not ctx.resilient_parsing:
             flags = {name for option in options if option.is_flag for name in option.opts}
             before = ["", *words][words.index(surplus[0])]
@@ -171,6 +178,8 @@ class Command(TyperCommand):
                 hint = f"; to write a file: {writes} {surplus[0]}" if writes else ""
                 raise InputError(f"{before} takes no value, but {surplus[0]!r} follows{hint}")
             raise _too_many(ctx.info_name, self.get_params(ctx), surplus)
+        for parameter in self.get_params(ctx):
+            _check_numbers(parameter, ctx.params.get(parameter.name))
         return surplus
 
 
@@ -207,6 +216,39 @@ def _with_values(words: list[str]) -> list[str]:
 
 def _is_option(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "option")
+
+
+def _check_numbers(parameter: Any, value: Any) -> None:
+    """Refuse what no option takes: numbers that are not finite, or not positive without a `min`."""
+    for number in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if not isfinite(number):
+            raise InputError(f"{_name(parameter)} must be a finite number, got {number}")
+        if _bounds(parameter)[0] is None and number <= 0:
+            raise InputError(f"{_name(parameter)} must be positive, got {number:g}")
+
+
+def _bad_number(error: BadParameter, words: list[str]) -> InputError:
+    """Say in one sentence what typer refused: all parameters of other types are text."""
+    parameter: Any = error.param
+    kind = "a whole number" if "integer" in error.message else "a number"
+    least, most = _bounds(parameter)
+    bounds = [f", {'above 0' if least is None else f'at least {least:g}'}"]
+    bounds += [] if most is None else [f" and at most {most:g}"]
+    given = [after for word, after in pairwise(words) if word in parameter.opts]
+    got = f", got {given[-1]}" if given and _is_option(parameter) else ""
+    return InputError(f"{_name(parameter)} must be {kind}{''.join(bounds)}{got}")
+
+
+def _name(parameter: Any) -> str:
+    return str(parameter.opts[0] if _is_option(parameter) else parameter.metavar)
+
+
+def _bounds(parameter: Any) -> tuple[float | None, float | None]:
+    """The `min` and `max` of a parameter, which older versions of typer keep in its type."""
+    owner = parameter if hasattr(parameter, "min") else parameter.type
+    return getattr(owner, "min", None), getattr(owner, "max", None)
 
 
 def _refuse_missing_values(words: list[str], options: list[Any]) -> None:

@@ -134,7 +134,7 @@ class Render(options.Settings):
     count: int = Option(16, "--count", "-n", min=1, help="How many pairs.")
     size: str = Option("512x384", help="WIDTHxHEIGHT of a frame.")
     seed: int = Option(0, min=0, help="The same seed gives the same pairs.")
-    motion: float = Option(1.0, help="Multiplies all motion.")
+    motion: float = Option(1.0, min=0, max=10, help="Multiplies all motion.")
     kind: str = Option(
         "layers",
         help="layers, or a solid scene: street, motorway, room, corridor, landscape, floating.",
@@ -175,8 +175,6 @@ class Render(options.Settings):
             if self.kind == "layers":
                 places = ", ".join(PLACES)
                 raise InputError(f"--frames needs a solid scene: give --kind, one of {places}")
-            if self.frames < 1:
-                raise InputError(f"--frames must be at least 1, got {self.frames}")
             if self.stats is not None:
                 raise InputError("--stats is for pairs; leave it out with --frames")
         config = RenderConfig(motion=self.motion)

@@ -92,8 +92,6 @@ class Evaluate(options.EstimateSettings):
             raise InputError(
                 "--predictions estimates nothing; leave out --weights, --baseline, --keep"
             )
-        if self.worst is not None and self.worst[0] < 1:
-            raise InputError(f"--worst takes a number from 1 up and a folder, got {self.worst[0]}")
         wanted = check_outputs(
             [self.output, self.markdown],
             plots=[self.sparsification],
@@ -301,7 +299,7 @@ class Bench(options.Settings):
                 "--first takes --size, --weights, --quality, --device and --repeats only"
             )
         find_quality(self.quality)
-        check_outputs([self.output, self.plot], inputs=[self.weights])
+        check_outputs([self.output], plots=[self.plot], inputs=[self.weights])
         default = ["512x256"] if self.quick else _SIZES[:1] if self.first else _SIZES
         sizes = [parse_size("--size", size) for size in self.sizes or default]
         check_weights(self.weights)

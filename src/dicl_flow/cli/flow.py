@@ -20,7 +20,7 @@ from .inputs_outputs import (
     refuse_two_streams,
     suffix_of,
 )
-from .options import Size, optional
+from .options import Size, nothing_written, optional
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowResult
@@ -93,7 +93,24 @@ class Flow(options.EstimateSettings):
     )
 
     def __call__(self) -> None:
-        from ..files import encode_flow, read_flow, write_files
+        from ..files import write_files
+
+        with nothing_written():
+            parts, contents, stream, summary = self._estimate()
+        write_files(contents)
+        if self._piped:
+            sys.stdout.buffer.write(stream)
+            sys.stdout.buffer.flush()
+        parts.end("write")
+        if self.as_json:
+            summary["parts"] = parts.seconds
+        self.report(summary, to_stderr=self._piped)
+        if self.verbose:
+            typer.echo(f"{'times':<9}  {parts}", err=True)
+
+    def _estimate(self) -> tuple[Parts, dict[Path, bytes], bytes, dict[str, Any]]:
+        """Return the times so far, the files to write, the standard output, and the summary."""
+        from ..files import encode_flow, read_flow
 
         wanted, ending = self._check()
         frames = read_frames(self.image1, self.image2)
@@ -113,15 +130,12 @@ class Flow(options.EstimateSettings):
         if self.verbose:
             _explain(estimator, frames[0])
         parts.take(estimator.load_seconds)
-        both = bool(self.backward or self.occlusion)
-        result = self._masked(estimator(*frames, backward=both, initial=initial))
+        how: dict[str, Any] = {"backward": bool(self.backward or self.occlusion)}
+        with self.estimating() as progress:
+            result = estimator(*frames, **how, initial=initial, progress=progress)
+        result = self._masked(result)
         parts.end("estimate")
         stream = encode_flow(f"stdout{ending}", result.flow) if self._piped else b""
-        write_files(self._contents(result, frames[0]))
-        if self._piped:
-            sys.stdout.buffer.write(stream)
-            sys.stdout.buffer.flush()
-        parts.end("write")
         summary = {
             "written": [*([self.output] if self._piped else []), *wanted],
             **self._summary(estimator, result),
@@ -129,11 +143,7 @@ class Flow(options.EstimateSettings):
         }
         if result.occlusion is not None:
             summary["occluded"] = float(result.occlusion.mean())
-        if self.as_json:
-            summary["parts"] = parts.seconds
-        self.report(summary, to_stderr=self._piped)
-        if self.verbose:
-            typer.echo(f"{'times':<9}  {parts}", err=True)
+        return parts, self._contents(result, frames[0]), stream, summary
 
     @property
     def _piped(self) -> bool:

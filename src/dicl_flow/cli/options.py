@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..evaluation import Grid
 
 Item = TypeVar("Item")
+LATE = 5.0  # seconds after which the progress of a single estimate is shown
 
 
 def flag(name: str, about: str) -> Any:
@@ -213,6 +214,13 @@ class ComputeSettings(Settings):
         limit = in_bytes(self.memory_limit)
         return {**self.chosen("device", "precision", "backend"), "memory_limit": limit}
 
+    @contextmanager
+    def estimating(self) -> "Iterator[EstimateProgress]":
+        """Show the progress of the estimate of one pair, if it takes long."""
+        progress = EstimateProgress()
+        with showing_late(progress, quiet=self.quiet or self.as_json):
+            yield progress
+
     def load(self) -> "FlowEstimator":
         """Return the estimator for --weights, --quality and --full-size, where there are these."""
         from ..estimation.estimator import load
@@ -346,3 +354,69 @@ def showing(bar: "Progress", line: Callable[[], str], *, quiet: bool) -> Iterato
             yield
     finally:
         ended.set()
+
+
+class EstimateProgress:
+    """The progress of an estimate, which is called with the work done and all of it."""
+
+    def __init__(self) -> None:
+        self._start = perf_counter()
+        self._expected = 0.0  # seconds in all; 0: not known yet
+
+    def __call__(self, done: int, total: int) -> None:
+        self._expected = self.seconds * total / done
+
+    @property
+    def seconds(self) -> float:
+        """Time so far."""
+        return perf_counter() - self._start
+
+    @property
+    def share(self) -> float:
+        """The share of the time that has passed, as far as that is known."""
+        return min(self.seconds / self._expected, 1.0) if self._expected else 0.0
+
+    def line(self) -> str:
+        """The progress so far: "estimating: 36 s, 27%, about 98 s left"."""
+        text, left = f"estimating: {self.seconds:.0f} s", self._expected - self.seconds
+        return f"{text}, {self.share:.0%}, about {left:.0f} s left" if left >= 1 else text
+
+
+@contextmanager
+def showing_late(progress: EstimateProgress, *, quiet: bool) -> Iterator[None]:
+    """Show the progress of what may be over in a moment: as `showing` does, but later."""
+    if quiet:
+        yield
+        return
+    ended = Event()
+
+    def show() -> None:
+        if ended.wait(LATE):
+            return
+        from rich.progress import BarColumn, TextColumn
+
+        bar = make_bar(BarColumn(), TextColumn("{task.description}"))
+        task = bar.add_task(progress.line(), total=1.0)
+        if not bar.console.is_terminal:
+            bar.console.print(progress.line())
+        with showing(bar, progress.line, quiet=False):
+            while not ended.wait(0.5):
+                bar.update(task, completed=progress.share, description=progress.line())
+
+    thread = Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def nothing_written() -> Iterator[None]:
+    """Run what comes before a command writes its files; Ctrl-C ends it with exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was written", err=True)
+        raise typer.Exit(130) from None

@@ -81,13 +81,12 @@ class Train(TrainSettings):
         from ..training import RunFolder, check_roots, read_recipe
         from ..training.recipe import find_start
 
-        if self.minutes is not None and not self.minutes > 0:
-            raise InputError(f"--minutes must be positive, got {self.minutes}")
         config = read_recipe(self.recipe, self.changes or [])
         roots = parse_roots(self.data, also="rendered")
         fixed = self.overfit is not None
         name = f"{config.name}-overfit" if fixed else config.name
         folder = RunFolder(self.output or Path("runs") / name)
+        check_outputs(folders=[folder.path])
         initial = None
         if self.resume:
             folder.check_resumable()
@@ -163,9 +162,11 @@ class Reproduce(TrainSettings):
 
         roots = parse_roots(self.data)
         default = "reproduce-without-projection" if self.without_projection else "reproduce"
+        folder = self.output or Path("runs") / default
+        check_outputs(folders=[] if self.dry_run else [folder])
         stages = plan_chain(
             self.target,
-            self.output or Path("runs") / default,
+            folder,
             _with_start(self.changes or [], self.start_from),
             without_projection=self.without_projection,
         )

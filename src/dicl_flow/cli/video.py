@@ -20,7 +20,7 @@ from .inputs_outputs import (
     read_frames,
     refuse_inputs,
 )
-from .options import Size, flag, make_bar, optional, showing
+from .options import Size, flag, make_bar, nothing_written, optional, showing
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowSequence
@@ -167,7 +167,7 @@ class Video(ClipSettings):
     region: str | None = optional("Statistics of these pixels only.", metavar="X,Y,WIDTH,HEIGHT")
     mask: Path | None = optional("The same, of the pixels where this image is not black.")
     stride: int = Option(1, help="Use every N-th frame.")
-    scale: float = Option(1.0, help="Scale the frames by this first.")
+    scale: float = Option(1.0, max=8, help="Scale the frames by this first.")
     on_error: str = Option("stop", help="At a broken or lost frame: stop, or skip it.")
     across_gaps: bool = flag("--across-gaps", "Skip such frames, and estimate flow across them.")
     full_size: options.FullSize = False
@@ -265,7 +265,7 @@ class Interpolate(ClipSettings):
         "Picture to write; with -n, NAME_1 … NAME_N. Of a clip: video "
         "(.mp4 .mov .mkv .webm .gif) or folder."
     )
-    time: float | None = optional("Between 0 (frame 1) and 1 (frame 2); default 0.5.")
+    time: float | None = optional("0: frame 1, 1: frame 2; default 0.5.", min=0, max=1)
     count: int | None = optional("How many frames, evenly spaced.", "--count", "-n", min=1)
     factor: int | None = optional("Of a clip: how many times slower.", min=2, max=64)
     on_error: str | None = optional("At a broken frame of a clip: stop (default), or skip.")
@@ -301,11 +301,15 @@ class Interpolate(ClipSettings):
 
         from ..estimation.warping import interpolate
 
-        result = self.load()(frame1, frame2, backward=True)
-        assert result.backward is not None
-        flows = result.flow, result.backward.flow
-        pictures = {path: interpolate(frame1, frame2, *flows, at) for path, at in times.items()}
-        write_files({path: encode_image(path, picture) for path, picture in pictures.items()})
+        with nothing_written():
+            estimator = self.load()
+            with self.estimating() as progress:
+                result = estimator(frame1, frame2, backward=True, progress=progress)
+            assert result.backward is not None
+            flows = result.flow, result.backward.flow
+            pictures = {path: interpolate(frame1, frame2, *flows, at) for path, at in times.items()}
+            contents = {path: encode_image(path, picture) for path, picture in pictures.items()}
+        write_files(contents)
         return {
             "written": list(times),
             "times": ", ".join(f"{time:.3g}" for time in times.values()),
@@ -316,8 +320,6 @@ class Interpolate(ClipSettings):
         """Return each file to write, and its time."""
         if self.time is not None and self.count is not None:
             raise InputError("give --time or -n, not both")
-        if self.time is not None and not 0 <= self.time <= 1:
-            raise InputError(f"--time lies between 0 (frame 1) and 1 (frame 2), got {self.time:g}")
         if self.count is None:
             return {self.output: 0.5 if self.time is None else self.time}
         stem, suffix, numbers = self.output.stem, self.output.suffix, range(1, self.count + 1)

@@ -1,9 +1,8 @@
 """Images in, flow out: the interface for Python users. Pairs first, then consecutive frames."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from time import perf_counter
 
@@ -20,7 +19,7 @@ from ..weights import Weights, load_model, read_weights, resolve
 from .compute import Choice, best_precision, choose_compute, make_engine
 from .confidence import UNCALIBRATED
 from .inputs import Feeding, Image, ImageInput, flow_batch, image_batch
-from .pipeline import Pipeline, Plan, describe
+from .pipeline import Pipeline, Plan, Progress, describe
 from .result import Estimate, FlowTensors, unpack, unpack_result
 from .result import FlowResult as FlowResult
 
@@ -76,15 +75,18 @@ class FlowEstimator:
         *,
         backward: bool = False,
         initial: Array | Tensor | None = None,
+        progress: Progress | None = None,
     ) -> FlowResult:
         """Estimate where each pixel of `image1` is in `image2`.
 
         Paths, arrays (H, W, 3), tensors (3, H, W), or batches of them; see
         `estimation.inputs.image_batch` for all forms. With `backward`, the result has the
         backward flow and the occlusion of both frames too. `initial` is a flow to start from,
-        in the shape of the one returned: the coarse levels are skipped.
+        in the shape of the one returned: the coarse levels are skipped. `progress` is called
+        with the pixels done and those in all, after each pass and tile; not on CUDA.
         """
-        return self.tensors(image1, image2, backward=backward, initial=initial).to_result()
+        found = self.tensors(image1, image2, backward=backward, initial=initial, progress=progress)
+        return found.to_result()
 
     def tensors(
         self,
@@ -93,6 +95,7 @@ class FlowEstimator:
         *,
         backward: bool = False,
         initial: Array | Tensor | None = None,
+        progress: Progress | None = None,
     ) -> FlowTensors:
         """Do the same as a call, but leave the result on the device, as tensors."""
         batch1, is_batch = image_batch(image1, self.device)
@@ -107,7 +110,8 @@ class FlowEstimator:
                 "and estimate that flow with a separate call"
             )
         begin = [] if initial is None else [flow_batch(initial, batch1)]
-        estimates = unpack(self.pipeline(batch1, batch2, *begin, backward=backward))
+        packed = self.pipeline(batch1, batch2, *begin, backward=backward, progress=progress)
+        estimates = unpack(packed)
         # copies, made here, are ordinary tensors: those of inference mode cannot be changed
         result = FlowTensors.of(*(Estimate(*(part.clone() for part in e)) for e in estimates))
         return result if is_batch else result[0]
@@ -265,46 +269,67 @@ def explain_frame(estimator: FlowEstimator, size: Size) -> Choice:
     tile = estimator.tile(torch.empty(1, 3, *size, device="meta"))
     large, feedings = estimator.plan.is_large(size), estimator.plan.passes(size).feedings
     if tile != size:
-        piece = (min(tile[0], size[0]), min(tile[1], size[1]))
-        tiles = f"seen as {_text(feedings[0].seen(size))}, then " if large else ""
-        tiles += f"in tiles of {_text(piece)}"
-        return Choice(tiles, "the memory does not suffice for the whole")
-    if not large and estimator.quality.scales == (1.0,):
-        return _explain_one_pass(feedings[-1], size)
-    sizes = ", then as ".join(_text(feeding.seen(size)) for feeding in feedings)
+        return _explain_tiles((min(tile[0], size[0]), min(tile[1], size[1])), size, feedings, large)
     reason = f"quality {estimator.quality.name!r}"
+    if len(feedings) == 1:
+        return _explain_one_pass(feedings[0], size, reason)
     if large:
         reason = f"full size of a frame with more than {feedings[0].max_pixels} px, " + reason
-    return Choice(f"whole, seen as {sizes}", reason)
+    whole = "scaled down" if feedings[-1].scales_down(size) else "whole"
+    return Choice(f"{whole}, seen as {_seen(feedings, size)}", reason)
 
 
-def _explain_one_pass(feeding: Feeding, size: Size) -> Choice:
+def _explain_tiles(piece: Size, size: Size, feedings: Sequence[Feeding], large: bool) -> Choice:
+    text, cut = f"in tiles of {_text(piece)}", feedings[1:] if large else feedings
+    if large:  # the first pass sees the whole frame
+        text = f"seen as {_text(feedings[0].seen(size))}, then {text}"
+    if any(feeding.scale != 1 for feeding in cut):
+        text += f", each seen as {_seen(cut, piece)}"
+    return Choice(text, "the memory does not suffice for the whole")
+
+
+def _explain_one_pass(feeding: Feeding, size: Size, quality: str) -> Choice:
     resized, seen = feeding.resized(size), feeding.seen(size)
     reason = f"the network takes multiples of {feeding.multiple} px"
-    if seen == size:
-        return Choice("whole", reason)
     if resized == size:
-        return Choice(f"whole, padded to {_text(seen)}", reason)
-    height, width = (f"{seen[i] / size[i]:.2f}" for i in range(2))
+        return Choice("whole" if seen == size else f"whole, padded to {_text(seen)}", reason)
+    height, width = (f"{resized[i] / size[i]:.2f}" for i in range(2))
     same = f"{width} of the size"
     share = same if height == width else f"{width} of the width and {height} of the height"
-    how = f"{_text(seen)}, {share}"
-    if prod(seen) < prod(size):
-        reason = f"max_pixels: these weights take about {feeding.max_pixels} px at most"
+    how = f"{_seen([feeding], size)}, {share}"
+    if feeding.scale != 1:
+        reason = quality
+    if feeding.scales_down(size):
+        if feeding.scale == 1:
+            reason = f"max_pixels: these weights take about {feeding.max_pixels} px at most"
         return Choice(f"scaled down to {how}", reason)
     return Choice(f"whole, resized to {how}", reason)
 
 
+def _seen(feedings: Sequence[Feeding], size: Size) -> str:
+    """The size at which each pass sees frames of `size`: "1024x640, then as 1920x1080 …"."""
+    passes = []
+    for feeding in feedings:
+        resized, seen = _text(feeding.resized(size)), _text(feeding.seen(size))
+        passes.append(resized if resized == seen else f"{resized} padded to {seen}")
+    return ", then as ".join(passes)
+
+
 def computed(estimator: FlowEstimator, size: Size) -> dict[str, str]:
-    """What to report of every estimate of frames of (height, width): its size, in which pixels."""
-    seen, calibration = replace(estimator.plan.last, scale=1.0).resized(size), estimator.calibration
+    """What to report of every estimate of frames of (height, width): its size, in which pixels.
+
+    The computed size is that of the last pass, without padding. The confidence speaks of pixels
+    at normal quality.
+    """
+    last, calibration = estimator.plan.last, estimator.calibration
+    normal = replace(last, scale=1.0).resized(size)
     meaning = f"uncalibrated: {UNCALIBRATED}" if calibration is None else calibration.meaning
-    if calibration is not None and seen != size:
-        across, down = (calibration.threshold * size[i] / seen[i] for i in (1, 0))
-        meaning += f" of {_text(seen)}: {across:.2f}x{down:.2f} px of the frame"
+    if calibration is not None and normal != size:
+        across, down = (calibration.threshold * size[i] / normal[i] for i in (1, 0))
+        meaning += f" of {_text(normal)}: {across:.2f}x{down:.2f} px of the frame"
     return {
         "computed": explain_frame(estimator, size).value,
-        "computed_size": _text(seen),
+        "computed_size": _text(last.resized(size)),
         "confidence": meaning,
     }
 

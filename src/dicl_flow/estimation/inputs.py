@@ -214,6 +214,10 @@ class Feeding:
         """The size at which the network sees frames of `size`."""
         return size_in_multiples(self.resized(size), self.multiple)
 
+    def scales_down(self, size: Size) -> bool:
+        """Whether frames of `size` lose pixels."""
+        return prod(self.resized(size)) < prod(size)
+
     def fit(self, image: Tensor) -> Tensor:
         """Bring (B, 3, H, W) in [-1, 1] to the size that the network sees."""
         if not self.keeps_pixels:

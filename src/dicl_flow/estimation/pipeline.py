@@ -8,15 +8,16 @@
 - `Pipeline`: all of this, recorded where that is faster
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ..accelerated.recording import SideStream
+from ..accelerated.recording import Graphs, SideStream
 from ..accelerated.settings import check_limit, fixed_bytes
 from ..config import BEST, Calibration, Quality
 from ..models import InitialFlow, LevelFlow
@@ -27,6 +28,10 @@ from .inputs import Feeding
 
 BLANK = 3 / 255  # one grey level, and half of one for rounding; black to white is 2
 OVERLAP = 128  # px over which neighbouring tiles are blended, a multiple of what networks take
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called after each pass: the pixels that the network has seen, and those it will see in all."""
+Count: TypeAlias = Callable[[int], None]
+"""Called with the pixels that the network has seen in a pass."""
 
 
 class View(NamedTuple):
@@ -70,16 +75,20 @@ class Passes:
         self.engine, self.network = engine, engine.network
         self.feedings, self.start = feedings, start
 
-    def one_way(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> PassResult:
+    def one_way(
+        self, image1: Tensor, image2: Tensor, *initial: Tensor, count: Count | None = None
+    ) -> PassResult:
         """From frame 1 to frame 2; `initial` is a flow (B, 2, H, W) to start from."""
 
         def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
             fitted = self.engine.fit(self.feedings[number], image1, image2)
             return [View(self.engine.run(self.network, *fitted, *begin), *fitted)]
 
-        return self._run(run_pass, size_of(image1), initial)[0]
+        return self._run(run_pass, size_of(image1), initial, count)[0]
 
-    def both_ways(self, image1: Tensor, image2: Tensor) -> list[PassResult]:
+    def both_ways(
+        self, image1: Tensor, image2: Tensor, count: Count | None = None
+    ) -> list[PassResult]:
         """From frame 1 to frame 2, and from frame 2 to frame 1."""
 
         def run_pass(number: int, begin: Sequence[InitialFlow]) -> list[View]:
@@ -87,7 +96,7 @@ class Passes:
             forward, backward = self.engine.run(self.network.both_ways, *fitted, *begin)
             return [View(forward, *fitted), View(backward, *fitted[::-1])]
 
-        return self._run(run_pass, size_of(image1))
+        return self._run(run_pass, size_of(image1), count=count)
 
     def prepare(self, image: Tensor) -> list[Tensor]:
         """For each pass: the frame as the network sees it, and its features, all computed here."""
@@ -116,6 +125,7 @@ class Passes:
         run_pass: Callable[[int, Sequence[InitialFlow]], list[View]],
         size: Size,
         initial: Sequence[Tensor] = (),
+        count: Count | None = None,
     ) -> list[PassResult]:
         """Call `run_pass` with the number of each pass; with an initial flow, of the last one."""
         results, upsample = list[PassResult](), self.network.upsample
@@ -124,6 +134,8 @@ class Passes:
             fitted = (feeding.fit_flow(flow) for flow in initial)
             views = run_pass(number, [InitialFlow(flow, self.start) for flow in fitted])
             results = [PassResult(view, feeding, size, upsample) for view in views]
+            if count is not None:
+                count(len(views) * prod(feeding.seen(size)))
             if number + 1 < len(self.feedings):
                 initial = [result.flow for result in results]
         return results
@@ -297,16 +309,23 @@ def in_tiles(compute: Callable[..., Tensor], tile: Size, *inputs: Tensor) -> Ten
     if tile[0] >= size[0] and tile[1] >= size[1]:
         return compute(*inputs)
     total, weights = inputs[0].new_zeros(()), inputs[0].new_zeros(size)
+    for rows, columns in _places(size, tile):
+        part = (..., rows, columns)
+        result = compute(*(tensor[part] for tensor in inputs))
+        if not total.ndim:
+            total = result.new_zeros(*result.shape[:2], *size)
+        weight = _fade(result)
+        total[part] += result * weight
+        weights[part] += weight
+    return total / weights
+
+
+def _places(size: Size, tile: Size) -> Iterator[tuple[slice, slice]]:
+    """The rows and columns of each tile of frames of `size`."""
     for top in _starts(size[0], tile[0]):
         for left in _starts(size[1], tile[1]):
-            part = (..., slice(top, top + tile[0]), slice(left, left + tile[1]))
-            result = compute(*(tensor[part] for tensor in inputs))
-            if not total.ndim:
-                total = result.new_zeros(*result.shape[:2], *size)
-            weight = _fade(result)
-            total[part] += result * weight
-            weights[part] += weight
-    return total / weights
+            bottom, right = min(top + tile[0], size[0]), min(left + tile[1], size[1])
+            yield slice(top, bottom), slice(left, right)
 
 
 def _starts(length: int, tile: int) -> list[int]:
@@ -338,8 +357,8 @@ class Pipeline:
         self._one_way = engine.record(self.estimate_whole)
         self._both_ways = engine.record(self._estimate_both)
         # large frames: the flow of the first pass, then tiles that start from it
-        self._first_of_large = engine.record(lambda *pair: plan.first.one_way(*pair).flow)
-        self._last_of_large = engine.record(lambda *pair: self.finish(plan.large.one_way(*pair)))
+        self._first_of_large = engine.record(self._estimate_first)
+        self._last_of_large = engine.record(self._estimate_last)
         self.tiles = Tiles(engine, plan)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -348,19 +367,27 @@ class Pipeline:
 
     @torch.inference_mode()
     def __call__(
-        self, image1: Tensor, image2: Tensor, *initial: Tensor, backward: bool = False
+        self,
+        image1: Tensor,
+        image2: Tensor,
+        *initial: Tensor,
+        backward: bool = False,
+        progress: Progress | None = None,
     ) -> Tensor:
         """The packed estimate (B, 3, H, W); 4 channels with sharpness, twice as many both ways."""
         image1, image2 = image1.to(self._device), image2.to(self._device)
         begin = [flow.to(self._device) for flow in initial]
-        tile = self.tiles.size(image1)
-        if tile == size_of(image1) or not self._plan.is_large(size_of(image1)):
-            compute = self._both_ways if backward else self._one_way
+        size, tile = size_of(image1), self.tiles.size(image1)
+        ways = 2 if backward else 1
+        count = progress and _counting(progress, ways * self._pixels(size, tile, begun=bool(begin)))
+        if tile == size or not self._plan.is_large(size):
+            compute = _counted(self._both_ways if backward else self._one_way, count)
             return in_tiles(compute, tile, image1, image2, *begin)
-        pairs = [(image1, image2), (image2, image1)][: 2 if backward else 1]
-        flows = begin or [self._first_of_large(*pair) for pair in pairs]  # of the whole frame
-        both, compute = zip(pairs, flows, strict=True), self._last_of_large
-        return torch.cat([in_tiles(compute, tile, *pair, flow) for pair, flow in both], 1)
+        pairs = [(image1, image2), (image2, image1)][:ways]
+        first, last = (_counted(c, count) for c in (self._first_of_large, self._last_of_large))
+        flows = begin or [first(*pair) for pair in pairs]  # of the whole frame
+        both = zip(pairs, flows, strict=True)
+        return torch.cat([in_tiles(last, tile, *pair, flow) for pair, flow in both], 1)
 
     @torch.inference_mode()
     def measure(self, image1: Tensor, image2: Tensor) -> tuple[Tensor, Tensor]:
@@ -371,12 +398,54 @@ class Pipeline:
         seen = resize(cues, size_of(result.view.image1))
         return result.flow, result.feeding.unfit(seen, result.size)
 
-    def estimate_whole(self, image1: Tensor, image2: Tensor, *initial: Tensor) -> Tensor:
+    def estimate_whole(
+        self, image1: Tensor, image2: Tensor, *initial: Tensor, count: Count | None = None
+    ) -> Tensor:
         """(B, 3, H, W) images in [0, 1] -> the packed estimate (B, 3, H, W)."""
         passes = self._plan.passes(size_of(image1))
-        return self.finish(passes.one_way(image1, image2, *initial))
+        return self.finish(passes.one_way(image1, image2, *initial, count=count))
 
-    def _estimate_both(self, image1: Tensor, image2: Tensor) -> Tensor:
+    def _estimate_both(self, image1: Tensor, image2: Tensor, count: Count | None = None) -> Tensor:
         """The same for both directions, one after the other."""
         passes = self._plan.passes(size_of(image1))
-        return torch.cat([*map(self.finish, passes.both_ways(image1, image2))], 1)
+        return torch.cat([*map(self.finish, passes.both_ways(image1, image2, count))], 1)
+
+    def _estimate_first(self, image1: Tensor, image2: Tensor, count: Count | None = None) -> Tensor:
+        """The flow (B, 2, H, W) of the first pass over large frames."""
+        return self._plan.first.one_way(image1, image2, count=count).flow
+
+    def _estimate_last(
+        self, image1: Tensor, image2: Tensor, flow: Tensor, count: Count | None = None
+    ) -> Tensor:
+        """The packed estimate of the last pass over a tile of them, from that flow."""
+        return self.finish(self._plan.large.one_way(image1, image2, flow, count=count))
+
+    def _pixels(self, size: Size, tile: Size, *, begun: bool) -> int:
+        """How many pixels the network will see in one direction; with `begun`, from a flow."""
+        pixels, feedings = 0, self._plan.passes(size).feedings
+        if tile != size and self._plan.is_large(size):  # only the last pass is cut
+            pixels = 0 if begun else prod(feedings[0].seen(size))
+            feedings = feedings[-1:]
+        for rows, columns in _places(size, tile):
+            part = (rows.stop - rows.start, columns.stop - columns.start)
+            pixels += sum(prod(f.seen(part)) for f in feedings[-1 if begun else 0 :])
+        return pixels
+
+
+def _counting(progress: Progress, total: int) -> Count:
+    """Return what adds up the pixels of the passes for `progress`."""
+    done = 0
+
+    def count(pixels: int) -> None:
+        nonlocal done
+        done += pixels
+        progress(done, total)
+
+    return count
+
+
+def _counted(compute: Callable[..., Tensor], count: Count | None) -> Callable[..., Tensor]:
+    """Let `compute` count its passes; a recording has none."""
+    return (
+        compute if count is None or isinstance(compute, Graphs) else partial(compute, count=count)
+    )
