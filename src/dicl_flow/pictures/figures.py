@@ -50,7 +50,7 @@ def thumbnail(picture: Array, cell_width: int = 320, cell_height: int = 240) -> 
 def write_on(picture: Array, text: str, scale: float = SCALE) -> Array:
     """Return the picture with a line of text on a dark background in its top left corner."""
     picture = picture.copy()
-    line, gap = round(_LINE * scale / SCALE), round(GAP * scale / SCALE)
+    line, gap = line_height(scale), round(GAP * scale / SCALE)
     picture[:line, : text_width(text, scale) + 2 * gap] = PAPER
     write_text(picture, text, (gap, line - round(0.3 * line)), scale)
     return picture
@@ -64,6 +64,11 @@ def write_text(picture: Array, text: str, origin: tuple[int, int], scale: float 
 def text_width(text: str, scale: float = SCALE) -> int:
     """Return the width in px of a line of text."""
     return cv2.getTextSize(text, _FONT, scale, _stroke(scale))[0][0]
+
+
+def line_height(scale: float = SCALE) -> int:
+    """Return the height in px of a line of text."""
+    return round(_LINE * scale / SCALE)
 
 
 def _stroke(scale: float) -> int:

@@ -7,15 +7,16 @@ import cv2
 import numpy as np
 
 from ..files import Array
-from .figures import GAP, INK, PAPER, SCALE, text_width, write_on, write_text
+from .figures import GAP, INK, PAPER, SCALE, line_height, text_width, write_on, write_text
 from .visualize import arrow_scale, arrow_spacing, draw_arrow, flow_to_rgb
 
 
 def add_caption(picture: Array, text: str) -> Array:
-    """Write on the picture, in letters for its size; what follows a comma only if it fits."""
+    """Write on the picture if it fits, in letters for its size; else only what precedes a comma."""
     scale = _text_scale(picture)
     for words in (text, text.partition(",")[0]):
-        if text_width(words, scale) + 2 * _gap(scale) <= picture.shape[1]:
+        fits = text_width(words, scale) + 2 * _gap(scale) <= picture.shape[1]
+        if fits and line_height(scale) <= picture.shape[0] / 3:
             return write_on(picture, words, scale)
     return picture
 
@@ -48,7 +49,7 @@ def _add_key(picture: Array, sign: Array, text: str) -> Array:
     """Return the picture with a sign and its text in the bottom right corner, if they fit."""
     scale = _text_scale(picture)
     gap = _gap(scale)
-    height = max(len(sign), round(30 * scale)) + 2 * gap
+    height = max(len(sign), round(0.7 * line_height(scale))) + 2 * gap
     width = sign.shape[1] + text_width(text, scale) + 3 * gap
     if height > picture.shape[0] / 2 or width > picture.shape[1]:
         return picture
