@@ -42,8 +42,8 @@ def test_the_wheel_has_the_colours_of_all_directions(size):
 def test_the_arrow_of_the_key_has_a_round_length_to_scale(size, maximum, length):
     picture = grey(size)
     key, _ = plate(picture, add_arrow_key(picture, maximum))
-    middle = (key.max(2) > INK - 90)[len(key) // 2]
-    longest = max(map(len, "".join("x" if ink else " " for ink in middle).split()))
+    rows = ("".join("x" if ink else " " for ink in row) for row in key.max(2) > INK - 90)
+    longest = max(len(run) for row in rows for run in row.split())
     assert longest == pytest.approx(length * arrow_scale(size, maximum), abs=3 + size[1] / 200)
 
 
