@@ -12,6 +12,7 @@ from networks import Evil
 
 from dicl_flow.accelerated import settings
 from dicl_flow.files import read_flow, write_flow
+from dicl_flow.pictures.visualize import arrow_scale
 
 
 def test_flow_writes_every_output(run, frames, tiny_weights, tmp_path):
@@ -55,6 +56,80 @@ def test_show_prints_statistics_and_draws(run, tmp_path):
     assert code == 0
     assert "4.243" in out
     assert cv2.imread(str(picture)).shape == (4, 6, 3)
+
+
+def test_show_draws_arrows_and_a_key(run, tmp_path):
+    flow, names = tmp_path / "x.flo", ("colours.png", "arrows.png")
+    write_flow(flow, np.full((96, 128, 2), 3, np.float32))
+    pictures = {}
+    for key in ([], ["--key"]):
+        outputs = [tmp_path / name for name in names]
+        code, out, _ = run("show", flow, "-o", outputs[0], "--arrows", outputs[1], *key, "--json")
+        assert code == 0
+        summary = json.loads(out)
+        assert summary["written"] == [*map(str, outputs)]
+        pictures[bool(key)] = [cv2.imread(str(path)) for path in outputs]
+    assert summary["arrow_scale"] == pytest.approx(arrow_scale((96, 128), 18**0.5))
+    for plain, explained in zip(pictures[False], pictures[True], strict=True):
+        assert plain.shape == explained.shape == (96, 128, 3)
+        assert (plain != explained)[64:, 64:].any()
+        assert (plain == explained)[:40, :40].all()
+    assert (pictures[False][0] == pictures[False][0][0, 0]).all()  # one motion, one colour
+    assert len(np.unique(pictures[False][1].reshape(-1, 3), axis=0)) > 2
+
+
+def test_show_draws_the_difference_of_two_flows(run, tmp_path):
+    first, second, other = (tmp_path / name for name in ("a.flo", "b.png", "c.flo"))
+    flow = np.zeros((4, 6, 2), np.float32)
+    flow[0, 0] = (3, 4)
+    write_flow(first, flow)
+    flow[0, 0] = (4, 4)
+    write_flow(second, flow)
+    write_flow(other, np.zeros((6, 4, 2), np.float32))
+    picture = tmp_path / "x.png"
+    code, out, _ = run("show", first, "--difference", second, "-o", picture, "--json")
+    assert code == 0
+    summary = json.loads(out)
+    assert (summary["min_x"], summary["max_length"], summary["minus"]) == (-1, 1, str(second))
+    assert (cv2.imread(str(picture))[1:] == 255).all()
+    picture.unlink()
+    code, out, err = run("show", first, "--difference", other, "-o", picture)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "both flows must have one size" in err
+    assert "is 6x4" in err
+    assert "is 4x6" in err
+    assert not picture.exists()
+    assert "only one input can be -" in run("show", "-", "--difference", "-")[2]
+    assert "is the input" in run("show", first, "--difference", second, "-o", second)[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted"),
+    [
+        ("show {0} --key", "--output or --arrows"),
+        ("flow {0} {0} -o x.flo --key", "or --overlay or"),
+    ],
+)
+def test_a_key_needs_a_picture(run, tmp_path, command, wanted):
+    write_flow(tmp_path / "x.flo", np.zeros((4, 6, 2), np.float32))
+    code, out, err = run(*command.format(tmp_path / "x.flo").split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--key needs a picture to be drawn on" in err
+    assert wanted in err
+
+
+def test_flow_adds_keys_where_asked_for(run, tiny_weights, tmp_path):
+    frames = [tmp_path / "1.png", tmp_path / "2.png"]
+    for seed, path in enumerate(frames):
+        cv2.imwrite(str(path), np.random.default_rng(seed).integers(0, 255, (96, 128, 3)))
+    kinds = ("image", "overlay", "arrows", "confidence")
+    pictures = {}
+    for key in ([], ["--key"]):
+        options = [word for kind in kinds for word in (f"--{kind}", tmp_path / f"{kind}.png")]
+        assert run("flow", *frames, *options, *key, "-w", tiny_weights, "-q")[0] == 0
+        pictures[bool(key)] = [cv2.imread(str(tmp_path / f"{kind}.png")) for kind in kinds]
+    pairs = zip(pictures[False], pictures[True], strict=True)
+    assert [(plain != explained).any() for plain, explained in pairs] == [True] * 3 + [False]
 
 
 def test_info_describes_weights(run, small_weights):

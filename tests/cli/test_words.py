@@ -20,6 +20,7 @@ from dicl_flow.estimation.result import FlowResult
 from dicl_flow.evaluation.drawings import demo_rows
 from dicl_flow.files import read_flow, write_flow
 from dicl_flow.lab.analyses import PixelMap
+from dicl_flow.pictures.figures import PAPER
 
 PACKAGE = Path(dicl_flow.__file__).parent
 
@@ -239,6 +240,9 @@ def test_captions_stand_above_their_own_pictures(pair):
     captions = {text: picture for pictures in rows.values() for text, picture in pictures.items()}
     (grey,) = (picture for text, picture in captions.items() if "white is confident" in text)
     assert (grey == 128).all()
+    for text, picture in captions.items():  # pictures of flow have a key, bottom right
+        flow_is_shown = any(word in text for word in ("flow", "coloured", "truth"))
+        assert (picture[-3:, -60:] == PAPER).all() == flow_is_shown, text
     assert not any("white" in line for line in rows)
     assert sum("full colour is" in text for text in captions) == 1
 

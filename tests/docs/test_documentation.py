@@ -421,7 +421,7 @@ def walk(command, path=()):
 
 COMMANDS = dict(walk(typer.main.get_command(app)))
 OPTIONS = {
-    path: {word for parameter in command.params for word in getattr(parameter, "opts", [])}
+    path: {word for p in command.params for word in (*p.opts, *p.secondary_opts)}
     for path, command in COMMANDS.items()
 }
 OPTIONS[("bulk",)] |= OPTIONS[("bulk", "run")]  # `bulk MANIFEST` is `bulk run MANIFEST`

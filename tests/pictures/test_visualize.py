@@ -7,6 +7,8 @@ import torch
 import dicl_flow
 from dicl_flow.errors import InputError
 from dicl_flow.pictures.visualize import (
+    arrow_scale,
+    arrow_spacing,
     color_wheel,
     confidence_to_grey,
     draw_arrows,
@@ -80,35 +82,47 @@ def test_overlay_shows_both_brightness_and_direction():
     assert (out[..., 1:] == 0).all()
 
 
-def test_arrows_start_at_the_grid_and_point_along_the_flow():
-    image = np.full((40, 40, 3), 100, np.uint8)
-    flow = np.full((40, 40, 2), np.nan, np.float32)
-    flow[20, 20] = (15, 0)
-    before, after = image // 2 + 32, draw_arrows(image, flow, spacing=40)
-    changed = np.abs(after.astype(int) - before).sum(2) > 0
-    columns = np.flatnonzero(changed.any(0))
-    assert changed.any()
-    assert columns.min() >= 19
-    assert 33 <= columns.max() <= 37
+def marks_of_one_arrow(vector, **how):
+    """Where a single arrow or dot changes a frame of 121 x 121, from its middle on."""
+    image, flow = np.full((121, 121, 3), 100, np.uint8), np.full((121, 121, 2), np.nan, np.float32)
+    flow[60, 60] = vector
+    picture = draw_arrows(image, flow, spacing=121, **how)
     np.testing.assert_array_equal(image, 100)  # the caller's picture is untouched
+    return np.abs(picture.astype(int) - (image // 2 + 32)).sum(2) > 0
 
 
-@pytest.mark.parametrize("length", [1.0, 1.5, 4.0])
-def test_short_arrows_can_be_seen_and_point_along_the_flow(length):
-    image, flow = np.full((41, 41, 3), 100, np.uint8), np.full((41, 41, 2), np.nan, np.float32)
-    flow[20, 20] = (length, 0)
-    marks = np.abs(draw_arrows(image, flow, spacing=41).astype(int) - (image // 2 + 32)).sum(2)
+def test_arrows_start_at_the_grid_and_point_along_the_flow():
+    marks = marks_of_one_arrow((4, 0), maximum=30)
     columns = np.flatnonzero(marks.any(0))
-    assert columns.min() >= 19  # where it starts
-    assert columns.max() >= 26
-    tail, head = (np.count_nonzero(marks[:, part]) for part in (slice(0, 23), slice(24, 41)))
+    assert columns.min() >= 60 - 8  # the stroke has a round end
+    tail, head = (np.count_nonzero(marks[:, part]) for part in (slice(0, 78), slice(78, 121)))
     assert head > tail
+
+
+@pytest.mark.parametrize("size", [(48, 64), (384, 512), (1080, 1920)])
+def test_arrows_are_to_scale_and_what_is_too_short_is_a_dot(size):
+    """A background that moves by 1 px has no arrows as long as an arm that moves by 10."""
+    image, flow = np.full((*size, 3), 100, np.uint8), np.full((*size, 2), np.nan, np.float32)
+    spacing = arrow_spacing(size)
+
+    def mark(length):
+        """The height of what is drawn for one vector that points up."""
+        flow[spacing // 2 + 3 * spacing, spacing // 2] = (0, -length)
+        drawn = draw_arrows(image, flow, maximum=10.0)
+        rows = np.flatnonzero((drawn != image // 2 + 32).any((1, 2)))
+        return rows.max() - rows.min() + 1
+
+    ten, five, one = mark(10), mark(5), mark(1)
+    assert ten == pytest.approx(arrow_scale(size, 10.0) * 10, abs=spacing / 8 + 4)
+    assert ten - five == pytest.approx(arrow_scale(size, 10.0) * 5, abs=2)
+    assert ten >= 20  # large enough on small frames
+    assert one <= spacing / 10 + 4
 
 
 def test_no_motion_stays_a_dot():
     image, flow = np.full((41, 41, 3), 100, np.uint8), np.full((41, 41, 2), 0.05, np.float32)
-    marks = np.abs(draw_arrows(image, flow, spacing=41).astype(int) - (image // 2 + 32)).sum(2)
-    assert np.count_nonzero(marks) <= 9
+    marks = np.abs(draw_arrows(image, flow, spacing=20).astype(int) - (image // 2 + 32)).sum(2)
+    assert np.count_nonzero(marks) <= 4 * 16  # four dots
 
 
 def test_arrows_survive_enormous_vectors():

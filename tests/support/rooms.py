@@ -86,7 +86,8 @@ ROOMS = {
         "files config errors",
     ),
     "pictures": room(
-        "colours of flow, arrows, contact sheets; the only gateway to matplotlib", "files errors"
+        "colours of flow, arrows, keys, contact sheets; the only gateway to matplotlib",
+        "files errors",
     ),
     "files": room("flow files, disparity, images: written whole or not at all", "errors"),
     "config": room("frozen settings of model, training and scenes, read strictly", "errors"),

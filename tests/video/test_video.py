@@ -151,7 +151,8 @@ def test_scale_resizes_the_frames(video, clip, tmp_path):
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov", ".webm", ".gif"])
 def test_a_video_shows_what_was_asked_for(video, clip, tmp_path, pairs, suffix):
     output = tmp_path / f"out{suffix}"
-    code, _, _ = video(clip, "-o", output, "--show", "frame,wheel", "--max", 9, "--fps", 5)
+    options = ("--show", "frame,wheel", "--no-key", "--max", 9, "--fps", 5)
+    code, _, _ = video(clip, "-o", output, *options)
     assert code == 0
     pictures, times = zip(*read_video(output), strict=True)
     np.testing.assert_allclose(times, np.arange(7) / 5, atol=1e-3)
@@ -160,6 +161,29 @@ def test_a_video_shows_what_was_asked_for(video, clip, tmp_path, pairs, suffix):
         frame, wheel = picture[:, :96].astype(int), picture[:, 96:].astype(int)
         assert np.abs(frame - FRAMES[number]).mean() < 12  # lossy
         assert np.abs(wheel - flow_to_rgb(pairs[number], 9)).mean() < 12
+
+
+def test_pictures_that_were_asked_for_are_explained(video, clip, tmp_path):
+    """With --show, panels have captions and keys; without it the picture is as it was."""
+    seen = {}
+    for name, options in {
+        "default": (),
+        "key": ("--key",),
+        "show": ("--show", "wheel"),
+        "bare": ("--show", "wheel", "--no-key"),
+    }.items():
+        output = tmp_path / f"{name}.mkv"
+        assert video(clip, "-o", output, "--max", 9, *options)[0] == 0
+        seen[name] = read_video(output)[0][0].astype(int)
+    np.testing.assert_array_equal(seen["default"], seen["bare"])
+    np.testing.assert_array_equal(seen["key"], seen["show"])
+    apart = np.abs(seen["show"] - seen["bare"]).sum(2)
+    assert apart[:8, :12].mean() > 200  # the caption
+    assert apart[-12:, -30:].mean() > 200  # the key
+    assert apart[20:40, :40].mean() < 40
+    code, _, error = video(clip, "-o", tmp_path / "flows", "--key")
+    assert code == 2
+    assert "--key is for a video" in error
 
 
 def test_all_pictures_fit_on_a_sheet_of_even_sides(video, clip, tmp_path):

@@ -87,6 +87,7 @@ class Flow(options.EstimateSettings):
     min_confidence: options.MinConfidence = None
     full_size: options.FullSize = False
     maximum: options.Maximum = None
+    key: options.Key = False
     file_format: options.FlowFormat = None
     verbose: bool = Option(
         False, "--verbose", "-v", help="Print what was chosen on this machine, and why."
@@ -141,6 +142,8 @@ class Flow(options.EstimateSettings):
             **self._summary(estimator, result),
             "seconds": parts.seconds["estimate"],
         }
+        if self.arrows is not None:
+            summary["arrow_scale"] = _arrow_scale(result.flow, self.maximum)
         if result.occlusion is not None:
             summary["occluded"] = float(result.occlusion.mean())
         return parts, self._contents(result, frames[0]), stream, summary
@@ -167,6 +170,7 @@ class Flow(options.EstimateSettings):
             pictures=[*self.chosen(*DRAWINGS).values()],
             inputs=[self.image1, self.image2, self.initial, self.weights],
         )
+        _check_key(self.key, image=self.image, overlay=self.overlay, arrows=self.arrows)
         if not wanted and not self._piped:
             raise InputError("nothing to write; give -o FLOW, --image PNG or another output")
         if self.verbose and self.quiet:
@@ -185,14 +189,18 @@ class Flow(options.EstimateSettings):
     def _contents(self, result: "FlowResult", image1: "Array") -> dict[Path, bytes]:
         """Return the bytes of every file that was asked for."""
         from ..files import encode_flow, encode_image
-        from ..pictures.visualize import DRAWINGS, draw_estimate
+        from ..pictures.keys import add_key
+        from ..pictures.visualize import DRAWINGS, draw_estimate, full_color
 
         drawn = (image1, result.flow, result.confidence, result.occlusion, self.maximum)
         flows = {None if self._piped else self.output: result, self.backward: result.backward}
         contents = {path: encode_flow(path, e.flow) for path, e in flows.items() if path and e}
         for kind, path in self.chosen(*DRAWINGS).items():
             if path is not None:
-                contents[path] = encode_image(path, draw_estimate(kind, *drawn))
+                picture = draw_estimate(kind, *drawn)
+                if self.key:
+                    picture = add_key(kind, picture, self.maximum or full_color(result.flow))
+                contents[path] = encode_image(path, picture)
         return contents
 
     def _summary(self, estimator: "FlowEstimator", result: "FlowResult") -> dict[str, Any]:
@@ -223,28 +231,88 @@ def _explain(estimator: "FlowEstimator", image1: "Array") -> None:
         typer.echo(f"{name:<9}  {choice.value}: {choice.reason}", err=True)
 
 
-class Show(options.Settings):
-    """Print the statistics of a flow file and draw it.
+def _check_key(key: bool, **pictures: Path | None) -> None:
+    """Refuse a key without a picture to draw it on."""
+    if key and not any(pictures.values()):
+        names = " or ".join(f"--{name}" for name in pictures)
+        raise InputError(f"--key needs a picture to be drawn on: give {names}")
 
-    Example:
+
+def _arrow_scale(flow: "Array", maximum: float | None) -> float:
+    from ..pictures.visualize import arrow_scale, full_color
+
+    return arrow_scale(flow.shape, maximum or full_color(flow))
+
+
+class Show(options.Settings):
+    """Print the statistics of a flow file, or of the difference of two, and draw it.
+
+    Examples:
       dicl-flow show truth.flo -o truth.png --max 20
+      dicl-flow show flow.flo -o colours.png --arrows arrows.png --key
+      dicl-flow show flow.flo --difference truth.flo -o error.png --key
     """
 
     flow: Path = Argument(..., help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or -.")
     output: Path | None = options.output("Colour wheel picture to write.", None)
+    arrows: Path | None = optional("Picture with arrows to write.")
+    difference: Path | None = optional("Flow to subtract from FLOW first; or -.", metavar="OTHER")
     maximum: options.Maximum = None
+    key: options.Key = False
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
-        from ..files import encode_image, write_files
-        from ..pictures.visualize import flow_statistics, flow_to_rgb
+        from ..files import write_files
+        from ..pictures.visualize import flow_statistics
 
-        wanted = check_outputs(pictures=[self.output], inputs=[self.flow])
-        vectors = read_vectors(self.flow, self.file_format)
-        statistics, size = flow_statistics(vectors), Size(*vectors.shape[:2])
-        write_files({p: encode_image(p, flow_to_rgb(vectors, self.maximum)) for p in wanted})
-        self.report({"file": str(self.flow), "size": size, **statistics, "written": wanted})
+        outputs, inputs = [self.output, self.arrows], [self.flow, self.difference]
+        wanted = check_outputs(pictures=outputs, inputs=inputs)
+        _check_key(self.key, output=self.output, arrows=self.arrows)
+        vectors = self._read()
+        summary: dict[str, Any] = {"file": str(self.flow), "size": Size(*vectors.shape[:2])}
+        if self.difference is not None:
+            summary["minus"] = str(self.difference)
+        summary |= flow_statistics(vectors)
+        if self.arrows is not None:
+            summary["arrow_scale"] = _arrow_scale(vectors, self.maximum)
+        write_files(self._contents(vectors))
+        self.report({**summary, "written": wanted})
+
+    def _read(self) -> "Array":
+        """Return the flow, or what is left of it after the other one is subtracted."""
+        if self.difference is None:
+            return read_vectors(self.flow, self.file_format)
+        paths = (self.flow, self.difference)
+        refuse_two_streams(paths)
+        first, second = (
+            read_vectors(path, None if STANDARD in paths and path != STANDARD else self.file_format)
+            for path in paths
+        )
+        if first.shape != second.shape:
+            sizes = [Size(*flow.shape[:2]) for flow in (first, second)]
+            raise InputError(
+                f"both flows must have one size; {paths[0]} is {sizes[0]}, {paths[1]} is {sizes[1]}"
+            )
+        return first - second
+
+    def _contents(self, vectors: "Array") -> dict[Path, bytes]:
+        """Return the bytes of the pictures that were asked for."""
+        import numpy as np
+
+        from ..files import encode_image
+        from ..pictures.keys import add_key
+        from ..pictures.visualize import draw_estimate, full_color
+
+        size, maximum = vectors.shape[:2], self.maximum or full_color(vectors)
+        contents = {}
+        for kind, path in {"image": self.output, "arrows": self.arrows}.items():
+            if path is not None:
+                blank = np.zeros((*size, 3), np.uint8)
+                picture = draw_estimate(kind, blank, vectors, blank[..., 0], maximum=maximum)
+                picture = add_key(kind, picture, maximum) if self.key else picture
+                contents[path] = encode_image(path, picture)
+        return contents
 
 
 class Warp(options.Settings):

@@ -104,6 +104,11 @@ Maximum = Annotated[
     Option("--max", help="Length in px with full colour; default: the longest vector, or 1 px."),
 ]
 
+Key = Annotated[
+    bool,
+    Option("--key", help="Add to pictures of flow what full colour is, or how long an arrow is."),
+]
+
 
 class Size(NamedTuple):
     """The size of an image: (height, width) for Python, WIDTHxHEIGHT on the command line."""

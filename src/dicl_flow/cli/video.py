@@ -154,6 +154,9 @@ class Video(ClipSettings):
         "Pictures of a video: one or several, with commas, of wheel (default), frame, "
         "overlay, arrows, difference, confidence, occlusion."
     )
+    key: bool | None = optional(
+        "Explain pictures with captions and keys; on with --show.", "--key/--no-key"
+    )
     format: str | None = optional("Files in a folder: flo (default), npz, png …")
     backward: bool = flag("--backward", "Write backward flow too, to a folder or an array.")
     occlusion: bool = flag("--occlusion", "Write masks of hidden pixels, to a folder.")
@@ -235,7 +238,7 @@ class Video(ClipSettings):
         """Return what to write; refuse what cannot be written."""
         from ..video import Outputs
 
-        names = ("stats", "show", "format", "backward", "occlusion", "max", "encoder")
+        names = ("stats", "show", "key", "format", "backward", "occlusion", "max", "encoder")
         wanted = Outputs(tuple(self.output), **self.chosen(*names))
         check_outputs(
             [self.stats, *(path for path, kind in wanted.kinds.items() if kind != "folder")],

@@ -10,7 +10,8 @@ from ..data import FlowPair, read_frames, read_sample
 from ..errors import InputError
 from ..files import Array
 from ..pictures.figures import contact_sheet, draw_figure, encode_figure
-from ..pictures.visualize import draw_arrows, draw_estimate, error_to_rgb, flow_to_rgb, full_color
+from ..pictures.keys import add_key
+from ..pictures.visualize import draw_estimate, error_to_rgb, flow_to_rgb, full_color
 from .metrics import REMOVED, Result, endpoint_error, sparsification_curves, warping_difference
 
 if TYPE_CHECKING:
@@ -33,21 +34,25 @@ def demo_rows(pair: FlowPair, result: "FlowResult") -> dict[str, dict[str, Array
     image1, image2 = read_frames(pair)
     sample = read_sample(pair) if pair.truth else None
     longest = full_color(sample.flow if sample else result.flow)
-    draw = partial(draw_estimate, image1=image1, flow=result.flow, confidence=result.confidence)
+    estimate = partial(draw_estimate, image1=image1, flow=result.flow, confidence=result.confidence)
+
+    def draw(kind: str) -> Array:
+        return add_key(kind, estimate(kind, maximum=longest), longest)
+
     inputs = {
         "frame 1": image1,
         "frame 2": image2,
-        "estimated flow as arrows": draw_arrows(image1, result.flow),
+        "estimated flow as arrows": draw("arrows"),
     }
     estimates = {
-        f"estimated flow, full colour is {longest:.0f} px": result.to_rgb(longest),
-        "frame 1 coloured by it": draw("overlay", maximum=longest),
+        f"estimated flow, full colour is {longest:.0f} px": draw("image"),
+        "frame 1 coloured by it": draw("overlay"),
         "confidence, white is confident": np.dstack([draw("confidence")] * 3),
     }
     line = ""
     if sample:
         error = endpoint_error(result.flow, sample.flow)
-        inputs["truth"] = flow_to_rgb(sample.flow, longest)
+        inputs["truth"] = add_key("image", flow_to_rgb(sample.flow, longest), longest)
         caption = f"error, bright is {_BRIGHTEST:.0f} px or more"
         estimates[caption] = error_to_rgb(error, sample.valid, _BRIGHTEST)
         line = f"EPE {error[sample.valid].mean():.2f} px"

@@ -1,1 +1,1 @@
-"""Arrays as pictures: flow colours, arrows, contact sheets, and matplotlib figures."""
+"""Arrays as pictures: flow colours, arrows, keys, contact sheets, and matplotlib figures."""

@@ -10,10 +10,11 @@ import numpy as np
 from ..errors import InputError
 from ..files import Array
 
-_PAPER, _INK = 24, 230
+PAPER, INK = 24, 230
+SCALE = 0.45  # of letters, unless a picture needs larger ones
+GAP = 4  # px between cells, and beside text of that scale
+_LINE = 20  # px, height of a line of text of that scale
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
-_GAP = 4  # px between cells
-_LINE = 20  # px, height of a line of text
 
 
 def contact_sheet(
@@ -28,7 +29,7 @@ def contact_sheet(
     Each picture is scaled to fit into a cell. The label of a row is above it. Rows may be shorter
     than `column_labels`.
     """
-    width = len(column_labels) * (cell_width + _GAP) + _GAP
+    width = len(column_labels) * (cell_width + GAP) + GAP
     strips = [_text_strip(column_labels, width, cell_width)]
     for row, label in zip(rows, row_labels, strict=True):
         cells = [thumbnail(picture, cell_width, cell_height) for picture in row]
@@ -46,28 +47,46 @@ def thumbnail(picture: Array, cell_width: int = 320, cell_height: int = 240) -> 
     return cv2.resize(picture, size, interpolation=method)
 
 
-def write_on(picture: Array, text: str) -> Array:
+def write_on(picture: Array, text: str, scale: float = SCALE) -> Array:
     """Return the picture with a line of text on a dark background in its top left corner."""
     picture = picture.copy()
-    (width, _), _ = cv2.getTextSize(text, _FONT, 0.45, 1)
-    picture[:_LINE, : width + 2 * _GAP] = _PAPER
-    cv2.putText(picture, text, (_GAP, _LINE - 6), _FONT, 0.45, (_INK,) * 3, 1, cv2.LINE_AA)
+    line, gap = line_height(scale), round(GAP * scale / SCALE)
+    picture[:line, : text_width(text, scale) + 2 * gap] = PAPER
+    write_text(picture, text, (gap, line - round(0.3 * line)), scale)
     return picture
 
 
+def write_text(picture: Array, text: str, origin: tuple[int, int], scale: float = SCALE) -> None:
+    """Write into the picture; `origin` is where the first letter stands, x and y in px."""
+    cv2.putText(picture, text, origin, _FONT, scale, (INK,) * 3, _stroke(scale), cv2.LINE_AA)
+
+
+def text_width(text: str, scale: float = SCALE) -> int:
+    """Return the width in px of a line of text."""
+    return cv2.getTextSize(text, _FONT, scale, _stroke(scale))[0][0]
+
+
+def line_height(scale: float = SCALE) -> int:
+    """Return the height in px of a line of text."""
+    return round(_LINE * scale / SCALE)
+
+
+def _stroke(scale: float) -> int:
+    return max(1, round(1.5 * scale))
+
+
 def _text_strip(labels: Sequence[str], width: int, spacing: int) -> Array:
-    strip = np.full((_LINE, width, 3), _PAPER, np.uint8)
+    strip = np.full((_LINE, width, 3), PAPER, np.uint8)
     for column, label in enumerate(labels):
-        origin = (_GAP + column * (spacing + _GAP), _LINE - 6)
-        cv2.putText(strip, label, origin, _FONT, 0.45, (_INK,) * 3, 1, cv2.LINE_AA)
+        write_text(strip, label, (GAP + column * (spacing + GAP), _LINE - 6))
     return strip
 
 
 def _picture_strip(cells: list[Array], width: int, cell_width: int) -> Array:
-    height = max(map(len, cells), default=0) + _GAP
-    strip = np.full((height, width, 3), _PAPER, np.uint8)
+    height = max(map(len, cells), default=0) + GAP
+    strip = np.full((height, width, 3), PAPER, np.uint8)
     for column, cell in enumerate(cells):
-        left = _GAP + column * (cell_width + _GAP)
+        left = GAP + column * (cell_width + GAP)
         strip[: cell.shape[0], left : left + cell.shape[1]] = cell
     return strip
 

@@ -1,5 +1,7 @@
 """Pictures of flow, confidence and errors."""
 
+from collections.abc import Sequence
+
 import cv2
 import numpy as np
 
@@ -11,8 +13,8 @@ _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255),
 _STEPS = (15, 6, 4, 11, 13, 6)
 OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
 CALMEST = 1.0  # px: shorter vectors do not get full colour, unless a maximum is given
-_SHORTEST = 7.0  # px of the shortest visible arrow
-_STRETCH = 7.0  # by how much arrows are lengthened at most
+_LONGEST = 3.0  # length of an arrow of full colour, in distances between arrows
+_SHORTEST = 0.35  # of the shortest arrow that is no dot
 
 
 def color_wheel() -> Array:
@@ -74,20 +76,51 @@ def draw_arrows(
 ) -> Array:
     """Draw the flow on the frame as arrows, one every `spacing` pixels.
 
-    Their colours are those of `flow_to_rgb`. Vectors of 7 px and more have their true length.
-    Shorter ones are lengthened so that their direction is visible: 1 px is drawn as 7.
+    Their colours are those of `flow_to_rgb`, and their lengths are all to one scale, in which
+    `maximum` px are 3 spacings. What is too short for an arrow is a dot.
     """
     height, width = flow.shape[:2]
-    spacing = spacing or max(8, round(max(height, width) / 48))
+    spacing, maximum = spacing or arrow_spacing(flow.shape), maximum or full_color(flow)
+    scale = arrow_scale(flow.shape, maximum, spacing)
     known = known_flow(flow)
     grid = (slice(spacing // 2, None, spacing),) * 2
-    colors = flow_to_rgb(flow[grid], maximum or full_color(flow))
+    colors = flow_to_rgb(flow[grid], maximum)
     canvas = np.ascontiguousarray(image // 2 + 32)  # less contrast: arrows stand out
     for row, y in enumerate(range(spacing // 2, height, spacing)):
         for column, x in enumerate(range(spacing // 2, width, spacing)):
             if known[y, x]:
-                _draw_arrow(canvas, x, y, flow[y, x], colors[row, column])
+                draw_arrow(canvas, (x, y), flow[y, x] * scale, colors[row, column], spacing)
     return canvas
+
+
+def arrow_spacing(shape: Sequence[int]) -> int:
+    """Return the distance between arrows in px, for a picture of this shape."""
+    return 8 + round(max(shape[:2]) / 44)
+
+
+def arrow_scale(shape: Sequence[int], maximum: float, spacing: int | None = None) -> float:
+    """Return how many times as long as the motion `draw_arrows` draws the arrows."""
+    return _LONGEST * (spacing or arrow_spacing(shape)) / maximum
+
+
+def draw_arrow(
+    canvas: Array, start: Sequence[int], vector: Array, color: Array, spacing: int
+) -> None:
+    """Draw an arrow into the picture, or a dot if the vector is short; in px, x first."""
+    bits = 4  # sub-pixel positions for OpenCV
+    limit = 1 << 14  # longer arrows leave every picture and would overflow OpenCV's integers
+    dx, dy = (float(np.clip(side, -limit, limit)) for side in vector)
+    length, rgb = float(np.hypot(dx, dy)), tuple(int(channel) for channel in color)
+    tail, tip = (
+        (round(x * (1 << bits)), round(y * (1 << bits)))
+        for x, y in (start, (start[0] + dx, start[1] + dy))
+    )
+    if length < _SHORTEST * spacing:
+        radius = round(max(0.5, spacing / 20) * (1 << bits))
+        cv2.circle(canvas, tail, radius, rgb, cv2.FILLED, cv2.LINE_AA, bits)
+    else:
+        stroke, head = max(1, round(spacing / 18)), min(0.45, 0.4 * spacing / length)
+        cv2.arrowedLine(canvas, tail, tip, rgb, stroke, cv2.LINE_AA, bits, tipLength=head)
 
 
 def confidence_to_grey(confidence: Array) -> Array:
@@ -133,18 +166,6 @@ def _hue(flow: Array) -> Array:
     fraction = (position - below)[..., None]
     above = (below + 1) % len(wheel)
     return (1 - fraction) * wheel[below] + fraction * wheel[above]
-
-
-def _draw_arrow(canvas: Array, x: int, y: int, vector: Array, color: Array) -> None:
-    bits = 4  # sub-pixel positions for OpenCV
-    start = (x << bits, y << bits)
-    limit = 1 << 14  # longer arrows leave every picture and would overflow OpenCV's integers
-    vector = np.clip(vector, -limit, limit)
-    # a short one is lengthened until its arrow is visible; no motion stays a dot
-    dx, dy = vector * max(1.0, min(_STRETCH, _SHORTEST / max(float(np.hypot(*vector)), 1e-12)))
-    end = (round((x + float(dx)) * (1 << bits)), round((y + float(dy)) * (1 << bits)))
-    rgb = tuple(int(channel) for channel in color)
-    cv2.arrowedLine(canvas, start, end, rgb, 1, cv2.LINE_AA, bits, tipLength=0.3)
 
 
 DRAWINGS = ("image", "overlay", "arrows", "confidence", "occlusion")

@@ -373,7 +373,7 @@ class PictureVideo(Movie):
     """A video of pictures of the flows, one for each.
 
     A motion of `maximum` px has full colour; by default the longest vector, smoothed so that
-    colours do not flicker. A broken frame has no picture.
+    colours do not flicker. A broken frame has no picture. With `key`, pictures are explained.
     """
 
     def __init__(
@@ -384,9 +384,11 @@ class PictureVideo(Movie):
         panels: Sequence[str],
         maximum: float | None = None,
         coding: Coding | None = None,
+        *,
+        key: bool = False,
     ) -> None:
         super().__init__(output, parts, rate, coding)
-        self.panels, self.maximum = panels, maximum
+        self.panels, self.maximum, self.key = panels, maximum, key
         self._scale: Tensor | None = None
         self._scales: deque[Tensor] = deque()  # of pictures that are not written yet
         self._shown: Tensor | None = None  # that of the last picture written
@@ -395,7 +397,7 @@ class PictureVideo(Movie):
         """Draw a flow."""
         maximum = self._maximum(flow.flow)
         self._scales.append(maximum)
-        return draw(self.panels, flow, maximum)
+        return draw(self.panels, flow, maximum, key=self.key)
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Encode a picture."""

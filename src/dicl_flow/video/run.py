@@ -51,7 +51,7 @@ def output_kind(output: Path) -> str:
     )
 
 
-_ONLY_FOR = {"show": ["video"], "encoder": ["video"], "format": ["folder"]}
+_ONLY_FOR = {"show": ["video"], "key": ["video"], "encoder": ["video"], "format": ["folder"]}
 _ONLY_FOR |= {"backward": ["folder", "array"], "occlusion": ["folder"]}
 
 
@@ -72,6 +72,8 @@ class Outputs:
     """Write masks of hidden pixels, to a folder."""
     max: float | None = None
     """The length in px that gets full colour; None: the longest vector."""
+    key: bool | None = None
+    """Explain pictures, with captions and keys; None: if `show` is given."""
     encoder: str | None = None
     """FFmpeg's name of the encoder of a video, with options (`find_coding`)."""
 
@@ -127,7 +129,8 @@ class Outputs:
                 return FlowFiles(path, self.suffix, **both)
             if kind == "array":
                 return FlowStack(path, parts, backward=self.backward)
-            return PictureVideo(path, parts, rate, self.panels, self.max, self.coding)
+            key = self.show is not None if self.key is None else self.key
+            return PictureVideo(path, parts, rate, self.panels, self.max, self.coding, key=key)
 
         made = [make(path, kind) for path, kind in self.kinds.items()]
         return [*made, *([StatisticsTable(self.stats, parts, covered)] if self.stats else [])]

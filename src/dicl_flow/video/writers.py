@@ -21,6 +21,7 @@ from ..estimation.result import FlowResult
 from ..estimation.warping import warp
 from ..files import Array, encode_flow, encode_image, naming, read_image, replacing, write_files
 from ..pictures import visualize
+from ..pictures.keys import add_caption, add_key
 from ..pictures.visualize import OUT_OF_RANGE, confidence_to_grey, flow_statistics, known_flow
 from .flows import FrameFlow, arriving
 
@@ -410,6 +411,16 @@ PANELS: dict[str, Callable[[FrameFlow, Tensor], Array | Tensor]] = {
 }
 
 
+_CAPTIONS = {
+    "wheel": "flow",
+    "overlay": "overlay, frame coloured by flow",
+    "arrows": "arrows, drawn to scale",
+    "difference": "difference, frame 2 warped - frame 1",
+    "confidence": "confidence, white is confident",
+    "occlusion": "occlusion, white is hidden",
+}
+
+
 def parse_panels(text: str) -> tuple[str, ...]:
     """Read "frame,wheel": names of `PANELS`, in the order in which they are shown."""
     names = tuple(name.strip() for name in text.split(","))
@@ -421,14 +432,26 @@ def parse_panels(text: str) -> tuple[str, ...]:
     return names
 
 
-def draw(panels: Sequence[str], flow: FrameFlow, maximum: Tensor) -> Callable[[], Array]:
-    """Draw all panels; return a function that waits for them and puts them on one picture."""
+def draw(
+    panels: Sequence[str], flow: FrameFlow, maximum: Tensor, *, key: bool = False
+) -> Callable[[], Array]:
+    """Draw all panels; return a function that waits for them and puts them on one picture.
+
+    With `key`, each panel has a caption, and those that show flow have a key.
+    """
     drawn = [PANELS[name](flow, maximum) for name in panels]
     begun = [arriving(panel) if isinstance(panel, Tensor) else panel for panel in drawn]
+    longest = arriving(maximum)
+
+    def explain(name: str, picture: Array) -> Array:
+        picture = add_key(name, picture, float(longest()))
+        return add_caption(picture, _CAPTIONS.get(name, name))
 
     def sheet() -> Array:
         """(H, W, 3): two side by side, four as 2x2."""
         pictures = [picture() if callable(picture) else picture for picture in begun]
+        if key:
+            pictures = [*map(explain, panels, pictures)]
         if len(pictures) == 1:
             return pictures[0].copy()  # what arrived from a device lies in memory that is scarce
         columns = isqrt(len(pictures) - 1) + 1
