@@ -13,11 +13,13 @@ from typer import Argument, Option
 from ..errors import InputError, StopSignal, unknown_name
 from . import options
 from .inputs_outputs import (
+    assumed,
     check_outputs,
     check_weights,
+    describe_kept,
     folders_of,
     quote_pattern,
-    read_frames,
+    read_plates,
     refuse_inputs,
 )
 from .options import Size, flag, make_bar, optional, showing
@@ -42,6 +44,8 @@ class ClipSettings(options.EstimateSettings):
         "FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
         metavar="NAME[:KEY=VALUE…]",
     )
+    color_space: options.ColorSpace = None
+    layer: options.Layer = None
     restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
 
     def select(self, stride: int, scale: float, on_error: str) -> "Selection":
@@ -154,11 +158,12 @@ class Video(ClipSettings):
         from ..estimation.estimator import FlowSequence
         from ..video import CUTS, STILL_RATE, check_rate, open_source, refuse_one_name
 
+        reading = self.reading
         if self.cuts not in CUTS:
             raise unknown_name("--cuts", self.cuts, CUTS)
         selection = self.select(self.stride, self.scale, self.on_error)
         wanted = self._wanted()
-        source = open_source(self.inputs[0])
+        source = open_source(self.inputs[0], reading=reading)
         refuse_inputs(self.output, folders_of(source.files))
         if "folder" in wanted.kinds.values():
             refuse_one_name(selection.chosen(source.files), wanted.suffix)
@@ -175,7 +180,8 @@ class Video(ClipSettings):
             partial(wanted.writers, rate=rate),
             [*self.output, *([self.stats] if self.stats else [])],
         )
-        self.report(summary | options.compute_summary(estimator))
+        assumptions = assumed(source.files, reading)
+        self.report(summary | options.compute_summary(estimator) | assumptions)
 
     def _wanted(self) -> "Outputs":
         """Return what to write; refuse what cannot be written."""
@@ -196,7 +202,8 @@ class Interpolate(ClipSettings):
 
     The flow in both directions shows where things are in between. A clip is a video, a folder or
     a 'glob' of frames. Across a cut nothing is blended: the frame before it is held. 16-bit
-    images stay 16-bit. The same command resumes a clip that was stopped.
+    images stay 16-bit, .exr keeps values above 1, and alpha is kept. The same command resumes a
+    clip that was stopped.
 
     Examples:
       dicl-flow interpolate frame1.png frame2.png -o middle.png
@@ -213,6 +220,7 @@ class Interpolate(ClipSettings):
     )
     time: float | None = optional("Between 0 (frame 1) and 1 (frame 2); default 0.5.")
     count: int | None = optional("How many frames, evenly spaced.", "--count", "-n", min=1)
+    alpha: options.Alpha = None
     factor: int | None = optional("Of a clip: how many times slower.", min=2, max=64)
     on_error: str | None = optional("At a broken frame of a clip: stop (default), or skip.")
 
@@ -238,24 +246,26 @@ class Interpolate(ClipSettings):
 
     def _between(self) -> dict[str, Any]:
         """Write the frames between two; return the summary."""
-        from ..files import encode_image, to_integers, write_files
+        from ..files import encode_plate, write_files
 
-        times, paths = self._times(), [*map(Path, self.inputs)]
-        check_outputs(pictures=list(times), inputs=[*paths, self.weights])
-        frame1, frame2 = map(to_integers, read_frames(*paths))
+        times, paths, reading = self._times(), [*map(Path, self.inputs)], self.reading
+        check_outputs(plates=list(times), inputs=[*paths, self.weights])
+        frame1, frame2 = read_plates(*paths, reading=reading)
         check_weights(self.weights)
 
         from ..estimation.warping import interpolate
 
-        result = self.load()(frame1, frame2, backward=True)
+        result = self.load()(frame1.seen, frame2.seen, backward=True)
         assert result.backward is not None
-        flows = result.flow, result.backward.flow
-        pictures = {path: interpolate(frame1, frame2, *flows, at) for path, at in times.items()}
-        write_files({path: encode_image(path, picture) for path, picture in pictures.items()})
+        known = frame1.values, frame2.values, result.flow, result.backward.flow
+        made = {path: frame1.with_values(interpolate(*known, at)) for path, at in times.items()}
+        write_files({path: encode_plate(path, plate) for path, plate in made.items()})
         return {
             "written": list(times),
             "times": ", ".join(f"{time:.3g}" for time in times.values()),
-            "size": Size(*frame1.shape[:2]),
+            "size": Size(*frame1.pixels.shape[:2]),
+            **assumed(paths, reading),
+            **describe_kept(frame1, self.output),
         }
 
     def _times(self) -> dict[Path, float]:
@@ -279,6 +289,7 @@ class Interpolate(ClipSettings):
         from .. import video
         from ..estimation.estimator import FlowSequence
 
+        reading = self.reading
         selection = self.select(1, 1.0, self.on_error or "stop")
         output, kind = self.output, video.output_kind(self.output)
         if kind == "array":
@@ -289,7 +300,7 @@ class Interpolate(ClipSettings):
         coding = None
         if not to_folder or self.encoder is not None:
             coding = video.find_coding(output, self.encoder)
-        source = video.open_source(clip, keep_depth=to_folder)
+        source = video.open_source(clip, keep_depth=to_folder, reading=reading)
         if source.live:
             raise InputError("a camera is not a clip; record it first, then slow it down")
         if source.scenes:
@@ -303,7 +314,7 @@ class Interpolate(ClipSettings):
 
         def writers(parts: Path) -> "list[Writer]":
             if to_folder:
-                made.append(video.SlowMotionFrames(output, factor))
+                made.append(video.SlowMotionFrames(output, factor, video.still_suffix(source)))
             else:
                 rest = (parts, rate, factor, coding)
                 made.append(video.SlowMotion(output, *rest))
@@ -311,7 +322,8 @@ class Interpolate(ClipSettings):
 
         sequence = FlowSequence(self.load(), backward=True)
         summary = self.process(source, selection, sequence, writers, [output])
-        return {**summary, "cuts_held": int(made[0].memory["cuts"])}
+        cuts = int(made[0].memory["cuts"])
+        return {**summary, "cuts_held": cuts, **assumed(source.files, reading)}
 
 
 class VideoProgress:

@@ -4,7 +4,16 @@
 # mypy: implicit-reexport
 
 from .flows import CUTS, Behind, FrameFlow, ahead, estimate_flows
-from .frames import Frame, Moment, Selection, Source, open_source, stamp, video_source
+from .frames import (
+    Frame,
+    Moment,
+    Selection,
+    Source,
+    open_source,
+    stamp,
+    still_suffix,
+    video_source,
+)
 from .movies import STILL_RATE, PictureVideo, SlowMotion, SlowMotionFrames, check_rate, find_coding
 from .run import Checkpoint, Outputs, State, output_kind, run
 from .writers import PANELS, FlowFiles, FlowStack, StatisticsTable, Writer, refuse_one_name

@@ -18,9 +18,10 @@ from ..data.frames import pyav
 from ..errors import InputError
 from ..estimation.compute import usable_cores
 from ..estimation.warping import interpolate_tensors, to_picture, to_tensor
-from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
+from ..files import Array, Plate, encode_plate, naming, replacing, to_uint8, write_files
 from ..pictures.visualize import CALMEST
 from .flows import FrameFlow
+from .frames import Frame
 from .writers import FolderWriter, Prepared, Writer, check_one_size, draw
 
 STILL_RATE = 25.0  # frames per second of images, which have no time
@@ -421,6 +422,10 @@ class PictureVideo(Movie):
         return self._scale
 
 
+def _values(frame: Frame) -> Array | None:
+    return frame.image if frame.plate is None else frame.plate.values
+
+
 class _SlowPictures(Writer):
     """`factor` pictures for each frame of a clip except the last; needs the backward flow."""
 
@@ -431,8 +436,12 @@ class _SlowPictures(Writer):
         raise NotImplementedError
 
     def prepare(self, flow: FrameFlow) -> Array:
-        """(factor - 1, H, W, 3): the frames between the two; at a cut, the first is repeated."""
-        first, second = flow.images
+        """(factor - 1, H, W, C): the frames between the two; at a cut, the first is repeated."""
+        first, second = _values(flow.frame), _values(flow.following)
+        assert first is not None
+        assert second is not None
+        if first.shape != second.shape:  # the size is the same
+            raise InputError(f"frame {flow.following.number}: all frames must have alpha, or none")
         if flow.is_cut:
             return np.stack([first] * (self.factor - 1))
         assert flow.estimate is not None
@@ -446,12 +455,13 @@ class _SlowPictures(Writer):
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Add the new frames of a pair and the second; before the first pair, frame 0."""
-        if self.done == 0 and flow.frame.image is not None:
-            self.add(flow.frame.image, 0)
+        first, second = (_values(frame) for frame in (flow.frame, flow.following))
+        if self.done == 0 and first is not None:
+            self.add(first, 0)
         for step, picture in enumerate([] if prepared is None else prepared, 1):
             self.add(picture, self.done * self.factor + step)
-        if flow.following.image is not None:
-            self.add(flow.following.image, (self.done + 1) * self.factor)
+        if second is not None:
+            self.add(second, (self.done + 1) * self.factor)
         cuts = self.memory.get("cuts", 0)
         self.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
 
@@ -472,18 +482,21 @@ class SlowMotion(Movie, _SlowPictures):
 
 
 class SlowMotionFrames(FolderWriter, _SlowPictures):
-    """The same as a folder of images, frame_000000.png and so on; 16 bits are kept."""
+    """The same as a folder of images, frame_000000.png or .exr and so on; depth is kept."""
 
-    def __init__(self, folder: Path, factor: int) -> None:
-        super().__init__(folder, ".frame_*.png.*")
-        self.factor = factor
+    def __init__(self, folder: Path, factor: int, suffix: str = ".png") -> None:
+        super().__init__(folder, f".frame_*{suffix}.*")
+        self.factor, self._suffix = factor, suffix
+        self._plate: Plate | None = None  # a frame of the clip, which tells what values mean
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the frames of a pair."""
         self.make_folder()
+        self._plate = flow.frame.plate or flow.following.plate
         super().write(flow, prepared)
 
     def add(self, picture: Array, number: int) -> None:
         """Write a picture."""
-        path = self.folder / f"frame_{number:06d}.png"
-        write_files({path: encode_image(path, picture)})
+        path = self.folder / f"frame_{number:06d}{self._suffix}"
+        plate = self._plate.with_values(picture) if self._plate else Plate(picture)
+        write_files({path: encode_plate(path, plate)})
