@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -156,7 +157,7 @@ class Video(ClipSettings):
         check_weights(self.weights)
 
         from ..estimation.estimator import FlowSequence
-        from ..video import CUTS, STILL_RATE, check_rate, open_source, refuse_one_name
+        from ..video import CUTS, STILL_RATE, check_rate, lost_of, open_source, refuse_one_name
 
         reading = self.reading
         if self.cuts not in CUTS:
@@ -164,6 +165,7 @@ class Video(ClipSettings):
         selection = self.select(self.stride, self.scale, self.on_error)
         wanted = self._wanted()
         source = open_source(self.inputs[0], reading=reading)
+        wanted = replace(wanted, look=source.look)
         refuse_inputs(self.output, folders_of(source.files))
         if "folder" in wanted.kinds.values():
             refuse_one_name(selection.chosen(source.files), wanted.suffix)
@@ -180,8 +182,8 @@ class Video(ClipSettings):
             partial(wanted.writers, rate=rate),
             [*self.output, *([self.stats] if self.stats else [])],
         )
-        assumptions = assumed(source.files, reading)
-        self.report(summary | options.compute_summary(estimator) | assumptions)
+        notes = {**assumed(source.files, reading), **lost_of(source.look, wanted.coding)}
+        self.report(summary | options.compute_summary(estimator) | notes)
 
     def _wanted(self) -> "Outputs":
         """Return what to write; refuse what cannot be written."""
@@ -298,9 +300,15 @@ class Interpolate(ClipSettings):
         files, folders = ([], [output]) if to_folder else ([output], [])
         check_outputs(files, folders=folders, inputs=[Path(clip), self.weights])
         coding = None
-        if not to_folder or self.encoder is not None:
+        if self.encoder is not None:  # refuse it before the clip is opened
             coding = video.find_coding(output, self.encoder)
-        source = video.open_source(clip, keep_depth=to_folder, reading=reading)
+        source = video.open_source(clip, reading=reading)
+        if not to_folder:
+            coding = coding or video.find_coding(output, look=source.look)
+            if source.look and output.suffix.lower() != ".gif":
+                coding = coding._replace(tags=source.look.stated_tags)
+        if to_folder or (coding is not None and coding.bits > 8):
+            source = video.open_source(clip, keep_depth=True, reading=reading)
         if source.live:
             raise InputError("a camera is not a clip; record it first, then slow it down")
         if source.scenes:
@@ -323,7 +331,8 @@ class Interpolate(ClipSettings):
         sequence = FlowSequence(self.load(), backward=True)
         summary = self.process(source, selection, sequence, writers, [output])
         cuts = int(made[0].memory["cuts"])
-        return {**summary, "cuts_held": cuts, **assumed(source.files, reading)}
+        lost = video.lost_of(source.look, coding)
+        return {**summary, "cuts_held": cuts, **assumed(source.files, reading), **lost}
 
 
 class VideoProgress:

@@ -14,6 +14,14 @@ from .frames import (
     still_suffix,
     video_source,
 )
-from .movies import STILL_RATE, PictureVideo, SlowMotion, SlowMotionFrames, check_rate, find_coding
+from .movies import (
+    STILL_RATE,
+    PictureVideo,
+    SlowMotion,
+    SlowMotionFrames,
+    check_rate,
+    find_coding,
+    lost_of,
+)
 from .run import Checkpoint, Outputs, State, output_kind, run
 from .writers import PANELS, FlowFiles, FlowStack, StatisticsTable, Writer, refuse_one_name

@@ -18,9 +18,11 @@ from ..data.frames import (
     CAMERA,
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
+    Look,
     check_source,
     image_files,
     listed,
+    look_of,
     natural_key,
     open_video,
     pyav,
@@ -65,12 +67,15 @@ class Source:
     """The files of the frames, if each frame is a file."""
     scenes: tuple[str, ...] = ()
     """The scene of each frame, if there are several: KITTI's pairs, _10 and _11."""
+    look: Look | None = None
+    """How a video file stores its pictures."""
 
 
 def open_source(text: str, *, keep_depth: bool = False, reading: Reading = AS_USUAL) -> Source:
     """Open a video file, a folder, a glob pattern, or camera:0; `reading` is said about images.
 
-    Frames are uint8; with `keep_depth`, 16-bit images are uint16, and plates are kept.
+    Frames are uint8; with `keep_depth`, images and videos of more bits are uint16, and plates
+    are kept.
     """
     check_source(text)
     path = Path(text)
@@ -78,7 +83,7 @@ def open_source(text: str, *, keep_depth: bool = False, reading: Reading = AS_US
         for name, value in vars(reading).items():
             if value is not None:
                 raise InputError(f"`{name}` is for images, and {text} is a video")
-        return _camera(text) if text.startswith(CAMERA) else video_source(path)
+        return _camera(text) if text.startswith(CAMERA) else video_source(path, None, keep_depth)
     return images(_files(text), path, keep_depth, reading)
 
 
@@ -151,23 +156,26 @@ def _camera(text: str) -> Source:
     return capture(int(number), live=True)
 
 
-def video_source(path: Path, container: str | None = None) -> Source:
+def video_source(path: Path, container: str | None = None, keep_depth: bool = False) -> Source:
     """Frames of a video file; `container` as for `open_video`."""
     with open_video(path, container) as opened:
         stream = opened.streams.video[0]
+        look = look_of(stream)
         rate = float(stream.average_rate or stream.guessed_rate or 0) or None
         count = stream.frames or None
         if count is None and rate and opened.duration:
             count = round(opened.duration / 1e6 * rate)  # FFmpeg counts microseconds
 
+    deep = keep_depth and look is not None and look.bits > 8
+
     def shots() -> Iterator[Shot]:
         with open_video(path, container) as opened:
-            for number, (time, read) in enumerate(_decoded(opened)):
+            for number, (time, read) in enumerate(_decoded(opened, deep)):
                 if time is None and rate:
                     time = number / rate
                 yield Shot(f"frame_{number:06d}", time, read)
 
-    return Source(shots, stamp(path), rate, count)
+    return Source(shots, stamp(path), rate, count, look=look)
 
 
 def video_from(path: Path, seconds: float) -> Source:
@@ -206,7 +214,9 @@ def change_marks(path: Path) -> dict[str, object]:
     return {"bytes": state.st_size, "modified": state.st_mtime_ns}
 
 
-def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]]]:
+def _decoded(
+    container: Any, deep: bool = False
+) -> Iterator[tuple[float | None, Callable[[], Array]]]:
     """Frames as they are decoded; a frame that fails raises its error when it is read."""
     errors, time = pyav().FFmpegError, None
     packets = container.demux(video=0)
@@ -224,7 +234,7 @@ def _decoded(container: Any) -> Iterator[tuple[float | None, Callable[[], Array]
             if frame.is_corrupt:
                 yield time, partial(_refuse, "its data are damaged")
             else:
-                yield time, partial(to_array, frame)
+                yield time, partial(to_array, frame, deep)
 
 
 def _refuse(reason: str) -> Array:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.frames import pyav
+from ..data.frames import Look, pyav
 from ..errors import InputError
 from ..estimation.compute import usable_cores
 from ..estimation.warping import interpolate_tensors, to_picture, to_tensor
@@ -36,6 +37,18 @@ class Coding(NamedTuple):
     options: dict[str, str]
     at_once: int | None = None
     """How many segments; None: one for each core."""
+    tags: tuple[int, int, int, int] | None = None
+    """FFmpeg's numbers of primaries, transfer, matrix and range; None: not said."""
+
+    @property
+    def bits(self) -> int:
+        """Of a value."""
+        return 10 if self.pixels.endswith("10le") else 8
+
+    @property
+    def chroma(self) -> str:
+        """How many values there are of colour."""
+        return "4:2:2" if "422" in self.pixels else "4:2:0"
 
 
 # With AVX-512, x264's macroblock tree (core 165) reads memory that it has not written: the same
@@ -43,6 +56,7 @@ class Coding(NamedTuple):
 _H264 = Coding("libx264", "yuv420p", {"preset": "veryfast", "crf": "21", "mbtree": "0"})
 _VP9_OPTIONS = {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"}
 _VP9 = Coding("libvpx-vp9", "yuv420p", _VP9_OPTIONS)
+_PRORES = Coding("prores_ks", "yuv422p10le", {"profile": "2"})  # ProRes 422
 CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9}
 CODINGS[".gif"] = Coding("ffv1", "bgr0", {})
 """How segments are encoded, by the suffix of the video; a GIF is made from them at the end."""
@@ -61,11 +75,16 @@ class Segment:
         self._stream.codec_context.time_base = 1 / rate
         self._stream.codec_context.thread_count = 1
         self._stream.codec_context.max_b_frames = 0  # so that packets are in the order of pictures
-        self._begun = False
+        self._coding, self._begun = coding, False
+        if coding.tags is not None:
+            _tag(self._stream.codec_context, coding.tags)
 
     def __call__(self, picture: Array, number: int) -> None:
-        """Encode an (H, W, 3) uint8 RGB picture, shown at `number` / rate seconds."""
-        frame = pyav().VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), "rgb24")
+        """Encode an (H, W, 3) uint8 or uint16 RGB picture, shown at `number` / rate seconds."""
+        kind = "rgb48le" if picture.dtype == np.uint16 else "rgb24"
+        frame = pyav().VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), kind)
+        if self._coding.tags is not None:
+            frame = _converted(frame, self._coding.pixels, self._coding.tags)
         if not self._begun:
             self._stream.height, self._stream.width = picture.shape[:2]
             self._begun = True
@@ -77,6 +96,22 @@ class Segment:
         with self._file:
             self._container.mux(self._stream.encode())
             self._container.close()
+
+
+_MATRICES = (1, 4, 5, 6, 7, 9)  # those of FFmpeg that swscale knows by the same number
+
+
+def _tag(target: Any, tags: tuple[int, int, int, int]) -> None:
+    target.color_primaries, target.color_trc, target.colorspace, target.color_range = tags
+
+
+def _converted(frame: Any, pixels: str, tags: tuple[int, int, int, int]) -> Any:
+    """A picture in the matrix and range of its tags."""
+    matrix, extent = tags[2:]
+    how = {"dst_colorspace": matrix if matrix in _MATRICES else None, "dst_color_range": extent}
+    converted = frame.reformat(format=pixels, **{key: value for key, value in how.items() if value})
+    _tag(converted, tags)
+    return converted
 
 
 def even(picture: Array) -> Array:
@@ -147,17 +182,20 @@ def _palette(frame: Any) -> Any:
     return graph
 
 
-_PIXELS = ("yuv420p", "nv12")  # what players show
+_PIXELS = ("yuv420p", "nv12", "yuv422p10le", "yuv422p")  # what players show; what editors use
+_PROFILES = {"prores_ks": "2", "dnxhd": "dnxhr_hqx"}  # of 10 bits and 4:2:2, in any size
 
 
-def find_coding(output: Path, encoder: str | None = None) -> Coding:
+def find_coding(output: Path, encoder: str | None = None, look: Look | None = None) -> Coding:
     """Return how to encode a video: by its suffix, or with an `encoder` of FFmpeg.
 
-    "h264_nvenc" is an encoder, "libx264:crf=23:preset=slow" one with options. It is tried.
+    "h264_nvenc" is an encoder, "libx264:crf=23:preset=slow" one with options. It is tried. `look`
+    is that of the source: with more than 8 bits and 4:2:0, a .mov is ProRes.
     """
     suffix = output.suffix.lower()
     if encoder is None:
-        return CODINGS[suffix]
+        is_deep = look is not None and look.is_deep and suffix == ".mov"
+        return _PRORES if is_deep else CODINGS[suffix]
     if suffix not in CONTAINERS:
         raise InputError(f"`encoder` is for {', '.join(CONTAINERS)}; {output} is none of them")
     name, *pairs = encoder.split(":")
@@ -172,14 +210,27 @@ def find_coding(output: Path, encoder: str | None = None) -> Coding:
         if not {codec.name, codec.canonical_name} & set(container.supported_codecs):
             kind = codec.canonical_name
             raise InputError(f"`encoder`: {name} makes {kind}, which {suffix} cannot hold")
-    formats = [known.name for known in codec.video_formats or ()] or list(_PIXELS)
-    pixels = next((known for known in _PIXELS if known in formats), None)
-    if pixels is None:
+    if name in _PROFILES:
+        options = {"profile": _PROFILES[name], **options}
+    formats = [known.name for known in codec.video_formats or ()] or list(_PIXELS[:2])
+    pixels = [known for known in _PIXELS if known in formats]
+    if not pixels:
         raise InputError(f"`encoder`: {name} does not take pictures of this program")
     at_once = 2 if _is_hardware(codec) else None  # cards encode few videos at a time
-    coding = Coding(name, pixels, options, at_once)
-    _try(coding)
-    return coding
+    for other in pixels[:-1]:
+        with suppress(InputError):  # a profile may take others of its pixels
+            return _tried(Coding(name, other, options, at_once))
+    return _tried(Coding(name, pixels[-1], options, at_once))
+
+
+def lost_of(look: Look | None, coding: Coding | None) -> dict[str, str]:
+    """Say what of a source is lost in a video; nothing if it is not a video."""
+    if look is None or coding is None:
+        return {}
+    if look.bits <= coding.bits and look.chroma in ("4:2:0", coding.chroma):
+        return {}
+    now = f"{coding.bits} bits, {coding.chroma}"
+    return {"lost": f"{look} become {now}; ProRes in .mov has 10 bits, 4:2:2"}
 
 
 def _codec(name: str) -> Any:
@@ -196,7 +247,7 @@ def _is_hardware(codec: Any) -> bool:
     return bool(codec.capabilities & pyav().codec.codec.Capabilities.hardware)
 
 
-def _try(coding: Coding) -> None:
+def _tried(coding: Coding) -> Coding:
     """Refuse an encoder that does not start, now rather than after the first flows."""
     context = pyav().CodecContext.create(coding.codec, "w")
     context.width, context.height, context.pix_fmt = 256, 256, coding.pixels
@@ -210,6 +261,7 @@ def _try(coding: Coding) -> None:
         raise InputError(f"`encoder`: {coding.codec} has no option {', '.join(context.options)}")
     if context.has_b_frames:
         raise InputError("`encoder` must keep the order of pictures; leave out bf")
+    return coding
 
 
 _WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
@@ -226,8 +278,14 @@ class SideBySide:
     error, which names the `output`.
     """
 
-    def __init__(self, output: Path, encoder: Callable[[Path], Segment], at_once: int) -> None:
-        self._output, self._encoder = output, encoder
+    def __init__(
+        self,
+        output: Path,
+        encoder: Callable[[Path], Segment],
+        at_once: int,
+        keep_depth: bool = False,
+    ) -> None:
+        self._output, self._encoder, self._keep_depth = output, encoder, keep_depth
         self._slots, self._pool = BoundedSemaphore(at_once), ThreadPoolExecutor(at_once, "encode")
         self._tasks: deque[tuple[_Pictures, Future[None]]] = deque()
         self._changed, self._waiting = Condition(), 0
@@ -277,7 +335,7 @@ class SideBySide:
                 for picture, number in iter(pictures.get, None):
                     if self._stopped:
                         return
-                    encode(even(to_uint8(picture)), number)
+                    encode(even(picture if self._keep_depth else to_uint8(picture)), number)
                     self._change(-picture.nbytes)
                 if self._stopped:
                     return
@@ -322,7 +380,10 @@ class Movie(Writer):
         self.rate = exact = Fraction(rate).limit_denominator(1001)  # 29.97 means 30000/1001
         coding = coding or CODINGS[output.suffix.lower()]
         self._segments = SideBySide(
-            output, lambda path: Segment(path, exact, coding), coding.at_once or usable_cores()
+            output,
+            lambda path: Segment(path, exact, coding),
+            coding.at_once or usable_cores(),
+            keep_depth=coding.bits > 8,
         )
         self._first: int | None = None  # picture of the open segment
 

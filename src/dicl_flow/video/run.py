@@ -16,7 +16,7 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from ..data.frames import pyav
+from ..data.frames import Look, pyav
 from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name, write_files
@@ -65,6 +65,8 @@ class Outputs:
     """The length in px that gets full colour; None: the longest vector."""
     encoder: str | None = None
     """FFmpeg's name of the encoder of a video, with options (`find_coding`)."""
+    look: Look | None = None
+    """How the source stores its pictures, if it is a video file."""
 
     def __post_init__(self) -> None:
         if len(set(self.kinds.values())) < len(self.paths):
@@ -97,7 +99,7 @@ class Outputs:
     def coding(self) -> Coding | None:
         """How the video is encoded, if there is one."""
         videos = [path for path, kind in self.kinds.items() if kind == "video"]
-        return find_coding(videos[0], self.encoder) if videos else None
+        return find_coding(videos[0], self.encoder, self.look) if videos else None
 
     @property
     def suffix(self) -> str:
