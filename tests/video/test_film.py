@@ -1,6 +1,7 @@
 """Videos of film: more than 8 bits, colour tags, sound."""
 
 import json
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -25,14 +26,15 @@ def slow(run, monkeypatch):
     return lambda *words: run("interpolate", *words)
 
 
-def write_clip(path, codec, pixels, tags=HDR, **options):
-    """A ramp of 16 bits that moves by 4 px a frame, under a plain red."""
+def write_clip(path, codec, pixels, tags=HDR, sound="", **options):
+    """A ramp of 16 bits that moves by 4 px a frame, over a plain red."""
     ramp = np.linspace(20000, 24000, SIZE[1] + 16)
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=10, options=options)
         stream.height, stream.width, stream.pix_fmt = *SIZE, pixels
         for name, value in zip(TAGS, tags, strict=True):
             setattr(stream.codec_context, name, value)
+        track = container.add_stream(sound, rate=48000, layout="mono") if sound else None
         for number in range(3):
             image = np.full((*SIZE, 3), RED, np.uint16)
             image[:72] = ramp[16 - 4 * number :][: SIZE[1], None]
@@ -44,7 +46,28 @@ def write_clip(path, codec, pixels, tags=HDR, **options):
             frame.pts = number
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
+        if track is not None:
+            container.mux([*_sound(track), *track.encode()])
     return path
+
+
+def _sound(track, samples=14400):
+    """0.3 s that become louder."""
+    wave = (np.sin(np.arange(samples) / 10) * np.arange(samples)).astype(np.int16)
+    for begin in range(0, samples, 960):
+        piece = wave[None, begin : begin + 960]
+        frame = av.AudioFrame.from_ndarray(piece, format="s16", layout="mono")
+        frame.sample_rate, frame.pts, frame.time_base = 48000, begin, Fraction(1, 48000)
+        yield from track.encode(frame)
+
+
+def hear(path):
+    """When the sound begins, in seconds, and its samples; nothing if there is none."""
+    with av.open(str(path)) as container:
+        if not container.streams.audio:
+            return None, None
+        frames = [*container.decode(audio=0)]
+        return frames[0].time, np.concatenate([frame.to_ndarray()[0] for frame in frames])
 
 
 def look(path):
@@ -126,3 +149,52 @@ def test_colour_tags_are_carried_over(slow, tmp_path, tags, suffix):
     assert (found[3] == 2) == (tags[3] == 2)
     before = look(clip)[3][0][100, 128].astype(int)
     assert np.abs(pictures[0][100, 128] - before).max() < 800  # 3 of 255: both were compressed
+
+
+@pytest.fixture
+def talkie(tmp_path):
+    return write_clip(tmp_path / "clip.mov", "libx264", "yuv420p", sound="pcm_s16le")
+
+
+@pytest.mark.parametrize("suffix", [".mov", ".mkv"])
+def test_sound_is_kept_where_the_duration_is(run, slow, talkie, tmp_path, suffix):
+    whole = hear(talkie)[1]
+    pictures = tmp_path / f"flow{suffix}"
+    code, out, _ = run("video", talkie, "-o", pictures, "--show", "frame,wheel", "--json")
+    assert (code, json.loads(out)["sound"]) == (0, "kept")
+    start, samples = hear(pictures)
+    assert start == pytest.approx(0, abs=0.01)
+    assert 9600 <= len(samples) < 9600 + 2048  # two pictures at 10 a second
+    np.testing.assert_array_equal(samples, whole[: len(samples)])
+    smooth = tmp_path / f"smooth{suffix}"
+    assert slow(talkie, "-o", smooth, "--factor", 2, "--fps", 20)[0] == 0
+    np.testing.assert_array_equal(hear(smooth)[1], whole[: len(hear(smooth)[1])])
+
+
+@pytest.mark.parametrize("start", ["1", "0.1s"])
+def test_sound_begins_with_the_pictures(run, slow, talkie, tmp_path, start):
+    assert run("video", talkie, "-o", tmp_path / "x.mov", "--start", start)[0] == 0
+    begin, samples = hear(tmp_path / "x.mov")
+    whole = hear(talkie)[1]
+    views = np.lib.stride_tricks.sliding_window_view(whole, len(samples))
+    (place,) = np.flatnonzero((views == samples).all(1))
+    assert place / 48000 == pytest.approx(0.1 + begin, abs=2e-3)
+    assert begin < 0.03
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "words", "why"),
+    [
+        ("interpolate", "x.mov", ["--factor", 2], "the video has another duration"),
+        ("video", "x.mov", ["--fps", 5], "the video has another duration"),
+        ("video", "x.gif", [], "the output has none"),
+        ("interpolate", "x", ["--factor", 2], "the output has none"),
+        ("video", "x.webm", [], "webm cannot hold pcm_s16le"),
+    ],
+)
+def test_sound_that_is_dropped_is_named(run, slow, talkie, tmp_path, command, output, words, why):
+    code, out, _ = run(command, talkie, "-o", tmp_path / output, *words)
+    assert code == 0
+    assert f"dropped: {why}" in out
+    if output.endswith(("mov", "webm")):
+        assert hear(tmp_path / output)[0] is None

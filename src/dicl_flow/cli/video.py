@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from math import isclose
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from .options import Size, flag, make_bar, optional, showing
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowSequence
     from ..video import FrameFlow, Outputs, Selection, Source, Writer
+    from ..video.sound import Sound
 
 _NOT_RECORDED = {"inputs", "stats", "on_error", "restart", "max_size", "memory_limit"}
 _NOT_RECORDED |= {"quiet", "as_json"}
@@ -55,6 +57,17 @@ class ClipSettings(options.EstimateSettings):
 
         start, end = Moment.parse("--start", self.start), Moment.parse("--end", self.end)
         return Selection(start, end, stride, scale, on_error)
+
+    def find_sound(
+        self, selection: "Selection", outputs: Sequence[Path], *, same_time: bool
+    ) -> "tuple[Sound | None, dict[str, str]]":
+        """Return the sound that a video keeps, and what to print of it."""
+        from ..video import CONTAINERS, find_sound
+
+        containers = [CONTAINERS.get(path.suffix.lower()) for path in outputs]
+        container = next(filter(None, containers), None)
+        clip = Path(self.inputs[0])
+        return find_sound(clip, selection.start, container, same_time=same_time)
 
     def record(
         self, source: "Source", estimator: "FlowEstimator", outputs: Sequence[Path]
@@ -165,13 +178,18 @@ class Video(ClipSettings):
         selection = self.select(self.stride, self.scale, self.on_error)
         wanted = self._wanted()
         source = open_source(self.inputs[0], reading=reading)
-        wanted = replace(wanted, look=source.look)
         refuse_inputs(self.output, folders_of(source.files))
         if "folder" in wanted.kinds.values():
             refuse_one_name(selection.chosen(source.files), wanted.suffix)
         rate = self.fps or (source.rate or STILL_RATE) / self.stride
         for path in self.output:
             check_rate(path, rate)
+        sound, notes = None, assumed(source.files, reading)
+        if wanted.coding is not None:
+            same_time = isclose(rate * self.stride, source.rate or 0, rel_tol=1e-3)
+            sound, said = self.find_sound(selection, wanted.paths, same_time=same_time)
+            notes |= said
+        wanted = replace(wanted, look=source.look, sound=sound)
         estimator = self.load()
         if source.scenes and not self.quiet:
             typer.echo("KITTI's pairs: flow is estimated from each _10 to its _11 only", err=True)
@@ -182,7 +200,7 @@ class Video(ClipSettings):
             partial(wanted.writers, rate=rate),
             [*self.output, *([self.stats] if self.stats else [])],
         )
-        notes = {**assumed(source.files, reading), **lost_of(source.look, wanted.coding)}
+        notes |= lost_of(source.look, wanted.coding)
         self.report(summary | options.compute_summary(estimator) | notes)
 
     def _wanted(self) -> "Outputs":
@@ -318,13 +336,15 @@ class Interpolate(ClipSettings):
         refuse_inputs([output], folders_of(source.files))
         rate = self.fps or source.rate or video.STILL_RATE
         video.check_rate(output, rate)
+        same_time = isclose(rate, (source.rate or 0) * factor, rel_tol=1e-3)
+        sound, said = self.find_sound(selection, [output], same_time=same_time)
         made: list[Writer] = []
 
         def writers(parts: Path) -> "list[Writer]":
             if to_folder:
                 made.append(video.SlowMotionFrames(output, factor, video.still_suffix(source)))
             else:
-                rest = (parts, rate, factor, coding)
+                rest = (parts, rate, factor, coding, sound)
                 made.append(video.SlowMotion(output, *rest))
             return made
 
@@ -332,7 +352,8 @@ class Interpolate(ClipSettings):
         summary = self.process(source, selection, sequence, writers, [output])
         cuts = int(made[0].memory["cuts"])
         lost = video.lost_of(source.look, coding)
-        return {**summary, "cuts_held": cuts, **assumed(source.files, reading), **lost}
+        notes = {**assumed(source.files, reading), **lost, **said}
+        return {**summary, "cuts_held": cuts, **notes}
 
 
 class VideoProgress:

@@ -15,6 +15,7 @@ from .frames import (
     video_source,
 )
 from .movies import (
+    CONTAINERS,
     STILL_RATE,
     PictureVideo,
     SlowMotion,
@@ -24,4 +25,5 @@ from .movies import (
     lost_of,
 )
 from .run import Checkpoint, Outputs, State, output_kind, run
+from .sound import find_sound
 from .writers import PANELS, FlowFiles, FlowStack, StatisticsTable, Writer, refuse_one_name

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..files import Array, Plate, encode_plate, naming, replacing, to_uint8, wri
 from ..pictures.visualize import CALMEST
 from .flows import FrameFlow
 from .frames import Frame
+from .sound import Sound, copying
 from .writers import FolderWriter, Prepared, Writer, check_one_size, draw
 
 STILL_RATE = 25.0  # frames per second of images, which have no time
@@ -120,28 +121,46 @@ def even(picture: Array) -> Array:
     return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
 
 
-def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) -> None:
+def join(
+    segments: Sequence[Path],
+    output: Path,
+    suffix: str,
+    rate: Fraction,
+    sound: Sound | None = None,
+) -> None:
     """Join segments, which are named by the number of their first picture."""
     if suffix.lower() == ".gif":
         _write_gif(segments, output, rate)
     else:
-        _copy_packets(segments, output, CONTAINERS[suffix.lower()], rate)
+        _copy_packets(segments, output, CONTAINERS[suffix.lower()], rate, sound)
 
 
-def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: Fraction) -> None:
+def _copy_packets(
+    segments: Sequence[Path], output: Path, container: str, rate: Fraction, sound: Sound | None
+) -> None:
     """Join without encoding again."""
     stream: Any = None
-    with output.open("wb") as file, pyav().open(file, "w", format=container) as target:
+    number = -1
+    with (
+        output.open("wb") as file,
+        pyav().open(file, "w", format=container) as target,
+        ExitStack() as opened,
+    ):
         for segment in segments:
             with pyav().open(str(segment)) as source:
-                stream = stream or target.add_stream_from_template(source.streams.video[0])
+                if stream is None:  # both before the first packet
+                    stream = target.add_stream_from_template(source.streams.video[0])
+                    copy_sound = opened.enter_context(copying(sound, target))
                 for packet in source.demux(video=0):
                     if packet.size:  # the last one is empty
                         number = int(segment.stem) + round(packet.pts * packet.time_base * rate)
                         packet.stream, packet.time_base = stream, 1 / rate
                         packet.pts = packet.dts = number
                         packet.duration = 1
+                        copy_sound(float(number / rate))
                         target.mux(packet)
+        if stream is not None:
+            copy_sound(float((number + 1) / rate))
 
 
 def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
@@ -372,11 +391,16 @@ class Movie(Writer):
     piece = 16
 
     def __init__(
-        self, output: Path, parts: Path, rate: float, coding: Coding | None = None
+        self,
+        output: Path,
+        parts: Path,
+        rate: float,
+        coding: Coding | None = None,
+        sound: Sound | None = None,
     ) -> None:
         super().__init__()
         check_rate(output, float(rate))
-        self.output, self._parts = output, parts
+        self.output, self._parts, self._sound = output, parts, sound
         self.rate = exact = Fraction(rate).limit_denominator(1001)  # 29.97 means 30000/1001
         coding = coding or CODINGS[output.suffix.lower()]
         self._segments = SideBySide(
@@ -420,7 +444,7 @@ class Movie(Writer):
         self._segments.finish()
         segments = sorted(self._parts.glob(f"*{self.output.suffix}"))
         with replacing(self.output) as temporary:
-            join(segments, temporary, self.output.suffix, self.rate)
+            join(segments, temporary, self.output.suffix, self.rate, self._sound)
         return self.output
 
     def _first_picture(self, flow: int) -> int:
@@ -446,8 +470,9 @@ class PictureVideo(Movie):
         panels: Sequence[str],
         maximum: float | None = None,
         coding: Coding | None = None,
+        sound: Sound | None = None,
     ) -> None:
-        super().__init__(output, parts, rate, coding)
+        super().__init__(output, parts, rate, coding, sound)
         self.panels, self.maximum = panels, maximum
         self._scale: Tensor | None = None
         self._scales: deque[Tensor] = deque()  # of pictures that are not written yet
@@ -533,9 +558,15 @@ class SlowMotion(Movie, _SlowPictures):
     piece = 8
 
     def __init__(
-        self, output: Path, parts: Path, rate: float, factor: int, coding: Coding | None = None
+        self,
+        output: Path,
+        parts: Path,
+        rate: float,
+        factor: int,
+        coding: Coding | None = None,
+        sound: Sound | None = None,
     ) -> None:
-        super().__init__(output, parts, rate, coding)
+        super().__init__(output, parts, rate, coding, sound)
         self.factor = factor
 
     def _first_picture(self, flow: int) -> int:

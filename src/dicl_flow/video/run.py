@@ -24,6 +24,7 @@ from ..files.atomic import FolderLock
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
 from .frames import Selection, Source, change_marks
 from .movies import CODINGS, Coding, PictureVideo, find_coding
+from .sound import Sound
 from .writers import FlowFiles, FlowStack, Prepared, StatisticsTable, Writer, parse_panels
 
 
@@ -67,6 +68,8 @@ class Outputs:
     """FFmpeg's name of the encoder of a video, with options (`find_coding`)."""
     look: Look | None = None
     """How the source stores its pictures, if it is a video file."""
+    sound: Sound | None = None
+    """The sound of a video."""
 
     def __post_init__(self) -> None:
         if len(set(self.kinds.values())) < len(self.paths):
@@ -120,7 +123,8 @@ class Outputs:
                 return FlowFiles(path, self.suffix, **both)
             if kind == "array":
                 return FlowStack(path, parts, backward=self.backward)
-            return PictureVideo(path, parts, rate, self.panels, self.max, self.coding)
+            how = self.panels, self.max, self.coding, self.sound
+            return PictureVideo(path, parts, rate, *how)
 
         made = [make(path, kind) for path, kind in self.kinds.items()]
         return [*made, *([StatisticsTable(self.stats, parts)] if self.stats else [])]
