@@ -13,9 +13,12 @@ from . import options
 from .command import Parts, preload_cuda, without_collection
 from .inputs_outputs import (
     STANDARD,
+    assumed,
     check_outputs,
     check_weights,
+    describe_kept,
     read_frames,
+    read_plates,
     read_vectors,
     refuse_two_streams,
     suffix_of,
@@ -85,6 +88,8 @@ class Flow(options.EstimateSettings):
     occlusion: Path | None = optional("White where frame 2 hides a pixel of frame 1.")
     initial: Path | None = optional("Flow file to start from; coarse levels are skipped.")
     min_confidence: options.MinConfidence = None
+    color_space: options.ColorSpace = None
+    layer: options.Layer = None
     full_size: options.FullSize = False
     maximum: options.Maximum = None
     key: options.Key = False
@@ -113,8 +118,9 @@ class Flow(options.EstimateSettings):
         """Return the times so far, the files to write, the standard output, and the summary."""
         from ..files import encode_flow, read_flow
 
+        reading = self.reading
         wanted, ending = self._check()
-        frames = read_frames(self.image1, self.image2)
+        frames = read_frames(self.image1, self.image2, reading=reading)
         initial = None if self.initial is None else read_flow(self.initial)
         check_weights(self.weights)
 
@@ -141,6 +147,7 @@ class Flow(options.EstimateSettings):
             "written": [*([self.output] if self._piped else []), *wanted],
             **self._summary(estimator, result),
             "seconds": parts.seconds["estimate"],
+            **assumed([self.image1, self.image2], reading),
         }
         if self.arrows is not None:
             summary["arrow_scale"] = _arrow_scale(result.flow, self.maximum)
@@ -319,10 +326,12 @@ class Warp(options.Settings):
     """Warp the second frame along the flow, so that it looks like the first.
 
     Pixels whose flow leaves the frame or is unknown are black. Where frame 2 hides a part of
-    frame 1, what hides it appears twice. 16 bits are kept in .png and .tif.
+    frame 1, what hides it appears twice. 16 bits are kept in .png and .tif, values above 1
+    in .exr, and alpha in all of them; what is black is transparent then.
 
-    Example:
+    Examples:
       dicl-flow warp frame2.png flow.flo -o warped.png --mask inside.png
+      dicl-flow warp plate2.exr flow.exr -o warped.exr
     """
 
     image2: Path = Argument(..., help="Second frame; - is the standard input.")
@@ -331,26 +340,32 @@ class Warp(options.Settings):
     mask: Path | None = optional(
         "Mask, black where the flow leaves the frame or is unknown.", metavar="PNG"
     )
+    color_space: options.ColorSpace = None
+    alpha: options.Alpha = None
+    layer: options.Layer = None
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None
 
     def __call__(self) -> None:
         import numpy as np
 
-        from ..files import encode_image, to_integers, write_files
+        from ..files import encode_image, encode_plate, write_files
 
+        reading = self.reading
         refuse_two_streams([self.image2, self.flow])
-        check_outputs(pictures=[self.output, self.mask], inputs=[self.image2, self.flow])
-        image = to_integers(read_frames(self.image2)[0])
+        inputs = [self.image2, self.flow]
+        check_outputs(plates=[self.output], pictures=[self.mask], inputs=inputs)
+        (plate,) = read_plates(self.image2, reading=reading)
         vectors = read_vectors(self.flow, self.file_format)
 
         from ..estimation.warping import warp
 
-        warped = warp(image, vectors)
+        warped = plate.with_values(warp(plate.values, vectors))
         inside = warp(np.ones(vectors.shape[:2]), vectors) > 0
-        contents = {self.output: encode_image(self.output, warped)}
+        contents = {self.output: encode_plate(self.output, warped)}
         if self.mask is not None:
             contents[self.mask] = encode_image(self.mask, np.where(inside, 255, 0).astype(np.uint8))
         write_files(contents)
         size, share = Size(*inside.shape), float(inside.mean())
-        self.report({"written": list(contents), "size": size, "inside": share})
+        kept = {**assumed([self.image2], reading), **describe_kept(plate, self.output)}
+        self.report({"written": list(contents), "size": size, "inside": share, **kept})

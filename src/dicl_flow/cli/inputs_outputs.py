@@ -10,29 +10,60 @@ from ..errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from ..data import FlowPair
-    from ..files import Array
+    from ..files import Array, Plate, Reading
 
 STANDARD = Path("-")
 """Stands for the standard input or output."""
 
 
-def read_frames(*paths: Path) -> "list[Array]":
-    """Read each image, (H, W, 3) RGB in the depth of the file, once, so that a pipe works too."""
+def read_frames(*paths: Path, reading: "Reading | None" = None) -> "list[Array]":
+    """Read each image as the network sees it, once, so that a pipe works too: (H, W, 3) RGB."""
+    from ..files import Reading
+    from ..files.plates import decode_seen, read_seen
+
     refuse_two_streams(paths)
-    return [_read_frame(path) for path in paths]
+    reading = reading or Reading()
+    return [
+        decode_seen(_standard_input(), "stdin", reading)
+        if path == STANDARD
+        else read_seen(path, reading)
+        for path in paths
+    ]
 
 
-def _read_frame(path: Path) -> "Array":
-    from ..files import check_unit_range, decode_image, read_image
+def read_plates(*paths: Path, reading: "Reading") -> "list[Plate]":
+    """Do the same, with all that the files have: alpha, and values above 1."""
+    from ..files import decode_plate, read_plate
 
-    image = decode_image(_standard_input(), "stdin") if path == STANDARD else read_image(path)
-    if image.dtype.kind == "f":
-        try:
-            check_unit_range(float(image.min()), float(image.max()))
-        except InputError as error:
-            name = "stdin" if path == STANDARD else path
-            raise InputError(f"{name}: {error}") from None
-    return image
+    refuse_two_streams(paths)
+    return [
+        decode_plate(_standard_input(), "stdin", reading)
+        if path == STANDARD
+        else read_plate(path, reading)
+        for path in paths
+    ]
+
+
+def assumed(paths: Iterable[Path], reading: "Reading") -> dict[str, str]:
+    """Return what to print of the colour space of images; nothing if all is as usual."""
+    if reading.color_space is not None:
+        return {"color_space": reading.color_space}
+    if not any(path.suffix.lower() == ".exr" for path in paths):
+        return {}
+    return {"color_space": "linear, assumed of .exr; otherwise give --color-space srgb"}
+
+
+def describe_kept(plate: "Plate", output: Path) -> dict[str, str]:
+    """Return what to print of alpha and values above 1, if an image has these."""
+    from ..files.images import has_alpha
+
+    suffix, kept = output.suffix.lower(), {}
+    if plate.pixels.shape[2] == 4:
+        lost = "" if has_alpha(output) else f"; dropped, because {suffix} has none"
+        kept["alpha"] = plate.alpha + lost
+    if plate.pixels.dtype.kind == "f" and suffix != ".exr" and plate.pixels[..., :3].max() > 1:
+        kept["cut_off"] = f"values above 1; {suffix} has none, .exr does"
+    return kept
 
 
 def read_vectors(path: Path, file_format: str | None) -> "Array":
@@ -123,6 +154,7 @@ def check_outputs(
     *,
     flows: Sequence[Path | None] = (),
     pictures: Sequence[Path | None] = (),
+    plates: Sequence[Path | None] = (),
     plots: Sequence[Path | None] = (),
     folders: Sequence[Path | None] = (),
     inputs: Iterable[Path | str | None] = (),
@@ -130,14 +162,16 @@ def check_outputs(
 ) -> list[Path]:
     """Return the files that were asked for; refuse those that cannot or must not be written.
 
-    Flow files, pictures and plots need a known extension, `files` one of `endings` if there are
-    any, and every file a folder that is there or can be created. No output may be an input, and no
-    two outputs the same file, links included.
+    Flow files, pictures, plates (pictures that may be .exr) and plots need a known extension,
+    `files` one of `endings` if there are any, and every file a folder that is there or can be
+    created. No output may be an input, and no two outputs the same file, links included.
     """
     from ..files import check_flow_name, check_folder, check_writable
     from ..files.images import check_image_name
+    from ..files.plates import check_plate_name
 
-    wanted = [path for path in (*files, *flows, *pictures, *plots) if path is not None]
+    named = (*files, *flows, *pictures, *plates, *plots)
+    wanted = [path for path in named if path is not None]
     wanted_folders = [path for path in folders if path is not None]
     for path in wanted:
         check_writable(path)
@@ -147,6 +181,8 @@ def check_outputs(
         check_flow_name(path)
     for path in filter(None, pictures):
         check_image_name(path)
+    for path in filter(None, plates):
+        check_plate_name(path)
     for path in filter(None, plots):
         _check_ending(path, [".png"])
         check_matplotlib()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..estimation.estimator import FlowEstimator
     from ..evaluation import Grid
+    from ..files import Reading
 
 Item = TypeVar("Item")
 LATE = 5.0  # seconds after which the progress of a single estimate is shown
@@ -99,6 +100,23 @@ FlowFormat = Annotated[
     str | None,
     Option("--format", help="Format of a flow that is -: flo (default), npy, npz, pfm, png, exr …"),
 ]
+ColorSpace = Annotated[
+    str | None,
+    Option(
+        metavar="linear|srgb",
+        help="Colour space of the images; default: linear for .exr, srgb for others.",
+    ),
+]
+Layer = Annotated[
+    str | None, Option(help="Layer of .exr images: beauty for beauty.R …; default: R, G, B.")
+]
+Alpha = Annotated[
+    str | None,
+    Option(
+        metavar="straight|premultiplied",
+        help="How images use alpha; default: premultiplied for .exr, straight for others.",
+    ),
+]
 Maximum = Annotated[
     float | None,
     Option("--max", help="Length in px with full colour; default: the longest vector, or 1 px."),
@@ -157,6 +175,13 @@ class Settings:
     def chosen(self, *names: str) -> dict[str, Any]:
         """Return some options by name, without those that this command does not have."""
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+    @property
+    def reading(self) -> "Reading":
+        """What is said about images: --color-space, --alpha and --layer, where there are these."""
+        from ..files import Reading
+
+        return Reading(**self.chosen("color_space", "alpha", "layer"))
 
     def report(self, values: dict[str, Any], *, to_stderr: bool = False) -> None:
         """Print the results: aligned lines for people, or JSON for machines.

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from math import isclose
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,11 +15,13 @@ from typer import Argument, Option
 from ..errors import InputError, StopSignal, unknown_name
 from . import options
 from .inputs_outputs import (
+    assumed,
     check_outputs,
     check_weights,
+    describe_kept,
     folders_of,
     quote_pattern,
-    read_frames,
+    read_plates,
     refuse_inputs,
 )
 from .options import Size, flag, make_bar, nothing_written, optional, showing
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
         State,
         Writer,
     )
+    from ..video.sound import Sound
 
 _NOT_RECORDED = {"inputs", "stats", "mask", "on_error", "restart", "max_size", "memory_limit"}
 _NOT_RECORDED |= {"quiet", "as_json"}
@@ -52,6 +57,8 @@ class ClipSettings(options.EstimateSettings):
         "FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
         metavar="NAME[:KEY=VALUE…]",
     )
+    color_space: options.ColorSpace = None
+    layer: options.Layer = None
     restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
 
     def select(self, stride: int, scale: float, on_error: str, **more: bool) -> "Selection":
@@ -60,6 +67,17 @@ class ClipSettings(options.EstimateSettings):
 
         start, end = Moment.parse("--start", self.start), Moment.parse("--end", self.end)
         return Selection(start, end, stride, scale, on_error, **more)
+
+    def find_sound(
+        self, selection: "Selection", outputs: Sequence[Path], *, same_time: bool
+    ) -> "tuple[Sound | None, dict[str, str]]":
+        """Return the sound that a video keeps, and what to print of it."""
+        from ..video import CONTAINERS, find_sound
+
+        containers = [CONTAINERS.get(path.suffix.lower()) for path in outputs]
+        container = next(filter(None, containers), None)
+        clip = Path(self.inputs[0])
+        return find_sound(clip, selection.start, container, same_time=same_time)
 
     def record(
         self, source: "Source", estimator: "FlowEstimator", outputs: Sequence[Path]
@@ -185,14 +203,15 @@ class Video(ClipSettings):
         check_weights(self.weights)
 
         from ..estimation.estimator import FlowSequence
-        from ..video import CUTS, STILL_RATE, check_rate, open_source, refuse_one_name
+        from ..video import CUTS, STILL_RATE, check_rate, lost_of, open_source, refuse_one_name
 
+        reading = self.reading
         if self.cuts not in CUTS:
             raise unknown_name("--cuts", self.cuts, CUTS)
         more = self.chosen("across_gaps")
         selection = self.select(self.stride, self.scale, self.on_error, **more)
         wanted = self._wanted()
-        source = open_source(self.inputs[0])
+        source = open_source(self.inputs[0], reading=reading)
         refuse_inputs(self.output, folders_of(source.files))
         if "folder" in wanted.kinds.values():
             refuse_one_name(selection.chosen(source.files), wanted.suffix)
@@ -200,6 +219,12 @@ class Video(ClipSettings):
         for path in self.output:
             check_rate(path, rate)
         covered = self._covered(source, selection)
+        sound, notes = None, assumed(source.files, reading)
+        if wanted.coding is not None:
+            same_time = isclose(rate * self.stride, source.rate or 0, rel_tol=1e-3)
+            sound, said = self.find_sound(selection, wanted.paths, same_time=same_time)
+            notes |= said
+        wanted = replace(wanted, look=source.look, sound=sound)
         estimator = self.load()
         if source.scenes and not self.quiet:
             typer.echo("KITTI's pairs: flow is estimated from each _10 to its _11 only", err=True)
@@ -210,7 +235,8 @@ class Video(ClipSettings):
             partial(wanted.writers, rate=rate, covered=covered),
             [*self.output, *([self.stats] if self.stats else [])],
         )
-        self.report(summary | options.compute_summary(estimator))
+        notes |= lost_of(source.look, wanted.coding)
+        self.report(summary | options.compute_summary(estimator) | notes)
 
     def _covered(self, source: "Source", selection: "Selection") -> "Covered":
         """Return what the statistics cover; refuse a region that is not in the frames."""
@@ -253,7 +279,8 @@ class Interpolate(ClipSettings):
 
     The flow in both directions shows where things are in between. A clip is a video, a folder or
     a 'glob' of frames. Across a cut nothing is blended: the frame before it is held. 16-bit
-    images stay 16-bit. The same command resumes a clip that was stopped.
+    images stay 16-bit, .exr keeps values above 1, and alpha is kept. The same command resumes a
+    clip that was stopped.
 
     Examples:
       dicl-flow interpolate frame1.png frame2.png -o middle.png
@@ -270,6 +297,7 @@ class Interpolate(ClipSettings):
     )
     time: float | None = optional("0: frame 1, 1: frame 2; default 0.5.", min=0, max=1)
     count: int | None = optional("How many frames, evenly spaced.", "--count", "-n", min=1)
+    alpha: options.Alpha = None
     factor: int | None = optional("Of a clip: how many times slower.", min=2, max=64)
     on_error: str | None = optional("At a broken frame of a clip: stop (default), or skip.")
 
@@ -295,11 +323,11 @@ class Interpolate(ClipSettings):
 
     def _between(self) -> dict[str, Any]:
         """Write the frames between two; return the summary."""
-        from ..files import encode_image, to_integers, write_files
+        from ..files import encode_plate, write_files
 
-        times, paths = self._times(), [*map(Path, self.inputs)]
-        check_outputs(pictures=list(times), inputs=[*paths, self.weights])
-        frame1, frame2 = map(to_integers, read_frames(*paths))
+        times, paths, reading = self._times(), [*map(Path, self.inputs)], self.reading
+        check_outputs(plates=list(times), inputs=[*paths, self.weights])
+        frame1, frame2 = read_plates(*paths, reading=reading)
         check_weights(self.weights)
 
         from ..estimation.warping import interpolate
@@ -307,16 +335,18 @@ class Interpolate(ClipSettings):
         with nothing_written():
             estimator = self.load()
             with self.estimating() as progress:
-                result = estimator(frame1, frame2, backward=True, progress=progress)
+                result = estimator(frame1.seen, frame2.seen, backward=True, progress=progress)
             assert result.backward is not None
-            flows = result.flow, result.backward.flow
-            pictures = {path: interpolate(frame1, frame2, *flows, at) for path, at in times.items()}
-            contents = {path: encode_image(path, picture) for path, picture in pictures.items()}
+            known = frame1.values, frame2.values, result.flow, result.backward.flow
+            made = {path: frame1.with_values(interpolate(*known, at)) for path, at in times.items()}
+            contents = {path: encode_plate(path, plate) for path, plate in made.items()}
         write_files(contents)
         return {
             "written": list(times),
             "times": ", ".join(f"{time:.3g}" for time in times.values()),
-            "size": Size(*frame1.shape[:2]),
+            "size": Size(*frame1.pixels.shape[:2]),
+            **assumed(paths, reading),
+            **describe_kept(frame1, self.output),
         }
 
     def _times(self) -> dict[Path, float]:
@@ -338,6 +368,7 @@ class Interpolate(ClipSettings):
         from .. import video
         from ..estimation.estimator import FlowSequence
 
+        reading = self.reading
         selection = self.select(1, 1.0, self.on_error or "stop")
         output, kind = self.output, video.output_kind(self.output)
         if kind == "array":
@@ -346,9 +377,15 @@ class Interpolate(ClipSettings):
         files, folders = ([], [output]) if to_folder else ([output], [])
         check_outputs(files, folders=folders, inputs=[Path(clip), self.weights])
         coding = None
-        if not to_folder or self.encoder is not None:
+        if self.encoder is not None:  # refuse it before the clip is opened
             coding = video.find_coding(output, self.encoder)
-        source = video.open_source(clip, keep_depth=to_folder)
+        source = video.open_source(clip, reading=reading)
+        if not to_folder:
+            coding = coding or video.find_coding(output, look=source.look)
+            if source.look and output.suffix.lower() != ".gif":
+                coding = coding._replace(tags=source.look.stated_tags)
+        if to_folder or (coding is not None and coding.bits > 8):
+            source = video.open_source(clip, keep_depth=True, reading=reading)
         if source.live:
             raise InputError("a camera is not a clip; record it first, then slow it down")
         if source.scenes:
@@ -358,14 +395,18 @@ class Interpolate(ClipSettings):
         refuse_inputs([output], folders_of(source.files))
         rate = self.fps or source.rate or video.STILL_RATE
         video.check_rate(output, rate)
+        same_time = isclose(rate, (source.rate or 0) * factor, rel_tol=1e-3)
+        sound, said = self.find_sound(selection, [output], same_time=same_time)
 
         def writers(parts: Path) -> "list[Writer]":
             if to_folder:
-                return [video.SlowMotionFrames(output, factor)]
-            return [video.SlowMotion(output, parts, rate, factor, coding)]
+                return [video.SlowMotionFrames(output, factor, video.still_suffix(source))]
+            return [video.SlowMotion(output, parts, rate, factor, coding, sound)]
 
         sequence = FlowSequence(self.load(), backward=True)
-        return self.process(source, selection, sequence, writers, [output])
+        summary = self.process(source, selection, sequence, writers, [output])
+        notes = {**assumed(source.files, reading), **video.lost_of(source.look, coding), **said}
+        return summary | notes
 
 
 class VideoProgress:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -132,9 +132,45 @@ def video_frames(path: Path) -> Iterator[Array]:
             yield to_array(frame)
 
 
-def to_array(frame: Any) -> Array:
-    """Turn a decoded frame into (H, W, 3) uint8 RGB, rotated as the file says."""
-    image = frame.to_ndarray(format="rgb24")
+class Look(NamedTuple):
+    """How a video file stores its pictures."""
+
+    bits: int
+    chroma: str
+    """4:2:0, 4:2:2 or 4:4:4."""
+    tags: tuple[int, int, int, int]
+    """FFmpeg's numbers of primaries, transfer, matrix and range; 2, of the range 0: not said."""
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether it has more than the usual 8 bits and 4:2:0."""
+        return self.bits > 8 or self.chroma != "4:2:0"
+
+    @property
+    def stated_tags(self) -> tuple[int, int, int, int] | None:
+        """The tags, if primaries, transfer or matrix is said."""
+        return None if self.tags[:3] == (2, 2, 2) else self.tags
+
+    def __str__(self) -> str:
+        return f"{self.bits} bits, {self.chroma}"
+
+
+def look_of(stream: Any) -> Look | None:
+    """Return how a video stream stores its pictures; None if it has no chroma or does not say."""
+    context = stream.codec_context
+    form = context.format
+    if form is None or len(form.components) < 3 or form.is_rgb:
+        return None
+    halved = form.chroma_width(2) < 2, form.chroma_height(2) < 2
+    chroma = {(True, True): "4:2:0", (True, False): "4:2:2"}.get(halved, "4:4:4")
+    names = ("color_primaries", "color_trc", "colorspace", "color_range")
+    primaries, transfer, matrix, extent = (int(getattr(context, name)) for name in names)
+    return Look(form.components[0].bits, chroma, (primaries, transfer, matrix, extent))
+
+
+def to_array(frame: Any, deep: bool = False) -> Array:
+    """Turn a decoded frame into (H, W, 3) RGB, rotated as the file says; uint8, or uint16."""
+    image = frame.to_ndarray(format="rgb48le" if deep else "rgb24")
     return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)))
 
 

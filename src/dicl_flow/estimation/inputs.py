@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..config import ModelConfig
 from ..errors import InputError
-from ..files import Array, check_unit_range, read_image
+from ..files import Array, check_unit_range, read_seen
 from ..ops import (
     Size,
     crop,
@@ -99,7 +99,7 @@ def to_torch(array: Array) -> Tensor:
 
 def _from_file(path: str | Path) -> Tensor:
     try:
-        return _unit_range(_from_array(read_image(path)))
+        return _unit_range(_from_array(read_seen(path)))
     except InputError as error:
         message = str(error)
         raise InputError(message if str(path) in message else f"{path}: {message}") from None

@@ -54,8 +54,8 @@ def interpolate(
 ) -> Array:
     """Return the frame at `time` between 0 (frame 1) and 1 (frame 2), for linear motion.
 
-    Frames are (H, W, 3), both uint8 or both uint16, and so is the result. Flows are (H, W, 2):
-    `flow` from 1 to 2, `backward` from 2 to 1.
+    Frames are (H, W, C), both uint8, both uint16, or both float with any values, and so is the
+    result. Flows are (H, W, 2): `flow` from 1 to 2, `backward` from 2 to 1.
     """
     if not 0 <= time <= 1:
         raise InputError(f"the time must lie between 0 (frame 1) and 1 (frame 2), got {time:g}")
@@ -64,10 +64,9 @@ def interpolate(
             f"frames and flows must have one size, got {image1.shape}, {image2.shape}, "
             f"{flow.shape} and {backward.shape}"
         )
-    if image1.dtype != image2.dtype or image1.dtype not in (np.uint8, np.uint16):
-        raise InputError(
-            f"frames must be both uint8 or both uint16, got {image1.dtype} and {image2.dtype}"
-        )
+    if image1.dtype != image2.dtype or image1.dtype not in (np.uint8, np.uint16, np.float32):
+        kinds = "both float32, both uint8 or both uint16"
+        raise InputError(f"frames must be {kinds}, got {image1.dtype} and {image2.dtype}")
     if not (np.isfinite(flow).all() and np.isfinite(backward).all()):
         raise InputError("the flow is unknown at some pixels; it must be a number at each")
     tensors = (to_tensor(array) for array in (image1, image2, flow, backward))
@@ -77,7 +76,7 @@ def interpolate(
 def interpolate_tensors(
     image1: Tensor, image2: Tensor, flow: Tensor, backward: Tensor, *, time: float
 ) -> Tensor:
-    """(B, 3, H, W) frames and (B, 2, H, W) flows -> (B, 3, H, W).
+    """(B, C, H, W) frames and (B, 2, H, W) flows -> (B, C, H, W).
 
     The motion at `time` is splatted from both frames; each pixel then takes its colour from
     both ends of its path, or from the end at which it is visible.
@@ -138,7 +137,7 @@ def _fetch(image: Tensor, visible: Tensor, way: Tensor) -> tuple[Tensor, Tensor,
     grid = sampling_grid(way)
     sampled = sample_clamped(torch.cat([image, visible.to(image.dtype)], 1), grid)
     inside = (grid.abs() <= 1).all(-1).unsqueeze(1)
-    return sampled[:, :3], sampled[:, 3:], inside.to(image.dtype)
+    return sampled[:, :-1], sampled[:, -1:], inside.to(image.dtype)
 
 
 def to_tensor(array: Array, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -147,6 +146,9 @@ def to_tensor(array: Array, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def to_picture(image: Tensor, depth: np.dtype[Any]) -> Array:
-    """(1, 3, H, W), wherever it is -> (H, W, 3), rounded to uint8 or uint16."""
-    levels = image[0].permute(1, 2, 0).clamp(0, np.iinfo(depth).max)
+    """(1, C, H, W), wherever it is -> (H, W, C): float32, or rounded to uint8 or uint16."""
+    levels = image[0].permute(1, 2, 0)
+    if depth.kind == "f":
+        return levels.cpu().numpy()
+    levels = levels.clamp(0, np.iinfo(depth).max)
     return np.rint(levels.cpu().numpy()).astype(depth)

@@ -10,12 +10,10 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
-from functools import partial
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO
 
 import cv2
 import numpy as np
@@ -23,6 +21,7 @@ from numpy.lib import format as npy
 
 from ..errors import InputError, unknown_name
 from .atomic import write_files
+from .exr import decode_channels, encode_channels, openexr
 from .images import decode_pixels
 from .reading import Array, check_pixels, check_size, most_bytes, read_bytes, refusing
 
@@ -68,7 +67,7 @@ def check_flow_name(path: str | Path) -> None:
     if not (suffix := flow_suffix(path)):
         raise InputError(f"{path}: flow files must end in {', '.join(_FORMATS)}")
     if suffix.endswith(".exr"):
-        _openexr()
+        openexr()
 
 
 def _format_of(path: str | Path) -> tuple[Callable[[bytes], Array], Callable[[Array], bytes]]:
@@ -252,14 +251,6 @@ _ST_MAP = ("R", "G")  # where to sample frame 2 to get frame 1, from 0 (left, lo
 _UP = np.array([1, -1], np.float32)
 
 
-def _openexr() -> Any:
-    try:
-        import OpenEXR
-    except ImportError:
-        raise InputError(".exr files need OpenEXR: pip install 'dicl-flow[exr]'") from None
-    return OpenEXR
-
-
 def _decode_vectors(data: bytes) -> Array:
     with np.errstate(invalid="ignore"):  # a NaN that signals
         return _decode_channels(data, _VECTORS) * _UP
@@ -298,46 +289,18 @@ def _st_grid(flow: Array) -> tuple[Array, Array]:
 
 
 def _encode_exr(values: Array, names: tuple[str, str]) -> bytes:
-    library = _openexr()
-    buffer = io.BytesIO()
-    channels = {name: np.ascontiguousarray(values[..., i]) for i, name in enumerate(names)}
+    channels = {name: values[..., i] for i, name in enumerate(names)}
     if names == _ST_MAP:
         channels["B"] = np.zeros_like(channels["R"])  # some programs refuse a picture without
-    header = {"compression": library.ZIP_COMPRESSION, "type": library.scanlineimage}
-    library.File(header, channels).write(buffer)
-    return buffer.getvalue()
+    return encode_channels(channels)
 
 
 def _decode_channels(data: bytes, names: tuple[str, str]) -> Array:
-    read = partial(_openexr().File, separate_channels=True)
-    # the library documents no errors for damaged files
-    with refusing("it cannot be read as an OpenEXR flow file", Exception):
-        headers = [part.header for part in read(io.BytesIO(data), header_only=True).parts]
-        index = _chosen_part(headers, names)
-        with redirect_stdout(io.StringIO()) as complaint:  # damaged parts are printed and left out
-            parts = read(io.BytesIO(data)).parts
-        if len(parts) < len(headers):
-            raise InputError(f"damaged or truncated: {complaint.getvalue().strip()}")
-        channels = parts[index].channels
-        return np.stack([channels[name].pixels for name in names], -1).astype(np.float32)
-
-
-def _chosen_part(headers: list[dict[str, Any]], names: tuple[str, str]) -> int:
-    """Return the first part with these channels; refuse sizes before pixels are read."""
-    parts = [[channel.name for channel in header["channels"]] for header in headers]
-    index = next((i for i, part in enumerate(parts) if {*names} <= {*part}), None)
-    if index is None:
-        known = ", ".join(sorted({name for part in parts for name in part})) or "none"
-        raise InputError(f"no channels {names[0]} and {names[1]}; the file has {known}")
-    windows = [np.ravel(header["dataWindow"]).tolist() for header in headers]
-    sizes = [(right - left + 1, bottom - top + 1) for left, top, right, bottom in windows]
-    check_size(*sizes[index])
-    values = sum(w * h * len(part) for (w, h), part in zip(sizes, parts, strict=True))
-    check_pixels(values // 2, f"all {sum(map(len, parts))} channels of a file, two as one flow,")
-    if windows[index] != (whole := np.ravel(headers[index]["displayWindow"]).tolist()):
-        area = f"{windows[index]} of {whole} (left, top, right, bottom)"
+    found = decode_channels(data, names, "flow file", (2, "two as one flow"))
+    if found.data != found.display:
+        area = f"{[*found.data]} of {[*found.display]} (left, top, right, bottom)"
         raise InputError(f"the pixels cover {area}; write the file without cropping")
-    return index
+    return np.stack([found.pixels[name] for name in names], -1).astype(np.float32)
 
 
 _FORMATS: dict[str, tuple[Callable[[bytes], Array], Callable[[Array], bytes]]] = {

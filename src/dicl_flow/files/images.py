@@ -136,6 +136,7 @@ _FORMATS: dict[bytes, Callable[[bytes], Size]] = {
     rb"\x59\xa6\x6a\x95": lambda data: unpack_from(">II", data, 4),  # Sun raster
 }
 _SIXTEEN_BITS = (".png", ".tif", ".tiff", ".ppm", ".pgm", ".pnm")  # formats with 16 bits
+_TRANSPARENT = (".png", ".tif", ".tiff", ".webp", ".exr")
 
 
 def read_image(path: str | Path) -> Array:
@@ -187,10 +188,14 @@ def check_unit_range(low: float, high: float) -> None:
 
 
 def encode_image(path: str | Path, image: Array) -> bytes:
-    """Return the bytes of an image, (H, W, 3) RGB or (H, W), uint8 or uint16 if the format can."""
+    """Return the bytes of an image, uint8, or uint16 if the format can.
+
+    (H, W), (H, W, 3) RGB or (H, W, 4) with alpha, which is dropped if the format has none.
+    """
     if image.dtype == np.uint16 and Path(path).suffix.lower() not in _SIXTEEN_BITS:
         image = to_uint8(image)
-    pixels = image[..., ::-1] if image.ndim == 3 else image
+    order = [2, 1, 0, 3][: 4 if has_alpha(path) else 3]
+    pixels = image[..., order[: image.shape[2]]] if image.ndim == 3 else image
     try:
         written, data = cv2.imencode(Path(path).suffix, np.ascontiguousarray(pixels))
     except cv2.error:
@@ -199,6 +204,11 @@ def encode_image(path: str | Path, image: Array) -> bytes:
         problem = f"unknown image extension {Path(path).suffix!r}; use .png or .jpg"
         raise InputError(f"cannot write {path}: {problem}")
     return bytes(data)
+
+
+def has_alpha(path: str | Path) -> bool:
+    """Whether the format of a file can hold transparency."""
+    return Path(path).suffix.lower() in _TRANSPARENT
 
 
 def check_image_name(path: str | Path) -> None:

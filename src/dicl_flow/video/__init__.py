@@ -4,9 +4,29 @@
 # mypy: implicit-reexport
 
 from .flows import CUTS, Behind, FrameFlow, ahead, estimate_flows
-from .frames import Frame, Moment, Selection, Source, first_size, open_source, stamp, video_source
-from .movies import STILL_RATE, PictureVideo, SlowMotion, SlowMotionFrames, check_rate, find_coding
+from .frames import (
+    Frame,
+    Moment,
+    Selection,
+    Source,
+    first_size,
+    open_source,
+    stamp,
+    still_suffix,
+    video_source,
+)
+from .movies import (
+    CONTAINERS,
+    STILL_RATE,
+    PictureVideo,
+    SlowMotion,
+    SlowMotionFrames,
+    check_rate,
+    find_coding,
+    lost_of,
+)
 from .run import Checkpoint, Outputs, State, output_kind, run
+from .sound import find_sound
 from .writers import (
     PANELS,
     Covered,

@@ -19,13 +19,17 @@ from ..data.frames import (
     CAMERA,
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
+    Look,
     check_source,
     image_files,
+    listed,
+    look_of,
     natural_key,
     open_video,
 )
 from ..errors import InputError, unknown_name
-from ..files import Array, read_image, to_integers, to_uint8
+from ..files import AS_USUAL, Array, Plate, Reading, read_plate, read_seen, to_integers, to_uint8
+from ..files.plates import PLATE_SUFFIX
 from .timing import SLACK, Decoded, Shot, Timing, decode, in_place, read_timing
 
 Item = TypeVar("Item")
@@ -49,44 +53,60 @@ class Source:
     """The files of the frames, if each frame is a file."""
     scenes: tuple[str, ...] = ()
     """The scene of each frame, if there are several: KITTI's pairs, _10 and _11."""
+    look: Look | None = None
+    """How a video file stores its pictures."""
 
 
-def open_source(text: str, *, keep_depth: bool = False) -> Source:
-    """Open a video file, a folder, a glob pattern, or camera:0.
+def open_source(text: str, *, keep_depth: bool = False, reading: Reading = AS_USUAL) -> Source:
+    """Open a video file, a folder, a glob pattern, or camera:0; `reading` is said about images.
 
-    Frames are uint8; with `keep_depth`, 16-bit images are uint16.
+    Frames are uint8; with `keep_depth`, images and videos of more bits are uint16, and plates
+    are kept.
     """
     check_source(text)
-    if text.startswith(CAMERA):
-        return _camera(text)
     path = Path(text)
-    return video_source(path) if path.is_file() else images(_files(text), path, keep_depth)
+    if text.startswith(CAMERA) or path.is_file():
+        for name, value in vars(reading).items():
+            if value is not None:
+                raise InputError(f"`{name}` is for images, and {text} is a video")
+        return _camera(text) if text.startswith(CAMERA) else video_source(path, None, keep_depth)
+    return images(_files(text), path, keep_depth, reading)
 
 
 def _files(text: str) -> list[Path]:
-    """The images in a folder, or of a pattern."""
+    """The images in a folder, or of a pattern; .exr files, which may be flow, if alone."""
     path = Path(text)
     # Path.glob needs the folder separately
-    return image_files(path.iterdir() if path.is_dir() else map(Path, glob(text)))  # noqa: PTH207
+    found = [*(path.iterdir() if path.is_dir() else map(Path, glob(text)))]  # noqa: PTH207
+    return image_files(found) or listed(found, [PLATE_SUFFIX])
 
 
-def images(frames: list[Path], place: Path, keep_depth: bool = False) -> Source:
+def images(
+    frames: list[Path], place: Path, keep_depth: bool = False, reading: Reading = AS_USUAL
+) -> Source:
     """Frames that are image files."""
     if not frames:
-        raise InputError(f"no images in {place}; frames must end in {', '.join(IMAGE_SUFFIXES)}")
+        endings = ", ".join((*IMAGE_SUFFIXES, PLATE_SUFFIX))
+        raise InputError(f"no images in {place}; frames must end in {endings}")
     scenes = kitti_scenes(frames)
-    in_depth = to_integers if keep_depth else to_uint8
 
     def shots() -> Iterator[Shot]:
         for file, scene in zip(frames, scenes or repeat(""), strict=False):
-            yield Shot(file.stem, None, partial(_read, file, in_depth), scene)
+            plate = partial(read_plate, file, reading) if keep_depth else None
+            yield Shot(file.stem, None, partial(_read, file, reading), scene, plate)
 
     path = {"path": str(place.resolve())}
     return Source(shots, path, count=len(frames), files=tuple(frames), scenes=scenes)
 
 
-def _read(file: Path, in_depth: Callable[[Array], Array]) -> Array:
-    return in_depth(read_image(file))
+def still_suffix(source: Source) -> str:
+    """The ending of images that are made of those of a source."""
+    plates = source.files and source.files[0].suffix.lower() == PLATE_SUFFIX
+    return PLATE_SUFFIX if plates else ".png"
+
+
+def _read(file: Path, reading: Reading) -> Array:
+    return to_uint8(read_seen(file, reading))
 
 
 def capture(device: int | str, *, live: bool) -> Source:
@@ -136,20 +156,23 @@ def _camera(text: str) -> Source:
     return capture(int(number), live=True)
 
 
-def video_source(path: Path, container: str | None = None) -> Source:
+def video_source(path: Path, container: str | None = None, keep_depth: bool = False) -> Source:
     """Frames of a video file; `container` as for `open_video`."""
     with open_video(path, container) as opened:
         timing, count = read_timing(opened), opened.streams.video[0].frames or None
+        look = look_of(opened.streams.video[0])
         if timing.rate and timing.end is not None and not timing.slack:
             count = round((timing.end - timing.start) * timing.rate)
         elif count is None and timing.rate and opened.duration:
             count = round(opened.duration / 1e6 * timing.rate)  # FFmpeg counts microseconds
 
+    deep = keep_depth and look is not None and look.bits > 8
+
     def shots() -> Iterator[Shot]:
         with open_video(path, container) as opened:
-            yield from in_place(decode(opened), timing)
+            yield from in_place(decode(opened, deep=deep), timing)
 
-    return Source(shots, stamp(path), timing.rate, count)
+    return Source(shots, stamp(path), timing.rate, count, look=look)
 
 
 def video_from(path: Path, seconds: float) -> Source:
@@ -198,6 +221,8 @@ class Frame:
     """(H, W, 3) RGB; None if the frame is broken."""
     problem: str = ""
     scene: str = ""
+    plate: Plate | None = None
+    """All that its file has, if that is to be written."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +352,8 @@ class Selection:
 
     def _frame(self, number: int, shot: Shot, kind: "Kind | None") -> Frame:
         try:
-            image = self.resized(shot.read())
+            plate = shot.plate() if shot.plate else None
+            image = self.resized(to_integers(plate.seen) if plate else shot.read())
             if kind is not None and _kind(image) != kind:
                 raise InputError(_difference(_kind(image), kind))
         except (InputError, OSError) as error:
@@ -337,7 +363,7 @@ class Selection:
                 ) from None
             problem = " ".join(str(error).split())
             return Frame(number, shot.name, shot.time, None, problem, shot.scene)
-        return Frame(number, shot.name, shot.time, image, scene=shot.scene)
+        return Frame(number, shot.name, shot.time, image, scene=shot.scene, plate=plate)
 
     def resized(self, image: Array) -> Array:
         """Return an image in the size in which it is used."""

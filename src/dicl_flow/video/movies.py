@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
@@ -14,13 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.frames import pyav
+from ..data.frames import Look, pyav
 from ..errors import InputError
 from ..estimation.compute import usable_cores
 from ..estimation.warping import interpolate_tensors, to_picture, to_tensor
-from ..files import Array, encode_image, naming, replacing, to_uint8, write_files
+from ..files import Array, Plate, encode_plate, naming, replacing, to_uint8, write_files
 from ..pictures.visualize import CALMEST
 from .flows import FrameFlow
+from .frames import Frame
+from .sound import Sound, copying
 from .writers import FolderWriter, Prepared, Writer, check_one_size, draw
 
 STILL_RATE = 25.0  # frames per second of images, which have no time
@@ -35,6 +38,18 @@ class Coding(NamedTuple):
     options: dict[str, str]
     at_once: int | None = None
     """How many segments; None: one for each core."""
+    tags: tuple[int, int, int, int] | None = None
+    """FFmpeg's numbers of primaries, transfer, matrix and range; None: not said."""
+
+    @property
+    def bits(self) -> int:
+        """Of a value."""
+        return 10 if self.pixels.endswith("10le") else 8
+
+    @property
+    def chroma(self) -> str:
+        """How many values there are of colour."""
+        return "4:2:2" if "422" in self.pixels else "4:2:0"
 
 
 # With AVX-512, x264's macroblock tree (core 165) reads memory that it has not written: the same
@@ -42,6 +57,7 @@ class Coding(NamedTuple):
 _H264 = Coding("libx264", "yuv420p", {"preset": "veryfast", "crf": "21", "mbtree": "0"})
 _VP9_OPTIONS = {"deadline": "realtime", "cpu-used": "8", "crf": "24", "b": "0"}
 _VP9 = Coding("libvpx-vp9", "yuv420p", _VP9_OPTIONS)
+_PRORES = Coding("prores_ks", "yuv422p10le", {"profile": "2"})  # ProRes 422
 CODINGS = {".mp4": _H264, ".mov": _H264, ".mkv": _H264, ".webm": _VP9}
 CODINGS[".gif"] = Coding("ffv1", "bgr0", {})
 """How segments are encoded, by the suffix of the video; a GIF is made from them at the end."""
@@ -60,11 +76,16 @@ class Segment:
         self._stream.codec_context.time_base = 1 / rate
         self._stream.codec_context.thread_count = 1
         self._stream.codec_context.max_b_frames = 0  # so that packets are in the order of pictures
-        self._begun = False
+        self._coding, self._begun = coding, False
+        if coding.tags is not None:
+            _tag(self._stream.codec_context, coding.tags)
 
     def __call__(self, picture: Array, number: int) -> None:
-        """Encode an (H, W, 3) uint8 RGB picture, shown at `number` / rate seconds."""
-        frame = pyav().VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), "rgb24")
+        """Encode an (H, W, 3) uint8 or uint16 RGB picture, shown at `number` / rate seconds."""
+        kind = "rgb48le" if picture.dtype == np.uint16 else "rgb24"
+        frame = pyav().VideoFrame.from_numpy_buffer(np.ascontiguousarray(picture), kind)
+        if self._coding.tags is not None:
+            frame = _converted(frame, self._coding.pixels, self._coding.tags)
         if not self._begun:
             self._stream.height, self._stream.width = picture.shape[:2]
             self._begun = True
@@ -78,34 +99,68 @@ class Segment:
             self._container.close()
 
 
+_MATRICES = (1, 4, 5, 6, 7, 9)  # those of FFmpeg that swscale knows by the same number
+
+
+def _tag(target: Any, tags: tuple[int, int, int, int]) -> None:
+    target.color_primaries, target.color_trc, target.colorspace, target.color_range = tags
+
+
+def _converted(frame: Any, pixels: str, tags: tuple[int, int, int, int]) -> Any:
+    """A picture in the matrix and range of its tags."""
+    matrix, extent = tags[2:]
+    how = {"dst_colorspace": matrix if matrix in _MATRICES else None, "dst_color_range": extent}
+    converted = frame.reformat(format=pixels, **{key: value for key, value in how.items() if value})
+    _tag(converted, tags)
+    return converted
+
+
 def even(picture: Array) -> Array:
     """Repeat the last row or column if a side is odd: video encoders need even sides."""
     odd = [side % 2 for side in picture.shape[:2]]
     return np.pad(picture, [(0, odd[0]), (0, odd[1]), (0, 0)], "edge") if any(odd) else picture
 
 
-def join(segments: Sequence[Path], output: Path, suffix: str, rate: Fraction) -> None:
+def join(
+    segments: Sequence[Path],
+    output: Path,
+    suffix: str,
+    rate: Fraction,
+    sound: Sound | None = None,
+) -> None:
     """Join segments, which are named by the number of their first picture."""
     if suffix.lower() == ".gif":
         _write_gif(segments, output, rate)
     else:
-        _copy_packets(segments, output, CONTAINERS[suffix.lower()], rate)
+        _copy_packets(segments, output, CONTAINERS[suffix.lower()], rate, sound)
 
 
-def _copy_packets(segments: Sequence[Path], output: Path, container: str, rate: Fraction) -> None:
+def _copy_packets(
+    segments: Sequence[Path], output: Path, container: str, rate: Fraction, sound: Sound | None
+) -> None:
     """Join without encoding again."""
     stream: Any = None
-    with output.open("wb") as file, pyav().open(file, "w", format=container) as target:
+    number = -1
+    with (
+        output.open("wb") as file,
+        pyav().open(file, "w", format=container) as target,
+        ExitStack() as opened,
+    ):
         for segment in segments:
             with pyav().open(str(segment)) as source:
-                stream = stream or target.add_stream_from_template(source.streams.video[0])
+                if stream is None:  # both before the first packet
+                    stream = target.add_stream_from_template(source.streams.video[0])
+                    copy_sound = opened.enter_context(copying(sound, target))
                 for packet in source.demux(video=0):
                     if packet.size:  # the last one is empty
                         number = int(segment.stem) + round(packet.pts * packet.time_base * rate)
                         packet.stream, packet.time_base = stream, 1 / rate
                         packet.pts = packet.dts = number
                         packet.duration = 1
+                        copy_sound(float(number / rate))
                         target.mux(packet)
+        if stream is not None:
+            copy_sound(float((number + 1) / rate))
 
 
 def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
@@ -146,17 +201,20 @@ def _palette(frame: Any) -> Any:
     return graph
 
 
-_PIXELS = ("yuv420p", "nv12")  # what players show
+_PIXELS = ("yuv420p", "nv12", "yuv422p10le", "yuv422p")  # what players show; what editors use
+_PROFILES = {"prores_ks": "2", "dnxhd": "dnxhr_hqx"}  # of 10 bits and 4:2:2, in any size
 
 
-def find_coding(output: Path, encoder: str | None = None) -> Coding:
+def find_coding(output: Path, encoder: str | None = None, look: Look | None = None) -> Coding:
     """Return how to encode a video: by its suffix, or with an `encoder` of FFmpeg.
 
-    "h264_nvenc" is an encoder, "libx264:crf=23:preset=slow" one with options. It is tried.
+    "h264_nvenc" is an encoder, "libx264:crf=23:preset=slow" one with options. It is tried. `look`
+    is that of the source: with more than 8 bits and 4:2:0, a .mov is ProRes.
     """
     suffix = output.suffix.lower()
     if encoder is None:
-        return CODINGS[suffix]
+        is_deep = look is not None and look.is_deep and suffix == ".mov"
+        return _PRORES if is_deep else CODINGS[suffix]
     if suffix not in CONTAINERS:
         raise InputError(f"`encoder` is for {', '.join(CONTAINERS)}; {output} is none of them")
     name, *pairs = encoder.split(":")
@@ -171,14 +229,27 @@ def find_coding(output: Path, encoder: str | None = None) -> Coding:
         if not {codec.name, codec.canonical_name} & set(container.supported_codecs):
             kind = codec.canonical_name
             raise InputError(f"`encoder`: {name} makes {kind}, which {suffix} cannot hold")
-    formats = [known.name for known in codec.video_formats or ()] or list(_PIXELS)
-    pixels = next((known for known in _PIXELS if known in formats), None)
-    if pixels is None:
+    if name in _PROFILES:
+        options = {"profile": _PROFILES[name], **options}
+    formats = [known.name for known in codec.video_formats or ()] or list(_PIXELS[:2])
+    pixels = [known for known in _PIXELS if known in formats]
+    if not pixels:
         raise InputError(f"`encoder`: {name} does not take pictures of this program")
     at_once = 2 if _is_hardware(codec) else None  # cards encode few videos at a time
-    coding = Coding(name, pixels, options, at_once)
-    _try(coding)
-    return coding
+    for other in pixels[:-1]:
+        with suppress(InputError):  # a profile may take others of its pixels
+            return _tried(Coding(name, other, options, at_once))
+    return _tried(Coding(name, pixels[-1], options, at_once))
+
+
+def lost_of(look: Look | None, coding: Coding | None) -> dict[str, str]:
+    """Say what of a source is lost in a video; nothing if it is not a video."""
+    if look is None or coding is None:
+        return {}
+    if look.bits <= coding.bits and look.chroma in ("4:2:0", coding.chroma):
+        return {}
+    now = f"{coding.bits} bits, {coding.chroma}"
+    return {"lost": f"{look} become {now}; ProRes in .mov has 10 bits, 4:2:2"}
 
 
 def _codec(name: str) -> Any:
@@ -195,7 +266,7 @@ def _is_hardware(codec: Any) -> bool:
     return bool(codec.capabilities & pyav().codec.codec.Capabilities.hardware)
 
 
-def _try(coding: Coding) -> None:
+def _tried(coding: Coding) -> Coding:
     """Refuse an encoder that does not start, now rather than after the first flows."""
     context = pyav().CodecContext.create(coding.codec, "w")
     context.width, context.height, context.pix_fmt = 256, 256, coding.pixels
@@ -209,6 +280,7 @@ def _try(coding: Coding) -> None:
         raise InputError(f"`encoder`: {coding.codec} has no option {', '.join(context.options)}")
     if context.has_b_frames:
         raise InputError("`encoder` must keep the order of pictures; leave out bf")
+    return coding
 
 
 _WAITING = 1 << 30  # bytes of pictures that wait for their encoders; one picture always may
@@ -225,8 +297,14 @@ class SideBySide:
     error, which names the `output`.
     """
 
-    def __init__(self, output: Path, encoder: Callable[[Path], Segment], at_once: int) -> None:
-        self._output, self._encoder = output, encoder
+    def __init__(
+        self,
+        output: Path,
+        encoder: Callable[[Path], Segment],
+        at_once: int,
+        keep_depth: bool = False,
+    ) -> None:
+        self._output, self._encoder, self._keep_depth = output, encoder, keep_depth
         self._slots, self._pool = BoundedSemaphore(at_once), ThreadPoolExecutor(at_once, "encode")
         self._tasks: deque[tuple[_Pictures, Future[None]]] = deque()
         self._changed, self._waiting = Condition(), 0
@@ -276,7 +354,7 @@ class SideBySide:
                 for picture, number in iter(pictures.get, None):
                     if self._stopped:
                         return
-                    encode(even(to_uint8(picture)), number)
+                    encode(even(picture if self._keep_depth else to_uint8(picture)), number)
                     self._change(-picture.nbytes)
                 if self._stopped:
                     return
@@ -313,15 +391,23 @@ class Movie(Writer):
     piece = 16
 
     def __init__(
-        self, output: Path, parts: Path, rate: float, coding: Coding | None = None
+        self,
+        output: Path,
+        parts: Path,
+        rate: float,
+        coding: Coding | None = None,
+        sound: Sound | None = None,
     ) -> None:
         super().__init__()
         check_rate(output, float(rate))
-        self.output, self._parts = output, parts
+        self.output, self._parts, self._sound = output, parts, sound
         self.rate = exact = Fraction(rate).limit_denominator(1001)  # 29.97 means 30000/1001
         coding = coding or CODINGS[output.suffix.lower()]
         self._segments = SideBySide(
-            output, lambda path: Segment(path, exact, coding), coding.at_once or usable_cores()
+            output,
+            lambda path: Segment(path, exact, coding),
+            coding.at_once or usable_cores(),
+            keep_depth=coding.bits > 8,
         )
         self._first: int | None = None  # picture of the open segment
 
@@ -358,7 +444,7 @@ class Movie(Writer):
         self._segments.finish()
         segments = sorted(self._parts.glob(f"*{self.output.suffix}"))
         with replacing(self.output) as temporary:
-            join(segments, temporary, self.output.suffix, self.rate)
+            join(segments, temporary, self.output.suffix, self.rate, self._sound)
         return self.output
 
     def _first_picture(self, flow: int) -> int:
@@ -384,10 +470,11 @@ class PictureVideo(Movie):
         panels: Sequence[str],
         maximum: float | None = None,
         coding: Coding | None = None,
+        sound: Sound | None = None,
         *,
         key: bool = False,
     ) -> None:
-        super().__init__(output, parts, rate, coding)
+        super().__init__(output, parts, rate, coding, sound)
         self.panels, self.maximum, self.key = panels, maximum, key
         self._scale: Tensor | None = None
         self._scales: deque[Tensor] = deque()  # of pictures that are not written yet
@@ -423,6 +510,10 @@ class PictureVideo(Movie):
         return self._scale
 
 
+def _values(frame: Frame) -> Array | None:
+    return frame.image if frame.plate is None else frame.plate.values
+
+
 class _SlowPictures(Writer):
     """`factor` pictures for each frame of a clip except the last; needs the backward flow."""
 
@@ -433,8 +524,12 @@ class _SlowPictures(Writer):
         raise NotImplementedError
 
     def prepare(self, flow: FrameFlow) -> Array:
-        """(factor - 1, H, W, 3): the frames between the two; at a cut, the first is repeated."""
-        first, second = flow.images
+        """(factor - 1, H, W, C): the frames between the two; at a cut, the first is repeated."""
+        first, second = _values(flow.frame), _values(flow.following)
+        assert first is not None
+        assert second is not None
+        if first.shape != second.shape:  # the size is the same
+            raise InputError(f"frame {flow.following.number}: all frames must have alpha, or none")
         if flow.is_cut:
             return np.stack([first] * (self.factor - 1))
         assert flow.estimate is not None
@@ -448,12 +543,13 @@ class _SlowPictures(Writer):
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Add the new frames of a pair and the second; before the first pair, frame 0."""
-        if self.done == 0 and flow.frame.image is not None:
-            self.add(flow.frame.image, 0)
+        first, second = (_values(frame) for frame in (flow.frame, flow.following))
+        if self.done == 0 and first is not None:
+            self.add(first, 0)
         for step, picture in enumerate([] if prepared is None else prepared, 1):
             self.add(picture, self.done * self.factor + step)
-        if flow.following.image is not None:
-            self.add(flow.following.image, (self.done + 1) * self.factor)
+        if second is not None:
+            self.add(second, (self.done + 1) * self.factor)
         cuts = self.memory.get("cuts", 0)
         self.memory["cuts"] = cuts + (not flow.problem and flow.is_cut)
 
@@ -468,9 +564,15 @@ class SlowMotion(Movie, _SlowPictures):
     piece = 8
 
     def __init__(
-        self, output: Path, parts: Path, rate: float, factor: int, coding: Coding | None = None
+        self,
+        output: Path,
+        parts: Path,
+        rate: float,
+        factor: int,
+        coding: Coding | None = None,
+        sound: Sound | None = None,
     ) -> None:
-        super().__init__(output, parts, rate, coding)
+        super().__init__(output, parts, rate, coding, sound)
         self.factor = factor
 
     def _first_picture(self, flow: int) -> int:
@@ -478,18 +580,21 @@ class SlowMotion(Movie, _SlowPictures):
 
 
 class SlowMotionFrames(FolderWriter, _SlowPictures):
-    """The same as a folder of images, frame_000000.png and so on; 16 bits are kept."""
+    """The same as a folder of images, frame_000000.png or .exr and so on; depth is kept."""
 
-    def __init__(self, folder: Path, factor: int) -> None:
-        super().__init__(folder, ".frame_*.png.*")
-        self.factor = factor
+    def __init__(self, folder: Path, factor: int, suffix: str = ".png") -> None:
+        super().__init__(folder, f".frame_*{suffix}.*")
+        self.factor, self._suffix = factor, suffix
+        self._plate: Plate | None = None  # a frame of the clip, which tells what values mean
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the frames of a pair."""
         self.make_folder()
+        self._plate = flow.frame.plate or flow.following.plate
         super().write(flow, prepared)
 
     def add(self, picture: Array, number: int) -> None:
         """Write a picture."""
-        path = self.folder / f"frame_{number:06d}.png"
-        write_files({path: encode_image(path, picture)})
+        path = self.folder / f"frame_{number:06d}{self._suffix}"
+        plate = self._plate.with_values(picture) if self._plate else Plate(picture)
+        write_files({path: encode_plate(path, plate)})

@@ -16,7 +16,7 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from ..data.frames import pyav
+from ..data.frames import Look, pyav
 from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name, write_files
@@ -24,6 +24,7 @@ from ..files.atomic import FolderLock
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
 from .frames import Selection, Source, change_marks
 from .movies import CODINGS, Coding, PictureVideo, find_coding
+from .sound import Sound
 from .writers import (
     EVERYWHERE,
     Covered,
@@ -76,6 +77,10 @@ class Outputs:
     """Explain pictures, with captions and keys; None: if `show` is given."""
     encoder: str | None = None
     """FFmpeg's name of the encoder of a video, with options (`find_coding`)."""
+    look: Look | None = None
+    """How the source stores its pictures, if it is a video file."""
+    sound: Sound | None = None
+    """The sound of a video."""
 
     def __post_init__(self) -> None:
         if len(set(self.kinds.values())) < len(self.paths):
@@ -108,7 +113,7 @@ class Outputs:
     def coding(self) -> Coding | None:
         """How the video is encoded, if there is one."""
         videos = [path for path, kind in self.kinds.items() if kind == "video"]
-        return find_coding(videos[0], self.encoder) if videos else None
+        return find_coding(videos[0], self.encoder, self.look) if videos else None
 
     @property
     def suffix(self) -> str:
@@ -130,7 +135,8 @@ class Outputs:
             if kind == "array":
                 return FlowStack(path, parts, backward=self.backward)
             key = self.show is not None if self.key is None else self.key
-            return PictureVideo(path, parts, rate, self.panels, self.max, self.coding, key=key)
+            how = self.panels, self.max, self.coding, self.sound
+            return PictureVideo(path, parts, rate, *how, key=key)
 
         made = [make(path, kind) for path, kind in self.kinds.items()]
         return [*made, *([StatisticsTable(self.stats, parts, covered)] if self.stats else [])]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..data.frames import pyav, to_array
 from ..errors import InputError
-from ..files import Array
+from ..files import Array, Plate
 
 
 class Shot(NamedTuple):
@@ -22,6 +22,8 @@ class Shot(NamedTuple):
     """Returns (H, W, 3) RGB; raises an `InputError` if the frame is broken."""
     scene: str = ""
     """Flow is estimated only within a scene."""
+    plate: Callable[[], Plate] | None = None
+    """Returns all that its file has, if that is to be written."""
 
 
 class Decoded(NamedTuple):
@@ -155,8 +157,8 @@ def _stated_end(container: Any, stream: Any, start: float) -> tuple[float | None
     return None, False  # of other formats, FFmpeg's numbers are estimates
 
 
-def decode(container: Any) -> Iterator[Decoded]:
-    """Frames as they are decoded; a damaged one raises its error when it is read."""
+def decode(container: Any, *, deep: bool = False) -> Iterator[Decoded]:
+    """Frames as they are decoded, `deep` in 16 bits; a damaged one raises its error when read."""
     errors = pyav().FFmpegError
     packets = container.demux(video=0)
     while True:
@@ -169,7 +171,7 @@ def decode(container: Any) -> Iterator[Decoded]:
         if frames is None:
             return
         for frame in frames:
-            read = partial(to_array, frame)
+            read = partial(to_array, frame, deep)
             if frame.is_corrupt:
                 read = partial(_refuse, "cannot be decoded: its data are damaged")
             yield Decoded(frame.time, float((frame.duration or 0) * frame.time_base), read)

@@ -1,0 +1,105 @@
+"""OpenEXR files: channels by name, of the first part that has them; sizes are checked first."""
+
+import io
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from .reading import Array, check_pixels, check_size, refusing
+
+Window = tuple[int, int, int, int]
+"""Left, top, right and bottom pixel, both ends included."""
+
+
+class Channels(NamedTuple):
+    """Channels of one part of a file."""
+
+    pixels: dict[str, Array]
+    """(H, W) by name, in the precision of the file."""
+    data: Window
+    """What the pixels cover."""
+    display: Window
+    """What is shown."""
+    header: dict[str, Any]
+
+
+def openexr() -> Any:
+    """Return the library; if it is missing, the error names the extra to install."""
+    try:
+        import OpenEXR
+    except ImportError:
+        raise InputError(".exr files need OpenEXR: pip install 'dicl-flow[exr]'") from None
+    return OpenEXR
+
+
+def encode_channels(channels: Mapping[str, Array], header: Mapping[str, Any] = {}) -> bytes:
+    """Return the bytes of a file, compressed without loss."""
+    library = openexr()
+    buffer = io.BytesIO()
+    form = {"compression": library.ZIP_COMPRESSION, "type": library.scanlineimage}
+    plain = {name: np.ascontiguousarray(values) for name, values in channels.items()}
+    library.File({**header, **form}, plain).write(buffer)
+    return buffer.getvalue()
+
+
+def decode_channels(
+    data: bytes, names: tuple[str, ...], what: str, counted: tuple[int, str]
+) -> Channels:
+    """Return all channels of the first part that has those named; errors call the file `what`.
+
+    `counted` is how many channels count as one pixel of the size limit, and how that is said.
+    """
+    read = partial(openexr().File, separate_channels=True)
+    # the library documents no errors for damaged files
+    with refusing(f"it cannot be read as an OpenEXR {what}", Exception):
+        headers = [part.header for part in read(io.BytesIO(data), header_only=True).parts]
+        index, window = _chosen_part(headers, names, counted)
+        with redirect_stdout(io.StringIO()) as complaint:  # damaged parts are printed and left out
+            parts = read(io.BytesIO(data)).parts
+        if len(parts) < len(headers):
+            raise InputError(f"damaged or truncated: {complaint.getvalue().strip()}")
+        pixels = {name: channel.pixels for name, channel in parts[index].channels.items()}
+        header = headers[index]
+        return Channels(pixels, window, _window(header["displayWindow"]), header)
+
+
+def _chosen_part(
+    headers: list[dict[str, Any]], names: tuple[str, ...], counted: tuple[int, str]
+) -> tuple[int, Window]:
+    """Return the first part with these channels; refuse sizes before pixels are read."""
+    parts = [[channel.name for channel in header["channels"]] for header in headers]
+    index = next((i for i, part in enumerate(parts) if {*names} <= {*part}), None)
+    if index is None:
+        raise MissingChannelsError(names, sorted({name for part in parts for name in part}))
+    windows = [_window(header["dataWindow"]) for header in headers]
+    sizes = [window_size(window) for window in windows]
+    check_size(*sizes[index])
+    check_size(*window_size(_window(headers[index]["displayWindow"])))
+    values = sum(w * h * len(part) for (w, h), part in zip(sizes, parts, strict=True))
+    number, words = counted
+    check_pixels(values // number, f"all {sum(map(len, parts))} channels of a file, {words},")
+    return index, windows[index]
+
+
+class MissingChannelsError(InputError):
+    """A file without the channels that are needed; `there` lists those it has."""
+
+    def __init__(self, names: tuple[str, ...], there: list[str]) -> None:
+        self.there = there
+        wanted = f"{', '.join(names[:-1])} and {names[-1]}"
+        super().__init__(f"no channels {wanted}; the file has {', '.join(there) or 'none'}")
+
+
+def _window(corners: Any) -> Window:
+    left, top, right, bottom = np.ravel(corners).tolist()
+    return left, top, right, bottom
+
+
+def window_size(window: Window) -> tuple[int, int]:
+    """(width, height) in pixels."""
+    left, top, right, bottom = window
+    return right - left + 1, bottom - top + 1
