@@ -290,6 +290,8 @@ def test_a_number_below_zero_is_no_option(run, tmp_path):
     for words in (("-1", "2"), ("2", "-1"), ("--", "-1", "2")):
         code, _, err = run("analyze", "pixel", "-o", tmp_path / "out", *words)
         assert (code, err.count("\n")) == (2, 1)
-        assert "is outside the 512x384 frame: x must be from 0 to 511, y from 0 to 383" in err
+        assert "must be a number, at least 0" in err
+    err = run("analyze", "pixel", "-o", tmp_path / "out", "2", "384")[2]
+    assert "is outside the 512x384 frame: x must be from 0 to 511, y from 0 to 383" in err
     assert not (tmp_path / "out").exists()
     assert "unexpected: -7" in run("show", "a.flo", "-7")[2]

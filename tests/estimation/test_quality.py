@@ -239,7 +239,7 @@ def test_settings_that_make_no_sense_are_refused(small_weights):
         Quality("none", ())
     with pytest.raises(InputError, match="must be one of"):
         Quality("odd", (1.0, 2.0), 7)
-    with pytest.raises(InputError, match="host 'vcn' cannot, use quality 'normal'"):
+    with pytest.raises(InputError, match="host 'vcn' cannot; use quality 'normal'"):
         QUALITIES["best"].check_for(ModelConfig(host="vcn"))
     with pytest.raises(InputError, match="finest level has stride 8"):
         Quality("late", (1.0, 2.0), 4).check_for(replace(SMALL, levels=SMALL.levels[:1]))

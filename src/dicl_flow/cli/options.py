@@ -327,6 +327,7 @@ _SHOWN: dict[str, tuple[str | None, Callable[[float], str]]] = {
     r"^epe|_epe$|length$|_[xy]$|_p\d+$|_max$|_median$|^multiple$": (None, "{:.4g} px".format),
     r"^(s\d+_\w+|matched|unmatched|decile_\d+)$": (None, "{:.4g} px".format),
     r"^warping_error": (None, "{:.4g} grey levels".format),
+    r"^arrow_scale$": (None, "{:.4g} px for each px".format),
 }
 """By a pattern of the names of numbers: what is shown instead of it, and the number in its unit."""
 
