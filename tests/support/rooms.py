@@ -27,16 +27,16 @@ ROOMS = {
     "__main__": room("python -m dicl_flow", "cli"),
     "__init__": room(
         "the public names, imported when first used",
-        "evaluation estimation pictures models files config lazy environ errors _version",
+        "tracking evaluation estimation pictures models files config lazy environ errors _version",
     ),
     "cli": room(
         "a class per command: parses and prints",
-        "web bulk lab video evaluation training estimation render weights models data "
+        "web bulk lab tracking video evaluation training estimation render weights models data "
         "pictures files config environ errors _version",
     ),
     "web": room(
         "the HTTP server: uploads, the estimator thread, jobs, security; the explorer",
-        "lab video estimation files errors",
+        "lab tracking video estimation files errors",
     ),
     "bulk": room(
         "millions of pairs: manifests, segments written whole or not at all, engines",
@@ -46,6 +46,10 @@ ROOMS = {
         "analyses of a network, ablations, speed of the machine",
         "evaluation training estimation render weights models ops data pictures files "
         "config errors",
+    ),
+    "tracking": room(
+        "points through a clip: intervals, chains, visibility, choice; outputs, steady videos",
+        "video estimation data pictures ops files config errors",
     ),
     "video": room(
         "sources, frames, flows, cuts, writers, checkpoints; movies and slow motion",

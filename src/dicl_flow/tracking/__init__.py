@@ -1,0 +1,1 @@
+"""Tracks: where the points of a clip go, through occlusion, without drift."""
