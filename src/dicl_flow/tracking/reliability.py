@@ -210,7 +210,7 @@ def _fit_model(cues: Tensor, share: Tensor, loss_of: Callable[[Tensor], Tensor])
         loss = (share * loss_of(solution[:-1] @ inputs + solution[-1])).sum()
         loss = loss + _RIDGE * solution[:-1].square().sum()
         loss.backward()
-        return float(loss)
+        return float(loss.detach())
 
     search.step(objective)
     slopes = solution[:-1].detach() / scale[:, 0]
