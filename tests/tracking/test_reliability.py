@@ -18,7 +18,13 @@ from dicl_flow.tracking.reliability import (
 )
 from dicl_flow.weights import PACKAGED_SHA256
 
-HIDDEN_LIKE = {"confidence": -4.0, "way_back": -4.0, "disagreement": 3.0, "outside": 0.0}
+HIDDEN_LIKE = {
+    "confidence": -4.0,
+    "way_back": -4.0,
+    "disagreement": 3.0,
+    "miss": 3.0,
+    "outside": 0.0,
+}
 
 
 def cues_of(**values):
@@ -64,8 +70,8 @@ def drawn(count=20_000):
     torch.manual_seed(0)
     cues = torch.randn(len(CUES), count, dtype=torch.float64)
     cues[CUES.index("outside")] = 0  # says nothing here
-    error = LinearModel(0.2, -0.3, -0.1, 0.5, 0.1, 0.2, 0.15, 0.0)
-    visible = LinearModel(1.0, 0.5, 0.4, -1.0, 0.1, -0.2, -0.3, 0.0)
+    error = LinearModel(0.2, -0.3, -0.1, 0.5, 0.2, 0.1, 0.2, 0.15, 0.0)
+    visible = LinearModel(1.0, 0.5, 0.4, -1.0, -0.3, 0.1, -0.2, -0.3, 0.0)
     lengths = torch.distributions.Exponential(1.0).sample((count,)).double() * error(cues).exp()
     seen = torch.rand(count) < visible(cues).sigmoid()
     return cues, lengths, seen, error, visible
@@ -125,6 +131,7 @@ def test_cues_are_what_their_names_say():
     assert cue["confidence"].sigmoid().tolist() == pytest.approx([0.9] * 3)
     assert cue["way_back"].sigmoid().tolist() == pytest.approx([0.25] * 3)
     assert (cue["disagreement"].exp() - 0.1).tolist()[0] == pytest.approx(2.0, abs=1e-4)
+    assert cue["miss"].expm1().tolist()[0] == pytest.approx(2.0, abs=1e-4)
     assert cue["length"].expm1().tolist() == pytest.approx([3.0, 5.0, 5.0], abs=1e-4)
     assert cue["edge"].expm1().tolist() == pytest.approx([0.0, 4.0, 0.0], abs=1e-4)
     assert cue["interval"].tolist() == [3.0] * 3
