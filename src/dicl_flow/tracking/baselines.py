@@ -41,15 +41,21 @@ def lucas_kanade(images: Sequence[Array], queries: Array) -> Tracks:
     grays = [cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) for image in images]
 
     def search(source: int, target: int, points: Array) -> tuple[Array, Array]:
-        options = {"winSize": _WINDOW, "maxLevel": _LEVELS, "criteria": _STOP}
-        pair = grays[source], grays[target]
-        moved, found, _ = cv2.calcOpticalFlowPyrLK(*pair, points, None, **options)
-        back, found_back, _ = cv2.calcOpticalFlowPyrLK(*pair[::-1], moved, None, **options)
-        away = np.linalg.norm(back - points, axis=1)
-        lost = (found[:, 0] == 0) | (found_back[:, 0] == 0) | ~(away < _RETURNS)
-        return np.where(lost[:, None], points, moved), lost
+        moved, found = _search(grays[source], grays[target], points)
+        back, found_back = _search(grays[target], grays[source], moved)
+        returns = np.linalg.norm(back - points, axis=1) < _RETURNS
+        kept = found & found_back & returns
+        return np.where(kept[:, None], moved, points), ~kept
 
     return _follow(search, images, queries)
+
+
+def _search(image1: Array, image2: Array, points: Array) -> tuple[Array, Array]:
+    """(P, 2) points of one image in the other, and (P,) bool, whether they were found."""
+    moved, found, _ = cv2.calcOpticalFlowPyrLK(
+        image1, image2, points, points.copy(), winSize=_WINDOW, maxLevel=_LEVELS, criteria=_STOP
+    )
+    return np.asarray(moved), np.asarray(found)[:, 0] > 0
 
 
 def _follow(
@@ -119,7 +125,7 @@ def sample_at(maps: Tensor, points: Tensor) -> Tensor:
 def _inside(points: Array, size: Size) -> Array:
     """(P, 2) -> (P,) bool."""
     high = np.array([size[1], size[0]]) - 0.5
-    return ((points >= -0.5) & (points < high)).all(1)
+    return np.all((points >= -0.5) & (points < high), axis=1)
 
 
 def _checked(images: Sequence[Array], queries: Array) -> Size:
