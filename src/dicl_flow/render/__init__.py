@@ -10,12 +10,26 @@ from .photos import is_held_out, list_photos
 
 if TYPE_CHECKING:
     from .camera import augment_batch
-    from .renderer import Clip, MotionStatistics, RenderedBatch, Renderer, held_out_renderer
+    from .renderer import (
+        Clip,
+        MotionStatistics,
+        RenderedBatch,
+        Renderer,
+        held_out_renderer,
+        tracking_clip,
+    )
     from .textures import TextureAtlas, load_textures
 else:
     _HOMES = {
         "camera": ["augment_batch"],
-        "renderer": ["Clip", "MotionStatistics", "RenderedBatch", "Renderer", "held_out_renderer"],
+        "renderer": [
+            "Clip",
+            "MotionStatistics",
+            "RenderedBatch",
+            "Renderer",
+            "held_out_renderer",
+            "tracking_clip",
+        ],
         "textures": ["TextureAtlas", "load_textures"],
     }
     __getattr__ = on_first_use(

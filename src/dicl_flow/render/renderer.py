@@ -1,7 +1,7 @@
 """Renders pairs and clips with exact flow on the device: layers alternating with solid scenes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import floor
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import RenderConfig, find_place
+from ..config import Crowd, Place, RenderConfig, find_place
 from ..data import FlowBatch, FlowSample
 from ..errors import InputError
 from ..files import Array, to_uint8
@@ -29,6 +29,13 @@ from .textures import TextureAtlas, load_textures
 _LONGEST = 10_000  # frames of a clip
 _SPACING = 4  # px between the pixels whose motion is counted
 _BEHIND = 1e4  # px: what is then behind the camera has a longer flow, and is not counted
+_SHORT = 16  # frames: what moves in a longer clip of tracks is slower in proportion
+_PASSING = (
+    Crowd("block", (1, 3), ahead=(1.2, 5), moving=1.0, drift=1.5),
+    Crowd("paper", (1, 2), ahead=(1.2, 5), moving=1.0, drift=1.5),
+    Crowd("runner", (1, 2), ahead=(2, 8), moving=1.0),
+)
+"""Things near the camera that hide others for a while."""
 
 
 @dataclass(frozen=True)
@@ -243,13 +250,14 @@ class Clip:
         config: RenderConfig,
         size: Size,
         textures: TextureAtlas,
-        kind: str,
+        kind: str | Place,
         num_frames: int,
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> None:
         """Draw a world of a `kind` of place; `size` is (height, width)."""
-        find_place(kind)
+        if isinstance(kind, str):
+            find_place(kind)
         if not 1 <= num_frames <= _LONGEST:
             raise InputError(f"a clip must have 1 to {_LONGEST} frames, got {num_frames}")
         self.config, self.size, self.textures = config, size, textures
@@ -300,6 +308,29 @@ class Clip:
             places.append(place.T)
             hidden.append(unseen | casting.is_outside(place, self.size))
         return torch.stack(places, 1), torch.stack(hidden, 1)
+
+
+def tracking_clip(
+    size: Size,
+    textures: TextureAtlas,
+    kind: str,
+    num_frames: int,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    config: RenderConfig | None = None,
+) -> Clip:
+    """Return a clip to judge tracks by: things hide others, leave and return.
+
+    Worlds are drawn for the motion between two frames. So in a long clip the motion is slower:
+    otherwise the camera would pass everything in a few frames.
+    """
+    config = config or RenderConfig()
+    motion = config.motion * min(1.0, _SHORT / num_frames)
+    first, *others = find_place(kind).crowds  # the first one also says how far away things are
+    camera = {name: share for name, share in find_place(kind).camera.items() if name != "stereo"}
+    place = replace(find_place(kind), crowds=(first, *_PASSING, *others), camera=camera)
+    config = replace(config, motion=motion, tiny_share=config.tiny_share / 3)
+    return Clip(config, size, textures, place, num_frames, device, seed)
 
 
 @dataclass

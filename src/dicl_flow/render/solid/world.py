@@ -87,10 +87,15 @@ class Textures:
 
 
 def draw_world(
-    config: RenderConfig, draws: Draws, size: Size, textures: Textures, kind: str | None = None
+    config: RenderConfig,
+    draws: Draws,
+    size: Size,
+    textures: Textures,
+    kind: str | Place | None = None,
 ) -> World:
     """Draw one world for frames of `size`; without a `kind`, of any of the configured places."""
-    place = find_place(kind or draws.choice(config.world.places))
+    kind = kind or draws.choice(config.world.places)
+    place = kind if isinstance(kind, Place) else find_place(kind)
     focal = size[1] * draws.uniform(*(config.world.focal or place.focal))
     return _Builder(config, draws, size, textures, place, focal).build()
 
