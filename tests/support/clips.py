@@ -78,3 +78,36 @@ def know_motion(monkeypatch, sequence=KnownMotion):
     estimator = FlowEstimator(build(SMALL), "cpu", "fp32", "plain")
     monkeypatch.setattr("dicl_flow.estimation.estimator.load", lambda *choices, **more: estimator)
     monkeypatch.setattr("dicl_flow.estimation.estimator.FlowSequence", sequence)
+
+
+class KnownShifts:
+    """Stands in for the `FlowSequence` of a tracker, for frames that move evenly.
+
+    `scenes` lists them: [(frames, motion), …]. Between scenes, nothing is said to move.
+    """
+
+    scenes = ()
+    pairs = 0
+    """How many were matched."""
+
+    def __init__(self, estimator=None, *, backward=True):
+        pass
+
+    def prepare(self, image):
+        return image
+
+    def match_pairs(self, pairs):
+        return [self._match(*pair) for pair in pairs]
+
+    def _match(self, before, after):
+        type(self).pairs += 1
+        (scene1, number1), (scene2, number2) = self._find(before), self._find(after)
+        steps = number2 - number1 if scene1 == scene2 else 0
+        answer = torch.ones(1, 6, *after.shape[:2])  # two flows, each with its confidence
+        motion = steps * torch.tensor(self.scenes[scene1][1], dtype=torch.float32)
+        answer[:, 0:2], answer[:, 3:5] = motion[:, None, None], -motion[:, None, None]
+        return answer
+
+    def _find(self, image):
+        places = ((s, n) for s, (frames, _) in enumerate(self.scenes) for n in range(len(frames)))
+        return next((s, n) for s, n in places if np.array_equal(self.scenes[s][0][n], image))

@@ -3,11 +3,12 @@
 import re
 import shutil
 from base64 import b64encode
+from dataclasses import replace
 
 import cv2
 import numpy as np
 import pytest
-from clips import write_video
+from clips import KnownShifts, write_video
 from fake_trees import moving_frames
 from networks import explored_networks
 
@@ -52,12 +53,20 @@ def networks():
     return explored_networks()
 
 
+class Shifts(KnownShifts):
+    scenes = ((FRAMES, TRUTH[0, 0]),)
+
+
 @pytest.fixture(scope="module")
 def server(networks):
     first = clip_of_arrays("one", *FRAMES[:2], TRUTH).pairs[0]
-    second = clip_of_arrays("two", *FRAMES[1:]).pairs[0]
+    second = replace(clip_of_arrays("two", *FRAMES[1:]).pairs[0], follows=True)
     exploration = Exploration(networks, Clip("moving", [first, second], 10))
-    with serving(networks["with"], pages=explorer_pages(exploration)) as running:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        serving(networks["with"], pages=explorer_pages(exploration)) as running,
+    ):
+        patch.setattr("dicl_flow.web.tracks.FlowSequence", Shifts)
         yield running
     exploration.close()
 
@@ -214,7 +223,7 @@ def test_keys_zoom_flicker_and_help(page):
     page.keyboard.press("f")
     page.keyboard.press("?")
     assert page.locator("#keys").is_visible()
-    assert page.locator("#keys dt").count() == 20
+    assert page.locator("#keys dt").count() == 21
     page.keyboard.press("Escape")
     assert not page.locator("#keys").is_visible()
     expect(page).to_have_url(re.compile("pixel"))
@@ -222,6 +231,63 @@ def test_keys_zoom_flicker_and_help(page):
     expect(page).not_to_have_url(re.compile("pixel"))
     page.keyboard.press("t")
     assert page.locator("html").get_attribute("data-theme") == "dark"
+
+
+def test_a_point_is_followed_over_the_timeline(page):
+    right, down = TRUTH[0, 0].tolist()
+    page.keyboard.press("p")
+    expect(page.locator("#caption1")).to_have_text("Frame 1")
+    assert page.locator("#track").is_hidden()
+    page.mouse.click(*place(page, 40, 30))
+    expect(page.locator("#strip rect.visible")).to_have_count(3)
+    expect(page).to_have_url(re.compile("point=0%2C40%2C30"))
+    assert page.locator("#track-note").inner_text() == "Frame 0: 40.0, 30.0 · the point itself"
+    box = page.locator("#strip rect").last.bounding_box()
+    page.mouse.move(box["x"] + 3, box["y"] + 3)
+    where = f"{40 + 2 * right:.1f}, {30 + 2 * down:.1f}"
+    expect(page.locator("#track-note")).to_have_text(
+        re.compile(rf"Frame 2: {where} · visible · expected error [\d.]+ px · flow over \d frame")
+    )
+    expect(page.locator("#panel-track [data-track=Position]")).to_contain_text(f"{40 + 2 * right}")
+    flows = page.locator("#panel-track tbody tr").count()
+    assert page.locator("#strip .arc").count() == flows > 0
+    page.mouse.click(box["x"] + 3, box["y"] + 3)  # the last pair shows the last frame
+    expect(page.locator("#moment")).to_have_value("1")
+    page.mouse.move(*place(page, 40 + 2 * right, 30 + 2 * down))
+    expect(page.locator("#track-note")).to_contain_text(f"Frame 2: {where}")
+    page.keyboard.press("ArrowRight")
+    expect(page).to_have_url(re.compile("point=0%2C41%2C30"))
+    page.keyboard.press("Escape")
+    expect(page).not_to_have_url(re.compile("point"))
+    assert page.locator("#track").is_hidden()
+    page.keyboard.press("p")
+    expect(page.locator("#caption1")).to_have_text("Flow")
+
+
+ARROW = """async ([u, v]) => {
+  const { arrowScale, drawArrow } = await import("./static/marks.js");
+  const calls = [];
+  const context = { beginPath() {}, stroke() {}, fill() {} };
+  for (const name of ["arc", "moveTo", "lineTo"]) {
+    context[name] = (x, y) => calls.push([name, x, y]);
+  }
+  drawArrow(context, [10, 10], [u, v], arrowScale(8));
+  return calls;
+}"""
+
+
+def test_arrows_are_to_scale_and_short_ones_dots(page):
+    longest, half = (page.evaluate(ARROW, [length, 0])[1] for length in (8, 4))
+    assert (longest[0], half[0]) == ("lineTo", "lineTo")
+    assert longest[1] - 10 == pytest.approx(2 * (half[1] - 10))
+    assert page.evaluate(ARROW, [0.8, 0]) == [["arc", 10, 10]]
+    page.keyboard.press("4")
+    expect(page.locator("#caption1")).to_have_text("Arrows")
+    wide = page.locator("#legend").bounding_box()["width"]
+    page.keyboard.press("3")
+    expect(page.locator("#caption1")).to_have_text("Flow")
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert page.locator("#legend").bounding_box()["width"] < wide
 
 
 def test_dropped_files_and_what_cannot_be_used(page, tmp_path):
@@ -271,6 +337,13 @@ def test_it_fits_any_screen(page, width, height):
         assert min(box["width"], box["height"]) > 180
     page.mouse.click(*place(page, 33, 40))
     page.locator("#beliefs canvas").first.wait_for()
+    page.keyboard.press("p")
+    page.mouse.click(*place(page, 33, 40))
+    expect(page.locator("#strip rect.visible")).to_have_count(3)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for view in ("#view1", "#view2"):
+        box = page.locator(view).bounding_box()
+        assert min(box["width"], box["height"]) > 180
     elements = "[...document.querySelectorAll('body *')]"
     sizes = page.evaluate(f"{elements}.map(e => parseFloat(getComputedStyle(e).fontSize))")
     assert min(sizes) >= 12

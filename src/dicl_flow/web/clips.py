@@ -29,12 +29,29 @@ class ExploredPair:
     read2: Callable[[], Array]
     read_truth: Callable[[], Array] | None = None
     """Returns the true flow, (H, W, 2), NaN where it is unknown; None: there is none."""
+    follows: bool = False
+    """Whether its frame 1 is frame 2 of the pair before."""
 
     def frames(self) -> tuple[Array, Array]:
         """Read both frames; they have one size."""
         image1, image2 = self.read1(), self.read2()
         check_sizes(image1, image2, f"the frames of {self.name}")
         return image1, image2
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Frames that follow each other, from `first` to `last`; the pair of a number begins there."""
+
+    first: int
+    last: int
+    read: Callable[[int], Array]
+    """Returns a frame by its number, (H, W, 3) RGB."""
+
+    def around(self, frame: int, reach: int) -> "Stretch":
+        """The part that is at most `reach` frames away."""
+        first, last = max(self.first, frame - reach), min(self.last, frame + reach)
+        return replace(self, first=first, last=last)
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,20 @@ class Clip:
         if not 0 <= number < len(self.pairs):
             raise InputError(f"there is no pair {number}; {self.name} has {len(self.pairs)}")
         return self.pairs[number]
+
+    def stretch(self, number: int) -> Stretch:
+        """Return the frames that lead to a pair without a gap, and on from there."""
+        self.pair(number)
+        first = last = number
+        while self.pairs[first].follows:
+            first -= 1
+        while last + 1 < len(self.pairs) and self.pairs[last + 1].follows:
+            last += 1
+
+        def read(frame: int) -> Array:
+            return self.pairs[frame].read1() if frame <= last else self.pairs[last].read2()
+
+        return Stretch(first, last + 1, read)
 
 
 def check_sizes(one: Array, two: Array, what: str) -> None:
@@ -99,22 +130,34 @@ def clip_of_upload(path: Path, name: str, container: str, close: Callable[[], No
 
 def _checked(source: "Source", name: str) -> Clip:
     if source.files:
-        frames = pairwise(zip(source.shots(), source.files, strict=True))
-        pairs = [
-            pair_of_files(one.name, path1, path2)
-            for (one, path1), (two, path2) in frames
-            if one.scene == two.scene
-        ]
+        pairs = _pairs_of_files([*zip(source.shots(), source.files, strict=True)])
     else:
         read, count = _Decoder(source), source.count or sum(1 for _ in source.shots())
         pairs = [
-            ExploredPair(f"frame {number}", partial(read, number), partial(read, number + 1))
+            ExploredPair(
+                f"frame {number}",
+                partial(read, number),
+                partial(read, number + 1),
+                follows=number > 0,
+            )
             for number in range(count - 1)
         ]
     if not pairs:
         raise InputError(f"{name} has a single frame; at least two are needed")
     pairs[0].frames()
     return Clip(name, pairs, source.rate)
+
+
+def _pairs_of_files(frames: "Sequence[tuple[Shot, Path]]") -> list[ExploredPair]:
+    """Each frame and the next, within each scene."""
+    pairs: list[ExploredPair] = []
+    follows = False
+    for (one, path1), (two, path2) in pairwise(frames):
+        if one.scene == two.scene:
+            pair = pair_of_files(one.name, path1, path2)
+            pairs.append(replace(pair, follows=follows))
+        follows = one.scene == two.scene
+    return pairs
 
 
 def _read(path: Path) -> Array:

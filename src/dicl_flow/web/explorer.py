@@ -1,10 +1,12 @@
 """The explorer: clips, their flows by each network, and what its page asks the server for."""
 
+import json
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -14,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 import torch
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -29,6 +31,7 @@ from ..lab.volumes import Volumes, estimate_with_volumes, has_projection, open_n
 from .clips import Clip, clip_of_arrays, clip_of_upload
 from .requests import read_form, read_frames, video_container
 from .service import service_of
+from .tracks import Pixel, Run, Runs
 
 _KEPT_BYTES = 1 << 29  # of estimates and frames
 _KEPT_CLIPS = 8  # uploaded ones
@@ -80,6 +83,7 @@ class Exploration:
         self._networks = dict(networks)
         self._clips: OrderedDict[str, Clip] = OrderedDict({"0": clip})
         self._kept = _Kept(_KEPT_BYTES)
+        self.runs = Runs()
 
     def add(self, clip: Clip) -> str:
         """Add an uploaded clip; return its id, which nobody can guess."""
@@ -148,6 +152,11 @@ class Exploration:
 
         return self._kept.get(("occlusion", view), compute)
 
+    def begin(self, view: View, pixel: Pixel) -> Run:
+        """Begin to follow a pixel of a pair's frame 1 through the clip."""
+        network, clip = self._network(view), self.clip(view.clip)
+        return Run(network, clip.stretch(view.pair), view.pair, pixel)
+
     def known(self, what: str, view: View) -> Any:
         """The "estimate" or "occlusion" if it was computed already, else None."""
         return self._kept.find((what, view))
@@ -207,7 +216,7 @@ def explorer_pages(exploration: Exploration) -> list[BaseRoute]:
         Route(f"{pair}/flow.{{suffix}}", endpoints.flow),
         *(
             Route(f"{pair}/{name}", getattr(endpoints, name))
-            for name in ("estimate", "occlusion", "truth", "level", "beliefs")
+            for name in ("estimate", "occlusion", "truth", "level", "beliefs", "track")
         ),
     ]
 
@@ -255,7 +264,7 @@ class _Endpoints:
 
     async def beliefs(self, request: Request) -> Response:
         """Send what each level believed about a pixel."""
-        x, y = (_integer(request, name) for name in "xy")
+        x, y = _pixel(request)
         explored = await self._computed(request, "estimate")
         found = describe_pixel(explored.volumes, x, y, projection=explored.projection)
         return JSONResponse(found)
@@ -279,10 +288,26 @@ class _Endpoints:
                 clip = clip_of_arrays(name, *await read_frames(request, hold))
         return JSONResponse({"id": self._exploration.add(clip)}, 201)
 
+    async def track(self, request: Request) -> Response:
+        """Follow a pixel of frame 1 through the clip; send a line of JSON for each frame.
+
+        The first line says which frames and intervals. A sender that leaves ends the work.
+        """
+        service, view, pixel = service_of(request), _view(request), _pixel(request)
+        await request.body()  # so that what is received next is the end of the connection
+        run = self._exploration.runs.find(view, pixel)
+        if run is None:
+            begin = partial(self._exploration.begin, view, pixel)
+            with service.admission.enter():
+                run = await service.wait(request, service.call(begin))
+            self._exploration.runs.keep(view, run)
+        await _step(request, run, 0, pixel)  # what is wrong with the first is no stream yet
+        return StreamingResponse(_lines(request, run, pixel), media_type="application/x-ndjson")
+
     async def _computed(self, request: Request, what: str) -> Any:
         """Compute in the thread of the estimator; what is known need not wait for its turn."""
         service = service_of(request)
-        view = View(*_place(request), _integer(request, "network", "0"))
+        view = _view(request)
         known = self._exploration.known(what, view)
         if known is not None:
             return known
@@ -290,6 +315,31 @@ class _Endpoints:
         with service.admission.enter():
             await request.body()  # so that what is received next is the end of the connection
             return await service.wait(request, service.call(partial(compute, view)))
+
+
+async def _step(request: Request, run: Run, step: int, pixel: Pixel) -> dict[str, Any] | None:
+    """Compute a step of a run in the thread of the estimator, between the work of others."""
+    if run.knows(step):
+        return run.step(step, pixel)
+    service = service_of(request)
+    with service.admission.enter():
+        return await service.wait(request, service.call(partial(run.step, step, pixel)))
+
+
+async def _lines(request: Request, run: Run, pixel: Pixel) -> AsyncIterator[str]:
+    """The lines of a track; an error is the last one."""
+    yield json.dumps(run.summary()) + "\n"
+    try:
+        for number in count():
+            found = await _step(request, run, number, pixel)
+            if found is None:
+                return
+            yield json.dumps(found) + "\n"
+    except ClientDisconnect:
+        return
+    except (InputError, HTTPException) as error:
+        told = error.detail if isinstance(error, HTTPException) else str(error)
+        yield json.dumps({"problem": " ".join(told.split())}) + "\n"
 
 
 async def _read_video(request: Request, name: str) -> Clip:
@@ -308,6 +358,14 @@ async def _read_video(request: Request, name: str) -> Clip:
 
 def _place(request: Request) -> tuple[str, int]:
     return request.path_params["clip"], request.path_params["pair"]
+
+
+def _view(request: Request) -> View:
+    return View(*_place(request), _integer(request, "network", "0"))
+
+
+def _pixel(request: Request) -> Pixel:
+    return Pixel(_integer(request, "x"), _integer(request, "y"))
 
 
 def _integer(request: Request, name: str, default: str = "") -> int:

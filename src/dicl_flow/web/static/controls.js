@@ -6,15 +6,17 @@ import { listenToKeys } from "./keys.js";
 import { LAYERS } from "./layers.js";
 import { find, makeSegments, showChosen, tell, watch } from "./page.js";
 import { flowFile } from "./server.js";
-import { change, chosenPixel, link, state } from "./state.js";
+import { change, chosenPixel, chosenPoint, isTracking, link, state } from "./state.js";
 import { listenToTimeline, showTimeline } from "./timeline.js";
 
-const PANELS = { pixel: "Pixel", levels: "Levels" };
+const PANELS = { pixel: "Pixel", levels: "Levels", track: "Track" };
 const ZOOM_STEP = Math.SQRT2;
+
+let layerBefore = "flow"; // the one that was shown before a point was followed
 
 export function listenToControls(app) {
   makeSegments(find("layers"), LAYERS, (layer) => change({ layer }));
-  makeSegments(find("panels"), PANELS, (panel) => change({ panel }));
+  makeSegments(find("panels"), PANELS, choosePanel);
   for (const name of ["opacity", "wipe", "maximum"]) {
     find(name).addEventListener("input", ({ target }) =>
       change({ [name]: Math.max(Number(target.value), 0) }),
@@ -50,6 +52,7 @@ export function showControls(app) {
   find("layers").querySelector("[data-id=error]").disabled = !clip.pairs[state.pair]?.truth;
   find("panel-pixel").hidden = state.panel !== "pixel";
   find("panel-levels").hidden = state.panel !== "levels";
+  find("panel-track").hidden = !isTracking();
   find("opacity").value = state.opacity;
   find("wipe").value = state.wipe;
   if (document.activeElement !== find("maximum")) find("maximum").value = state.maximum || "";
@@ -98,8 +101,9 @@ function actions(app, step, play) {
       (event) => movePixel(app, event),
     ],
     [["c"], "look at the chosen pixel closely", () => lookClosely(app)],
-    [["Escape"], "choose no pixel", () => change({ pixel: "" })],
-    [["l"], "levels or pixel", changePanel],
+    [["Escape"], "choose no pixel", () => change(isTracking() ? { point: "" } : { pixel: "" })],
+    [["l"], "levels or pixel", () => choosePanel(state.panel === "pixel" ? "levels" : "pixel")],
+    [["p"], "follow a point", () => choosePanel(isTracking() ? "pixel" : "track")],
     [["n"], "next weights", () => changeNetwork(app)],
     [["[", "]"], "previous or next pair", ({ key }) => step(key === "]" ? 1 : -1)],
     [[" "], "play", play],
@@ -116,8 +120,13 @@ function choose(layer) {
   if (!find("layers").querySelector(`[data-id=${layer}]`).disabled) change({ layer });
 }
 
-function changePanel() {
-  change({ panel: state.panel === "pixel" ? "levels" : "pixel" });
+// A point is followed on the frames themselves, which need no flow.
+function choosePanel(panel) {
+  if (panel === state.panel) return;
+  const isLeaving = isTracking();
+  const layer = isLeaving && state.layer === "frame1" ? layerBefore : state.layer;
+  if (panel === "track") layerBefore = state.layer;
+  change({ panel, layer: panel === "track" ? "frame1" : layer });
 }
 
 function changeNetwork({ clip }) {
@@ -133,15 +142,18 @@ function movePixel({ pair, camera }, { key, shiftKey }) {
     ArrowUp: [0, -by],
     ArrowDown: [0, by],
   }[key];
-  const start = chosenPixel() ?? { x: pair.width >> 1, y: pair.height >> 1 };
+  const point = chosenPoint();
+  const chosen = isTracking() ? point : chosenPixel();
+  const start = chosen ?? { x: pair.width >> 1, y: pair.height >> 1 };
   const x = Math.min(Math.max(start.x + right, 0), pair.width - 1);
   const y = Math.min(Math.max(start.y + down, 0), pair.height - 1);
-  change({ pixel: `${x},${y}` });
+  const frame = point?.frame ?? state.pair;
+  change(isTracking() ? { point: `${frame},${x},${y}` } : { pixel: `${x},${y}` });
   camera.reveal({ x, y });
 }
 
-function lookClosely({ camera }) {
-  const pixel = chosenPixel();
+function lookClosely({ camera, track }) {
+  const pixel = isTracking() ? track?.places.get(state.pair) : chosenPixel();
   if (pixel) camera.look(pixel.x + 0.5, pixel.y + 0.5, Math.max(camera.zoom, 16));
 }
 

@@ -5,10 +5,12 @@ import { drawLegend } from "./legend.js";
 import { drawArrows, drawPath, drawWindow, drawWipe, markPixel, markPlace } from "./marks.js";
 import { find } from "./page.js";
 import { showReadout } from "./readout.js";
-import { change, chosenPixel, state } from "./state.js";
+import { change, chosenPixel, isTracking, state } from "./state.js";
+import { drawTrack } from "./trail.js";
 import { drawPictures, View } from "./view.js";
 
 const HOVER = "#ffffff";
+const TRACK_REACH = 10; // screen pixels around a place of a track
 const WIPE_REACH = 9; // screen pixels around the line of the wipe
 
 // Make both views; return functions that lay them out, and that draw them again soon.
@@ -40,11 +42,17 @@ export function makeViews(app) {
 
   view1.onHover = (pixel) => {
     app.hover = pixel;
+    const near = pixel && app.track?.nearest(pixel, TRACK_REACH / camera.zoom);
+    app.pointAt(near?.frame ?? null);
     refresh();
   };
-  view1.onClick = ({ x, y }) => change({ pixel: `${x},${y}` });
+  view1.onClick = ({ x, y }) =>
+    change(isTracking() ? { point: `${state.pair},${x},${y}` } : { pixel: `${x},${y}` });
   view1.grab = (x) => grabWipe(camera, x);
-  new ResizeObserver(layOut).observe(find("views"));
+  new ResizeObserver(() => {
+    layOut();
+    app.showTrack();
+  }).observe(find("views"));
   return { layOut, refresh };
 }
 
@@ -80,7 +88,8 @@ function drawMarks1(app, context) {
   const { camera, hover } = app;
   drawVectors(app, context, camera);
   if (state.wipe) drawWipe(context, camera, state.wipe);
-  const chosen = chosenPixel();
+  if (app.track) drawTrack(context, camera, app, state.pair);
+  const chosen = !isTracking() && chosenPixel();
   if (chosen) markPixel(context, camera, chosen);
   if (hover) markPixel(context, camera, hover, HOVER);
 }
@@ -99,7 +108,10 @@ function drawVectors({ pair, flicker }, context, camera) {
   context.restore();
 }
 
-function drawMarks2({ pair, camera, hover, beliefs, level }, context) {
+function drawMarks2(app, context) {
+  const { pair, camera, hover, beliefs, level } = app;
+  if (app.track) drawTrack(context, camera, app, state.pair + 1);
+  if (isTracking()) return;
   const chosen = chosenPixel();
   const found = beliefs[state.network];
   if (chosen && found) {

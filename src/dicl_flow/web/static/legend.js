@@ -2,6 +2,7 @@
 
 import { inferno, vectorColor } from "./colors.js";
 import { BRIGHTEST_ERROR } from "./layers.js";
+import { arrowScale, drawArrow } from "./marks.js";
 import { prepare } from "./page.js";
 
 const WHEEL = 52;
@@ -21,7 +22,7 @@ export function drawLegend(canvas, layer, maximum) {
   if (key === drawn) return;
   drawn = key;
   canvas.hidden = !(COLORED.includes(layer) || layer in SCALES);
-  if (COLORED.includes(layer)) drawWheel(canvas, maximum);
+  if (COLORED.includes(layer)) drawWheel(canvas, maximum, layer === "arrows");
   else if (layer in SCALES) drawScale(canvas, ...SCALES[layer]);
 }
 
@@ -37,10 +38,14 @@ function begin(canvas, width, height) {
   return context;
 }
 
-function drawWheel(canvas, maximum) {
-  const text = `${maximum < 10 ? maximum.toFixed(1) : maximum.toFixed(0)} px`;
-  const context = begin(canvas, WHEEL + 64, WHEEL + 12);
-  context.fillText(text, WHEEL + 14, WHEEL / 2 + 6);
+const inPixels = (length) => `${length.toFixed(length < 9.95 ? 1 : 0)} px`;
+
+// The colours of vectors up to `maximum` px; with arrows, also one of a round length.
+function drawWheel(canvas, maximum, hasArrows) {
+  const context = begin(canvas, WHEEL + (hasArrows ? 150 : 64), WHEEL + 12);
+  const [left, middle] = [WHEEL + 14, WHEEL / 2 + 6];
+  context.fillText(inPixels(maximum), left, hasArrows ? middle - 13 : middle);
+  if (hasArrows) drawArrowKey(context, left, middle + 13, maximum);
   const radius = WHEEL / 2;
   for (let y = -radius; y < radius; y++) {
     for (let x = -radius; x < radius; x++) {
@@ -49,6 +54,22 @@ function drawWheel(canvas, maximum) {
       context.fillRect(x + radius + 6, y + radius + 6, 1, 1);
     }
   }
+}
+
+function drawArrowKey(context, left, middle, maximum) {
+  const length = roundDown(maximum);
+  const scale = arrowScale(maximum);
+  context.fillText(inPixels(length), left + length * scale + 8, middle);
+  context.strokeStyle = "#fff";
+  context.lineCap = context.lineJoin = "round";
+  drawArrow(context, [left, middle], [length, 0], scale);
+  context.fillStyle = "#fff";
+}
+
+// The largest of …, 0.5, 1, 2, 5, 10, … that is not larger.
+function roundDown(length) {
+  const power = 10 ** Math.floor(Math.log10(length));
+  return power * [5, 2, 1].find((step) => step * power <= length || step === 1);
 }
 
 function drawScale(canvas, low, high, color) {

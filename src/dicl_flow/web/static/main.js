@@ -5,12 +5,15 @@ import { Camera } from "./camera.js";
 import { listenToControls, showControls } from "./controls.js";
 import { makeViews } from "./drawing.js";
 import { listenToFiles } from "./files.js";
+import { showFollowing } from "./following.js";
 import { LAYERS } from "./layers.js";
 import { showLevels } from "./levels.js";
 import { find, watch } from "./page.js";
 import { Pair } from "./pair.js";
 import { askBeliefs, askClip } from "./server.js";
-import { change, chosenPixel, onChange, state } from "./state.js";
+import { change, chosenPixel, chosenPoint, isTracking, onChange, state } from "./state.js";
+import { listenToStrip, showStrip } from "./strip.js";
+import { Track } from "./track.js";
 
 const FLICKER = 450; // milliseconds
 
@@ -22,9 +25,13 @@ const app = {
   beliefs: [], // of the chosen pixel, by network
   level: null, // the level that is pointed at
   flicker: null, // "frame1" or "warped" while they are shown in turn
+  track: null, // of the point that is followed
+  pointed: null, // the frame of the track that is pointed at
   openPair,
   finishPair: () => app.pair && watch(estimateAll(app.pair)),
   toggleFlicker,
+  showTrack,
+  pointAt,
 };
 const { layOut, refresh } = makeViews(app);
 let asking = new AbortController();
@@ -39,6 +46,7 @@ async function openClip(id) {
   const network = Math.min(Math.max(state.network, 0), app.clip.networks.length - 1);
   change({ clip: id, pair, network });
   showControls(app);
+  follow();
   await openPair(pair);
 }
 
@@ -46,7 +54,7 @@ async function openClip(id) {
 async function openPair(number, playing = false) {
   const turn = ++opening;
   const pair = await Pair.open(app.clip, number);
-  if (playing) await estimate(pair, state.network);
+  if (playing && needsFlow()) await estimate(pair, state.network);
   if (turn !== opening) return pair.close();
   app.pair?.close();
   Object.assign(app, { pair, beliefs: [], hover: null });
@@ -55,14 +63,21 @@ async function openPair(number, playing = false) {
   const isInside = pixel && pixel.x < pair.width && pixel.y < pair.height;
   change({ pair: number, pixel: isInside ? state.pixel : "" });
   layOut();
+  showTrack();
   if (playing) showAll();
   else await estimateAll(pair);
+}
+
+// While a point is followed, the frames are shown at once, without their flow.
+function needsFlow() {
+  return !(isTracking() && ["frame1", "frame2"].includes(state.layer) && !app.flicker);
 }
 
 // The shown network first; then its occlusion, then the others.
 async function estimateAll(pair) {
   const others = app.clip.networks.map((_, k) => k).filter((k) => k !== state.network);
   showAll();
+  if (!needsFlow()) return;
   for (const network of [state.network, ...others]) {
     await estimate(pair, network);
     if (pair !== app.pair) return;
@@ -116,6 +131,36 @@ async function findBeliefs() {
   refresh();
 }
 
+// Follow the chosen point; what was being followed is given up.
+function follow() {
+  app.track?.close();
+  const point = isTracking() && chosenPoint();
+  const track = point ? new Track(point) : null;
+  Object.assign(app, { track, pointed: null });
+  find("status").textContent = "";
+  showTrack();
+  if (!track) return;
+  const show = () => track === app.track && showTrack();
+  watch(track.follow(app.clip.id, state.network, show));
+}
+
+function showTrack() {
+  const { track } = app;
+  showStrip(app, state.pair);
+  if (isTracking()) showFollowing(app, state.pair);
+  if (track) {
+    const { isDone, places, size } = track;
+    find("status").textContent = isDone ? "" : `Following … ${places.size} of ${size} frames`;
+  }
+  refresh();
+}
+
+function pointAt(frame) {
+  if (frame === app.pointed) return;
+  app.pointed = frame;
+  showTrack();
+}
+
 async function chooseLevel() {
   if (state.layer !== "level" || !app.pair.estimates[state.network]) return;
   await app.pair.level(state.network, state.level);
@@ -137,7 +182,10 @@ function toggleFlicker() {
 onChange((changed) => {
   if (!app.pair) return;
   showControls(app);
-  if (changed.has("network")) watch(estimateAll(app.pair));
+  if (["point", "panel", "network"].some((name) => changed.has(name))) follow();
+  const isLacking = needsFlow() && !app.pair.estimates[state.network];
+  const changesView = ["layer", "panel"].some((name) => changed.has(name));
+  if (changed.has("network") || (changesView && isLacking)) watch(estimateAll(app.pair));
   if (["maximum", "panel", "level", "layer"].some((name) => changed.has(name))) {
     showLevels(app.pair, app.clip);
   }
@@ -152,7 +200,7 @@ async function openFirst() {
   try {
     await openClip(state.clip);
   } catch (error) {
-    change({ clip: "0", pair: 0, pixel: "" });
+    change({ clip: "0", pair: 0, pixel: "", point: "" });
     await openClip("0");
     throw error;
   }
@@ -160,8 +208,9 @@ async function openFirst() {
 
 if (!(state.layer in LAYERS || state.level)) change({ layer: "flow" });
 listenToControls(app);
+listenToStrip(app, (frame) => app.goTo(frame), pointAt);
 listenToFiles((id) => {
-  change({ pair: 0, pixel: "", zoom: 0 });
+  change({ pair: 0, pixel: "", point: "", zoom: 0 });
   return openClip(id);
 });
 watch(openFirst());

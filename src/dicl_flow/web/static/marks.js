@@ -2,13 +2,13 @@
 
 import { isKnown, vectorColor } from "./colors.js";
 
-const [SHORTEST, STRETCH] = [7, 7]; // px of the shortest visible arrow; how much it is lengthened
 const SPACING = 22; // screen pixels between arrows
-const INK = "#ffd23f";
-const HALO = "rgb(0 0 0 / 75%)";
+const [LONGEST, SHORTEST] = [3, 0.35]; // spacings of an arrow of full colour, of one that is no dot
+export const INK = "#ffd23f";
+export const HALO = "rgb(0 0 0 / 75%)";
 
 // Draw a path twice: a dark halo, then its colour, so that it is visible on any picture.
-function stroke(context, color, width, path) {
+export function stroke(context, color, width, path) {
   context.lineJoin = context.lineCap = "round";
   for (const [style, extra] of [
     [HALO, 2.5],
@@ -72,7 +72,10 @@ export function drawWindow(context, camera, { x, y }, level) {
   stroke(context, "#7fd7e0", 1.5, () => context.rect(...corner, ...size));
 }
 
-// Arrows on a grid that is even on the screen; long ones have their true length.
+// The length on the screen of a motion of 1 px: `maximum` px are as long as arrows get.
+export const arrowScale = (maximum) => (LONGEST * SPACING) / maximum;
+
+// Arrows on a grid that is even on the screen, all to one scale.
 export function drawArrows(context, camera, pair, { u, v }, maximum) {
   const step = Math.max(1, Math.round(SPACING / camera.zoom));
   const [left, top] = camera.toFrame(0, 0);
@@ -82,21 +85,26 @@ export function drawArrows(context, camera, pair, { u, v }, maximum) {
   for (let y = first(top); y < Math.min(bottom, pair.height); y += step) {
     for (let x = first(left); x < Math.min(right, pair.width); x += step) {
       const i = y * pair.width + x;
-      if (isKnown(u[i], v[i])) drawArrow(context, camera, x, y, u[i], v[i], maximum);
+      if (!isKnown(u[i], v[i])) continue;
+      context.strokeStyle = context.fillStyle = vectorColor(u[i], v[i], maximum);
+      const start = camera.toScreen(x + 0.5, y + 0.5);
+      drawArrow(context, start, [u[i], v[i]], arrowScale(maximum));
     }
   }
 }
 
-function drawArrow(context, camera, x, y, u, v, maximum) {
-  const length = Math.hypot(u, v) * camera.zoom;
-  const longer = Math.max(1, Math.min(STRETCH, SHORTEST / Math.max(length, 1e-6)));
-  const [startX, startY] = camera.toScreen(x + 0.5, y + 0.5);
-  const [endX, endY] = [startX + u * camera.zoom * longer, startY + v * camera.zoom * longer];
-  const angle = Math.atan2(v, u);
-  const tip = Math.min(6, 0.4 * length * longer);
-  context.strokeStyle = vectorColor(u, v, maximum);
+// An arrow from a place of the screen, or a dot if it were too short.
+export function drawArrow(context, [startX, startY], [u, v], scale) {
+  const length = Math.hypot(u, v) * scale;
   context.lineWidth = 1.5;
   context.beginPath();
+  if (length < SHORTEST * SPACING) {
+    context.arc(startX, startY, 1.25, 0, 2 * Math.PI);
+    return context.fill();
+  }
+  const [endX, endY] = [startX + u * scale, startY + v * scale];
+  const angle = Math.atan2(v, u);
+  const tip = Math.min(6, 0.4 * length);
   context.moveTo(startX, startY);
   context.lineTo(endX, endY);
   for (const side of [2.6, -2.6]) {

@@ -58,6 +58,21 @@ export async function askBeliefs(clip, pair, network, { x, y }, signal) {
   return (await ask(`${place(clip, pair)}/beliefs?${query}`, { signal })).json();
 }
 
+// The lines of a track, as they are computed.
+export async function* askTrack(clip, { frame, x, y }, network, signal) {
+  const query = new URLSearchParams({ network, x, y });
+  const response = await ask(`${place(clip, frame)}/track?${query}`, { signal });
+  const texts = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await texts.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) yield JSON.parse(line);
+  }
+}
+
 export const flowFile = (clip, pair, network) =>
   `${place(clip, pair)}/flow.flo?network=${network}`;
 

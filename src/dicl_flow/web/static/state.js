@@ -14,6 +14,7 @@ const DEFAULTS = {
   y: 0,
   pixel: "", // "213,118": the pixel whose beliefs are shown
   panel: "pixel",
+  point: "", // "12,213,118": the frame and the pixel that is followed
 };
 
 export const state = { ...DEFAULTS, ...readAddress() };
@@ -38,6 +39,13 @@ export function chosenPixel() {
   const [x, y] = state.pixel.split(",").map(Number);
   return Number.isInteger(x) && Number.isInteger(y) ? { x, y } : null;
 }
+
+export function chosenPoint() {
+  const [frame, x, y] = state.point.split(",").map(Number);
+  return [frame, x, y].every(Number.isInteger) ? { frame, x, y } : null;
+}
+
+export const isTracking = () => state.panel === "track";
 
 // The address of this view.
 export function link() {

@@ -18,6 +18,7 @@ export function listenToTimeline(app) {
   find("next").addEventListener("click", () => step(1));
   find("play").addEventListener("click", play);
   find("moment").addEventListener("input", ({ target }) => go(app, Number(target.value)));
+  app.goTo = (frame) => go(app, Math.min(frame, last(app)));
   return { step, play };
 }
 
