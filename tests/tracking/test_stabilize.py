@@ -14,7 +14,7 @@ from clips import read_video, write_images, write_video
 
 from dicl_flow import InputError
 from dicl_flow.tracking import camera, stabilize
-from dicl_flow.tracking.camera import CameraMotion, CameraPath, largest_crop, smoothed, steady
+from dicl_flow.tracking.camera import CameraMotion, CameraPath, calm_path, largest_crop, smoothed
 from dicl_flow.tracking.stabilize import Steadying, Warper, follow, plan, run
 from dicl_flow.tracking.tracks import Positions
 from dicl_flow.video import Checkpoint, Frame
@@ -234,7 +234,7 @@ def test_a_smaller_copy_gives_motion_in_px_of_the_frame():
 def test_smoothing_calms_a_shaky_pan_and_leaves_an_even_one():
     cameras = shaky(80, pan=1.0)
     path = path_of(cameras)
-    found = steady(path, 8.0)
+    found = calm_path(path, 8.0)
     before = np.array([transform(c, np.array([(-20, -15), (0, 0), (25, 12)])) for c in cameras])
     assert shake(seen_places(found.warps, cameras)) < shake(before) / 15
     even = path_of([shift((-1.5 * t, 0.5 * t)) for t in range(30)])
@@ -249,7 +249,7 @@ def test_smoothing_of_a_turn_keeps_the_size():
 
 def test_a_locked_camera_shows_the_first_frame_of_each_scene():
     cameras = shaky(20, size=1.0)
-    found = steady(path_of(cameras, begins=[10]), 5.0, lock=True, crop=False)
+    found = calm_path(path_of(cameras, begins=[10]), 5.0, lock=True, crop=False)
     places = seen_places(found.warps, cameras)
     assert np.abs(places[:10] - places[0]).max() < 1e-6
     assert np.abs(places[10:] - places[10]).max() < 1e-6
@@ -283,7 +283,7 @@ def test_the_crop_moves_off_the_middle_if_that_keeps_more():
 @pytest.mark.parametrize("lock", [False, True])
 def test_too_large_a_crop_reduces_the_smoothing_of_its_scene_only(lock):
     calm, wild = shaky(40, size=0.5), shaky(40, size=14.0)
-    found = steady(path_of([*calm, *wild], begins=[40]), 10.0, lock=lock)
+    found = calm_path(path_of([*calm, *wild], begins=[40]), 10.0, lock=lock)
     assert list(found.reduced) == [40]
     assert found.reduced[40] < 10
     assert camera.LEAST_CROP <= found.share < 1
@@ -328,7 +328,7 @@ def test_the_table_says_how_the_background_moves():
 def made(scene, border, **how):
     """The pictures of a scene whose path is known."""
     path = path_of(scene.cameras)
-    found = steady(path, 8.0, crop=border == "crop", **how)
+    found = calm_path(path, 8.0, crop=border == "crop", **how)
     warper = Warper(path, found, border)
     return [warper(frame.image) for frame in scene.frames()], found
 
@@ -367,7 +367,7 @@ def test_depth_is_kept(depth):
     picture = texture()[:HEIGHT, :WIDTH].astype(depth) * (200 if depth == np.uint16 else 0.01)
     for border in stabilize.BORDERS:
         path = path_of(shaky(3))
-        warper = Warper(path, steady(path, 2.0), border)
+        warper = Warper(path, calm_path(path, 2.0), border)
         pictures = [warper(picture) for _ in range(3)]
         assert {p.dtype for p in pictures} == {np.dtype(depth)}
         assert max(p.max() for p in pictures) > 0.9 * picture.max()

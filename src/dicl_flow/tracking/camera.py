@@ -64,8 +64,13 @@ def _agreeing(before: Array, after: Array, motion: str, tolerance: float) -> Arr
         middle = moved[near[near.sum(1).argmax()]].mean(0)
         return np.asarray(np.linalg.norm(moved - middle, axis=1) <= tolerance)
     if motion == "similarity":
-        how = {"method": cv2.RANSAC, "ransacReprojThreshold": tolerance, "confidence": 0.999}
-        matrix, inside = cv2.estimateAffinePartial2D(before, after, maxIters=1000, **how)
+        matrix, inside = cv2.estimateAffinePartial2D(
+            *(before, after),
+            method=cv2.RANSAC,
+            ransacReprojThreshold=tolerance,
+            maxIters=1000,
+            confidence=0.999,
+        )
     else:
         matrix, inside = cv2.findHomography(before, after, cv2.USAC_MAGSAC, tolerance)
     return None if matrix is None else inside.ravel().astype(bool)
@@ -244,31 +249,44 @@ class CameraPath:
 def smoothed(steps: Array, sigma: float) -> Array:
     """(T, 3, 3) of one scene: where the pixels of a calm camera are in each frame.
 
-    The calm camera is the mean of the frames around, weighted by a Gaussian of `sigma` frames.
-    Beyond the ends of the scene, the camera goes on as it came, so that a pan is no shake.
+    The calm camera is on a straight line that is fitted to the frames around, which a Gaussian of
+    `sigma` frames weights: their mean, except near the ends of the scene, where a mean would take
+    a pan for a shake.
     """
-    count, reach = len(steps), ceil(3 * sigma)
-    if count < 2 or reach == 0:
+    count = len(steps)
+    reach = min(ceil(3 * sigma), count - 1)
+    if reach < 1 or sigma < 0.1:
         return np.tile(np.eye(3), (count, 1, 1))
-    later = np.pad(np.linalg.inv(steps[1:]), ((reach, reach), (0, 0), (0, 0)), "symmetric")
-    earlier = np.linalg.inv(later)  # later[t]: from frame t + 1 to frame t; earlier[t]: back
+    weights = _line_weights(count, reach, sigma)  # (2 * reach + 1, T)
+    earlier, later = steps[1:], np.linalg.inv(steps[1:])  # from frame t to t + 1, and back
+    total, logs = weights[reach][:, None, None] * np.eye(3), np.zeros(count)
     forward = backward = np.tile(np.eye(3), (count, 1, 1))
-    total, weights, logs = forward.copy(), 1.0, np.zeros(count)
-    for distance in range(1, reach + 1):
-        weight = float(np.exp(-0.5 * (distance / sigma) ** 2))
-        end = reach + distance - 1
-        forward = _scaled(forward @ later[end : end + count])
-        backward = _scaled(backward @ earlier[reach - distance : reach - distance + count])
-        for part in (forward, backward):
-            total = total + weight * part
-            logs += weight * np.log(np.linalg.det(part[:, :2, :2]).clip(1e-6))
-            weights += weight
-    mean = total / weights
+    for k in range(1, reach + 1):
+        forward = _scaled(forward[: count - k] @ later[k - 1 :])  # from frame t + k to t
+        backward = _scaled(backward[1:] @ earlier[: count - k])  # from frame t - k to t
+        for part, frames, row in (
+            (forward, slice(0, count - k), reach + k),
+            (backward, slice(k, count), reach - k),
+        ):
+            weight = weights[row, frames]
+            total[frames] += weight[:, None, None] * part
+            logs[frames] += weight * np.log(_area(part))
     # the mean of rotations is smaller than each of them
-    mean[:, :2, :2] *= np.sqrt(np.exp(logs / weights) / np.linalg.det(mean[:, :2, :2]).clip(1e-6))[
-        :, None, None
-    ]
-    return mean
+    total[:, :2, :2] *= np.sqrt(np.exp(logs) / _area(total))[:, None, None]
+    return _scaled(total)
+
+
+def _line_weights(count: int, reach: int, sigma: float) -> Array:
+    """(2 * reach + 1, T): what each frame around adds to the line's value at frame t."""
+    k, t = np.arange(-reach, reach + 1)[:, None], np.arange(count)
+    weight = np.exp(-0.5 * (k / sigma) ** 2) * ((t + k >= 0) & (t + k < count))
+    sum0, sum1, sum2 = (weight.sum(0), (weight * k).sum(0), (weight * k * k).sum(0))
+    return np.asarray(weight * (sum2 - k * sum1) / (sum0 * sum2 - sum1**2))
+
+
+def _area(matrices: Array) -> Array:
+    """(T,) how much each enlarges areas."""
+    return np.asarray(np.linalg.det(matrices[:, :2, :2]).clip(1e-6))
 
 
 def held(steps: Array) -> Array:
@@ -333,7 +351,7 @@ class Steady:
     """By the first frame of a scene: the smoothing in frames, if the wanted one did not fit."""
 
 
-def steady(path: CameraPath, sigma: float, *, lock: bool = False, crop: bool = True) -> Steady:
+def calm_path(path: CameraPath, sigma: float, *, lock: bool = False, crop: bool = True) -> Steady:
     """Smooth the path over `sigma` frames, or `lock` the camera, and find the crop.
 
     Where a crop would keep less than `LEAST_CROP`, the scene is smoothed less.

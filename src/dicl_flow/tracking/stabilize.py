@@ -5,7 +5,7 @@ Two passes over the clip, in constant memory. The path is saved after the first.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import starmap
 from math import isclose
 from pathlib import Path
@@ -44,7 +44,7 @@ from ..video import (
 )
 from ..video.movies import CODINGS, Coding, Movie
 from ..video.sound import Sound
-from .camera import INTERVALS, MOTIONS, CameraMotion, CameraPath, Steady, steady
+from .camera import INTERVALS, MOTIONS, CameraMotion, CameraPath, Steady, calm_path
 from .tracks import Positions, Reference, grid
 
 if TYPE_CHECKING:
@@ -392,7 +392,7 @@ def run(
         if path is None:
             return None
         cropped = job.how.border == "crop"
-        found = steady(path, job.sigma, lock=job.how.lock, crop=cropped)
+        found = calm_path(path, job.sigma, lock=job.how.lock, crop=cropped)
         warper = Warper(path, found, job.how.border)
         if not _write(job, path, warper, checkpoint.folder, watch):
             return None
@@ -504,29 +504,29 @@ def summary(job: Job, path: CameraPath, found: Steady) -> dict[str, Any]:
 
 
 def stabilize(
-    clip: str | Path,
-    output: str | Path,
+    shaky: str | Path,
+    steady: str | Path,
+    how: Steadying | None = None,
     *,
     estimator: "FlowEstimator | None" = None,
-    how: Steadying | None = None,
     restart: bool = False,
-    **options: Any,
 ) -> dict[str, Any]:
     """Make a shaky clip steady; return what there is to say of it.
 
-    `options` are those of `Steadying`: motion, smooth, lock, border, scale. A stopped run whose
-    first pass was done is resumed.
+    >>> stabilize("shaky.mp4", "steady.mp4", Steadying(smooth=2.0))
+
+    A stopped run whose first pass was done is resumed, unless `restart`. The default `estimator`
+    is `dicl_flow.load()`.
     """
-    how = replace(how or Steadying(), **options)
-    job = plan(clip, output, how)
+    how = how or Steadying()
+    job = plan(shaky, steady, how)
     if estimator is None:
         from ..estimation.estimator import load
 
         estimator = load()
     record = {"input": job.source.stamp, "output": job.output.resolve(), **asdict(how)}
-    checkpoint = Checkpoint(
-        job.output, record, frames=job.selection.chosen(job.source.files), restart=restart
-    )
+    files = job.selection.chosen(job.source.files)
+    checkpoint = Checkpoint(job.output, record, frames=files, restart=restart)
     done = run(job, trackers(estimator), checkpoint)
-    assert done is not None
+    assert done is not None  # nothing stops it
     return done
