@@ -32,7 +32,7 @@ class Stabilize(ClipSettings):
 
     Examples:
       dicl-flow stabilize clip.mp4 -o steady.mp4
-      dicl-flow stabilize clip.mp4 -o steady.mp4 --smooth 2 --scale 0.5
+      dicl-flow stabilize clip.mp4 -o calm.mp4 --smooth 2 --scale 0.5
       dicl-flow stabilize clip.mp4 -o tripod.mp4 --lock --border fill --path path.csv
       dicl-flow stabilize 'frames/*.png' -o steady
     """
@@ -129,8 +129,8 @@ class Stabilize(ClipSettings):
                 watch=lambda what, count: show(what, count) and not signal.received,
             )
         if done is None:
-            saved = "the camera's path is saved" if checkpoint.done else "nothing was saved"
-            typer.echo(f"stopped; {saved}; the same command continues", err=True)
+            resumes = "the camera's path is saved; the same command writes the frames"
+            typer.echo(f"stopped; {resumes if checkpoint.done else 'nothing was saved'}", err=True)
             raise typer.Exit(130)
         return done | {"seconds": perf_counter() - start} | options.compute_summary(estimator)
 

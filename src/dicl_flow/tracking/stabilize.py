@@ -232,7 +232,7 @@ class Warper:
             back = self._way_back(warp)
             before, there = warped(self._last[0], back, black=False), shown(self._last[1], back)
             depth = cv2.distanceTransform(np.pad(inside, 1), cv2.DIST_L2, 3)[1:-1, 1:-1]  # px
-            weight = np.where(there > 0, (depth / _FEATHER).clip(0, 1), 1)[..., None]
+            weight = np.where(there > 0, (depth / _FEATHER).clip(0, 1), np.float32(1))[..., None]
             mixed = weight * now + (1 - weight) * before
             now = (np.rint(mixed) if now.dtype.kind == "u" else mixed).astype(now.dtype)
             inside = np.maximum(inside, there)
