@@ -186,23 +186,31 @@ def test_the_camera_goes_on_as_before_where_too_few_points_agree():
     assert motion.add(points, np.zeros(80, bool)).matrix.tolist() == np.eye(3).tolist()
 
 
-def test_points_are_seeded_again_before_they_run_out():
-    """The camera pans by two and a half frames."""
-    scene = Scene([shift((-4.0 * t + 160, 0)) for t in range(80)])
+def seeds_of(scene, how):
+    """The path, and the frames at which points were seeded."""
     seeds = []
 
     def begin(reference):
         seeds.append(reference.frame)
         return ExactTracker(scene, reference)
 
-    path = follow(scene.frames(), begin, Steadying())
-    assert path.num_unknown == 0
-    assert largest_error(path.steps, true_steps(scene.cameras)) < 0.3
-    assert max(np.diff(seeds)) <= stabilize.SEGMENT
-    locked = []
-    begin_locked = lambda reference: locked.append(reference.frame) or begin(reference)  # noqa: E731
-    follow(Scene([np.eye(3)] * 40).frames(), begin_locked, Steadying(lock=True))
-    assert locked[0] == 0
+    return follow(scene.frames(), begin, how), seeds
+
+
+def test_points_are_seeded_again_before_they_run_out():
+    """The camera pans by two and a half frames."""
+    scene = Scene([shift((-4.0 * t + 160, 0)) for t in range(80)])
+    for lock in (False, True):
+        path, seeds = seeds_of(scene, Steadying(lock=lock))
+        assert path.num_unknown == 0
+        assert largest_error(path.steps, true_steps(scene.cameras)) < 0.3
+        assert max(np.diff(seeds)) <= WIDTH / 2 / 4 + 1
+
+
+def test_points_of_a_still_camera_are_kept_only_if_it_is_to_be_locked():
+    still = Scene([np.eye(3)] * 40)
+    assert seeds_of(still, Steadying())[1] == [0, stabilize.SEGMENT, 2 * stabilize.SEGMENT]
+    assert seeds_of(still, Steadying(lock=True))[1] == [0]
 
 
 def test_a_camera_that_is_held_still_does_not_drift():
@@ -451,6 +459,26 @@ def test_sound_is_kept(tmp_path):
     assert run(job, exact(scene), Checkpoint(job.output, {}))["sound"] == "kept"
     with av.open(str(tmp_path / "steady.mkv")) as opened:
         assert len(opened.streams.audio) == 1
+
+
+def test_ten_bits_and_colour_tags_are_kept(tmp_path):
+    scene, clip = Scene(shaky(4)), tmp_path / "film.mov"
+    tags = {"color_primaries": 9, "color_trc": 16, "colorspace": 9, "color_range": 1}
+    with av.open(str(clip), "w") as container:
+        stream = container.add_stream("prores_ks", rate=25)
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv422p10le"
+        for name, value in tags.items():
+            setattr(stream.codec_context, name, value)
+        for frame in scene.frames():
+            picture = av.VideoFrame.from_ndarray(frame.image, format="rgb24")
+            container.mux(stream.encode(picture.reformat(format="yuv422p10le", dst_colorspace=9)))
+        container.mux(stream.encode())
+    job = plan(clip, tmp_path / "steady.mov", Steadying())
+    run(job, exact(scene), Checkpoint(job.output, {}))
+    with av.open(str(job.output)) as opened:
+        context = opened.streams.video[0].codec_context
+        assert (context.name, context.pix_fmt) == ("prores", "yuv422p10le")
+        assert {name: int(getattr(context, name)) for name in tags} == tags
 
 
 def test_a_lost_frame_is_left_out(tmp_path):
