@@ -111,6 +111,7 @@ WORDS = {
     "show": "{flow}",
     "warp": "{b} {flow}",
     "interpolate": "{a} {b}",
+    "stabilize": "{frames}",
     "convert": "{weights}",
     "calibrate": "-d rendered=procedural",
     "export": "--dynamic",

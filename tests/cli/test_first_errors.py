@@ -29,6 +29,8 @@ MISSING = {
     "interpolate a.png no.png -o x.png": "no such file: no.png",
     "video no.mp4 -o x.npy": "no video, folder or camera no.mp4",
     "video . -o x.npy -w no.safetensors": "no weights file",
+    "stabilize no.mp4 -o x.mp4": "no video, folder or camera no.mp4",
+    "stabilize . -o x.mp4 -w no.safetensors": "no weights file",
     "bulk no.csv -o out": "no manifest, folder or video no.csv",
     "bulk no.csv -o out -w no.safetensors": "no weights file",
     "bulk list no -o x.csv": "no manifest, folder or video no",

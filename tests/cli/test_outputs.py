@@ -190,6 +190,7 @@ CREATED = {
     "warp": "warp {a} {flow} -o {new}/1/x.png --mask {new}/2/x.png",
     "interpolate": "interpolate {a} {b} -w {weights} -o {new}/x.png",
     "slow motion": "interpolate {clip} -w {weights} -o {new}/slow.mp4 --factor 2",
+    "stabilize": "stabilize {clip} -w {weights} -o {new}/1/x.mp4 --path {new}/2/x.csv",
     "video": "video {clip} -w {weights} -o {new}/1/x.npy -o {new}/2/flows --stats {new}/3/x.csv",
     "convert": "convert {weights} -o {new}/w.safetensors --half",
     "bulk list": "bulk list {clip} -o {new}/list.csv",

@@ -108,6 +108,7 @@ def test_every_command_speaks_to_machines(command):
 
 WRITING = sorted(COMMANDS.keys() - {"info", "data bench", "serve", "explore", "bulk verify"})
 ESTIMATING = ["flow", "video", "eval", "submit", "interpolate", "demo", "calibrate"]
+ESTIMATING += ["stabilize"]
 ESTIMATING += ["analyze compare", "serve", "bulk run"]
 
 

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from ..environ import purge_at_once
 from ..errors import InputError
-from . import analyze, bulk, data, evaluate, flow, options, train, video, web, weights
+from . import analyze, bulk, data, evaluate, flow, options, stabilize, train, video, web, weights
 from .command import Command, Group, describe, hidden_messages, quick_end
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ _COMMANDS: Commands = {
     "show": flow.Show,
     "warp": flow.Warp,
     "interpolate": video.Interpolate,
+    "stabilize": stabilize.Stabilize,
     "serve": web.Serve,
     "info": weights.Info,
     "convert": weights.Convert,
