@@ -83,8 +83,8 @@ def main() -> None:
     else:
         measured = accuracy(size, textures, estimator, options)
     setting = {name: value for name, value in vars(options).items() if name != "output"}
-    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "device": device_name(estimator), **setting}
-    text = json.dumps({**about, **measured}, indent=1, default=str) + "\n"
+    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": device_name(estimator)}
+    text = json.dumps({**about, "options": setting, **measured}, indent=1, default=str) + "\n"
     write_files({options.output: text.encode()})
     print(f"wrote {options.output}")
 

@@ -15,7 +15,7 @@ from dicl_flow.config.render import EFFECTS
 from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
 from dicl_flow.ops import sampling_grid
-from dicl_flow.render import Clip, Renderer, load_textures
+from dicl_flow.render import Clip, Renderer, load_textures, tracking_clip
 from dicl_flow.render.renderer import draw_worlds
 from dicl_flow.render.shapes import shape_bank
 from dicl_flow.render.solid import casting
@@ -364,6 +364,27 @@ def test_tracks_agree_with_flow_and_occlusion(textures):
         flow = clip.flow(0, end)[:, row, column].T
         torch.testing.assert_close(points[begins, end] - start[begins], flow, atol=2e-3, rtol=0)
         assert torch.equal(hidden[begins, end], clip.occluded(0, end)[row, column])
+
+
+@pytest.mark.parametrize("kind", ["motorway", "floating"])
+def test_points_of_clips_for_tracks_are_hidden_leave_and_return(textures, kind):
+    clip = tracking_clip(SIZE, textures, kind, 24, seed=4, config=CLEAR)
+    points, hidden = clip.tracks(150)
+    high = torch.tensor([SIZE[1], SIZE[0]]) - 0.5
+    outside = ((points < -0.5) | (points > high)).any(-1)
+    seen_before, seen_later = (~hidden).cummax(1)[0], (~hidden).flip(1).cummax(1)[0].flip(1)
+    between = seen_before & seen_later
+    assert (between & hidden & ~outside).any()
+    assert (between & outside).any()
+    assert (~hidden).float().mean() > 0.4
+
+
+def test_long_clips_for_tracks_move_more_slowly(textures):
+    short, long = (
+        tracking_clip(SIZE, textures, "street", number, seed=3, config=CLEAR) for number in (2, 24)
+    )
+    assert long.config.motion == pytest.approx(short.config.motion * 16 / 24)
+    assert 0 < long.flow(0, 1).norm(dim=0).median() < short.flow(0, 1).norm(dim=0).median()
 
 
 def test_flow_of_two_frames_is_that_of_the_pair(textures):
