@@ -4,14 +4,15 @@
 
 Solid scenes of every kind of place. From random frames of each clip, flows over 1, 2, 4 … 64 frames
 are compared with the truth, both ways, at pixels that are visible and pixels that are hidden. Every
-fourth clip is left out of the fit; the tables are of these. The result belongs in
+fourth clip is left out of the fit; the tables are of these. Then points are followed through other
+clips, and how sure a flow must be and how errors add up are chosen by their average Jaccard. The result belongs in
 src/dicl_flow/tracking/calibration.json. Photographs that are held out for tests are left out;
 "procedural" uses none.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -21,19 +22,32 @@ from time import perf_counter
 
 import dicl_flow  # isort: skip (first: torch reads what it sets)
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dicl_flow.config import PLACES, RenderConfig
+from dicl_flow.config import PLACES
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator, FlowSequence
-from dicl_flow.files import to_uint8, write_files
-from dicl_flow.render import Clip, TextureAtlas, is_held_out, list_photos, load_textures
+from dicl_flow.files import Array, to_uint8, write_files
+from dicl_flow.render import (
+    Clip,
+    TextureAtlas,
+    is_held_out,
+    list_photos,
+    load_textures,
+    tracking_clip,
+)
 from dicl_flow.tracking.reliability import CUES, LARGEST, TrackCalibration, fit, read_flow_at
+from dicl_flow.tracking.tapvid import Queries, Scores, Truth, draw_queries, mean_scores, score
+from dicl_flow.tracking.tracker import Tracker
+from dicl_flow.tracking.tracks import references_of
 from dicl_flow.weights import read_weights, resolve
 
 INTERVALS = (1, 2, 4, 8, 16, 32, 64)
 SEED = 5000  # of the first clip; no packaged weights were trained with it
+TUNING = 1000  # the number of the first clip on which points are followed
+SURE, ALIKE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95), (1.0, 1.2, 1.4, 2.0)
 EVERY = 4  # one clip of so many is left out of the fit
 BOUNDS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, LARGEST + 1)  # px
 # rows of a sample: the cues, then these
@@ -65,6 +79,11 @@ def main() -> None:
         date=f"{datetime.now(UTC):%Y-%m-%d}",
     )
     report(calibration, unseen)
+    tuning = (
+        draw_clip(TUNING + n, (height, width), textures, estimator, options)
+        for n in range(options.tuning)
+    )
+    calibration = tuned(calibration, estimator, tuning, options.points)
     text = json.dumps(asdict(calibration), indent=2) + "\n"
     write_files({options.output: text.encode()})
     print(f"wrote {options.output}")
@@ -77,6 +96,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("-w", "--weights")
     parser.add_argument("--clips", type=int, default=24)
     parser.add_argument("--frames", type=int, default=65)
+    parser.add_argument("--tuning", type=int, default=12, help="clips on which points are followed")
+    parser.add_argument("--points", type=int, default=1000, help="of a clip, for tuning")
     parser.add_argument("--size", default="512x512")
     parser.add_argument("--starts", type=int, default=4, help="pairs of each interval in a clip")
     parser.add_argument("--pixels", type=int, default=2000, help="of a pair, in each direction")
@@ -104,8 +125,7 @@ def draw_clip(
     options: argparse.Namespace,
 ) -> Clip:
     kind, seed = [*PLACES][number % len(PLACES)], options.seed + number
-    config = RenderConfig().only(kind)
-    return Clip(config, size, textures, kind, options.frames, estimator.device, seed)
+    return tracking_clip(size, textures, kind, options.frames, estimator.device, seed)
 
 
 def samples(clip: Clip, sequence: FlowSequence, options: argparse.Namespace) -> Iterator[Tensor]:
@@ -189,6 +209,73 @@ def report(calibration: TrackCalibration, samples: Tensor) -> None:
                 f"{mean(expected[shown], share[shown]):9.2f} "
                 f"{mean(error[shown], share[shown]):11.2f}"
             )
+
+
+class Remembered(FlowSequence):
+    """A sequence that prepares each frame, and matches each pair, once."""
+
+    def __init__(self, estimator: FlowEstimator) -> None:
+        super().__init__(estimator, backward=True)
+        self.frames: dict[int, Tensor] = {}
+        self.flows: dict[tuple[int, int], Tensor] = {}
+
+    def prepare(self, frame: Array) -> Tensor:
+        if id(frame) not in self.frames:
+            self.frames[id(frame)] = super().prepare(frame)
+        return self.frames[id(frame)]
+
+    def match_pairs(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
+        new = [(one, two) for one, two in pairs if (id(one), id(two)) not in self.flows]
+        for (one, two), flow in zip(new, super().match_pairs(new), strict=True):
+            self.flows[id(one), id(two)] = flow.clone()
+        return (self.flows[id(one), id(two)] for one, two in pairs)
+
+    def forget(self) -> None:
+        self.frames.clear()
+        self.flows.clear()
+
+
+def tuned(
+    calibration: TrackCalibration, estimator: FlowEstimator, clips: Iterable[Clip], points: int
+) -> TrackCalibration:
+    """Choose `sure`, then `alike`, by the average Jaccard of points of frame 0."""
+    tries = [replace(calibration, sure=sure) for sure in SURE]
+    tries += [replace(calibration, alike=alike) for alike in ALIKE]
+    scores: list[list[Scores]] = [[] for _ in tries]
+    sequence = Remembered(estimator)
+    for clip in clips:
+        positions, hidden = (part.cpu().numpy() for part in clip.tracks(points))
+        truth = Truth(positions.astype(np.float64), hidden, clip.size)
+        queries = draw_queries(truth, "first")
+        queries = Queries(
+            *(part[queries.points[:, 0] == 0] for part in (queries.points, queries.tracks))
+        )
+        images = [to_uint8(image) for image in clip.frames().permute(0, 2, 3, 1).cpu().numpy()]
+        for number, attempt in enumerate(tries):
+            tracker = Tracker(
+                estimator, references_of(queries.points), calibration=attempt, sequence=sequence
+            )
+            found = [tracker.push(image)[0] for image in images]
+            there = [f for f in found if f is not None]  # until a cut
+            places = np.full((len(queries), len(images), 2), np.nan)
+            visible = np.zeros(places.shape[:2], bool)
+            places[:, : len(there)] = torch.stack([f.points for f in there], 1).cpu().numpy()
+            visible[:, : len(there)] = torch.stack([f.visible for f in there], 1).cpu().numpy()
+            scores[number].append(score(truth, queries, places, visible, "first"))
+        sequence.forget()
+    means = [mean_scores(parts) if parts else None for parts in scores]
+    print("\nsure  alike  average Jaccard  occlusion accuracy")
+    for attempt, found in zip(tries, means, strict=True):
+        if found:
+            print(
+                f"{attempt.sure:4.2f} {attempt.alike:6.1f} {found.average_jaccard:16.4f} {found.occlusion_accuracy:19.4f}"
+            )
+    if not all(means):
+        return calibration
+    jaccard = [found.average_jaccard for found in means if found]
+    sure = SURE[int(np.argmax(jaccard[: len(SURE)]))]
+    alike = ALIKE[int(np.argmax(jaccard[len(SURE) :]))]
+    return replace(calibration, sure=sure, alike=alike)
 
 
 def mean(values: Tensor, share: Tensor) -> float:

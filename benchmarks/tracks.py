@@ -140,7 +140,7 @@ def accuracy(
 ) -> dict:
     """Every method on every clip: a table, and the numbers of each clip."""
     methods: dict[str, Method] = {
-        OURS: lambda images, queries: track(images, queries, estimator=estimator),
+        OURS: partial(track, estimator=estimator, backward=options.query == "strided"),
         CHAINED: partial(baselines.chained, estimator),
         "direct flow": partial(baselines.direct, estimator),
         "Lucas-Kanade": baselines.lucas_kanade,

@@ -85,6 +85,12 @@ class TrackCalibration(JsonConfig):
     """Of the logarithm of the expected error in px, of points that are visible."""
     visible: LinearModel
     """Of the logit of the probability of being visible."""
+    sure: float = 0.8
+    """The probability from which a flow says that a point is visible. Above one half: several
+    flows lead to each frame, and one that says so is enough."""
+    alike: float = 1.4
+    """How errors of the flows of a chain add up: as powers of this. 2: they are independent; 1:
+    they are the same."""
     fitted: bool = False
     """Whether the numbers were fitted; if not, they were chosen by hand."""
     clips: int = 0
@@ -101,6 +107,11 @@ class TrackCalibration(JsonConfig):
     def visibility(self, cues: Tensor) -> Tensor:
         """(C, P) cues -> (P,) the probability that the point is visible where the flow leads."""
         return self.visible(cues).sigmoid()
+
+    def add(self, *errors: Tensor) -> Tensor:
+        """The expected error of a chain, from those of its parts."""
+        total = torch.stack([error.pow(self.alike) for error in errors]).sum(0)
+        return total.pow(1 / self.alike)
 
 
 @cache
