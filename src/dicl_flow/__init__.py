@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .files import read_flow, read_image, set_max_size, write_flow
     from .models import build
     from .pictures.visualize import flow_to_rgb
+    from .tracking.tracker import Tracker, track
+    from .tracking.tracks import Reference, Tracks
 
 __all__ = [
     "load",
@@ -44,6 +46,10 @@ __all__ = [
     "flow_to_rgb",
     "warp",
     "interpolate",
+    "track",
+    "Tracker",
+    "Tracks",
+    "Reference",
     "evaluate",
     "calibrate",
     "InputError",
@@ -63,6 +69,8 @@ if not TYPE_CHECKING:
         "files": "read_flow read_image set_max_size write_flow",
         "models": "build",
         "pictures.visualize": "flow_to_rgb",
+        "tracking.tracker": "Tracker track",
+        "tracking.tracks": "Reference Tracks",
     }
     _homes = {name: home for home, names in _NAMES.items() for name in names.split()}
     __getattr__ = on_first_use(__name__, _homes)

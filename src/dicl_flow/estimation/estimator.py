@@ -1,6 +1,6 @@
 """Images in, flow out: the interface for Python users. Pairs first, then consecutive frames."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -191,6 +191,7 @@ class FlowSequence:
         self._layout: list[tuple[torch.Size, tuple[int, ...], torch.dtype]] = []
         self._size: Size | None = None
         self._whole = True
+        self._most_together: int | None = None
         self._last: Tensor | None = None  # the previous frame: packed, or an image to be tiled
 
     def push(self, frame: Image) -> FlowResult | None:
@@ -225,8 +226,29 @@ class FlowSequence:
     def match(self, before: Tensor, after: Tensor) -> Tensor:
         """Return the packed estimate from one prepared frame to another."""
         if self._whole:
-            return self._match_whole(before, after)
+            return self._match_whole(before[None], after[None])
         return self._pipeline(before, after, backward=self.backward)
+
+    def match_pairs(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
+        """Yield what `match` gives for each pair; a GPU computes several as a batch."""
+        together = self._together() if self._whole else 1  # tiles leave no memory for a batch
+        for start in range(0, len(pairs), together):
+            before, after = zip(*pairs[start : start + together], strict=True)
+            if len(before) == 1:
+                yield self.match(before[0], after[0])
+            else:
+                yield from self._match_batch(before, after).split(1)
+
+    @torch.inference_mode()
+    def _match_batch(self, before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
+        return self._match_whole(torch.stack([*before]), torch.stack([*after]))
+
+    def _together(self) -> int:
+        """How many pairs to compute as a batch; asked once, as the free memory varies."""
+        if self._most_together is None:
+            assert self._size is not None
+            self._most_together = self._pipeline.tiles.together(self._size)
+        return self._most_together
 
     def at_once(self, size: Size) -> int:
         """How many pairs of (height, width) frames to estimate at a time, each in its thread."""
@@ -248,6 +270,7 @@ class FlowSequence:
         return torch.cat([part.view(torch.uint8) for part in in_memory_order])
 
     def _match_packed(self, first: Tensor, second: Tensor) -> Tensor:
+        """Packed frames (B, N) -> packed estimates (B, C, H, W)."""
         assert self._size is not None
         size, passes = self._size, self.estimator.plan.passes(self._size)
         before, after = self._unpacked(first), self._unpacked(second)
@@ -257,10 +280,15 @@ class FlowSequence:
         return torch.cat([there, self._pipeline.finish(passes.match(after, before, size))], 1)
 
     def _unpacked(self, packed: Tensor) -> list[Tensor]:
+        """(B, N) bytes -> the parts of a frame, each with a batch axis."""
         sizes = [shape.numel() * dtype.itemsize for shape, _, dtype in self._layout]
         return [
-            part.view(dtype).as_strided(shape, stride)
-            for part, (shape, stride, dtype) in zip(packed.split(sizes), self._layout, strict=True)
+            part.contiguous()
+            .view(dtype)
+            .as_strided((len(packed), *shape[1:]), (shape.numel(), *stride[1:]))
+            for part, (shape, stride, dtype) in zip(
+                packed.split(sizes, 1), self._layout, strict=True
+            )
         ]
 
 

@@ -255,8 +255,16 @@ class Tiles:
 
     def at_once(self, size: Size) -> int:
         """How many pairs of frames of `size` to compute at a time: what is faster, and fits."""
+        return max(1, self._engine.pairs_at_once(self._fitting(size)))
+
+    def together(self, size: Size) -> int:
+        """The same for pairs that are computed as a batch."""
+        return max(1, min(self._engine.pairs_together(), self._fitting(size)))
+
+    def _fitting(self, size: Size) -> int:
+        """For how many pairs of frames of `size` the memory suffices."""
         needed = self._engine.bytes_per_pixel() * prod(self._plan.largest.seen(size))
-        return max(1, self._engine.pairs_at_once(self._engine.compute.memory // needed))
+        return self._engine.compute.memory // needed
 
     def _find(self, image: Tensor) -> Size:
         compute, feeding, size = self._engine.compute, self._plan.largest, size_of(image)

@@ -1,0 +1,192 @@
+"""Fits the expected error and the visibility of tracks to rendered clips, and judges the fit.
+
+    python benchmarks/calibrate_tracks.py TRAIN_PHOTOS -o calibration.json --device cuda
+
+Solid scenes of every kind of place. From random frames of each clip, flows over 1, 2, 4 … 64 frames
+are compared with the truth, both ways, at pixels that are visible and pixels that are hidden. Every
+fourth clip is left out of the fit; the tables are of these. The result belongs in
+src/dicl_flow/tracking/calibration.json. "procedural" uses no photographs.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+
+import dicl_flow  # isort: skip (first: torch reads what it sets)
+
+import torch
+from torch import Tensor
+
+from dicl_flow.config import PLACES, RenderConfig
+from dicl_flow.errors import InputError
+from dicl_flow.estimation.estimator import FlowEstimator, FlowSequence
+from dicl_flow.files import to_uint8, write_files
+from dicl_flow.render import Clip, TextureAtlas, load_textures
+from dicl_flow.tracking.chains import VISIBLE
+from dicl_flow.tracking.reliability import CUES, LARGEST, TrackCalibration, fit, read_flow_at
+from dicl_flow.weights import read_weights, resolve
+
+INTERVALS = (1, 2, 4, 8, 16, 32, 64)
+SEED = 5000  # of the first clip; no packaged weights were trained with it
+EVERY = 4  # one clip of so many is left out of the fit
+BOUNDS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, LARGEST + 1)  # px
+# rows of a sample: the cues, then these
+ERROR, SEEN, SHARE, INTERVAL = range(len(CUES), len(CUES) + 4)
+
+
+def main() -> None:
+    options = parse()
+    width, height = map(int, options.size.split("x"))
+    weights = read_weights(resolve(options.weights))
+    estimator = dicl_flow.load(weights, device=options.device, quality=options.quality)
+    photos = None if options.photos == "procedural" else Path(options.photos)
+    textures = load_textures(photos, estimator.device, options.seed, limit=options.textures)
+    sequence, parts, start = FlowSequence(estimator, backward=True), [], perf_counter()
+    for number in range(options.clips):
+        clip = draw_clip(number, (height, width), textures, estimator, options)
+        parts.append(torch.cat([*samples(clip, sequence, options)], 1))
+        share = float(parts[-1][SEEN].mean())
+        print(f"clip {number}: {parts[-1].shape[1]} pixels, {share:.0%} visible", flush=True)
+    print(f"{perf_counter() - start:.0f} s")
+    to_fit, to_judge = divided(parts)
+    seen, unseen = torch.cat(to_fit, 1), torch.cat(to_judge, 1)
+    fitted = fit(seen[: len(CUES)], seen[ERROR], seen[SEEN] > 0, seen[SHARE])
+    calibration = replace(
+        fitted,
+        clips=len(to_fit),
+        quality=options.quality,
+        weights=weights.sha256,
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+    )
+    report(calibration, unseen)
+    text = json.dumps(asdict(calibration), indent=2) + "\n"
+    write_files({options.output: text.encode()})
+    print(f"wrote {options.output}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("photos", help="a folder of photographs, or procedural")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("-w", "--weights")
+    parser.add_argument("--clips", type=int, default=24)
+    parser.add_argument("--frames", type=int, default=65)
+    parser.add_argument("--size", default="512x512")
+    parser.add_argument("--starts", type=int, default=4, help="pairs of each interval in a clip")
+    parser.add_argument("--pixels", type=int, default=2000, help="of a pair, in each direction")
+    parser.add_argument("--textures", type=int, default=400, help="photographs, at most")
+    parser.add_argument("--quality", default="normal")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seed", type=int, default=SEED)
+    options = parser.parse_args()
+    if options.clips < 2 or options.frames < 2:
+        raise InputError("a fit needs at least 2 clips of 2 frames: one clip judges it")
+    return options
+
+
+def draw_clip(
+    number: int,
+    size: tuple[int, int],
+    textures: TextureAtlas,
+    estimator: FlowEstimator,
+    options: argparse.Namespace,
+) -> Clip:
+    kind, seed = [*PLACES][number % len(PLACES)], options.seed + number
+    config = RenderConfig().only(kind)
+    return Clip(config, size, textures, kind, options.frames, estimator.device, seed)
+
+
+def samples(clip: Clip, sequence: FlowSequence, options: argparse.Namespace) -> Iterator[Tensor]:
+    """Yield (C + 4, N) samples of each pair, in each direction."""
+    dice = torch.Generator().manual_seed(clip.seed)
+    images = [to_uint8(image) for image in clip.frames().permute(0, 2, 3, 1).cpu().numpy()]
+    pairs = [
+        (start, start + interval)
+        for interval in INTERVALS
+        if interval < clip.num_frames
+        for start in sorted(
+            torch.randperm(clip.num_frames - interval, generator=dice)[: options.starts].tolist()
+        )
+    ]
+    prepared = {number: sequence.prepare(images[number]) for number in {*sum(pairs, ())}}
+    matched = sequence.match_pairs([(prepared[one], prepared[two]) for one, two in pairs])
+    for (one, two), packed in zip(pairs, matched, strict=True):
+        there, back = packed.chunk(2, 1)
+        yield sample(clip, one, two, packed, options.pixels, dice)
+        yield sample(clip, two, one, torch.cat([back, there], 1), options.pixels, dice)
+
+
+@torch.no_grad()
+def sample(
+    clip: Clip, start: int, end: int, packed: Tensor, pixels: int, dice: torch.Generator
+) -> Tensor:
+    """(C + 4, N): half of the pixels visible, half hidden, each with the share it stands for."""
+    true, hidden = clip.flow(start, end), clip.occluded(start, end)
+    groups = [(~hidden & clip.valid(true)).cpu().flatten(), hidden.cpu().flatten()]
+    places, share = [], []
+    for group in groups:
+        indices = group.nonzero()[:, 0]
+        some = indices[torch.randperm(len(indices), generator=dice)[: pixels // 2]]
+        places.append(some)
+        share.append(torch.full((len(some),), len(indices) / max(len(some), 1) / group.numel()))
+    place = torch.cat(places).to(packed.device)
+    points = torch.stack([place % clip.size[1], place // clip.size[1]], 1).float()
+    flow = read_flow_at(packed, points, abs(end - start))
+    error = (flow.vectors - true.flatten(1)[:, place].T.to(packed.device)).norm(dim=1)
+    known = [
+        error.clamp(max=LARGEST).cpu(),  # of a hidden pixel it is not used
+        (torch.arange(len(place)) < len(places[0])).float(),
+        torch.cat(share),
+        torch.full((len(place),), float(abs(end - start))),
+    ]
+    return torch.cat([flow.cues.cpu(), torch.stack(known)])
+
+
+def divided(parts: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Those to fit, and those to judge; of fewer than `EVERY`, the last one judges."""
+    out = [n for n in range(len(parts)) if n % EVERY == EVERY - 1] or [len(parts) - 1]
+    return [p for n, p in enumerate(parts) if n not in out], [parts[n] for n in out]
+
+
+def report(calibration: TrackCalibration, samples: Tensor) -> None:
+    """Print tables of clips that were left out of the fit."""
+    cues, (error, seen, share, interval) = samples[: len(CUES)], samples[len(CUES) :]
+    visible, expected = seen > 0, calibration.expected_error(cues)
+    print("\nexpected error, px       share  expected    mean  median")
+    for low, high in pairwise(BOUNDS):
+        inside = visible & (expected >= low) & (expected < high)
+        if inside.any():
+            print(
+                f"{low:7.2f} to {min(high, LARGEST):5.2f}   "
+                f"{mean(inside[visible].float(), share[visible]):9.1%} "
+                f"{mean(expected[inside], share[inside]):9.2f} "
+                f"{mean(error[inside], share[inside]):7.2f} {float(error[inside].median()):7.2f}"
+            )
+    chance = calibration.visibility(cues)
+    said = (chance >= VISIBLE) & (cues[CUES.index("outside")] == 0)
+    print("\ninterval  visible  accuracy  hidden found  Brier  expected    mean, px")
+    for value in (*INTERVALS, None):
+        mine = torch.ones_like(visible) if value is None else interval == value
+        if mine.any():
+            hidden, shown = mine & ~visible, mine & visible
+            print(
+                f"{value or 'all':>8} {mean(visible[mine].float(), share[mine]):8.1%} "
+                f"{mean((said == visible)[mine].float(), share[mine]):9.1%} "
+                f"{mean((~said)[hidden].float(), share[hidden]):13.1%} "
+                f"{mean((chance - seen).square()[mine], share[mine]):6.3f} "
+                f"{mean(expected[shown], share[shown]):9.2f} "
+                f"{mean(error[shown], share[shown]):11.2f}"
+            )
+
+
+def mean(values: Tensor, share: Tensor) -> float:
+    return float((values * share).sum() / share.sum())
+
+
+if __name__ == "__main__":
+    main()
