@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from ..environ import purge_at_once
 from ..errors import InputError
-from . import analyze, bulk, data, evaluate, flow, options, train, video, web, weights
+from . import analyze, bulk, data, evaluate, flow, options, track, train, video, web, weights
 from .command import Command, Group, describe, hidden_messages, quick_end
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ _COMMANDS: Commands = {
     "demo": flow.Demo,
     "flow": flow.Flow,
     "video": video.Video,
+    "track": track.Track,
     "explore": web.Explore,
     "show": flow.Show,
     "warp": flow.Warp,

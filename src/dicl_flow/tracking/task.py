@@ -164,12 +164,12 @@ class Task:
         return np.concatenate(parts)[self.order].astype(np.float32)
 
 
-def point_task(clip: Clip, queries: Array, *, backward: bool = True) -> Task:
+def point_task(clip: Clip, queries: Array, *, backward: bool = True, what: str = "a point") -> Task:
     """Track (N, 3) points: frame, x, y in the source."""
     check_points([Reference(0, queries[:, 1:])], clip.size)
     known: dict[int, int] = {}
     for number in np.unique(queries[:, 0]).astype(int).tolist():
-        known[number] = clip.place(number, "a point")
+        known[number] = clip.place(number, what)
     places = np.array([known[int(number)] for number in queries[:, 0]])
     inside = np.column_stack([places, clip.inward(queries[:, 1:])]).astype(np.float32)
     references = references_of(inside)
