@@ -5,7 +5,8 @@
 Solid scenes of every kind of place. From random frames of each clip, flows over 1, 2, 4 … 64 frames
 are compared with the truth, both ways, at pixels that are visible and pixels that are hidden. Every
 fourth clip is left out of the fit; the tables are of these. The result belongs in
-src/dicl_flow/tracking/calibration.json. "procedural" uses no photographs.
+src/dicl_flow/tracking/calibration.json. Photographs that are held out for tests are left out;
+"procedural" uses none.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
@@ -26,7 +28,7 @@ from dicl_flow.config import PLACES, RenderConfig
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator, FlowSequence
 from dicl_flow.files import to_uint8, write_files
-from dicl_flow.render import Clip, TextureAtlas, load_textures
+from dicl_flow.render import Clip, TextureAtlas, is_held_out, list_photos, load_textures
 from dicl_flow.tracking.chains import VISIBLE
 from dicl_flow.tracking.reliability import CUES, LARGEST, TrackCalibration, fit, read_flow_at
 from dicl_flow.weights import read_weights, resolve
@@ -44,7 +46,7 @@ def main() -> None:
     width, height = map(int, options.size.split("x"))
     weights = read_weights(resolve(options.weights))
     estimator = dicl_flow.load(weights, device=options.device, quality=options.quality)
-    photos = None if options.photos == "procedural" else Path(options.photos)
+    photos = None if options.photos == "procedural" else trained_on(Path(options.photos))
     textures = load_textures(photos, estimator.device, options.seed, limit=options.textures)
     sequence, parts, start = FlowSequence(estimator, backward=True), [], perf_counter()
     for number in range(options.clips):
@@ -87,6 +89,12 @@ def parse() -> argparse.Namespace:
     if options.clips < 2 or options.frames < 2:
         raise InputError("a fit needs at least 2 clips of 2 frames: one clip judges it")
     return options
+
+
+def trained_on(folder: Path) -> list[Path]:
+    """The photographs of a folder without those that are held out for tests."""
+    photos = list_photos(folder)
+    return [p for p in photos if not is_held_out(sha256(p.read_bytes()).hexdigest())]
 
 
 def draw_clip(

@@ -7,7 +7,7 @@ import fake_trees
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, needs_bf16
+from conftest import SMALL, TINY, needs_bf16
 
 import dicl_flow
 from dicl_flow import FlowSequence
@@ -175,3 +175,37 @@ def test_the_packaged_weights_reuse_features():
     sequence.push(FRAMES[0])
     found = sequence.push(FRAMES[1])
     np.testing.assert_allclose(found.flow, estimator(*FRAMES[:2]).flow, **ROUNDING)
+
+
+def matched_together(estimator, monkeypatch, together):
+    """Packed estimates of three pairs, one by one and in batches of `together`."""
+    sequence = FlowSequence(estimator, backward=True)
+    prepared = [sequence.prepare(frame[:24, :32]) for frame in FRAMES]
+    pairs = [(prepared[one], prepared[two]) for one, two in ((0, 1), (3, 1), (0, 2))]
+    monkeypatch.setattr(estimator.engine, "pairs_together", lambda: together)
+    return [sequence.match(*pair) for pair in pairs], list(sequence.match_pairs(pairs))
+
+
+@pytest.mark.parametrize("backend", ["plain", "fast"])
+@pytest.mark.parametrize("quality", ["normal", "best"])
+def test_pairs_matched_as_a_batch_are_those_matched_alone(backend, quality, monkeypatch):
+    torch.manual_seed(0)
+    model = build(replace(TINY, padding="resize"))
+    estimator = FlowEstimator(model, "cpu", "fp32", backend, quality=quality)
+    alone, found = matched_together(estimator, monkeypatch, 2)
+    assert [packed.shape for packed in found] == [(1, 6, 24, 32)] * 3
+    for one, other in zip(found, alone, strict=True):
+        torch.testing.assert_close(one, other, **ROUNDING)
+
+
+def test_a_cpu_matches_one_pair_at_a_time(monkeypatch):
+    estimator = FlowEstimator(build(TINY), "cpu", "fp32", "plain")
+    alone, found = matched_together(estimator, monkeypatch, estimator.engine.pairs_together())
+    assert all(map(torch.equal, alone, found))
+
+
+def test_a_batch_is_no_larger_than_the_memory_allows(monkeypatch):
+    estimator = small("plain", memory_limit=2 * 64 * 64 * PLAIN_BYTES)
+    monkeypatch.setattr(estimator.engine, "pairs_together", lambda: 8)
+    assert estimator.pipeline.tiles.together((64, 64)) == 2
+    assert estimator.pipeline.tiles.together((512, 512)) == 1

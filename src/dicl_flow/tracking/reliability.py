@@ -39,6 +39,8 @@ class LinearModel:
     """Logit of the confidence of the backward flow where the flow leads."""
     disagreement: float
     """log(0.1 + px by which the backward flow misses the point)."""
+    miss: float
+    """log(1 + px) of the same: it grows only beyond a pixel."""
     length: float
     """log(1 + px) of the flow."""
     edge: float
@@ -142,6 +144,7 @@ def read_flow_at(packed: Tensor, points: Tensor, interval: int) -> FlowAtPoints:
         _logit(confidence[0]),
         _logit(back_confidence),
         torch.log(miss + _FINE),
+        torch.log1p(miss),
         torch.log1p(torch.hypot(x[0], y[0])),
         torch.log1p(edge),
         torch.full_like(miss, log2(interval)),

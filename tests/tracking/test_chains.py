@@ -1,0 +1,95 @@
+"""A chain is extended by flows, and the best of several is chosen for each point."""
+
+import math
+
+import pytest
+import torch
+
+from dicl_flow.tracking.chains import choose, extend
+from dicl_flow.tracking.reliability import packaged_calibration, read_flow_at
+from dicl_flow.tracking.tracks import Positions
+
+
+def positions(points, error, visible, interval=0):
+    count = len(points)
+    return Positions(
+        torch.tensor(points, dtype=torch.float32),
+        torch.tensor(error, dtype=torch.float32),
+        torch.tensor(visible),
+        torch.full((count,), interval, dtype=torch.int16),
+    )
+
+
+def packed(x, y, miss=0.0, confidence=0.99, size=(20, 30)):
+    values = torch.tensor([x, y, confidence, miss - x, -y, confidence])
+    return values[None, :, None, None].expand(1, 6, *size).contiguous()
+
+
+def test_the_visible_candidate_with_the_lowest_expected_error_is_chosen():
+    short = positions(
+        [[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]], [0.5, 0.1, 3.0], [True, False, False], 1
+    )
+    long = positions([[2.0, 1.0], [2.0, 2.0], [2.0, 3.0]], [0.3, 9.0, 2.0], [True, True, False], 8)
+    found = choose([short, long])
+    # the better one; the visible one, though worse; of hidden ones, the better
+    assert found.points.tolist() == [[2, 1], [2, 2], [2, 3]]
+    assert found.error.tolist() == pytest.approx([0.3, 9.0, 2.0])
+    assert found.visible.tolist() == [True, True, False]
+    assert found.interval.tolist() == [8, 8, 8]
+    assert found.interval.dtype == torch.int16
+
+
+def test_the_choice_does_not_depend_on_the_order():
+    torch.manual_seed(0)
+    candidates = [
+        positions(
+            torch.rand(50, 2).tolist(), torch.rand(50).tolist(), (torch.rand(50) > 0.5).tolist()
+        )
+        for _ in range(5)
+    ]
+    for one, other in zip(choose(candidates), choose(candidates[::-1]), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_points_follow_the_flow_and_errors_add_as_squares():
+    calibration = packaged_calibration()
+    before, flow = positions([[3.25, 4.5], [10, 5]], [0.0, 2.0], [True, True]), packed(2.5, -1.0)
+    after = extend(before, flow, 4, calibration)
+    assert after.points.tolist() == [[5.75, 3.5], [12.5, 4]]
+    alone = float(calibration.expected_error(read_flow_at(flow, before.points, 4).cues)[0])
+    assert after.error.tolist() == pytest.approx([alone, math.hypot(2.0, alone)])
+    assert after.visible.all()
+    assert after.interval.tolist() == [4, 4]
+
+
+def test_a_flow_is_read_between_pixels():
+    ramp = packed(0.0, 0.0)
+    ramp[:, 0] = torch.arange(30.0)
+    found = read_flow_at(ramp, torch.tensor([[3.25, 4.0], [7.5, 0.0], [-5.0, 2.0]]), 1)
+    assert found.vectors[:, 0].tolist() == pytest.approx([3.25, 7.5, 0.0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flow", "reason"),
+    [
+        (packed(1.0, 0.0, miss=40.0, confidence=0.01), "the way back misses"),
+        (packed(30.0, 0.0), "it leaves the frame"),
+    ],
+    ids=["missed", "outside"],
+)
+def test_a_point_is_hidden_if(flow, reason):
+    before = positions([[8.0, 8.0]], [0.0], [True])
+    assert not extend(before, flow, 1, packaged_calibration()).visible.any(), reason
+
+
+def test_a_chain_from_a_hidden_point_stays_hidden_and_doubts_what_it_follows():
+    calibration, flow = packaged_calibration(), packed(6.0, 0.0)
+    before = positions([[8.0, 8.0], [8.0, 8.0]], [1.0, 1.0], [True, False])
+    after = extend(before, flow, 1, calibration)
+    assert after.visible.tolist() == [True, False]
+    assert after.error[1] >= 6.0 > after.error[0]
+
+
+def test_intervals_of_any_length_fit():
+    before = positions([[8.0, 8.0]], [0.0], [True])
+    assert extend(before, packed(0.0, 0.0), 40_000, packaged_calibration()).interval > 32_000
