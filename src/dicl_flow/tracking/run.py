@@ -28,6 +28,10 @@ from .tracks import Positions, Reference, Tracks, write_tracks
 _CHUNK = 256 << 20  # bytes of frames in memory that are read to be used in reverse
 
 
+class NoReferenceError(InputError):
+    """A frame with points to track is not there: the run cannot be resumed either."""
+
+
 class Follower(Protocol):
     """What a run needs of a `Tracker`."""
 
@@ -133,8 +137,9 @@ class Run:
 
     def track(self) -> bool:
         """Do both directions; false if the run was stopped."""
-        for folder in self._maps:
-            folder.resume(self._checkpoint.done)
+        stage, steps = self._at
+        for folder, reference in zip(self._maps, self.task.references, strict=False):
+            folder.resume(max(0, steps - reference.frame) if stage == FORWARD else 1)
         if self._at[0] == FORWARD:
             if not self._follow(FORWARD, Direction(self.task.clip, 0, 1)):
                 return False
@@ -159,8 +164,7 @@ class Run:
         count, clip = self._at[1], self.task.clip
         if self.task.last >= count:
             last = clip.first + (count - 1) * clip.selection.stride
-            self._checkpoint.state = State()  # nothing to resume
-            raise InputError(
+            raise NoReferenceError(
                 f"a reference is frame {max(self.task.numbers)}, but the last frame is {last}"
             )
 
@@ -222,7 +226,7 @@ class Run:
         if frame.image is None:
             if any(reference.frame == place for reference in references):
                 number, problem = frame.number, frame.problem
-                raise InputError(
+                raise NoReferenceError(
                     f"frame {number} has points to track, but cannot be read: {problem}"
                 )
             return {}
@@ -308,6 +312,8 @@ class Run:
                 while waiting and waiting[0][1].done():
                     self._drawn(*waiting.popleft())
                 if not self._watch():
+                    for ended in waiting:
+                        self._drawn(*ended)
                     return False
         overlay.commit()
         return True
@@ -391,7 +397,7 @@ def run(
                 if not work.draw(overlay):
                     return [], {}
             return work.finish(overlay)
-    except InputError:
-        if not checkpoint.done:
+    except InputError as error:
+        if not checkpoint.done or isinstance(error, NoReferenceError):
             checkpoint.remove()
         raise

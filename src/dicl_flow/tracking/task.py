@@ -186,6 +186,7 @@ def grid_queries(clip: Clip, spacing: int, frames: Sequence[int]) -> Array:
 
 
 _DRAWN = 24  # points of a dense track along the shorter side
+_APART = 12  # px, at least
 
 
 def dense_task(
@@ -196,7 +197,8 @@ def dense_task(
     pixels = grid(clip.used, 1)
     kept = np.zeros(0, np.int64)
     if drawn:
-        x, y = grid(clip.used, max(1, min(clip.used) // _DRAWN)).T.astype(np.int64)
+        apart = min(max(_APART, min(clip.used) // _DRAWN), *clip.used)
+        x, y = grid(clip.used, apart).T.astype(np.int64)
         kept = y * clip.used[1] + x
     references = [Reference(place, pixels) for place in places]
     order = np.arange(len(kept) * len(places))
