@@ -9,7 +9,7 @@ import pytest
 from clips import read_video, write_images, write_video
 from followers import KnownTracker
 
-from dicl_flow import InputError, read_flow
+from dicl_flow import InputError, Tracker, load, read_flow
 from dicl_flow.files.exr import decode_channels
 from dicl_flow.tracking import progress
 from dicl_flow.tracking.outputs import ERROR_CHANNEL, OverlayVideo, draw_tracks, point_radius
@@ -134,6 +134,26 @@ def test_a_run_that_ended_at_any_frame_goes_on_to_the_same_bytes(
         saved = tmp_path / "parts" / ("maps" if dense else "t.npz")
         assert saved.with_name(f"{saved.name}.parts").is_dir()
     assert len(seen) >= 20
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_the_tracker_itself_goes_on_to_the_same_bytes(clip, tiny_weights, tmp_path, monkeypatch):
+    monkeypatch.setattr("dicl_flow.tracking.tracker.CUT", np.inf)  # the network is random
+    monkeypatch.setattr(OverlayVideo, "piece", 2)
+    estimator = load(tiny_weights, "cpu")
+    part = look_at(clip.source, Selection(end=Moment(7, False)))
+    task = point_task(part, QUERIES[:3])
+
+    def tracker(references):
+        return Tracker(estimator, references, intervals=(1, 3))
+
+    go(task, tracker, tmp_path / "whole")
+    seen = []
+    while not go(task, tracker, tmp_path / "parts", watch=lambda: seen.append(1) or len(seen) % 3)[
+        0
+    ]:
+        assert len(seen) < 60
+    assert len(seen) > 12
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
 
