@@ -107,7 +107,7 @@ def test_every_command_speaks_to_machines(command):
 
 
 WRITING = sorted(COMMANDS.keys() - {"info", "data bench", "serve", "explore", "bulk verify"})
-ESTIMATING = ["flow", "video", "eval", "submit", "interpolate", "demo", "calibrate"]
+ESTIMATING = ["flow", "video", "track", "eval", "submit", "interpolate", "demo", "calibrate"]
 ESTIMATING += ["analyze compare", "serve", "bulk run"]
 
 
