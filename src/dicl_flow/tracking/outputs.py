@@ -142,6 +142,7 @@ def _draw_points(layer: Array, points: Array, visible: Array, radius: float) -> 
             _disc(layer, center, radius, paint)
     width = max(1, round(0.3 * radius))
     for center in _fixed(points[there & ~visible]):
+        _disc(layer, center, 1.15 * radius, (0, 0, 0, 0))  # no tail inside
         _ring(layer, center, 1.15 * radius, dark, width + 2 * max(1, round(0.6 * edge)))
         _ring(layer, center, 1.15 * radius, paint, width)
 
