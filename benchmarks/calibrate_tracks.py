@@ -29,7 +29,6 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator, FlowSequence
 from dicl_flow.files import to_uint8, write_files
 from dicl_flow.render import Clip, TextureAtlas, is_held_out, list_photos, load_textures
-from dicl_flow.tracking.chains import VISIBLE
 from dicl_flow.tracking.reliability import CUES, LARGEST, TrackCalibration, fit, read_flow_at
 from dicl_flow.weights import read_weights, resolve
 
@@ -176,7 +175,7 @@ def report(calibration: TrackCalibration, samples: Tensor) -> None:
                 f"{mean(error[inside], share[inside]):7.2f} {float(error[inside].median()):7.2f}"
             )
     chance = calibration.visibility(cues)
-    said = (chance >= VISIBLE) & (cues[CUES.index("outside")] == 0)
+    said = (chance >= 0.5) & (cues[CUES.index("outside")] == 0)
     print("\ninterval  visible  accuracy  hidden found  Brier  expected    mean, px")
     for value in (*INTERVALS, None):
         mine = torch.ones_like(visible) if value is None else interval == value

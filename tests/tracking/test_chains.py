@@ -51,13 +51,14 @@ def test_the_choice_does_not_depend_on_the_order():
         assert torch.equal(one, other)
 
 
-def test_points_follow_the_flow_and_errors_add_as_squares():
+def test_points_follow_the_flow_and_errors_grow_slower_than_their_sum():
     calibration = packaged_calibration()
     before, flow = positions([[3.25, 4.5], [10, 5]], [0.0, 2.0], [True, True]), packed(2.5, -1.0)
     after = extend(before, flow, 4, calibration)
     assert after.points.tolist() == [[5.75, 3.5], [12.5, 4]]
     alone = float(calibration.expected_error(read_flow_at(flow, before.points, 4).cues)[0])
-    assert after.error.tolist() == pytest.approx([alone, math.hypot(2.0, alone)])
+    assert float(after.error[0]) == pytest.approx(alone)
+    assert math.hypot(2.0, alone) < after.error[1] < 2.0 + alone
     assert after.visible.all()
     assert after.interval.tolist() == [4, 4]
 
@@ -88,6 +89,14 @@ def test_a_chain_from_a_hidden_point_stays_hidden_and_doubts_what_it_follows():
     after = extend(before, flow, 1, calibration)
     assert after.visible.tolist() == [True, False]
     assert after.error[1] >= 6.0 > after.error[0]
+
+
+def test_a_chain_of_eight_flows_errs_about_four_times_as_much_as_one():
+    calibration, flow = packaged_calibration(), packed(0.0, 0.0)
+    chain = one = extend(positions([[8.0, 8.0]], [0.0], [True]), flow, 1, calibration)
+    for _ in range(7):
+        chain = extend(chain, flow, 1, calibration)
+    assert float(chain.error / one.error) == pytest.approx(8 ** (1 / 1.4), rel=1e-4)
 
 
 def test_intervals_of_any_length_fit():

@@ -1,7 +1,9 @@
 """A run of the tracker: forward, backward, outputs; a run that was stopped or killed goes on."""
 
+from fractions import Fraction
 from functools import partial
 
+import av
 import cv2
 import fake_trees
 import numpy as np
@@ -229,6 +231,24 @@ def test_lost_frames_are_gaps(tracker, tmp_path):
     with pytest.raises(InputError, match="frame 5 has points to track, but cannot be read"):
         go(point_task(lossy, np.float32([[5, 20, 20]])), tracker, tmp_path / "other")
     assert contents(tmp_path / "other") == {}
+
+
+def test_a_variable_frame_rate_keeps_its_times(tracker, tmp_path):
+    steps = [0, 40, 55, 200, 230]  # ms
+    with av.open(str(tmp_path / "v.mkv"), "w") as container:
+        stream = container.add_stream("ffv1", rate=25)
+        stream.height, stream.width, stream.pix_fmt = *SIZE, "bgr0"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for frame, step in zip(FRAMES, steps, strict=False):
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            picture.pts, picture.time_base = step, Fraction(1, 1000)
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    uneven = look_at(open_source(str(tmp_path / "v.mkv")), Selection(on_error="skip"))
+    go(point_task(uneven, np.float32([[0, 20, 20]])), tracker, tmp_path / "out")
+    tracks = read_tracks(tmp_path / "out" / "t.npz")
+    there = np.isfinite(tracks.error[0])
+    np.testing.assert_allclose(tracks.times[there], np.array(steps) / 1000, atol=1e-6)
 
 
 def test_frames_come_back_in_reverse_from_chunks(clip, monkeypatch):

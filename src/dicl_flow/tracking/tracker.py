@@ -68,6 +68,9 @@ class Tracker:
     flows with the lowest expected error counts, of those on which it is visible. A cut, where a
     new scene begins, ends the tracks of earlier references. `sequence` is that of another
     tracker of the same estimator, for frames of the same size: on a GPU it has been prepared.
+
+    It keeps as many frames, prepared, as the longest interval spans, and the references; and of
+    each point 15 bytes for each of these frames. Every pixel of 3840x2160 takes 4 GB.
     """
 
     cut: bool = False
