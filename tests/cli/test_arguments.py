@@ -103,11 +103,12 @@ def test_the_largest_number_is_a_bound_and_zero_is_taken_where_it_means_somethin
 # --- outputs --------------------------------------------------------------------------------------
 
 READ = {"--initial", "--truth", "--pair", "--predictions", "--without-projection"}
-READ |= {"--mask", "--difference"}
+READ |= {"--mask", "--difference", "--points"}
 WORDS = {
     "demo": "",
     "flow": "{a} {b}",
     "video": "{frames}",
+    "track": "{frames} --grid 8",
     "show": "{flow}",
     "warp": "{b} {flow}",
     "interpolate": "{a} {b}",
@@ -140,9 +141,11 @@ FLOWS = {("flow", "--output"), ("flow", "--backward")}
 def ending_of(command, option):
     """An ending that the option takes; "" for a folder."""
     known = {"convert": ".safetensors", "calibrate": ".safetensors", "export": ".onnx"}
-    known |= {"submit": ".zip", "bulk list": ".csv", "video": ".npy"}
+    known |= {"submit": ".zip", "bulk list": ".csv", "video": ".npy", "track": ".npz"}
     if (command, option) in FLOWS:
         return ".flo"
+    if option == "--video":
+        return ".mp4"
     if option == "--stats":
         return ".csv" if command == "video" else ".png"
     folder = command in ("demo", "train", "reproduce", "ablate", "render", "bulk run")

@@ -192,6 +192,7 @@ CREATED = {
     "slow motion": "interpolate {clip} -w {weights} -o {new}/slow.mp4 --factor 2",
     "stabilize": "stabilize {clip} -w {weights} -o {new}/1/x.mp4 --path {new}/2/x.csv",
     "video": "video {clip} -w {weights} -o {new}/1/x.npy -o {new}/2/flows --stats {new}/3/x.csv",
+    "track": "track {clip} --grid 8 -w {weights} -o {new}/1/x.npz --video {new}/2/x.mp4",
     "convert": "convert {weights} -o {new}/w.safetensors --half",
     "bulk list": "bulk list {clip} -o {new}/list.csv",
     "data check": "data check pairs {clip} -o {new}/sheet.png",

@@ -107,8 +107,17 @@ def test_every_command_speaks_to_machines(command):
 
 
 WRITING = sorted(COMMANDS.keys() - {"info", "data bench", "serve", "explore", "bulk verify"})
-ESTIMATING = ["flow", "video", "eval", "submit", "interpolate", "demo", "calibrate"]
-ESTIMATING += ["stabilize"]
+ESTIMATING = [
+    "flow",
+    "video",
+    "track",
+    "stabilize",
+    "eval",
+    "submit",
+    "interpolate",
+    "demo",
+    "calibrate",
+]
 ESTIMATING += ["analyze compare", "serve", "bulk run"]
 
 

@@ -111,6 +111,8 @@ SMALLER = [
         r"^(python benchmarks/training_precision\.py.*)$",
         r"\1 --rehearse --precision fp32 --steps 2",
     ),
+    (r"^(dicl-flow track .*) --reference 0,120", r"\1 --reference 0,2"),
+    (r"^(dicl-flow track .*)$", r"\1 --intervals 1"),
     (r"\$SLURM_ARRAY_TASK_ID/\d+", "1/1"),
     *([] if find_spec("pyarrow") else [(r"^(dicl-flow bulk .*?)\.parquet", r"\1.csv")]),
     # an ellipsis stands for the reader's folder
@@ -260,8 +262,10 @@ def make_photos(folder):
 
 
 def make_video(folder):
-    """clip.mp4, and the same frames in shots/."""
+    """clip.mp4, the same frames in shots/, and points.csv to track."""
     import av
+
+    (folder / "points.csv").write_text("frame,x,y\n0,40,30\n2,60,20\n")
 
     frames, _ = fake_trees.moving_frames(4, (64, 96))
     for number, frame in enumerate(frames):

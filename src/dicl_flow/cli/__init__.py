@@ -12,7 +12,20 @@ from typer.main import get_command
 
 from ..environ import purge_at_once
 from ..errors import InputError
-from . import analyze, bulk, data, evaluate, flow, options, stabilize, train, video, web, weights
+from . import (
+    analyze,
+    bulk,
+    data,
+    evaluate,
+    flow,
+    options,
+    stabilize,
+    track,
+    train,
+    video,
+    web,
+    weights,
+)
 from .command import Command, Group, describe, hidden_messages, quick_end
 
 app = typer.Typer(
@@ -37,6 +50,7 @@ _COMMANDS: Commands = {
     "demo": flow.Demo,
     "flow": flow.Flow,
     "video": video.Video,
+    "track": track.Track,
     "explore": web.Explore,
     "show": flow.Show,
     "warp": flow.Warp,

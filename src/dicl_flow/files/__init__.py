@@ -6,6 +6,7 @@ from .atomic import check_folder, check_writable, naming, replacing, temporaries
 from .flow_files import (
     FLOW_SUFFIXES,
     check_flow_name,
+    decode_arrays,
     decode_flow,
     decode_npy,
     encode_arrays,

@@ -9,7 +9,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from math import prod
 from pathlib import Path
 from tokenize import TokenError
@@ -224,6 +224,22 @@ def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
     # not with allow_pickle=False, which numpy 2.0 would store as an array
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
+
+
+def decode_arrays(data: bytes, names: Collection[str]) -> dict[str, Array]:
+    """Return these arrays of a .npz file, without unpickling; a missing one is an error."""
+    with (
+        refusing("not a .npz archive of numeric arrays", *_DAMAGED_ARCHIVE),
+        zipfile.ZipFile(io.BytesIO(data)) as archive,
+    ):
+        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        if missing := [name for name in names if name not in entries]:
+            raise InputError(f"no arrays {', '.join(missing)}; it contains {', '.join(entries)}")
+        arrays = {}
+        for name in names:
+            with archive.open(entries[name]) as stream:
+                arrays[name] = _read_array(stream, entries[name].file_size)
+        return arrays
 
 
 def _read_array(stream: IO[bytes], length: int) -> Array:
