@@ -149,7 +149,7 @@ def _copy_packets(
         for segment in segments:
             with pyav().open(str(segment)) as source:
                 if stream is None:  # both before the first packet
-                    stream = target.add_stream_from_template(source.streams.video[0])
+                    stream = _copied(source.streams.video[0], target)
                     copy_sound = opened.enter_context(copying(sound, target))
                 for packet in source.demux(video=0):
                     if packet.size:  # the last one is empty
@@ -161,6 +161,14 @@ def _copy_packets(
                         target.mux(packet)
         if stream is not None:
             copy_sound(float((number + 1) / rate))
+
+
+def _copied(stream: Any, target: Any) -> Any:
+    """Add a stream with the same tag, by which players tell ProRes 422 from 422 HQ."""
+    copy = target.add_stream_from_template(stream)
+    if target.format.name in ("mov", "mp4"):
+        copy.codec_context.codec_tag = stream.codec_context.codec_tag
+    return copy
 
 
 def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
