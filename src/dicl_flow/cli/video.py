@@ -18,11 +18,13 @@ from .inputs_outputs import (
     assumed,
     check_outputs,
     check_weights,
+    describe_clip,
     describe_kept,
     folders_of,
     quote_pattern,
     read_plates,
     refuse_inputs,
+    refuse_unlike,
 )
 from .options import Size, flag, make_bar, nothing_written, optional, showing
 
@@ -328,6 +330,7 @@ class Interpolate(ClipSettings):
         times, paths, reading = self._times(), [*map(Path, self.inputs)], self.reading
         check_outputs(plates=list(times), inputs=[*paths, self.weights])
         frame1, frame2 = read_plates(*paths, reading=reading)
+        refuse_unlike(paths, (frame1, frame2))
         check_weights(self.weights)
 
         from ..estimation.warping import interpolate
@@ -405,7 +408,8 @@ class Interpolate(ClipSettings):
 
         sequence = FlowSequence(self.load(), backward=True)
         summary = self.process(source, selection, sequence, writers, [output])
-        notes = {**assumed(source.files, reading), **video.lost_of(source.look, coding), **said}
+        notes = {**assumed(source.files, reading), **describe_clip(source, output, reading)}
+        notes |= {**video.lost_of(source.look, coding), **said}
         return summary | notes
 
 
