@@ -166,6 +166,17 @@ def test_a_matroska_file_that_is_whole_may_show_frames_longer(tmp_path, steps):
     np.testing.assert_allclose(times, np.array(pts) / 10, atol=2e-3)
 
 
+def test_a_variable_rate_is_said_and_its_speeds_are_right(video, tmp_path):
+    clip = movie(tmp_path / "clip.mkv", np.cumsum([1, 1, 1, 1, 1, 9] * 6).tolist())
+    table = tmp_path / "s.csv"
+    code, out, _ = video(clip, "-o", tmp_path / "s.npy", "--stats", table, "--json")
+    report = json.loads(out)
+    assert (code, report["flows"], report["lost_frames"]) == (0, COUNT - 1, 0)
+    assert report["uneven"].startswith("6 frames are shown for longer than 1/10 s")
+    ratios = [float(r["mean_length"]) / float(r["mean_speed_px_per_s"]) for r in read_rows(table)]
+    assert ratios[3:6] == pytest.approx([0.1, 0.9, 0.1], rel=0.02)
+
+
 def test_sound_between_the_frames_is_no_hole(tmp_path):
     clip = tmp_path / "sound.mkv"
     pts = np.cumsum([1, 1, 1, 1, 1, 9] * 6).tolist()

@@ -70,6 +70,10 @@ def test_statistics_are_those_of_the_region(
     report = json.loads(out)
     assert report["mean_length_px_per_frame"] == pytest.approx(length)
     assert report["mean_speed_px_per_s"] == pytest.approx(10 * length)
+    said = report.get("statistics", "")
+    assert ("of the region" in said) == ("--region" in options)
+    assert ("of the pixels of mask.png" in said) == ("--mask" in options)
+    assert ("in px of frames scaled by 0.5" in said) == ("--scale" in options)
     confidence = np.linspace(0, 1, 48)[:24].mean()
     if options[:1] == ["--mask"] and "--scale" not in options:
         assert float(rows[0]["mean_confidence"]) == pytest.approx(confidence, rel=1e-3)

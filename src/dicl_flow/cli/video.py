@@ -123,7 +123,8 @@ class ClipSettings(options.EstimateSettings):
         if checkpoint.finished:
             return self._finished(checkpoint, outputs)
         made = writers(checkpoint.folder)
-        shown = show_progress(checkpoint.done, selection.expected_flows(source), quiet=self.quiet)
+        expected = selection.expected_flows(source)
+        shown = show_progress(checkpoint.done, expected, quiet=self.quiet, rate=source.rate)
         with checkpoint, StopSignal() as signal, shown as progress:
             written = run(
                 *(source, selection, sequence, made, checkpoint),
@@ -237,8 +238,15 @@ class Video(ClipSettings):
             partial(wanted.writers, rate=rate, covered=covered),
             [*self.output, *([self.stats] if self.stats else [])],
         )
-        notes |= lost_of(source.look, wanted.coding)
+        notes |= {**lost_of(source.look, wanted.coding), **self._statistics()}
         self.report(summary | options.compute_summary(estimator) | notes)
+
+    def _statistics(self) -> dict[str, str]:
+        """Return what to print of the statistics; nothing if they are of whole frames."""
+        words = [] if self.region is None else [f"of the region {self.region}"]
+        words += [] if self.mask is None else [f"of the pixels of {self.mask}"]
+        words += [f"in px of frames scaled by {self.scale:g}"] * (self.scale != 1)
+        return {"statistics": ", ".join(words)} if self.stats and words else {}
 
     def _covered(self, source: "Source", selection: "Selection") -> "Covered":
         """Return what the statistics cover; refuse a region that is not in the frames."""
@@ -422,12 +430,14 @@ class VideoProgress:
         total: int | None,
         print_line: Callable[[str], None],
         show: Callable[["VideoProgress"], None],
+        rate: float | None = None,
     ) -> None:
-        self.before, self.done, self.total = done, done, total
+        self.before, self.done, self.total, self._rate = done, done, total, rate
         self._print_line, self._show = print_line, show
         self._start = perf_counter()
         self.frame_size: Size | None = None  # known after the first flow
         self._broken: list[Frame] = []  # neighbours with the same problem
+        self._late = 0  # frames that come later than the rate says
 
     def __call__(self, flow: "FrameFlow") -> bool:
         """Note a flow; True: continue."""
@@ -438,6 +448,8 @@ class VideoProgress:
         if not flow.problem:
             self.print_broken()
             self.frame_size = Size(*flow.images[0].shape[:2])
+            steps = flow.following.number - flow.frame.number
+            self._late += (flow.seconds or 0) * (self._rate or 0) > 1.5 * steps
         return True
 
     def print_broken(self) -> None:
@@ -478,13 +490,24 @@ class VideoProgress:
             "missing_flows": state.missing,
             "lost_frames": state.lost,
             "flows_of_earlier_runs": self.before,
+            **self._unevenness(),
             "seconds": perf_counter() - self._start,
             "frames_per_second": self.speed,
         }
 
+    def _unevenness(self) -> dict[str, str]:
+        """Return what to print of a variable rate; nothing if it is constant."""
+        if not self._late:
+            return {}
+        which = f"{self._late} frames are" if self._late > 1 else "1 frame is"
+        longer = f"{which} shown for longer than 1/{self._rate:.4g} s"
+        return {"uneven": f"{longer}; a written video has a constant rate"}
+
 
 @contextmanager
-def show_progress(done: int, total: int | None, *, quiet: bool) -> Iterator[VideoProgress]:
+def show_progress(
+    done: int, total: int | None, *, quiet: bool, rate: float | None = None
+) -> Iterator[VideoProgress]:
     """Show a bar with frames/s and the time left, or a line every half minute."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
@@ -496,7 +519,7 @@ def show_progress(done: int, total: int | None, *, quiet: bool) -> Iterator[Vide
         speed = f"{progress.speed:.1f} frames/s"
         bar.update(task, completed=progress.done, total=progress.total, speed=speed)
 
-    progress = VideoProgress(done, total, bar.console.print, show)
+    progress = VideoProgress(done, total, bar.console.print, show, rate)
     with showing(bar, progress.line, quiet=quiet):
         try:
             yield progress
