@@ -90,6 +90,16 @@ def test_show_draws_arrows_on_a_frame(run, tmp_path):
     assert "give --arrows PNG too" in run("show", flow, "--frame", frame)[2]
 
 
+def test_show_says_that_a_wild_arrow_is_cut(run, tmp_path):
+    flow, vectors = tmp_path / "x.flo", np.full((96, 128, 2), (2, 0), np.float32)
+    vectors[5, 5] = 1000
+    write_flow(flow, vectors)
+    code, out, _ = run("show", flow, "--arrows", tmp_path / "a.png", "--json")
+    cut = "motion beyond 6 px has arrows of that length"
+    assert (code, json.loads(out)["arrows_cut"]) == (0, cut)
+    assert "arrows_cut" not in run("show", flow, "--arrows", tmp_path / "a.png", "--max", 400)[1]
+
+
 def test_show_draws_the_difference_of_two_flows(run, tmp_path):
     first, second, other = (tmp_path / name for name in ("a.flo", "b.png", "c.flo"))
     flow = np.zeros((4, 6, 2), np.float32)

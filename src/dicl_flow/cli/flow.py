@@ -150,7 +150,7 @@ class Flow(options.EstimateSettings):
             **assumed([self.image1, self.image2], reading),
         }
         if self.arrows is not None:
-            summary["arrow_scale"] = _arrow_scale(result.flow, self.maximum)
+            summary |= _arrows(result.flow, self.maximum)
         if result.occlusion is not None:
             summary["occluded"] = float(result.occlusion.mean())
         return parts, self._contents(result, frames[0]), stream, summary
@@ -246,10 +246,15 @@ def _check_key(key: bool, **pictures: Path | None) -> None:
         raise InputError(f"--key needs a picture to be drawn on: give {names}")
 
 
-def _arrow_scale(flow: "Array", maximum: float | None) -> float:
-    from ..pictures.visualize import arrow_scale, full_arrow
+def _arrows(flow: "Array", maximum: float | None) -> dict[str, Any]:
+    """Return what to print of the lengths of arrows."""
+    from ..pictures.visualize import LONGEST_ARROW, arrow_scale, full_arrow, full_color
 
-    return arrow_scale(flow.shape, maximum or full_arrow(flow))
+    full = maximum or full_arrow(flow)
+    said: dict[str, Any] = {"arrow_scale": arrow_scale(flow.shape, full)}
+    if full_color(flow) > (longest := LONGEST_ARROW * full):
+        said["arrows_cut"] = f"motion beyond {longest:.3g} px has arrows of that length"
+    return said
 
 
 class Show(options.Settings):
@@ -288,7 +293,7 @@ class Show(options.Settings):
             summary["minus"] = str(self.difference)
         summary |= flow_statistics(vectors)
         if self.arrows is not None:
-            summary["arrow_scale"] = _arrow_scale(vectors, self.maximum)
+            summary |= _arrows(vectors, self.maximum)
         write_files(self._contents(vectors, ground))
         self.report({**summary, "written": wanted})
 

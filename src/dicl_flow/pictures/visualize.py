@@ -1,6 +1,7 @@
 """Pictures of flow, confidence and errors."""
 
 from collections.abc import Sequence
+from math import hypot
 
 import cv2
 import numpy as np
@@ -16,6 +17,7 @@ CALMEST = 1.0  # px: shorter vectors do not get full colour, unless a maximum is
 MOST = 0.99  # share of vectors that have arrows of at most full length
 _FULL = 3.0  # length of such an arrow, in distances between arrows
 _LONGEST = 9.0  # of any arrow: one wild vector must not cross the whole picture
+LONGEST_ARROW = _LONGEST / _FULL  # the same, in full arrows
 _SHORTEST = 0.35  # of the shortest arrow that is no dot
 
 
@@ -123,9 +125,10 @@ def draw_arrow(
 ) -> None:
     """Draw an arrow into the picture, or a dot if the vector is short; in px, x first."""
     bits = 4  # sub-pixel positions for OpenCV
-    rgb, length = tuple(int(channel) for channel in color), float(np.hypot(*np.float64(vector)))
-    share = min(1.0, _LONGEST * spacing / max(length, 1e-9))
-    dx, dy, length = float(vector[0]) * share, float(vector[1]) * share, length * share
+    rgb, (dx, dy) = tuple(int(channel) for channel in color), (float(side) for side in vector)
+    share = min(1.0, _LONGEST * spacing / max(hypot(dx, dy), 1e-9))
+    dx, dy = dx * share, dy * share
+    length = hypot(dx, dy)
     tail, tip = (
         (round(x * (1 << bits)), round(y * (1 << bits)))
         for x, y in (start, (start[0] + dx, start[1] + dy))
