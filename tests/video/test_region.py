@@ -99,7 +99,10 @@ def test_images_have_the_speed_of_their_rate_if_it_is_given(video, tmp_path):
         (["--mask", "small.png"], "small.png must have the size of the frames, 48x32, got 40x32"),
         (["--mask", "black.png"], "black.png is black everywhere"),
         (["--mask", "no.png"], "no.png"),
-        (["--mask", "mask.png", "--region", "0,0,5,5"], "--region or --mask, not both"),
+        (
+            ["--mask", "mask.png", "--region", "0,0,5,5"],
+            "both --region and --mask select pixels for the statistics: give one",
+        ),
         (["--region", "0,0,1,1", "--scale", 0.1], "--scale 0.1 leaves no pixel of the region"),
     ],
 )

@@ -257,8 +257,10 @@ class Video(ClipSettings):
         rate = self.fps if source.files else None
         if self.region is None and self.mask is None:
             return Covered(rate=rate)
-        if self.stats is None or (self.region is not None and self.mask is not None):
-            raise InputError("--region or --mask, not both, is for the statistics: give --stats")
+        if self.region is not None and self.mask is not None:
+            raise InputError("both --region and --mask select pixels for the statistics: give one")
+        if self.stats is None:
+            raise InputError("--region and --mask are for the statistics: give --stats CSV too")
         size = first_size(source)
         if self.region is not None:
             region = parse_region(self.region, size)
