@@ -1,6 +1,5 @@
 """The commands under `analyze`."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -275,11 +274,11 @@ class Compare(PairAnalysis, options.ComputeSettings):
     def __call__(self) -> None:
         from ..evaluation import BASELINES, pool
         from ..files import encode_image, write_files
-        from ..lab.compare import find_flows
+        from ..lab.compare import find_flows, sheet_names
 
         check_outputs(folders=[self.output])
         pairs = self.find_pairs(self.limit)
-        sheets = {p.name: self.output / f"{re.sub('[/:]', '-', p.name)}.png" for p in pairs}
+        sheets = {pair: self.output / name for pair, name in sheet_names(pairs).items()}
         numbers = self.output / "compare.json"
         found = [find_flows(method, pairs) or method for method in self.methods]
         networks = [method for method in found if isinstance(method, str)]
