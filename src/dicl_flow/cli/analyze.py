@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import InputError
+from ..errors import InputError, counted
 from . import options
 from .inputs_outputs import (
     check_matplotlib,
@@ -201,7 +201,7 @@ class Pixel(NetworkAnalysis):
     def __call__(self) -> None:
         pairs = self.find_pairs()
         if self.number > len(pairs):
-            raise InputError(f"--number {self.number}: there are {len(pairs)} pairs")
+            raise InputError(f"--number {self.number}: the data has {counted(len(pairs), 'pair')}")
         pair, x, y = pairs[self.number - 1], self.x, self.y
         self.check([pair])
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
-from ..errors import InputError
+from ..errors import InputError, counted
 from ..estimation.compute import PRECISIONS, choose_compute, gpu_name, instructions
 from ..estimation.estimator import FlowEstimator
 from ..estimation.inputs import Feeding
@@ -193,7 +193,7 @@ def _processor() -> str:
     about = {name.strip(): value.strip() for name, _, value in parts}
     name = about.get("model name") or _ARM_PARTS.get(about.get("CPU part", ""), platform.machine())
     found = instructions()
-    return f"{name}{found and f' with {found}'}, {torch.get_num_threads()} threads"
+    return f"{name}{found and f' with {found}'}, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def open_network(
