@@ -1,14 +1,16 @@
 """Folders, manifests and videos of users become pairs, with or without truth."""
 
+import ntpath
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import fake_trees
 import numpy as np
 import pytest
 
-from dicl_flow.data import list_pairs, own_pairs, read_frames, read_sample, video_frames
+from dicl_flow.data import list_pairs, own, own_pairs, read_frames, read_sample, video_frames
 from dicl_flow.errors import InputError
 
 
@@ -201,6 +203,13 @@ def test_pairs_of_a_manifest_are_named_by_what_tells_them_apart(frames, expected
         rows.append(",".join(files))
     (folder / "list.csv").write_text("\n".join(["image1,image2", *rows]))
     assert names(own_pairs(folder / "list.csv")) == expected
+
+
+def test_frames_on_two_drives_are_named_by_the_drives(monkeypatch):
+    monkeypatch.setattr(own, "os", SimpleNamespace(path=ntpath, sep="\\"))
+    frames = [Path(r"C:\shots\a\f1.png"), Path(r"D:\shots\a\f1.png")]
+    assert own._told_apart(frames) == ["C", "D"]
+    assert own._told_apart([*frames, Path(r"D:\b.png")]) == ["C/shots/a/f1", "D/shots/a/f1", "D/b"]
 
 
 def test_manifest_without_a_flow_column(tmp_path):

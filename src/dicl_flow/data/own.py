@@ -158,13 +158,22 @@ def _row_names(rows: Sequence[_RowFiles]) -> list[str]:
     return names
 
 
+def _common_folder(paths: Sequence[str]) -> str:
+    """Return the folder that all share; "" for two drives of Windows."""
+    try:
+        return os.path.commonpath({*map(os.path.dirname, paths)})
+    except ValueError:
+        return ""
+
+
 def _told_apart(files: Sequence[Path]) -> list[str]:
     """Return paths without the folders in front and the words at the end that all share."""
     paths = [os.path.splitext(os.path.abspath(file))[0] for file in files]  # noqa: PTH100, PTH122
     if len({*paths}) == 1:
         return [Path(path).name.removesuffix("_img1") or Path(path).name for path in paths]
-    folder = os.path.commonpath({*map(os.path.dirname, paths)})
+    folder = _common_folder(paths)
     texts = [path[len(folder) :].replace(os.sep, "/").lstrip("/") for path in paths]
+    texts = texts if folder else [re.sub("^([A-Za-z]):/", r"\1/", text) for text in texts]
     ends = zip(*(reversed(re.split("(?=[/_-])", text)) for text in texts), strict=False)
     shared = [words[0] for words in takewhile(lambda words: len({*words}) == 1, ends)]
     names = [text.removesuffix("".join(reversed(shared))) for text in texts]
