@@ -199,11 +199,14 @@ class Pixel(NetworkAnalysis):
     number: int = Option(1, min=1, help="Which pair of the data.")
 
     def __call__(self) -> None:
+        from ..data.sample import check_inside, read_frames
+
         pairs = self.find_pairs()
         if self.number > len(pairs):
             raise InputError(f"--number {self.number}: the data has {counted(len(pairs), 'pair')}")
         pair, x, y = pairs[self.number - 1], self.x, self.y
         self.check([pair])
+        check_inside(x, y, read_frames(pair)[0].shape[:2])
 
         from ..lab.analyses import draw_pixel, read_pixel
 
