@@ -74,6 +74,7 @@ MISSING = {
     "flow a.png a.png -o x.flo --precision fp8": "unknown precision 'fp8'; known: auto",
     "flow a.png a.png -o x.flo --device gpu": "unknown device 'gpu'; did you mean 'cuda'",
     "flow a.png a.png -o x.flo --device cuda:one": "unknown device 'cuda:one'",
+    "flow a.png a.png -o x.flo --device auto:": "unknown device 'auto:'",
     "video . -o x.npy --precision fp8": "unknown precision 'fp8'",
     "train chairs-0 --data chairs=. --device gpu": "unknown device 'gpu'",
     "calibrate -d rendered=procedural -o x.safetensors --quality bst": "unknown quality 'bst'",

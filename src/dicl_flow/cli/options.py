@@ -60,12 +60,12 @@ def _set_max_size(megapixels: float | None) -> float | None:
 
 
 def _refused_by(check: str) -> Callable[[str], str]:
-    """Return a callback that refuses a name at once, with a function of `config`."""
+    """Return a callback that refuses a name at once, before torch is imported."""
 
     def checked(name: str) -> str:
-        from .. import config
+        from ..estimation import names
 
-        getattr(config, check)(name)
+        getattr(names, check)(name)
         return name
 
     return checked
@@ -99,7 +99,7 @@ Quality = Annotated[
     str,
     Option(
         help="fast, normal, or best: finer, but several times slower.",
-        callback=_refused_by("find_quality"),
+        callback=_refused_by("check_quality"),
     ),
 ]
 MemoryLimit = Annotated[

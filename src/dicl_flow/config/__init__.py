@@ -17,9 +17,6 @@ from .model import (
     LossConfig,
     ModelConfig,
     Quality,
-    check_backend,
-    check_device,
-    check_precision,
     find_quality,
 )
 from .render import PLACES, Crowd, Place, RenderConfig, WorldConfig, find_place

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from math import inf, isfinite, lcm
 from typing import Any
 
-from ..errors import InputError, check_name, unknown_name
+from ..errors import InputError, check_name
 from .strict import JsonConfig
 
 STRIDES = (64, 32, 16, 8, 4, 2)  # what the feature pyramid can deliver
@@ -315,29 +315,6 @@ def find_quality(quality: str | Quality) -> Quality:
         return quality
     check_name("quality", quality, QUALITIES)
     return QUALITIES[quality]
-
-
-DEVICES = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-BACKENDS = ("auto", "fast", "plain")
-
-
-def check_device(name: str) -> None:
-    """Refuse what is not the name of a device, on any machine."""
-    kind, _, index = name.partition(":")
-    if kind not in DEVICES or (index and not (kind != "auto" and index.isdecimal())):
-        meant = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
-        raise unknown_name("device", name, DEVICES, meant)
-
-
-def check_precision(name: str) -> None:
-    """Refuse an unknown precision of an estimate."""
-    check_name("precision", name, PRECISIONS)
-
-
-def check_backend(name: str) -> None:
-    """Refuse an unknown backend of an estimate."""
-    check_name("backend", name, BACKENDS)
 
 
 @dataclass(frozen=True)

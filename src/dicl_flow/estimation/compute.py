@@ -22,11 +22,12 @@ from ..accelerated.settings import (
 from ..accelerated.settings import instructions as instructions
 from ..accelerated.settings import usable_cores as usable_cores
 from ..accelerated.winograd import in_callers_thread
-from ..config import PAPER_LEVELS, ModelConfig, check_backend, check_device, check_precision
+from ..config import PAPER_LEVELS, ModelConfig
 from ..errors import InputError
 from ..models import DiclFlow, FlowNetwork, has_matching_net
 from ..ops import normalize, size_of
 from .inputs import Feeding
+from .names import check_backend, check_device, check_precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 AS_ASKED = "as asked"
