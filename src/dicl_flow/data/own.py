@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ..errors import InputError, unknown_name
 from ..files import FLOW_SUFFIXES, flow_suffix
-from .frames import VIDEO_SUFFIXES, complete_pairs, extract_frames, image_files, is_video, listed
+from .frames import VIDEO_SUFFIXES, complete_pairs, image_files, is_video, listed
 from .sample import FlowPair
+from .timing import extract_frames
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _COLUMNS = ("image1", "image2", "flow", "occlusion")
