@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from ..errors import InputError, StopSignal, unknown_name
+from ..errors import InputError, StopSignal, counted, unknown_name
 from . import options
 from .inputs_outputs import (
     assumed,
@@ -134,7 +134,9 @@ class ClipSettings(options.EstimateSettings):
             )
         if not written:
             done = checkpoint.done
-            typer.echo(f"stopped; {done} flows are done; the same command resumes it", err=True)
+            typer.echo(
+                f"stopped; {counted(done, 'flow')} done; the same command resumes it", err=True
+            )
             raise typer.Exit(130)
         size = progress.frame_size
         seen = computed(sequence.estimator, size) if size else {}
@@ -477,8 +479,8 @@ class VideoProgress:
     def line(self) -> str:
         """The progress so far: "120 of 899 flows, 13 %, 2.1 frames/s, about 6 min left"."""
         if not self.total:
-            return f"{self.done} flows, {self.speed:.2g} frames/s"
-        text = f"{self.done} of {self.total} flows, {self.done / self.total:.0%}"
+            return f"{counted(self.done, 'flow')}, {self.speed:.2g} frames/s"
+        text = f"{self.done} of {counted(self.total, 'flow')}, {self.done / self.total:.0%}"
         if self.done == self.before:
             return text
         minutes = (self.total - self.done) / self.speed / 60

@@ -1,15 +1,19 @@
 """Frames of a video as they are decoded, numbered by their times; the places of lost frames."""
 
+import atexit
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.frames import pyav, to_array
 from ..errors import InputError
-from ..files import Array, Plate
+from ..files import Array, Plate, encode_image, write_files
+from .frames import open_video, pyav, to_array
 
 
 class Shot(NamedTuple):
@@ -205,6 +209,36 @@ class _Bytes:
         if packet.is_corrupt or (self._end is not None and packet.pos - self._end > _HEADERS):
             self.whole = False
         self._end = packet.pos + packet.size
+
+
+def video_frames(path: Path) -> Iterator[Array]:
+    """Yield the frames of a video, (H, W, 3) uint8 RGB; a lost or damaged one is an error.
+
+    Without it, all later frames would have wrong numbers, and a pair would span the gap.
+    """
+    with open_video(path) as container:
+        for number, shot in enumerate(in_place(decode(container), read_timing(container)), 1):
+            try:
+                image = shot.read()
+            except InputError as error:
+                raise InputError(
+                    f"{path}: frame {number}, counted from 1, {error}; copy the file again, or "
+                    f"give the frames as a folder"
+                ) from None
+            yield image
+
+
+def extract_frames(video: Path) -> Path:
+    """Write the frames as frame_000001.png, … into a temporary folder, removed at exit.
+
+    The folder is created below TMPDIR. A frame of 1920x1080 takes about 3 MB.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="dicl-flow-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for number, frame in enumerate(video_frames(video), start=1):
+        path = folder / f"frame_{number:06d}.png"
+        write_files({path: encode_image(path, frame)})
+    return folder
 
 
 def _refuse(reason: str) -> Array:
