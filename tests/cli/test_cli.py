@@ -78,6 +78,28 @@ def test_show_draws_arrows_and_a_key(run, tmp_path):
     assert len(np.unique(pictures[False][1].reshape(-1, 3), axis=0)) > 2
 
 
+def test_show_draws_arrows_on_a_frame(run, tmp_path):
+    flow, frame, picture = tmp_path / "x.flo", tmp_path / "f.png", tmp_path / "a.png"
+    write_flow(flow, np.zeros((96, 128, 2), np.float32))  # dots, between which the frame is seen
+    cv2.imwrite(str(frame), np.full((96, 128, 3), (0, 100, 200), np.uint8))
+    assert run("show", flow, "--arrows", picture, "--frame", frame)[0] == 0
+    assert cv2.imread(str(picture))[0, 0].tolist() == [32, 82, 132]
+    cv2.imwrite(str(frame), np.zeros((96, 120, 3), np.uint8))
+    code, _, err = run("show", flow, "--arrows", picture, "--frame", frame)
+    assert (code, "must have the size of the flow, 128x96, got 120x96" in err) == (2, True)
+    assert "give --arrows PNG too" in run("show", flow, "--frame", frame)[2]
+
+
+def test_show_says_that_a_wild_arrow_is_cut(run, tmp_path):
+    flow, vectors = tmp_path / "x.flo", np.full((96, 128, 2), (2, 0), np.float32)
+    vectors[5, 5] = 1000
+    write_flow(flow, vectors)
+    code, out, _ = run("show", flow, "--arrows", tmp_path / "a.png", "--json")
+    cut = "motion beyond 6 px has arrows of that length"
+    assert (code, json.loads(out)["arrows_cut"]) == (0, cut)
+    assert "arrows_cut" not in run("show", flow, "--arrows", tmp_path / "a.png", "--max", 400)[1]
+
+
 def test_show_draws_the_difference_of_two_flows(run, tmp_path):
     first, second, other = (tmp_path / name for name in ("a.flo", "b.png", "c.flo"))
     flow = np.zeros((4, 6, 2), np.float32)

@@ -58,6 +58,7 @@ MISSING = {
     "analyze peaks --pair no.png a.png -o out": "no such file: no.png",
     "analyze kernels -w no.safetensors -o out": "no weights file",
     "analyze pixel 1 1 -w no.safetensors -o out": "no weights file",
+    "analyze pixel 1 999 --pair a.png a.png -o out": "the pixel 1 999 is outside",
     "analyze compare no.safetensors -o out": "no weights file",
     "bench -w no.safetensors": "no weights file",
     "serve -w no.safetensors": "no weights file",
@@ -70,6 +71,16 @@ MISSING = {
     "export --dynamic -w no.safetensors -o x.onnx": "no weights file",
     "info no.safetensors": "no weights file",
     "demo -w no.safetensors": "no weights file",
+    "flow a.png a.png -o x.flo --quality bst": "unknown quality 'bst'; did you mean 'best'",
+    "flow a.png a.png -o x.flo --backend fsat": "unknown backend 'fsat'; did you mean 'fast'",
+    "flow a.png a.png -o x.flo --precision fp8": "unknown precision 'fp8'; known: auto",
+    "flow a.png a.png -o x.flo --device gpu": "unknown device 'gpu'; did you mean 'cuda'",
+    "flow a.png a.png -o x.flo --device cuda:one": "unknown device 'cuda:one'",
+    "flow a.png a.png -o x.flo --device auto:": "unknown device 'auto:'",
+    "video . -o x.npy --precision fp8": "unknown precision 'fp8'",
+    "train chairs-0 --data chairs=. --device gpu": "unknown device 'gpu'",
+    "calibrate -d rendered=procedural -o x.safetensors --quality bst": "unknown quality 'bst'",
+    "serve --quality bst": "unknown quality 'bst'",
 }
 
 

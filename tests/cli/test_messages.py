@@ -10,7 +10,7 @@ from children import run_child
 
 from dicl_flow.cli import describe
 from dicl_flow.cli.options import Settings
-from dicl_flow.errors import InputError
+from dicl_flow.errors import InputError, counted
 from dicl_flow.files import naming, replacing, write_flow
 from dicl_flow.training import run_folder
 
@@ -129,3 +129,9 @@ def test_a_message_is_one_line_however_long_the_file():
 def test_of_two_names_the_new_one_is_told():
     error = OSError(5, "Input/output error", ".x.flo.part0", None, "x.flo")
     assert describe(error) == "x.flo: Input/output error"
+
+
+def test_one_thing_is_singular():
+    assert counted(1, "segment") == "1 segment"
+    assert counted(0, "segment") == "0 segments"
+    assert counted(2000, "segment") == "2,000 segments"

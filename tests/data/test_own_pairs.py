@@ -1,14 +1,16 @@
 """Folders, manifests and videos of users become pairs, with or without truth."""
 
+import ntpath
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import fake_trees
 import numpy as np
 import pytest
 
-from dicl_flow.data import list_pairs, own_pairs, read_frames, read_sample, video_frames
+from dicl_flow.data import list_pairs, own, own_pairs, read_frames, read_sample, video_frames
 from dicl_flow.errors import InputError
 
 
@@ -203,6 +205,13 @@ def test_pairs_of_a_manifest_are_named_by_what_tells_them_apart(frames, expected
     assert names(own_pairs(folder / "list.csv")) == expected
 
 
+def test_frames_on_two_drives_are_named_by_the_drives(monkeypatch):
+    monkeypatch.setattr(own, "os", SimpleNamespace(path=ntpath, sep="\\"))
+    frames = [Path(r"C:\shots\a\f1.png"), Path(r"D:\shots\a\f1.png")]
+    assert own._told_apart(frames) == ["C", "D"]
+    assert own._told_apart([*frames, Path(r"D:\b.png")]) == ["C/shots/a/f1", "D/shots/a/f1", "D/b"]
+
+
 def test_manifest_without_a_flow_column(tmp_path):
     fake_trees.make_own_pairs(tmp_path)
     (tmp_path / "list.csv").write_text("image1,image2\npair0_img1.png,pair0_img2.png\n\n")
@@ -250,6 +259,22 @@ def test_video_frames_come_one_at_a_time(video):
     frames = video_frames(video)
     assert next(frames).shape == (64, 96, 3)
     assert len(list(frames)) == 3
+
+
+def test_a_lost_frame_is_an_error_and_not_the_next_one(video, tmp_path):
+    shortened = tmp_path / "shortened.mkv"
+    with av.open(str(video)) as whole, av.open(str(shortened), "w") as container:
+        stream = container.add_stream_from_template(whole.streams.video[0])
+        for number, packet in enumerate(p for p in whole.demux() if p.size):
+            packet.stream = stream
+            if number != 2:
+                container.mux(packet)
+    frames = video_frames(shortened)
+    assert [next(frames).shape for _ in range(2)] == [(64, 96, 3)] * 2
+    with pytest.raises(InputError, match=r"shortened\.mkv: frame 3, .*lost: .*folder"):
+        next(frames)
+    with pytest.raises(InputError, match="frame 3, counted from 1, lost"):
+        own_pairs(shortened)
 
 
 def test_a_damaged_video_is_named(video):

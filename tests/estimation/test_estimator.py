@@ -411,3 +411,22 @@ def test_sizes_are_width_by_height():
         image_batch(images)
     with pytest.raises(InputError, match="must have one size, got 9x8 and 10x8"):
         warp(images[0], np.zeros((8, 10, 2), np.float32))
+
+
+@pytest.mark.parametrize("mode", ["I", "I;16", "I;16B"])
+def test_integers_of_pil_have_16_bits(mode):
+    image_module = pytest.importorskip("PIL.Image")
+    values = np.array([[0, 1, 255], [256, 40000, 65535]], "<i4" if mode == "I" else ">u2")
+    values = values.astype("<u2") if mode == "I;16" else values
+    picture = image_module.frombytes(mode, (3, 2), values.tobytes())
+    seen, is_batch = image_batch(picture)
+    assert not is_batch
+    assert torch.equal(seen, image_batch(values.astype(np.uint16))[0])
+
+
+@pytest.mark.parametrize("value", [-1, 65536])
+def test_integers_of_pil_that_need_more_bits_are_refused(value):
+    image_module = pytest.importorskip("PIL.Image")
+    picture = image_module.fromarray(np.array([[0, value]], np.int32))
+    with pytest.raises(InputError, match=f"mode I must have 16 bits.* (to {value}|{value} to)"):
+        image_batch(picture)

@@ -126,6 +126,20 @@ def test_pixels_of_other_types_are_refused(tmp_path):
         read_image(path)
 
 
+def test_a_truncated_jpeg_is_called_truncated(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), np.uint8)
+    for options in ([], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]):
+        whole = cv2.imencode(".jpg", noise, options)[1].tobytes()
+        preview = b"\xff\xe1" + (len(whole) + 2).to_bytes(2, "big") + whole  # it ends, too
+        whole = whole[:2] + preview + whole[2:]
+        (tmp_path / "cut.jpg").write_bytes(whole + b"of the camera")
+        assert read_image(tmp_path / "cut.jpg").shape == noise.shape
+        for length in (len(whole) * 3 // 4, len(whole) - 2):
+            (tmp_path / "cut.jpg").write_bytes(whole[:length])
+            with pytest.raises(InputError, match=rf"cut\.jpg: truncated file: .* {length:,} bytes"):
+                read_image(tmp_path / "cut.jpg")
+
+
 def test_a_truncated_png_is_called_truncated(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), np.uint8)
     whole = cv2.imencode(".png", noise)[1].tobytes()

@@ -2,6 +2,8 @@
 
 import io
 import json
+import struct
+import zlib
 
 import cv2
 import fake_trees
@@ -191,7 +193,9 @@ def test_formats_have_their_own_kind_of_alpha(openexr, run, tmp_path):
     image[..., 3] //= 2
     (tmp_path / "b.png").write_bytes(encode_plate("x.png", Plate(image)))
     flow, plate = still(tmp_path / "f.flo"), tmp_path / "b.exr"
-    assert run("warp", tmp_path / "b.png", flow, "-o", plate)[0] == 0
+    code, out, _ = run("warp", tmp_path / "b.png", flow, "-o", plate)
+    assert code == 0
+    assert "straight; premultiplied in b.exr" in out
     light = read_plate(plate).pixels
     red, alpha = to_linear(np.float32(200 / 255)), 127 / 255
     np.testing.assert_allclose(light[0, 0], [red * alpha, 0, 0, alpha], rtol=1e-3)
@@ -202,6 +206,67 @@ def test_formats_have_their_own_kind_of_alpha(openexr, run, tmp_path):
     code, out, _ = run("warp", plate, flow, "-o", tmp_path / "again.jpg")
     assert code == 0
     assert "premultiplied; dropped, because .jpg has none" in out
+    assert ".jpg has 8 bits" in out
+
+
+def test_colours_under_transparent_pixels_stay(run, tmp_path):
+    """Straight alpha: a key may be pulled again, so what nobody sees is kept where it can be."""
+    (tmp_path / "b.png").write_bytes(encode_plate("x.png", Plate(half_covered())))
+    assert run("warp", tmp_path / "b.png", half_way(tmp_path), "-o", tmp_path / "w.png")[0] == 0
+    found = read_plate(tmp_path / "w.png").pixels
+    assert found[20, 32:62].tolist() == [[0, 200, 0, 0]] * 30
+
+
+def turned_png(image, orientation):
+    """The bytes of a PNG whose EXIF data ask to turn it."""
+    data = cv2.imencode(".png", image)[1].tobytes()
+    entry = struct.pack("<HHIHH", 0x112, 3, 1, orientation, 0)
+    exif = b"II*\0" + struct.pack("<IH", 8, 1) + entry + bytes(4)
+    check = struct.pack(">I", zlib.crc32(b"eXIf" + exif))
+    chunk = struct.pack(">I", len(exif)) + b"eXIf" + exif + check
+    return data[:33] + chunk + data[33:]  # after the header
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_alpha_is_turned_with_its_colours(orientation):
+    image = np.random.default_rng(0).integers(0, 256, (8, 12, 4), np.uint8)
+    image[..., 3] = image[..., 0]  # the blue of OpenCV
+    found = decode_plate(turned_png(image, orientation), "x.png").pixels
+    assert found.shape[2] == 4
+    np.testing.assert_array_equal(found[..., 3], found[..., 2])
+
+
+def test_channels_that_are_left_out_are_named(openexr, run, tmp_path):
+    names, pixels = ("R", "G", "B", "depth.Z"), np.ones((*SIZE, 4), np.float32)
+    (tmp_path / "b.exr").write_bytes(exr(openexr, pixels, names))
+    flow, output = still(tmp_path / "f.flo"), tmp_path / "w.exr"
+    code, out, _ = run("warp", tmp_path / "b.exr", flow, "-o", output, "--json")
+    assert (code, json.loads(out)["left_out"]) == (0, "channels depth.Z")
+
+
+@pytest.mark.parametrize("second", [half_covered()[..., :3], half_covered().astype(np.uint16)])
+def test_frames_of_two_kinds_are_not_blended(run, tmp_path, second):
+    for name, image in (("a", half_covered()), ("b", second)):
+        (tmp_path / f"{name}.png").write_bytes(encode_plate("x.png", Plate(image)))
+    code, _, error = run("interpolate", tmp_path / "a.png", tmp_path / "b.png", "-o", "m.png")
+    assert code == 2
+    assert "both frames must be of one kind; " in error
+    assert "a.png is srgb, uint8, with alpha; " in error
+
+
+def test_what_a_video_of_images_lacks_is_said(openexr, run, tmp_path, monkeypatch):
+    know_motion(monkeypatch)
+    for number in range(2):
+        file, pixels = tmp_path / "clip" / f"{number}.exr", np.ones((*SIZE, 4), np.float16)
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(exr(openexr, pixels))
+    words = ("--factor", 2, "--json")
+    code, out, _ = run("interpolate", tmp_path / "clip", "-o", tmp_path / "slow.mp4", *words)
+    assert code == 0
+    assert json.loads(out)["alpha"] == "dropped: a video has none"
+    assert "values above 1 are compressed" in json.loads(out)["lost"]
+    code, out, _ = run("interpolate", tmp_path / "clip", "-o", tmp_path / "slow", *words)
+    assert (code, json.loads(out)["alpha"]) == (0, "premultiplied")
 
 
 @pytest.mark.parametrize("depth", [np.uint8, np.uint16])

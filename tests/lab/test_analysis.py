@@ -27,7 +27,7 @@ from dicl_flow.lab.analyses import (
     summarize_kernel,
     weight_by_distance,
 )
-from dicl_flow.lab.compare import find_flows
+from dicl_flow.lab.compare import find_flows, sheet_names
 from dicl_flow.lab.volumes import (
     _cell,
     open_networks,
@@ -394,6 +394,25 @@ def test_compare_command(run, tmp_path, pair, arguments, weights):
     bare = [*arguments[:3], "--device", "cpu"]
     assert run("analyze", "compare", "dis", *bare, "-o", tmp_path / "bare")[0] == 0
     assert "warping_error" in read(tmp_path / "bare", "compare")["totals"]["dis"]
+
+
+def test_compare_writes_a_sheet_for_each_pair_whatever_their_names(run, tmp_path):
+    rows = ["image1,image2"]
+    for name, grey in {"a/b": 50, "a-b": 100}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(tmp_path / f"{name}.png"), np.full((16, 24, 3), grey, np.uint8))
+        rows.append(f"{name}.png,a/b.png")
+    (tmp_path / "pairs.csv").write_text("\n".join(rows))
+    data, out = f"pairs={tmp_path}", tmp_path / "out"
+    assert run("analyze", "compare", "dis", "--data", data, "-o", out, "--device", "cpu")[0] == 0
+    assert len({sheet.read_bytes() for sheet in out.glob("*.png")}) == 2
+
+
+def test_names_of_sheets_differ_by_more_than_capitals(tmp_path):
+    pairs = [FlowPair(name, tmp_path, tmp_path) for name in ("a/b", "a-b", "A:b", "a-b-2", "c")]
+    assert [*sheet_names(pairs).values()] == [
+        *("a-b.png", "a-b-2.png", "A-b-3.png", "a-b-2-2.png", "c.png")
+    ]
 
 
 def test_compare_takes_flow_files_of_other_methods(run, tmp_path, pair, arguments):

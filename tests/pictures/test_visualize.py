@@ -165,3 +165,15 @@ def test_warp_of_sizes_that_differ_is_refused():
         dicl_flow.warp(np.zeros((4, 4)), np.zeros((4, 5, 2)))
     with pytest.raises(InputError, match="2 components"):
         dicl_flow.warp(np.zeros((4, 4)), np.zeros((4, 4, 3)))
+
+
+def test_a_wild_vector_does_not_shorten_the_other_arrows():
+    image, flow = np.zeros((96, 128, 3), np.uint8), np.zeros((96, 128, 2), np.float32)
+    flow[..., 0] = 4
+    calm = draw_arrows(image, flow)
+    flow[5, 5] = (1000, 0)  # on the grid
+    wild = draw_arrows(image, flow)
+    spacing = arrow_spacing(flow.shape)
+    np.testing.assert_array_equal(wild[2 * spacing :], calm[2 * spacing :])
+    changed = np.flatnonzero((wild != calm).any((0, 2)))
+    assert changed.max() <= 5 + 9 * spacing + spacing  # it ends within the picture

@@ -182,6 +182,26 @@ def test_a_qt_resource_is_read():
     assert files == {"x.rcc/a/b.png": b"data"}
 
 
+def test_packages_are_downloaded_into_a_folder_that_is_removed(tmp_path, monkeypatch):
+    used = []
+
+    def download(kind, package, wanted, folder):
+        folder.mkdir(exist_ok=True)
+        (folder / "package").write_bytes(b"")
+        used.append(folder.resolve())
+        raise InputError("no network here")
+
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(gather, "download", download)
+    photo = gather.Photo("pypi", "a", "1", "a.png", "CC0", "0")
+    monkeypatch.setattr(gather, "read_list", lambda: [photo])
+    assert gather.main(["fetch", str(tmp_path / "photos")]) == 1  # none came
+    assert not list(here.iterdir())
+    assert not used[0].exists()
+
+
 def test_fetch_takes_only_what_the_list_has(downloads, sources, old, tmp_path, monkeypatch, capsys):
     photos = gather.search(old, downloads)
     changed = [*photos[1:], photos[0]._replace(sha256="0" * 64)]

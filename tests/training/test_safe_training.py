@@ -222,7 +222,7 @@ class Waiting(RandomSource):
 @pytest.mark.heavy
 def test_a_step_longer_than_the_minutes_is_announced_and_is_the_last(tmp_path):
     with redirect_stderr(Errors()) as errors:
-        source = Waiting(errors, "a step takes longer than the limit of 0.01 minutes")
+        source = Waiting(errors, "a step takes longer than the limit of 0.01 min;")
         limits = Limits(minutes=0.01)
         outcome = train(KILLED, source, RunFolder(tmp_path), CPU, limits=limits)
     assert source.found

@@ -97,6 +97,15 @@ def test_ten_bits_stay_ten_bits_in_a_mov(slow, film, tmp_path):
         assert np.abs(picture[100, 128].astype(int) - RED).max() < 600
 
 
+@pytest.mark.parametrize(("profile", "name"), [("2", "Standard"), ("3", "HQ"), ("0", "Proxy")])
+def test_a_mov_states_the_profile_of_its_prores(slow, film, tmp_path, profile, name):
+    encoder = f"prores_ks:profile={profile}"
+    words = ("-o", tmp_path / "slow.mov", "--factor", 2, "--encoder", encoder)
+    assert slow(film, *words)[0] == 0
+    with av.open(str(tmp_path / "slow.mov")) as container:
+        assert container.streams.video[0].codec_context.profile == name
+
+
 def test_what_an_mp4_loses_is_said(slow, run, film, tmp_path):
     said = "10 bits, 4:2:2 become 8 bits, 4:2:0; ProRes in .mov has 10 bits, 4:2:2"
     for command in (slow, lambda *words: run("video", *words[:-2])):

@@ -155,8 +155,43 @@ def test_a_variable_rate_has_no_gaps(tmp_path):
         else:
             write_video(clip, FRAMES, codec="gif", pix_fmt="rgb8")
         assert lost(open_source(str(clip))) == ([], COUNT)
-    irregular = movie(tmp_path / "clip.mkv", np.cumsum([1, 2] * 18).tolist())
-    assert len(lost(open_source(str(irregular)))[0]) <= 1  # it shows only as frames come
+
+
+@pytest.mark.parametrize("steps", [[1, 2], [1, 1, 1, 1, 1, 9], [1, 1, 1, 2]])
+def test_a_matroska_file_that_is_whole_may_show_frames_longer(tmp_path, steps):
+    pts = np.cumsum((steps * COUNT)[:COUNT]).tolist()
+    source = open_source(str(movie(tmp_path / "clip.mkv", pts)))
+    assert lost(source) == ([], COUNT)
+    times = [shot.time for shot in source.shots()]
+    np.testing.assert_allclose(times, np.array(pts) / 10, atol=2e-3)
+
+
+def test_a_variable_rate_is_said_and_its_speeds_are_right(video, tmp_path):
+    clip = movie(tmp_path / "clip.mkv", np.cumsum([1, 1, 1, 1, 1, 9] * 6).tolist())
+    table = tmp_path / "s.csv"
+    code, out, _ = video(clip, "-o", tmp_path / "s.npy", "--stats", table, "--json")
+    report = json.loads(out)
+    assert (code, report["flows"], report["lost_frames"]) == (0, COUNT - 1, 0)
+    assert report["uneven"].startswith("6 frames are shown for longer than 1/10 s")
+    ratios = [float(r["mean_length"]) / float(r["mean_speed_px_per_s"]) for r in read_rows(table)]
+    assert ratios[3:6] == pytest.approx([0.1, 0.9, 0.1], rel=0.02)
+
+
+def test_sound_between_the_frames_is_no_hole(tmp_path):
+    clip = tmp_path / "sound.mkv"
+    pts = np.cumsum([1, 1, 1, 1, 1, 9] * 6).tolist()
+    with av.open(str(clip), "w") as container:
+        stream, sound = container.add_stream("ffv1", rate=10), container.add_stream("pcm_s16le")
+        stream.height, stream.width, stream.pix_fmt = 64, 96, "bgr0"
+        for number, (frame, time) in enumerate(zip(FRAMES, pts, strict=True)):
+            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
+            picture.pts = time
+            container.mux(stream.encode(picture))
+            noise = av.AudioFrame.from_ndarray(np.full((1, 9600), number, np.int16), layout="mono")
+            noise.sample_rate, noise.pts = 48000, 9600 * number
+            container.mux(sound.encode(noise))
+        container.mux(stream.encode())
+    assert lost(open_source(str(clip))) == ([], COUNT)
 
 
 def test_frames_after_the_end_of_the_selection_may_be_lost(tmp_path):

@@ -70,6 +70,10 @@ def test_statistics_are_those_of_the_region(
     report = json.loads(out)
     assert report["mean_length_px_per_frame"] == pytest.approx(length)
     assert report["mean_speed_px_per_s"] == pytest.approx(10 * length)
+    said = report.get("statistics", "")
+    assert ("of the region" in said) == ("--region" in options)
+    assert ("of the pixels of mask.png" in said) == ("--mask" in options)
+    assert ("in px of frames scaled by 0.5" in said) == ("--scale" in options)
     confidence = np.linspace(0, 1, 48)[:24].mean()
     if options[:1] == ["--mask"] and "--scale" not in options:
         assert float(rows[0]["mean_confidence"]) == pytest.approx(confidence, rel=1e-3)
@@ -95,7 +99,10 @@ def test_images_have_the_speed_of_their_rate_if_it_is_given(video, tmp_path):
         (["--mask", "small.png"], "small.png must have the size of the frames, 48x32, got 40x32"),
         (["--mask", "black.png"], "black.png is black everywhere"),
         (["--mask", "no.png"], "no.png"),
-        (["--mask", "mask.png", "--region", "0,0,5,5"], "--region or --mask, not both"),
+        (
+            ["--mask", "mask.png", "--region", "0,0,5,5"],
+            "both --region and --mask select pixels for the statistics: give one",
+        ),
         (["--region", "0,0,1,1", "--scale", 0.1], "--scale 0.1 leaves no pixel of the region"),
     ],
 )

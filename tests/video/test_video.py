@@ -613,7 +613,7 @@ def test_ctrl_c_keeps_what_is_done_and_a_changed_setting_is_refused(video, usual
     flows = tmp_path / "flows"
     child = run_forked_child(CHILD, "SIGINT", 4, EACH_FLOW, "video", clip, "-o", flows, *usual)
     assert child.returncode == 128 + signal.SIGINT
-    assert "stopped; 4 flows are done; the same command resumes it" in child.stderr
+    assert "stopped; 4 flows done; the same command resumes it" in child.stderr
     code, _, error = video(clip, "-o", flows, "--stride", 2)
     assert code == 2
     assert "unfinished run with other settings: stride was 1 and is 2 now; use" in error

@@ -137,7 +137,7 @@ def test_the_flow_of_a_level_and_the_path_of_a_pixel(server, networks):
 WRONG = {
     "/explore/clips/7": "there is no clip 7",
     "/explore/clips/0/5/estimate": "there is no pair 5",
-    "/explore/clips/0/0/estimate?network=2": "there are 2 networks",
+    "/explore/clips/0/0/estimate?network=2": "expected a network from 0 to 1, got 2",
     "/explore/clips/0/0/beliefs?x=96&y=0": "outside the 96x64 frame",
     "/explore/clips/0/0/beliefs?x=a&y=0": "x must be a whole number",
     "/explore/clips/0/0/level?stride=3": "no refined flow of stride 3",

@@ -82,7 +82,7 @@ def limit_threads() -> None:
 def warn_if_spinning() -> None:
     """Warn once if threads spin for long, waiting for cores that other programs use as well.
 
-    Fewer threads were measured to be no faster.
+    Nothing else is done: fewer threads were faster in some measurements, slower in others.
     """
     if threads_spin_long() and torch.get_num_threads() > 1 and _has_gnu_openmp() and _is_busy():
         _warn_of_spinning()

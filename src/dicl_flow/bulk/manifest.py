@@ -136,8 +136,8 @@ def _read_csv(text: str) -> Iterator[Row]:
             for entries in table:
                 if len(entries) != len(columns):
                     raise InputError(
-                        f"{text}, line {table.line_num}: {len(entries)} entries, but the first "
-                        f"line has {len(columns)}"
+                        f"{text}, line {table.line_num}: the number of entries is "
+                        f"{len(entries)}, that of the first line {len(columns)}"
                     )
                 yield Row._make(arrange([*map(str.strip, entries), ""]))
         except (UnicodeDecodeError, csv.Error) as error:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, counted
 from ..files import Array, encode_image, naming
 from ..pictures.figures import contact_sheet, thumbnail, write_on
 from .job import Job, Marker, Plan, finished, keep_settings, marked, marker_name, read_marker
@@ -201,9 +201,10 @@ class BulkRun:
     def _check_errors(self) -> None:
         if self.max_errors is not None and self.failed > self.max_errors:
             first = next(m["failures"][0] for m in self.markers.values() if m["failures"])
+            failed = f"failed: {counted(self.failed, 'flow')}"
             raise InputError(
-                f"{self.failed} flows have failed, more than `max_errors={self.max_errors}`; the "
-                f"first: {first[0]}: {first[1]}; `retry=True` computes them again"
+                f"{failed}, more than `max_errors={self.max_errors}`; the first: {first[0]}: "
+                f"{first[1]}; `retry=True` computes them again"
             )
 
     def _summary(self, *, new: bool) -> dict[str, Any]:
@@ -264,8 +265,8 @@ def _draw_summary(summary: dict[str, Any], job: Job, plan: Plan) -> Array:
         labels.append(f"{name} pairs: mean length in px, and both frames on top of each other")
     sheet = contact_sheet(rows, labels, [""] * SHOWN)
     lines = [
-        f"{summary['flows']:,} flows of {summary['clips']:,} clips, {summary['failed']:,} failed, "
-        f"{summary['cuts']:,} cuts",
+        f"{counted(summary['flows'], 'flow')} of {counted(summary['clips'], 'clip')}, "
+        f"{summary['failed']:,} failed, {counted(summary['cuts'], 'cut')}",
         *(f"slowest: {clip}, {seconds:.1f} s" for clip, seconds in summary["slowest"]),
         *(f"failed: {clip}: {status}" for clip, status in summary["failures"][:6]),
     ]

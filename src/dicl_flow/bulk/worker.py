@@ -23,6 +23,7 @@ from ..estimation.confidence import find_occlusion
 from ..estimation.estimator import FlowSequence
 from ..estimation.result import unpack
 from ..files import Array, decode_image, to_uint8
+from ..video import Shot
 from ..video.flows import (
     CUT,
     Answer,
@@ -45,7 +46,6 @@ from ..video.frames import (
     open_source,
     video_from,
 )
-from ..video.timing import Shot
 from .job import Job, Segment
 from .manifest import Row
 from .storage import on_this_machine, read_input

@@ -1,6 +1,5 @@
 """The commands under `analyze`."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from ..errors import InputError
+from ..errors import InputError, counted
 from . import options
 from .inputs_outputs import (
     check_matplotlib,
@@ -200,11 +199,14 @@ class Pixel(NetworkAnalysis):
     number: int = Option(1, min=1, help="Which pair of the data.")
 
     def __call__(self) -> None:
+        from ..data.sample import check_inside, read_frames
+
         pairs = self.find_pairs()
         if self.number > len(pairs):
-            raise InputError(f"--number {self.number}: there are {len(pairs)} pairs")
+            raise InputError(f"--number {self.number}: the data has {counted(len(pairs), 'pair')}")
         pair, x, y = pairs[self.number - 1], self.x, self.y
         self.check([pair])
+        check_inside(x, y, read_frames(pair)[0].shape[:2])
 
         from ..lab.analyses import draw_pixel, read_pixel
 
@@ -275,11 +277,11 @@ class Compare(PairAnalysis, options.ComputeSettings):
     def __call__(self) -> None:
         from ..evaluation import BASELINES, pool
         from ..files import encode_image, write_files
-        from ..lab.compare import find_flows
+        from ..lab.compare import find_flows, sheet_names
 
         check_outputs(folders=[self.output])
         pairs = self.find_pairs(self.limit)
-        sheets = {p.name: self.output / f"{re.sub('[/:]', '-', p.name)}.png" for p in pairs}
+        sheets = {pair: self.output / name for pair, name in sheet_names(pairs).items()}
         numbers = self.output / "compare.json"
         found = [find_flows(method, pairs) or method for method in self.methods]
         networks = [method for method in found if isinstance(method, str)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from ..errors import InputError
+from ..errors import InputError, counted
 from . import options
 from .command import Group
 from .inputs_outputs import check_outputs
@@ -127,7 +127,7 @@ class Run(options.EstimateSettings):
                 where = f"{kind} on Ray" if cluster else ", ".join(devices)
                 summary = run.run(_engine(devices, cluster, progress), where, progress)
         except KeyboardInterrupt:
-            done = f"{len(run.markers)} of {len(run.plan)} segments are done"
+            done = f"{len(run.markers)} of {counted(len(run.plan), 'segment')} done"
             typer.echo(f"stopped; {done}; the same command resumes the run", err=True)
             raise typer.Exit(130) from None
         names = ("segments", "segments_planned", "clips", "flows", "failed", "cuts", "bytes")
@@ -406,6 +406,6 @@ class Verify(options.Settings):
                     f"damaged segments: {count}; {how}the next run computes them again", err=True
                 )
             if report.missing:
-                missing = f"{report.missing} segments are missing; the run is not finished"
-                typer.echo(missing, err=True)
+                missing = f"missing: {counted(report.missing, 'segment')}"
+                typer.echo(f"{missing}; the run is not finished", err=True)
             raise typer.Exit(2)

@@ -289,8 +289,6 @@ class Bench(options.Settings):
 
     def _check(self) -> tuple[list[Size], int]:
         """Return the sizes to measure, and how often; refuse options that exclude each other."""
-        from ..config import find_quality
-
         if self.host is not None and self.weights is not None:
             raise InputError("--host times a network without weights; give --host or --weights")
         others = (self.host, self.paths, self.batches, self.plot, self.compiled, self.peers)
@@ -298,7 +296,6 @@ class Bench(options.Settings):
             raise InputError(
                 "--first takes --size, --weights, --quality, --device and --repeats only"
             )
-        find_quality(self.quality)
         check_outputs([self.output], plots=[self.plot], inputs=[self.weights])
         default = ["512x256"] if self.quick else _SIZES[:1] if self.first else _SIZES
         sizes = [parse_size("--size", size) for size in self.sizes or default]

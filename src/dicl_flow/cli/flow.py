@@ -150,7 +150,7 @@ class Flow(options.EstimateSettings):
             **assumed([self.image1, self.image2], reading),
         }
         if self.arrows is not None:
-            summary["arrow_scale"] = _arrow_scale(result.flow, self.maximum)
+            summary |= _arrows(result.flow, self.maximum)
         if result.occlusion is not None:
             summary["occluded"] = float(result.occlusion.mean())
         return parts, self._contents(result, frames[0]), stream, summary
@@ -197,7 +197,7 @@ class Flow(options.EstimateSettings):
         """Return the bytes of every file that was asked for."""
         from ..files import encode_flow, encode_image
         from ..pictures.keys import add_key
-        from ..pictures.visualize import DRAWINGS, draw_estimate, full_color
+        from ..pictures.visualize import DRAWINGS, default_maximum, draw_estimate
 
         drawn = (image1, result.flow, result.confidence, result.occlusion, self.maximum)
         flows = {None if self._piped else self.output: result, self.backward: result.backward}
@@ -206,7 +206,8 @@ class Flow(options.EstimateSettings):
             if path is not None:
                 picture = draw_estimate(kind, *drawn)
                 if self.key:
-                    picture = add_key(kind, picture, self.maximum or full_color(result.flow))
+                    longest = self.maximum or default_maximum(kind, result.flow)
+                    picture = add_key(kind, picture, longest)
                 contents[path] = encode_image(path, picture)
         return contents
 
@@ -245,10 +246,15 @@ def _check_key(key: bool, **pictures: Path | None) -> None:
         raise InputError(f"--key needs a picture to be drawn on: give {names}")
 
 
-def _arrow_scale(flow: "Array", maximum: float | None) -> float:
-    from ..pictures.visualize import arrow_scale, full_color
+def _arrows(flow: "Array", maximum: float | None) -> dict[str, Any]:
+    """Return what to print of the lengths of arrows."""
+    from ..pictures.visualize import LONGEST_ARROW, arrow_scale, full_arrow, full_color
 
-    return arrow_scale(flow.shape, maximum or full_color(flow))
+    full = maximum or full_arrow(flow)
+    said: dict[str, Any] = {"arrow_scale": arrow_scale(flow.shape, full)}
+    if full_color(flow) > (longest := LONGEST_ARROW * full):
+        said["arrows_cut"] = f"motion beyond {longest:.3g} px has arrows of that length"
+    return said
 
 
 class Show(options.Settings):
@@ -257,12 +263,14 @@ class Show(options.Settings):
     Examples:
       dicl-flow show truth.flo -o truth.png --max 20
       dicl-flow show flow.flo -o colours.png --arrows arrows.png --key
+      dicl-flow show flow.flo --arrows arrows.png --frame frame1.png
       dicl-flow show flow.flo --difference truth.flo -o error.png --key
     """
 
     flow: Path = Argument(..., help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or -.")
     output: Path | None = options.output("Colour wheel picture to write.", None)
     arrows: Path | None = optional("Picture with arrows to write.")
+    frame: Path | None = optional("Image to draw the arrows on; default: black.", metavar="IMAGE")
     difference: Path | None = optional("Flow to subtract from FLOW first; or -.", metavar="OTHER")
     maximum: options.Maximum = None
     key: options.Key = False
@@ -273,17 +281,20 @@ class Show(options.Settings):
         from ..files import write_files
         from ..pictures.visualize import flow_statistics
 
-        outputs, inputs = [self.output, self.arrows], [self.flow, self.difference]
+        outputs, inputs = [self.output, self.arrows], [self.flow, self.difference, self.frame]
         wanted = check_outputs(pictures=outputs, inputs=inputs)
         _check_key(self.key, output=self.output, arrows=self.arrows)
+        if self.frame is not None and self.arrows is None:
+            raise InputError("--frame is what arrows are drawn on: give --arrows PNG too")
         vectors = self._read()
+        ground = self._ground(Size(*vectors.shape[:2]))
         summary: dict[str, Any] = {"file": str(self.flow), "size": Size(*vectors.shape[:2])}
         if self.difference is not None:
             summary["minus"] = str(self.difference)
         summary |= flow_statistics(vectors)
         if self.arrows is not None:
-            summary["arrow_scale"] = _arrow_scale(vectors, self.maximum)
-        write_files(self._contents(vectors))
+            summary |= _arrows(vectors, self.maximum)
+        write_files(self._contents(vectors, ground))
         self.report({**summary, "written": wanted})
 
     def _read(self) -> "Array":
@@ -303,20 +314,30 @@ class Show(options.Settings):
             )
         return first - second
 
-    def _contents(self, vectors: "Array") -> dict[Path, bytes]:
-        """Return the bytes of the pictures that were asked for."""
+    def _ground(self, size: Size) -> "Array":
+        """Return the picture on which arrows are drawn, of the size of the flow."""
         import numpy as np
 
+        height, width = size
+        if self.frame is None:
+            return np.zeros((height, width, 3), np.uint8)
+        (image,) = read_frames(self.frame)
+        found = Size(*image.shape[:2])
+        if found != size:
+            raise InputError(f"{self.frame} must have the size of the flow, {size}, got {found}")
+        return image
+
+    def _contents(self, vectors: "Array", ground: "Array") -> dict[Path, bytes]:
+        """Return the bytes of the pictures that were asked for."""
         from ..files import encode_image
         from ..pictures.keys import add_key
-        from ..pictures.visualize import draw_estimate, full_color
+        from ..pictures.visualize import default_maximum, draw_estimate
 
-        size, maximum = vectors.shape[:2], self.maximum or full_color(vectors)
         contents = {}
         for kind, path in {"image": self.output, "arrows": self.arrows}.items():
             if path is not None:
-                blank = np.zeros((*size, 3), np.uint8)
-                picture = draw_estimate(kind, blank, vectors, blank[..., 0], maximum=maximum)
+                maximum = self.maximum or default_maximum(kind, vectors)
+                picture = draw_estimate(kind, ground, vectors, ground[..., 0], maximum=maximum)
                 picture = add_key(kind, picture, maximum) if self.key else picture
                 contents[path] = encode_image(path, picture)
         return contents

@@ -11,6 +11,7 @@ from ..errors import InputError, unknown_name
 if TYPE_CHECKING:
     from ..data import FlowPair
     from ..files import Array, Plate, Reading
+    from ..video import Source
 
 STANDARD = Path("-")
 """Stands for the standard input or output."""
@@ -54,16 +55,65 @@ def assumed(paths: Iterable[Path], reading: "Reading") -> dict[str, str]:
 
 
 def describe_kept(plate: "Plate", output: Path) -> dict[str, str]:
-    """Return what to print of alpha and values above 1, if an image has these."""
-    from ..files.images import has_alpha
+    """Return what to print of alpha, and of what the output lacks, if an image has these."""
+    from ..files.images import has_16_bits, has_alpha
 
     suffix, kept = output.suffix.lower(), {}
+    to_exr, is_float = suffix == ".exr", plate.pixels.dtype.kind == "f"
     if plate.pixels.shape[2] == 4:
-        lost = "" if has_alpha(output) else f"; dropped, because {suffix} has none"
-        kept["alpha"] = plate.alpha + lost
-    if plate.pixels.dtype.kind == "f" and suffix != ".exr" and plate.pixels[..., :3].max() > 1:
+        now = plate.alpha if to_exr == is_float else "premultiplied" if to_exr else "straight"
+        change = "" if now == plate.alpha else f"; {now} in {output.name}"
+        dropped = f"; dropped, because {suffix} has none"
+        kept["alpha"] = plate.alpha + (change if has_alpha(output) else dropped)
+    if is_float and not to_exr and plate.pixels[..., :3].max() > 1:
         kept["cut_off"] = f"values above 1; {suffix} has none, .exr does"
+    if plate.pixels.dtype.itemsize > 1 and not has_16_bits(output):
+        kept["lost"] = f"{suffix} has 8 bits; .png and .tif have 16"
+    if plate.left_out:
+        kept["left_out"] = f"channels {_few(plate.left_out)}"
     return kept
+
+
+def describe_clip(source: "Source", output: Path, reading: "Reading") -> dict[str, str]:
+    """Return the same for slow motion of images; nothing if the first cannot be read."""
+    from ..files import read_plate
+    from ..video import output_kind, still_suffix
+
+    if not source.files:
+        return {}
+    try:
+        plate = read_plate(source.files[0], reading)
+    except (InputError, OSError):
+        return {}  # the run says it
+    if output_kind(output) == "folder":
+        return describe_kept(plate, output / f"frame{still_suffix(source)}")
+    kept = {"alpha": "dropped: a video has none"} if plate.pixels.shape[2] == 4 else {}
+    if plate.pixels.dtype.kind == "f":
+        kept["lost"] = "values above 1 are compressed as for the network; a folder gets .exr"
+    elif plate.pixels.dtype.itemsize > 1:
+        kept["lost"] = "16 bits become 8; a folder keeps them"
+    return kept
+
+
+def _few(names: Sequence[str]) -> str:
+    """The names, or the first of them and how many there are besides."""
+    more = len(names) - 4
+    return ", ".join(names[:4]) + (f" and {more} more" if more > 0 else "")
+
+
+def refuse_unlike(paths: Sequence[Path], plates: "Sequence[Plate]") -> None:
+    """Refuse to blend images with and without alpha, or of two depths or colour spaces."""
+    kinds = [
+        (
+            f"{plate.color_space}, "
+            f"{'half or float' if plate.pixels.dtype.kind == 'f' else plate.pixels.dtype}, "
+            f"{'with' if plate.pixels.shape[2] == 4 else 'without'} alpha"
+        )
+        for plate in plates
+    ]
+    if len({*kinds}) > 1:
+        pairs = (f"{path} is {kind}" for path, kind in zip(paths, kinds, strict=True))
+        raise InputError(f"both frames must be of one kind; {'; '.join(pairs)}")
 
 
 def read_vectors(path: Path, file_format: str | None) -> "Array":

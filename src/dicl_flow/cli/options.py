@@ -59,6 +59,18 @@ def _set_max_size(megapixels: float | None) -> float | None:
     return megapixels
 
 
+def _refused_by(check: str) -> Callable[[str], str]:
+    """Return a callback that refuses a name at once, before torch is imported."""
+
+    def checked(name: str) -> str:
+        from ..estimation import names
+
+        getattr(names, check)(name)
+        return name
+
+    return checked
+
+
 Weights = Annotated[
     str | None,
     Option("--weights", "-w", help="Packaged name or .safetensors file.", metavar="NAME|PATH"),
@@ -71,9 +83,25 @@ Data = Annotated[
     list[str] | None,
     Option("--data", "-d", metavar="NAME=PATH", help="Folder of a data set; repeatable."),
 ]
-Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:N or mps.")]
-Precision = Annotated[str, Option(help="auto, fp32, bf16 or fp16.")]
-Quality = Annotated[str, Option(help="fast, normal, or best: finer, but several times slower.")]
+Device = Annotated[
+    str, Option(help="auto, cpu, cuda, cuda:N or mps.", callback=_refused_by("check_device"))
+]
+Precision = Annotated[
+    str, Option(help="auto, fp32, bf16 or fp16.", callback=_refused_by("check_precision"))
+]
+Backend = Annotated[
+    str,
+    Option(
+        help="auto (fast where it exists), fast or plain.", callback=_refused_by("check_backend")
+    ),
+]
+Quality = Annotated[
+    str,
+    Option(
+        help="fast, normal, or best: finer, but several times slower.",
+        callback=_refused_by("check_quality"),
+    ),
+]
 MemoryLimit = Annotated[
     float | None,
     Option(min=0.1, help="GiB that an estimate may use; default: most of what is free."),
@@ -235,7 +263,7 @@ class ComputeSettings(Settings):
 
     device: Device = "auto"
     precision: Precision = "auto"
-    backend: Annotated[str, Option(help="auto (fast where it exists), fast or plain.")] = "auto"
+    backend: Backend = "auto"
     memory_limit: MemoryLimit = None
 
     @property

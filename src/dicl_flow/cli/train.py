@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, counted, unknown_name
 from . import options
 from .command import as_flags
 from .inputs_outputs import check_matplotlib, check_outputs, parse_roots
@@ -218,14 +218,15 @@ def _print_plan(plan: Mapping[str, Any], what: str = "in all") -> None:
     for stage in plan["stages"]:
         done = f"{stage['steps_done']:,} of " if stage["steps_done"] else ""
         if stage["finished"]:
-            typer.echo(f"{stage['name']:<9} finished, {stage['steps']:,} steps")
+            typer.echo(f"{stage['name']:<9} finished, {counted(stage['steps'], 'step')}")
             continue
         typer.echo(
-            f"{stage['name']:<9} {done}{stage['steps']:,} steps of {stage['batch']} pairs, "
-            f"{stage['pairs']:,} pairs in all, {_hours(stage['seconds'])}"
+            f"{stage['name']:<9} {done}{counted(stage['steps'], 'step')} of "
+            f"{counted(stage['batch'], 'pair')}, {counted(stage['pairs'], 'pair')} in all, "
+            f"{_hours(stage['seconds'])}"
         )
         for need in stage["data"]:
-            state = need["problem"] or f"{need['pairs']:,} pairs in {need['root']}"
+            state = need["problem"] or f"{counted(need['pairs'], 'pair')} in {need['root']}"
             typer.echo(f"{'':<9}   {need['name']}: {as_flags(state)}")
     gpu = "" if plan["gpu_hours"] is None else f", {plan['gpu_hours']:.1f} GPU-hours"
     typer.echo(f"{what}: {_hours(plan['seconds'])}{gpu}, estimated from a few steps of each stage")

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from ..errors import InputError, StopSignal, unknown_name
+from ..errors import InputError, StopSignal, counted, unknown_name
 from . import options
 from .inputs_outputs import (
     assumed,
     check_outputs,
     check_weights,
+    describe_clip,
     describe_kept,
     folders_of,
     quote_pattern,
     read_plates,
     refuse_inputs,
+    refuse_unlike,
 )
 from .options import Size, flag, make_bar, nothing_written, optional, showing
 
@@ -121,7 +123,8 @@ class ClipSettings(options.EstimateSettings):
         if checkpoint.finished:
             return self._finished(checkpoint, outputs)
         made = writers(checkpoint.folder)
-        shown = show_progress(checkpoint.done, selection.expected_flows(source), quiet=self.quiet)
+        expected = selection.expected_flows(source)
+        shown = show_progress(checkpoint.done, expected, quiet=self.quiet, rate=source.rate)
         with checkpoint, StopSignal() as signal, shown as progress:
             written = run(
                 *(source, selection, sequence, made, checkpoint),
@@ -131,7 +134,9 @@ class ClipSettings(options.EstimateSettings):
             )
         if not written:
             done = checkpoint.done
-            typer.echo(f"stopped; {done} flows are done; the same command resumes it", err=True)
+            typer.echo(
+                f"stopped; {counted(done, 'flow')} done; the same command resumes it", err=True
+            )
             raise typer.Exit(130)
         size = progress.frame_size
         seen = computed(sequence.estimator, size) if size else {}
@@ -235,8 +240,15 @@ class Video(ClipSettings):
             partial(wanted.writers, rate=rate, covered=covered),
             [*self.output, *([self.stats] if self.stats else [])],
         )
-        notes |= lost_of(source.look, wanted.coding)
+        notes |= {**lost_of(source.look, wanted.coding), **self._statistics()}
         self.report(summary | options.compute_summary(estimator) | notes)
+
+    def _statistics(self) -> dict[str, str]:
+        """Return what to print of the statistics; nothing if they are of whole frames."""
+        words = [] if self.region is None else [f"of the region {self.region}"]
+        words += [] if self.mask is None else [f"of the pixels of {self.mask}"]
+        words += [f"in px of frames scaled by {self.scale:g}"] * (self.scale != 1)
+        return {"statistics": ", ".join(words)} if self.stats and words else {}
 
     def _covered(self, source: "Source", selection: "Selection") -> "Covered":
         """Return what the statistics cover; refuse a region that is not in the frames."""
@@ -247,8 +259,10 @@ class Video(ClipSettings):
         rate = self.fps if source.files else None
         if self.region is None and self.mask is None:
             return Covered(rate=rate)
-        if self.stats is None or (self.region is not None and self.mask is not None):
-            raise InputError("--region or --mask, not both, is for the statistics: give --stats")
+        if self.region is not None and self.mask is not None:
+            raise InputError("both --region and --mask select pixels for the statistics: give one")
+        if self.stats is None:
+            raise InputError("--region and --mask are for the statistics: give --stats CSV too")
         size = first_size(source)
         if self.region is not None:
             region = parse_region(self.region, size)
@@ -328,6 +342,7 @@ class Interpolate(ClipSettings):
         times, paths, reading = self._times(), [*map(Path, self.inputs)], self.reading
         check_outputs(plates=list(times), inputs=[*paths, self.weights])
         frame1, frame2 = read_plates(*paths, reading=reading)
+        refuse_unlike(paths, (frame1, frame2))
         check_weights(self.weights)
 
         from ..estimation.warping import interpolate
@@ -405,7 +420,8 @@ class Interpolate(ClipSettings):
 
         sequence = FlowSequence(self.load(), backward=True)
         summary = self.process(source, selection, sequence, writers, [output])
-        notes = {**assumed(source.files, reading), **video.lost_of(source.look, coding), **said}
+        notes = {**assumed(source.files, reading), **describe_clip(source, output, reading)}
+        notes |= {**video.lost_of(source.look, coding), **said}
         return summary | notes
 
 
@@ -418,12 +434,14 @@ class VideoProgress:
         total: int | None,
         print_line: Callable[[str], None],
         show: Callable[["VideoProgress"], None],
+        rate: float | None = None,
     ) -> None:
-        self.before, self.done, self.total = done, done, total
+        self.before, self.done, self.total, self._rate = done, done, total, rate
         self._print_line, self._show = print_line, show
         self._start = perf_counter()
         self.frame_size: Size | None = None  # known after the first flow
         self._broken: list[Frame] = []  # neighbours with the same problem
+        self._late = 0  # frames that come later than the rate says
 
     def __call__(self, flow: "FrameFlow") -> bool:
         """Note a flow; True: continue."""
@@ -434,6 +452,8 @@ class VideoProgress:
         if not flow.problem:
             self.print_broken()
             self.frame_size = Size(*flow.images[0].shape[:2])
+            steps = flow.following.number - flow.frame.number
+            self._late += (flow.seconds or 0) * (self._rate or 0) > 1.5 * steps
         return True
 
     def print_broken(self) -> None:
@@ -459,8 +479,8 @@ class VideoProgress:
     def line(self) -> str:
         """The progress so far: "120 of 899 flows, 13 %, 2.1 frames/s, about 6 min left"."""
         if not self.total:
-            return f"{self.done} flows, {self.speed:.2g} frames/s"
-        text = f"{self.done} of {self.total} flows, {self.done / self.total:.0%}"
+            return f"{counted(self.done, 'flow')}, {self.speed:.2g} frames/s"
+        text = f"{self.done} of {counted(self.total, 'flow')}, {self.done / self.total:.0%}"
         if self.done == self.before:
             return text
         minutes = (self.total - self.done) / self.speed / 60
@@ -474,13 +494,24 @@ class VideoProgress:
             "missing_flows": state.missing,
             "lost_frames": state.lost,
             "flows_of_earlier_runs": self.before,
+            **self._unevenness(),
             "seconds": perf_counter() - self._start,
             "frames_per_second": self.speed,
         }
 
+    def _unevenness(self) -> dict[str, str]:
+        """Return what to print of a variable rate; nothing if it is constant."""
+        if not self._late:
+            return {}
+        which = f"{self._late} frames are" if self._late > 1 else "1 frame is"
+        longer = f"{which} shown for longer than 1/{self._rate:.4g} s"
+        return {"uneven": f"{longer}; a written video has a constant rate"}
+
 
 @contextmanager
-def show_progress(done: int, total: int | None, *, quiet: bool) -> Iterator[VideoProgress]:
+def show_progress(
+    done: int, total: int | None, *, quiet: bool, rate: float | None = None
+) -> Iterator[VideoProgress]:
     """Show a bar with frames/s and the time left, or a line every half minute."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
@@ -492,7 +523,7 @@ def show_progress(done: int, total: int | None, *, quiet: bool) -> Iterator[Vide
         speed = f"{progress.speed:.1f} frames/s"
         bar.update(task, completed=progress.done, total=progress.total, speed=speed)
 
-    progress = VideoProgress(done, total, bar.console.print, show)
+    progress = VideoProgress(done, total, bar.console.print, show, rate)
     with showing(bar, progress.line, quiet=quiet):
         try:
             yield progress

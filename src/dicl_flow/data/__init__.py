@@ -11,6 +11,6 @@ from .datasets import (
     parse_data_argument,
     sintel_test_pairs,
 )
-from .frames import video_frames
 from .own import own_pairs
 from .sample import FlowBatch, FlowPair, FlowSample, Survey, collate, read_frames, read_sample
+from .timing import video_frames

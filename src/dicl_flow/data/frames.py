@@ -1,9 +1,6 @@
 """Frames of folders and videos: images in natural order, complete pairs, videos frame by frame."""
 
-import atexit
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..files import Array, encode_image, write_files
+from ..files import Array
 from ..files.reading import check_size, max_size
 from .sample import FlowPair
 
@@ -125,13 +122,6 @@ def _refuse_playlist(path: Path) -> None:
         raise InputError(f"{path} is a list of other files, not a video")
 
 
-def video_frames(path: Path) -> Iterator[Array]:
-    """Yield the frames of a video: (H, W, 3) uint8 RGB."""
-    with open_video(path) as container:
-        for frame in container.decode(video=0):
-            yield to_array(frame)
-
-
 class Look(NamedTuple):
     """How a video file stores its pictures."""
 
@@ -172,16 +162,3 @@ def to_array(frame: Any, deep: bool = False) -> Array:
     """Turn a decoded frame into (H, W, 3) RGB, rotated as the file says; uint8, or uint16."""
     image = frame.to_ndarray(format="rgb48le" if deep else "rgb24")
     return np.ascontiguousarray(np.rot90(image, round(frame.rotation / 90)))
-
-
-def extract_frames(video: Path) -> Path:
-    """Write the frames as frame_000001.png, … into a temporary folder, removed at exit.
-
-    The folder is created below TMPDIR. A frame of 1920x1080 takes about 3 MB.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="dicl-flow-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    for number, frame in enumerate(video_frames(video), start=1):
-        path = folder / f"frame_{number:06d}.png"
-        write_files({path: encode_image(path, frame)})
-    return folder

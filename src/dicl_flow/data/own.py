@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ..errors import InputError, unknown_name
 from ..files import FLOW_SUFFIXES, flow_suffix
-from .frames import VIDEO_SUFFIXES, complete_pairs, extract_frames, image_files, is_video, listed
+from .frames import VIDEO_SUFFIXES, complete_pairs, image_files, is_video, listed
 from .sample import FlowPair
+from .timing import extract_frames
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _COLUMNS = ("image1", "image2", "flow", "occlusion")
@@ -158,13 +159,22 @@ def _row_names(rows: Sequence[_RowFiles]) -> list[str]:
     return names
 
 
+def _common_folder(paths: Sequence[str]) -> str:
+    """Return the folder that all share; "" for two drives of Windows."""
+    try:
+        return os.path.commonpath({*map(os.path.dirname, paths)})
+    except ValueError:
+        return ""
+
+
 def _told_apart(files: Sequence[Path]) -> list[str]:
     """Return paths without the folders in front and the words at the end that all share."""
     paths = [os.path.splitext(os.path.abspath(file))[0] for file in files]  # noqa: PTH100, PTH122
     if len({*paths}) == 1:
         return [Path(path).name.removesuffix("_img1") or Path(path).name for path in paths]
-    folder = os.path.commonpath({*map(os.path.dirname, paths)})
+    folder = _common_folder(paths)
     texts = [path[len(folder) :].replace(os.sep, "/").lstrip("/") for path in paths]
+    texts = texts if folder else [re.sub("^([A-Za-z]):/", r"\1/", text) for text in texts]
     ends = zip(*(reversed(re.split("(?=[/_-])", text)) for text in texts), strict=False)
     shared = [words[0] for words in takewhile(lambda words: len({*words}) == 1, ends)]
     names = [text.removesuffix("".join(reversed(shared))) for text in texts]

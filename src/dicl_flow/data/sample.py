@@ -82,6 +82,16 @@ def read_frames(pair: FlowPair) -> tuple[Array, Array]:
     return image1, image2
 
 
+def check_inside(x: int, y: int, frame_size: tuple[int, ...]) -> None:
+    """Refuse a pixel that a frame of (height, width) does not have."""
+    height, width = frame_size
+    if not (0 <= x < width and 0 <= y < height):
+        raise InputError(
+            f"the pixel {x} {y} is outside the {width}x{height} frame: x must be from 0 to "
+            f"{width - 1}, y from 0 to {height - 1}"
+        )
+
+
 def _check_sizes(*files: tuple[Path, Array]) -> None:
     sizes = [f"{array.shape[1]}x{array.shape[0]}" for _, array in files]
     if len(set(sizes)) > 1:

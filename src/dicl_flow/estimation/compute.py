@@ -23,13 +23,13 @@ from ..accelerated.settings import instructions as instructions
 from ..accelerated.settings import usable_cores as usable_cores
 from ..accelerated.winograd import in_callers_thread
 from ..config import PAPER_LEVELS, ModelConfig
-from ..errors import InputError, unknown_name
+from ..errors import InputError
 from ..models import DiclFlow, FlowNetwork, has_matching_net
 from ..ops import normalize, size_of
 from .inputs import Feeding
+from .names import check_backend, check_device, check_precision
 
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-BACKENDS = ("auto", "fast", "plain")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 AS_ASKED = "as asked"
 
 Result = TypeVar("Result")
@@ -57,7 +57,7 @@ class Compute:
     @property
     def dtype(self) -> torch.dtype:
         """The number format of the precision."""
-        return PRECISIONS[self.precision]
+        return DTYPES[self.precision]
 
     @property
     def memory(self) -> int:
@@ -204,10 +204,8 @@ def choose_compute(
     place = choose_device(device)
     if place.type == "cpu":
         limit_threads()
-    if backend not in BACKENDS:
-        raise unknown_name("backend", backend, BACKENDS)
-    if precision not in ("auto", *PRECISIONS):
-        raise unknown_name("precision", precision, ["auto", *PRECISIONS])
+    check_backend(backend)
+    check_precision(precision)
     others = {"mps": "no CUDA device", "cpu": "no CUDA device, no MPS"}
     why = (gpu_name(place) or others[place.type]) if device == "auto" else AS_ASKED
     path = _best_backend(config, place) if backend == "auto" else Choice(backend, AS_ASKED)
@@ -246,6 +244,7 @@ def _best_backend(config: ModelConfig, device: torch.device) -> Choice:
 
 def choose_device(name: str) -> torch.device:
     """Turn a device name into an available device, or raise an error that says what is wrong."""
+    check_device(name)
     available = {  # by preference
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -254,9 +253,6 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
     kind, _, index = name.partition(":")
-    if kind not in available or (index and not index.isdecimal()):
-        meant = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
-        raise unknown_name("device", name, ("auto", "cpu", "cuda", "mps"), meant)
     if not available[kind]:
         raise InputError(f"no {kind} device on this machine; use `device='cpu'`")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():

@@ -42,7 +42,7 @@ class Picture(Protocol):
 Image: TypeAlias = str | Path | Array | Tensor | Picture
 ImageInput: TypeAlias = Image | Sequence[Image]
 
-_MODES = ("L", "RGB", "RGBA", "I", "I;16", "F")  # of PIL, that are arrays as ours
+_MODES = ("L", "RGB", "RGBA", "F")  # of PIL, that are arrays as ours
 _WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
 _AHEAD = (
     4  # frames: the device does not wait for a thread of the host that is a few milliseconds late
@@ -54,7 +54,8 @@ def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[
 
     A path is read; an array is (H, W), (H, W, C) or (B, H, W, C); a tensor is (C, H, W) or
     (B, C, H, W); C is 1, 3 or 4 (transparency is dropped). Integers are uint8 or uint16,
-    floats lie in [0, 1]. An image of PIL is an array. A list of images of one size is a batch.
+    floats lie in [0, 1]. An image of PIL is an array; in the modes I, of 16 bits. A list of images
+    of one size is a batch.
     """
     if isinstance(image, str | Path):
         return _from_file(image).to(device), False
@@ -62,9 +63,7 @@ def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[
         return _stack(image).to(device), True
     if isinstance(image, Tensor):
         return _unit_range(_from_tensor(image)).to(device), image.ndim == 4
-    if isinstance(image, Picture) and image.mode not in _MODES:  # such as a palette
-        image = image.convert("RGB")
-    array = np.asarray(image)
+    array = _from_picture(image) if isinstance(image, Picture) else np.asarray(image)
     return _unit_range(_from_array(array, device)).to(device), array.ndim == 4
 
 
@@ -114,6 +113,20 @@ def _stack(images: Sequence[Image]) -> Tensor:
         sizes = ", ".join(f"{width}x{height}" for height, width in sorted(shapes))
         raise InputError(f"images of a batch must have one size, got {sizes}")
     return torch.cat(tensors)
+
+
+def _from_picture(picture: Picture) -> Array:
+    """An image of PIL -> (H, W) or (H, W, C)."""
+    if not picture.mode.startswith("I"):
+        return np.asarray(picture if picture.mode in _MODES else picture.convert("RGB"))
+    array = np.asarray(picture)  # (H, W) integers of up to 32 bits, in either byte order
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    if low < 0 or high > 65535:
+        raise InputError(
+            f"a PIL image of mode {picture.mode} must have 16 bits, values from 0 to 65535; got "
+            f"{low} to {high}: convert it to mode F, in [0, 1]"
+        )
+    return array.astype(np.uint16)
 
 
 def _from_array(array: Array, device: torch.device | str = "cpu") -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 from rich.console import Console
 from rich.table import Table
 
+from ..errors import counted
 from .metrics import METRICS, Result, sparsification_curves
 
 FULL_SIZE = {"chairs:val": 640, "kitti15": 200, "sintel-clean": 1041, "sintel-final": 1041}
@@ -315,7 +316,10 @@ def partial_notes(results: Sequence[Result]) -> list[str]:
         for data, (label, count) in sizes.items()
         if FULL_SIZE.get(data, count) != count
     ]
-    notes += [f"{label} here leaves out invalid pixels of {n} pairs" for label, n in masked.items()]
+    notes += [
+        f"{label} here leaves out invalid pixels of {counted(n, 'pair')}"
+        for label, n in masked.items()
+    ]
     return [f"{note}: not comparable." for note in notes]
 
 

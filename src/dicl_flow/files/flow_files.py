@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 from numpy.lib import format as npy
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, counted, unknown_name
 from .atomic import write_files
 from .exr import decode_channels, encode_channels, openexr
 from .images import decode_pixels
@@ -99,7 +99,9 @@ def _decode_flo(data: bytes) -> Array:
     if data[:4] != _FLO_MAGIC:
         raise InputError(f"not a .flo file: it starts with {data[:4]!r}, expected {_FLO_MAGIC!r}")
     if len(data) < 12:
-        raise InputError(f"truncated .flo file: {len(data)} bytes, but the header has 12")
+        raise InputError(
+            f"truncated .flo file: {counted(len(data), 'byte')}, but the header has 12"
+        )
     width, height = struct.unpack("<ii", data[4:12])
     if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE):
         raise InputError(f"invalid .flo size: {width}x{height}")

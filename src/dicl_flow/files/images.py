@@ -119,10 +119,10 @@ def _avif(data: bytes) -> Size:
     return max(sizes, key=lambda size: size[0] * size[1])
 
 
-_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _FORMATS: dict[bytes, Callable[[bytes], Size]] = {
     _PNG: _png,
-    rb"\xff\xd8\xff": _jpeg,
+    _JPEG: _jpeg,
     rb"II[*+]\0|MM\0[*+]": _tiff,
     rb"RIFF....WEBP": _webp,
     rb"BM": _bmp,
@@ -162,20 +162,38 @@ def decode_image(data: bytes, name: str) -> Array:
 def decode_pixels(data: bytes, flags: int) -> Array | None:
     """Return the pixels from OpenCV; None if it is not an image.
 
-    One that is too large, or a truncated PNG, is an error.
+    One that is too large, or a truncated PNG or JPEG, is an error.
     """
     size, pixels = image_size(data), None
     if size is not None:
         check_size(*size)
+        if data.startswith(_JPEG) and not _has_jpeg_end(data):
+            raise _truncated("JPEG", data)  # OpenCV would fill what is missing with grey
         try:
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
         except cv2.error as error:
             raise InputError(f"it cannot be read as an image: {error.err}") from None
     if pixels is None and data.startswith(_PNG) and b"IEND" not in data:
-        raise InputError(
-            f"truncated file: a PNG that ends after {len(data):,} bytes; copy it again"
-        )
+        raise _truncated("PNG", data)
     return pixels
+
+
+def _truncated(kind: str, data: bytes) -> InputError:
+    ends = f"a {kind} that ends after {len(data):,} bytes"
+    return InputError(f"truncated file: {ends}; copy it again")
+
+
+def _has_jpeg_end(data: bytes) -> bool:
+    """Whether the marker of the end follows the pixels, which cannot contain it."""
+    place = 2
+    while place + 4 <= len(data) and data[place] == 0xFF:
+        if data[place + 1] == 0xFF:  # a fill byte
+            place += 1
+        elif data[place + 1] == 0xDA:  # the pixels; a preview comes before
+            break
+        else:
+            place += 2 + unpack_from(">H", data, place + 2)[0]
+    return data.find(b"\xff\xd9", place) >= 0
 
 
 def check_unit_range(low: float, high: float) -> None:
@@ -204,6 +222,11 @@ def encode_image(path: str | Path, image: Array) -> bytes:
         problem = f"unknown image extension {Path(path).suffix!r}; use .png or .jpg"
         raise InputError(f"cannot write {path}: {problem}")
     return bytes(data)
+
+
+def has_16_bits(path: str | Path) -> bool:
+    """Whether the format of a file can hold more than 8 bits."""
+    return Path(path).suffix.lower() in (*_SIXTEEN_BITS, ".exr")
 
 
 def has_alpha(path: str | Path) -> bool:

@@ -66,6 +66,8 @@ class Plate:
     alpha: str = "straight"
     header: Mapping[str, Any] = field(default_factory=dict)
     """What an EXR file says of its colours and pixels, and keeps."""
+    left_out: tuple[str, ...] = ()
+    """Channels that its file has as well."""
 
     @property
     def seen(self) -> Array:
@@ -85,18 +87,22 @@ class Plate:
 
     @property
     def values(self) -> Array:
-        """What may be warped and blended: integers, or float32 multiplied by alpha."""
+        """What may be warped and blended: integers, or float32 multiplied by alpha.
+
+        (H, W, 3 or 4); of straight alpha (H, W, 7), with the colours as they are at the end.
+        """
         if not self._is_weighted:
             return self.pixels
+        pixels = _unit(self.pixels)
         if self.pixels.shape[2] == 4 and self.alpha == "straight":
-            return _multiplied(_unit(self.pixels))
-        return _unit(self.pixels)
+            return np.concatenate([_multiplied(pixels), pixels[..., :3]], 2)
+        return pixels
 
     def with_values(self, values: Array) -> "Plate":
         """Return the same kind of picture with other `values`."""
         if self._is_weighted:
-            if values.shape[2] == 4 and self.alpha == "straight":
-                values = _divided(values)
+            if values.shape[2] == 7:  # colours stay where alpha is 0
+                values = _divided(values[..., :4], values[..., 4:])
             values = _from_unit(values, self.pixels.dtype)
         return replace(self, pixels=values)
 
@@ -149,9 +155,11 @@ def _multiplied(pixels: Array) -> Array:
     return np.concatenate([pixels[..., :3] * pixels[..., 3:], pixels[..., 3:]], 2)
 
 
-def _divided(pixels: Array) -> Array:
+def _divided(pixels: Array, hidden: Array | None = None) -> Array:
+    """Divide colours by alpha; where that is 0 they are `hidden`, or black."""
     alpha = pixels[..., 3:]
-    colors = np.divide(pixels[..., :3], alpha, out=np.zeros_like(pixels[..., :3]), where=alpha > 0)
+    colors = np.zeros_like(pixels[..., :3]) if hidden is None else hidden.copy()
+    np.divide(pixels[..., :3], alpha, out=colors, where=alpha > 0)
     return np.concatenate([colors, alpha], 2)
 
 
@@ -195,13 +203,14 @@ def decode_seen(data: bytes, name: str, reading: Reading = AS_USUAL) -> Array:
 
 
 def _with_alpha(data: bytes, colors: Array) -> Array:
-    """Add the alpha of a file, unless OpenCV has turned or converted its colours."""
+    """Add the alpha of a file, turned as OpenCV has turned its colours, unless it changed them."""
     whole = decode_pixels(data, cv2.IMREAD_UNCHANGED)
     if whole is None or whole.ndim != 3 or whole.shape[2] != 4:
         return colors
-    if not np.array_equal(whole[..., 2::-1], colors):
-        return colors
-    return np.dstack([colors, whole[..., 3]])
+    for turned in (np.rot90(side, k) for side in (whole, whole[:, ::-1]) for k in range(4)):
+        if np.array_equal(turned[..., 2::-1], colors):
+            return np.ascontiguousarray(np.dstack([colors, turned[..., 3]]))
+    return colors
 
 
 _KEPT = ("chromaticities", "pixelAspectRatio", "framesPerSecond", "timeCode")
@@ -209,7 +218,7 @@ _KEPT = ("chromaticities", "pixelAspectRatio", "framesPerSecond", "timeCode")
 
 def _decode_exr(
     data: bytes, layer: str | None, space: str, alpha: str
-) -> tuple[Array, str, str, dict[str, Any]]:
+) -> tuple[Array, str, str, dict[str, Any], tuple[str, ...]]:
     prefix = "" if layer is None else f"{layer}."
     names = tuple(prefix + letter for letter in "RGB")
     try:
@@ -223,7 +232,8 @@ def _decode_exr(
     if prefix + "A" in found.pixels:
         names += (prefix + "A",)
     header = {key: found.header[key] for key in _KEPT if key in found.header}
-    return _in_display(found, names), space, alpha, header
+    left_out = tuple(sorted({*found.pixels} - {*names}))
+    return _in_display(found, names), space, alpha, header, left_out
 
 
 def _in_display(found: Channels, names: tuple[str, ...]) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..data import FlowPair, FlowSample, read_frames, read_sample
+from ..data.sample import check_inside
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator
 from ..evaluation import Grid, Score, score_flow
@@ -218,7 +219,7 @@ def read_pixel(
 ) -> dict[str, list[PixelMap]]:
     """By network and stage: the maps of frame 1's pixel (x, y), coarsest level first."""
     frames = read_frames(pair)
-    _check_inside(x, y, frames[0].shape[:2])
+    check_inside(x, y, frames[0].shape[:2])
     truth = None
     if pair.truth is not None:
         sample = read_sample(pair)
@@ -238,15 +239,6 @@ def read_pixel(
                     right = (float(u), float(v))
                 found[label].append(PixelMap(stride, probability, right))
     return found
-
-
-def _check_inside(x: int, y: int, frame_size: tuple[int, ...]) -> None:
-    height, width = frame_size
-    if not (0 <= x < width and 0 <= y < height):
-        raise InputError(
-            f"the pixel {x} {y} is outside the {width}x{height} frame: x must be from 0 to "
-            f"{width - 1}, y from 0 to {height - 1}"
-        )
 
 
 def draw_pixel(found: Mapping[str, list[PixelMap]], pair: FlowPair, x: int, y: int) -> Any:
@@ -290,7 +282,7 @@ def describe_pixel(volumes: Volumes, x: int, y: int, *, projection: bool) -> dic
 
     Flows are in pixels of the frame.
     """
-    _check_inside(x, y, volumes.frame_size)
+    check_inside(x, y, volumes.frame_size)
     levels = []
     for stride, level in volumes.levels.items():
         (column, row), size = volumes.cell(stride, x, y), volumes.cell_size(stride)

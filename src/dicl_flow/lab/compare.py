@@ -1,6 +1,8 @@
 """Compare methods on the same pairs: one sheet per pair with estimates and their errors."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -53,6 +55,19 @@ def _in_folder(folder: Path, pair: FlowPair) -> Path:
         if path.is_file():
             return path
     raise FileNotFoundError(f"no flow of {pair.name} in {folder}; expected {candidates[0]}")
+
+
+def sheet_names(pairs: Iterable[FlowPair]) -> dict[str, str]:
+    """By pair: the name of its sheet, without folders; no two are alike, not even in capitals."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for pair in pairs:
+        plain = re.sub("[/:]", "-", pair.name)
+        numbered = (f"{plain}-{number}" for number in count(2))
+        name = next(each for each in chain([plain], numbered) if each.lower() not in taken)
+        taken.add(name.lower())
+        names[pair.name] = f"{name}.png"
+    return names
 
 
 class Comparison(NamedTuple):

@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
-from ..errors import InputError
-from ..estimation.compute import PRECISIONS, choose_compute, gpu_name, instructions
+from ..errors import InputError, counted
+from ..estimation.compute import DTYPES, choose_compute, gpu_name, instructions
 from ..estimation.estimator import FlowEstimator
 from ..estimation.inputs import Feeding
 from ..evaluation import dis
@@ -193,7 +193,7 @@ def _processor() -> str:
     about = {name.strip(): value.strip() for name, _, value in parts}
     name = about.get("model name") or _ARM_PARTS.get(about.get("CPU part", ""), platform.machine())
     found = instructions()
-    return f"{name}{found and f' with {found}'}, {torch.get_num_threads()} threads"
+    return f"{name}{found and f' with {found}'}, {counted(torch.get_num_threads(), 'thread')}"
 
 
 def open_network(
@@ -301,7 +301,7 @@ def _prepare_raft(precision: str, *images: Tensor) -> Call:
     """Torchvision's large RAFT with random weights: it takes as long as with trained ones."""
     from torchvision.models.optical_flow import raft_large
 
-    device, dtype = images[0].device, PRECISIONS[precision]
+    device, dtype = images[0].device, DTYPES[precision]
     network = raft_large(weights=None, progress=False).to(device).eval()
     height, width = images[0].shape[-2:]
 
@@ -361,7 +361,7 @@ def measure(
     the others are compared with it. A way that lacks the memory to compute a case in one piece is
     left out. Of the `peers`, the time alone is compared; one that fails is reported to `left_out`.
     """
-    rates = cache(lambda precision: machine_rates(device, PRECISIONS[precision]))
+    rates = cache(lambda precision: machine_rates(device, DTYPES[precision]))
     prepare = partial(_prepare, model, {"calibration": calibration, "quality": quality})
     ours = [Method(*way, device, partial(prepare, *way)) for way in ways]
     for case in cases:
@@ -386,7 +386,7 @@ def measure(
             ratio = None if plain is None else plain.seconds / run.seconds
             mean = largest = share = None
             if method in ours:
-                least = work.least_seconds(rates(precision), PRECISIONS[precision])
+                least = work.least_seconds(rates(precision), DTYPES[precision])
                 share = least / run.seconds
                 if plain is not None:
                     distance = (run.flow - plain.flow).norm(dim=1)

@@ -1,6 +1,7 @@
 """Pictures of flow, confidence and errors."""
 
 from collections.abc import Sequence
+from math import hypot
 
 import cv2
 import numpy as np
@@ -13,7 +14,10 @@ _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255),
 _STEPS = (15, 6, 4, 11, 13, 6)
 OUT_OF_RANGE = 0.75  # vectors beyond the maximum are darkened
 CALMEST = 1.0  # px: shorter vectors do not get full colour, unless a maximum is given
-_LONGEST = 3.0  # length of an arrow of full colour, in distances between arrows
+MOST = 0.99  # share of vectors that have arrows of at most full length
+_FULL = 3.0  # length of such an arrow, in distances between arrows
+_LONGEST = 9.0  # of any arrow: one wild vector must not cross the whole picture
+LONGEST_ARROW = _LONGEST / _FULL  # the same, in full arrows
 _SHORTEST = 0.35  # of the shortest arrow that is no dot
 
 
@@ -59,6 +63,18 @@ def full_color(flow: Array) -> float:
     return max(float(np.hypot(flow[..., 0], flow[..., 1]).max(initial=0)), CALMEST)
 
 
+def full_arrow(flow: Array) -> float:
+    """The length in px of an arrow of full length: most known vectors are shorter, at least 1."""
+    known = np.asarray(flow, np.float64)[known_flow(flow)]
+    lengths = np.hypot(known[:, 0], known[:, 1])
+    return max(float(np.quantile(lengths, MOST)), CALMEST) if len(lengths) else CALMEST
+
+
+def default_maximum(kind: str, flow: Array) -> float:
+    """The length in px that a drawing of `DRAWINGS` shows as its full colour or full arrow."""
+    return full_arrow(flow) if kind == "arrows" else full_color(flow)
+
+
 def overlay(image: Array, flow: Array, maximum: float | None = None) -> Array:
     """Colour the frame by its flow: brightness from the frame, colour from the flow."""
     return tint(image, flow_to_rgb(flow, maximum))
@@ -77,10 +93,11 @@ def draw_arrows(
     """Draw the flow on the frame as arrows, one every `spacing` pixels.
 
     Their colours are those of `flow_to_rgb`, and their lengths are all to one scale, in which
-    `maximum` px are 3 spacings. What is too short for an arrow is a dot.
+    `maximum` px are 3 spacings (default: see `full_arrow`). What is too short for an arrow is a
+    dot; what would be longer than 9 spacings ends there.
     """
     height, width = flow.shape[:2]
-    spacing, maximum = spacing or arrow_spacing(flow.shape), maximum or full_color(flow)
+    spacing, maximum = spacing or arrow_spacing(flow.shape), maximum or full_arrow(flow)
     scale = arrow_scale(flow.shape, maximum, spacing)
     known = known_flow(flow)
     grid = (slice(spacing // 2, None, spacing),) * 2
@@ -100,7 +117,7 @@ def arrow_spacing(shape: Sequence[int]) -> int:
 
 def arrow_scale(shape: Sequence[int], maximum: float, spacing: int | None = None) -> float:
     """Return how many times as long as the motion `draw_arrows` draws the arrows."""
-    return _LONGEST * (spacing or arrow_spacing(shape)) / maximum
+    return _FULL * (spacing or arrow_spacing(shape)) / maximum
 
 
 def draw_arrow(
@@ -108,9 +125,10 @@ def draw_arrow(
 ) -> None:
     """Draw an arrow into the picture, or a dot if the vector is short; in px, x first."""
     bits = 4  # sub-pixel positions for OpenCV
-    limit = 1 << 14  # longer arrows leave every picture and would overflow OpenCV's integers
-    dx, dy = (float(np.clip(side, -limit, limit)) for side in vector)
-    length, rgb = float(np.hypot(dx, dy)), tuple(int(channel) for channel in color)
+    rgb, (dx, dy) = tuple(int(channel) for channel in color), (float(side) for side in vector)
+    share = min(1.0, _LONGEST * spacing / max(hypot(dx, dy), 1e-9))
+    dx, dy = dx * share, dy * share
+    length = hypot(dx, dy)
     tail, tip = (
         (round(x * (1 << bits)), round(y * (1 << bits)))
         for x, y in (start, (start[0] + dx, start[1] + dy))

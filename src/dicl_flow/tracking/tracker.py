@@ -15,9 +15,9 @@ from ..estimation.estimator import FlowEstimator, FlowSequence, load
 from ..estimation.inputs import Image, image_batch
 from ..files import Array
 from ..ops import Size
+from ..video import Shot
 from ..video.flows import CUT, small_grey, small_size, small_unexplained
 from ..video.frames import Frame, Moment, Selection, Source, first_size, open_source
-from ..video.timing import Shot
 from .chains import choose, extend
 from .intervals import INTERVALS, RecentFrames, check_intervals
 from .reliability import TrackCalibration, packaged_calibration

@@ -12,7 +12,7 @@ import torch
 from ..config import AugmentConfig, TrainConfig
 from ..data import FlowBatch, FlowDataset, FlowPair, list_pairs
 from ..data.loader import stream_batches
-from ..errors import InputError
+from ..errors import InputError, counted
 from ..render import Renderer, TextureAtlas, augment_batch, list_photos, load_textures
 from .distributed import Processes
 from .recipe import PROCEDURAL, find_root
@@ -88,7 +88,7 @@ class FixedSource:
         source = open_source(plain, roots)
         if isinstance(source, DataSource) and len(source.dataset) < num_samples:
             held = len(source.dataset)
-            raise InputError(f"`num_samples={num_samples}`: the data has {held} pairs")
+            raise InputError(f"`num_samples={num_samples}`: the data has {counted(held, 'pair')}")
         self.batch = next(source.batches(num_samples, 0, here))
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:

@@ -87,7 +87,7 @@ def _alarm(minutes: float | None, journal: Journal | None) -> Timer:
     A run takes at least one step, and only then is it known how long a step takes.
     """
     text = (
-        f"a step takes longer than the limit of {minutes or 0:g} minutes; the run ends after this "
+        f"a step takes longer than the limit of {minutes or 0:g} min; the run ends after this "
         f"step. A smaller batch or augment.crop in the recipe makes steps shorter"
     )
 

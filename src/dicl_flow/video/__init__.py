@@ -3,6 +3,7 @@
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
+from ..data.timing import Shot
 from .flows import CUTS, Behind, FrameFlow, ahead, estimate_flows
 from .frames import (
     Frame,

@@ -27,10 +27,10 @@ from ..data.frames import (
     natural_key,
     open_video,
 )
-from ..errors import InputError, unknown_name
+from ..data.timing import SLACK, Decoded, Shot, Timing, decode, in_place, read_timing
+from ..errors import InputError, counted, unknown_name
 from ..files import AS_USUAL, Array, Plate, Reading, read_plate, read_seen, to_integers, to_uint8
 from ..files.plates import PLATE_SUFFIX
-from .timing import SLACK, Decoded, Shot, Timing, decode, in_place, read_timing
 
 Item = TypeVar("Item")
 LOGGING: Any = getattr(cv2.utils, "logging", cv2)  # of OpenCV 5; of OpenCV 4
@@ -307,7 +307,7 @@ class Selection:
         if first is None and self.start is not None:
             count = number + 1
             seconds = f" ({count / source.rate:.2f} s)" if source.rate else ""
-            length = f"{count} frame{'s' * (count != 1)}{seconds}"
+            length = f"{counted(count, 'frame')}{seconds}"
             raise InputError(f"the start ({self.start}) is past the end: the input has {length}")
 
     @property

@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..estimation.compute import usable_cores
 from ..estimation.warping import interpolate_tensors, to_picture, to_tensor
 from ..files import Array, Plate, encode_plate, naming, replacing, to_uint8, write_files
-from ..pictures.visualize import CALMEST
+from ..pictures.visualize import CALMEST, MOST
 from .flows import FrameFlow
 from .frames import Frame
 from .sound import Sound, copying
@@ -149,7 +149,7 @@ def _copy_packets(
         for segment in segments:
             with pyav().open(str(segment)) as source:
                 if stream is None:  # both before the first packet
-                    stream = target.add_stream_from_template(source.streams.video[0])
+                    stream = _copied(source.streams.video[0], target)
                     copy_sound = opened.enter_context(copying(sound, target))
                 for packet in source.demux(video=0):
                     if packet.size:  # the last one is empty
@@ -161,6 +161,14 @@ def _copy_packets(
                         target.mux(packet)
         if stream is not None:
             copy_sound(float((number + 1) / rate))
+
+
+def _copied(stream: Any, target: Any) -> Any:
+    """Add a stream with the same tag, by which players tell ProRes 422 from 422 HQ."""
+    copy = target.add_stream_from_template(stream)
+    if target.format.name in ("mov", "mp4"):
+        copy.codec_context.codec_tag = stream.codec_context.codec_tag
+    return copy
 
 
 def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
@@ -459,7 +467,8 @@ class PictureVideo(Movie):
     """A video of pictures of the flows, one for each.
 
     A motion of `maximum` px has full colour; by default the longest vector, smoothed so that
-    colours do not flicker. A broken frame has no picture. With `key`, pictures are explained.
+    colours do not flicker; of arrows, that of most vectors. A broken frame has no picture. With
+    `key`, pictures are explained.
     """
 
     def __init__(
@@ -495,17 +504,20 @@ class PictureVideo(Movie):
     def commit(self) -> "Future[None] | None":
         """End the segment."""
         if self._shown is not None:  # not the scale of the last one drawn, which is ahead
-            self.memory["scale"] = float(self._shown)
+            self.memory["scale"], self.memory["arrow_scale"] = self._shown.tolist()
         return super().commit()
 
     def _maximum(self, flow: Tensor) -> Tensor:
-        """The motion with full colour in px, as a tensor, so that the device is not waited for."""
+        """The motion with full colour and arrow in px, (2,); the device is not waited for."""
         if self.maximum is not None:
-            return torch.tensor(self.maximum, device=flow.device)
-        longest = torch.hypot(*flow.nan_to_num(0)).max().clamp(min=CALMEST)
+            return torch.tensor([self.maximum] * 2, device=flow.device)
+        lengths = torch.hypot(*flow)
+        most = lengths[::4, ::4].nanquantile(MOST)
+        longest = torch.stack([lengths.nan_to_num(0).max(), most.nan_to_num(0)]).clamp(min=CALMEST)
         if self._scale is None:
-            before = self.memory.get("scale")
-            self._scale = longest if before is None else longest.new_tensor(before)
+            names = ("scale", "arrow_scale")
+            before = [self.memory[name] for name in names if name in self.memory]
+            self._scale = longest.new_tensor(before) if len(before) == 2 else longest
         self._scale = longest.clamp(_FALL * self._scale, _RISE * self._scale)
         return self._scale
 

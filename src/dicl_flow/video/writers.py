@@ -437,14 +437,15 @@ def draw(
 ) -> Callable[[], Array]:
     """Draw all panels; return a function that waits for them and puts them on one picture.
 
-    With `key`, each panel has a caption, and those that show flow have a key.
+    `maximum` is the length in px of full colour, and of a full arrow. With `key`, each panel has
+    a caption, and those that show flow have a key.
     """
-    drawn = [PANELS[name](flow, maximum) for name in panels]
+    drawn = [PANELS[name](flow, maximum[int(name == "arrows")]) for name in panels]
     begun = [arriving(panel) if isinstance(panel, Tensor) else panel for panel in drawn]
     longest = arriving(maximum)
 
     def explain(name: str, picture: Array) -> Array:
-        picture = add_key(name, picture, float(longest()))
+        picture = add_key(name, picture, float(longest()[int(name == "arrows")]))
         return add_caption(picture, _CAPTIONS.get(name, name))
 
     def sheet() -> Array:

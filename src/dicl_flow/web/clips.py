@@ -13,8 +13,7 @@ from ..errors import InputError
 from ..files import Array, read_flow, read_image
 
 if TYPE_CHECKING:
-    from ..video import Source
-    from ..video.timing import Shot
+    from ..video import Shot, Source
 
 _KEPT_FRAMES = 8  # of a video: those around the pair that is shown
 

@@ -163,7 +163,9 @@ class Exploration:
 
     def _network(self, view: View) -> FlowEstimator:
         if not 0 <= view.network < len(self._networks):
-            raise InputError(f"there are {len(self._networks)} networks, got {view.network}")
+            raise InputError(
+                f"expected a network from 0 to {len(self._networks) - 1}, got {view.network}"
+            )
         return list(self._networks.values())[view.network]
 
 

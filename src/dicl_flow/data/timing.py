@@ -1,15 +1,19 @@
 """Frames of a video as they are decoded, numbered by their times; the places of lost frames."""
 
+import atexit
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..data.frames import pyav, to_array
 from ..errors import InputError
-from ..files import Array, Plate
+from ..files import Array, Plate, encode_image, write_files
+from .frames import open_video, pyav, to_array
 
 
 class Shot(NamedTuple):
@@ -34,6 +38,8 @@ class Decoded(NamedTuple):
     """How long it is shown, as far as the file says it."""
     read: Callable[[], Array] | None = None
     failure: str = ""
+    whole: bool = False
+    """Whether it is known that the file lacks no bytes up to here."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,15 @@ class Timing:
 
 SLACK = 1.0  # seconds
 _REGULAR = 0.75  # at a constant rate, at least this share of frames come when they are expected
+_HEADERS = 128  # bytes: more between two packets of a Matroska file belong to none of them
 
 
 def in_place(decoded: Iterable[Decoded], timing: Timing, number: int = 0) -> Iterator[Shot]:
     """Number frames by their times, from `number` on; for a lost one, a shot raises the reason.
 
     At a constant rate, frames are lost where the times of two frames leave room for others, and
-    where the last one ends before the video does. At a variable rate, frames are numbered as they
-    come, and each failure counts as one.
+    where the last one ends before the video does. At a variable rate, and as long as the file is
+    known to be whole, frames are numbered as they come, and each failure counts as one.
     """
     places = _Places(timing, number)
     for frame in decoded:
@@ -98,7 +105,7 @@ class _Places:
         elif self.timing.steady:
             if self._gap < time < self._last:
                 return  # it belongs where a gap was left already
-            yield from self._lost(*self._missing(time))
+            yield from self._lost(*self._missing(time, frame.whole))
             self._gap = self._until
         yield Shot(f"frame_{self.number:06d}", time, read)
         self.number, self._begun, self._failure = self.number + 1, True, ""
@@ -116,10 +123,10 @@ class _Places:
             )
         yield from self._lost(count, reason)
 
-    def _missing(self, time: float) -> tuple[int, str]:
+    def _missing(self, time: float, whole: bool) -> tuple[int, str]:
         """How many frames are lost before the one at `time`, and why."""
         room = self.timing.room(self._until, time)
-        regular = self._begun and self._expected >= _REGULAR * self._frames
+        regular = self._begun and self._expected >= _REGULAR * self._frames and not whole
         self._expected, self._frames = self._expected + (room == 0), self._frames + 1
         gap = f"lost: the file has no frame from {self._until:.2f} s to {time:.2f} s"
         return (room if regular or self._failure else 0), self._failure or gap
@@ -160,21 +167,78 @@ def _stated_end(container: Any, stream: Any, start: float) -> tuple[float | None
 def decode(container: Any, *, deep: bool = False) -> Iterator[Decoded]:
     """Frames as they are decoded, `deep` in 16 bits; a damaged one raises its error when read."""
     errors = pyav().FFmpegError
-    packets = container.demux(video=0)
+    packets, bytes_read = container.demux(), _Bytes(container)
+    video = container.streams.video[0].index
     while True:
         try:
             packet = next(packets, None)  # no more packets after a demuxing error
+            if packet is not None:
+                bytes_read.add(packet)
+                if packet.stream.index != video:
+                    continue
             frames = None if packet is None else packet.decode()
         except errors as error:
+            bytes_read.whole = False
             yield Decoded(failure=f"cannot be decoded: {error.strerror}")
             continue
         if frames is None:
             return
         for frame in frames:
-            read = partial(to_array, frame, deep)
+            read, seconds = partial(to_array, frame, deep), (frame.duration or 0) * frame.time_base
             if frame.is_corrupt:
                 read = partial(_refuse, "cannot be decoded: its data are damaged")
-            yield Decoded(frame.time, float((frame.duration or 0) * frame.time_base), read)
+                bytes_read.whole = False
+            yield Decoded(frame.time, float(seconds), read, whole=bytes_read.whole)
+
+
+class _Bytes:
+    """Looks for bytes of a Matroska file that no packet has: a player skips what is damaged.
+
+    Its packets say when they are shown, but not for how long: a hole in their times is a frame
+    that is shown longer, if no bytes are missing, and lost frames otherwise.
+    """
+
+    def __init__(self, container: Any) -> None:
+        self.whole = "matroska" in container.format.name
+        self._end: int | None = None
+
+    def add(self, packet: Any) -> None:
+        """The next packet, of any stream."""
+        if not packet.size or packet.pos is None:
+            return
+        if packet.is_corrupt or (self._end is not None and packet.pos - self._end > _HEADERS):
+            self.whole = False
+        self._end = packet.pos + packet.size
+
+
+def video_frames(path: Path) -> Iterator[Array]:
+    """Yield the frames of a video, (H, W, 3) uint8 RGB; a lost or damaged one is an error.
+
+    Without it, all later frames would have wrong numbers, and a pair would span the gap.
+    """
+    with open_video(path) as container:
+        for number, shot in enumerate(in_place(decode(container), read_timing(container)), 1):
+            try:
+                image = shot.read()
+            except InputError as error:
+                raise InputError(
+                    f"{path}: frame {number}, counted from 1, {error}; copy the file again, or "
+                    f"give the frames as a folder"
+                ) from None
+            yield image
+
+
+def extract_frames(video: Path) -> Path:
+    """Write the frames as frame_000001.png, … into a temporary folder, removed at exit.
+
+    The folder is created below TMPDIR. A frame of 1920x1080 takes about 3 MB.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="dicl-flow-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for number, frame in enumerate(video_frames(video), start=1):
+        path = folder / f"frame_{number:06d}.png"
+        write_files({path: encode_image(path, frame)})
+    return folder
 
 
 def _refuse(reason: str) -> Array:
