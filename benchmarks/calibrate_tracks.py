@@ -5,9 +5,9 @@
 Solid scenes of every kind of place. From random frames of each clip, flows over 1, 2, 4 … 64 frames
 are compared with the truth, both ways, at pixels that are visible and pixels that are hidden. Every
 fourth clip is left out of the fit; the tables are of these. Then points are followed through other
-clips, and how sure a flow must be and how errors add up are chosen by their average Jaccard. The result belongs in
-src/dicl_flow/tracking/calibration.json. Photographs that are held out for tests are left out;
-"procedural" uses none.
+clips: how sure a flow must be, and how errors add up, are chosen by the average Jaccard. The result
+belongs in src/dicl_flow/tracking/calibration.json. Photographs that are held out for tests are left
+out; "procedural" uses none.
 """
 
 import argparse
@@ -79,11 +79,10 @@ def main() -> None:
         date=f"{datetime.now(UTC):%Y-%m-%d}",
     )
     report(calibration, unseen)
-    tuning = (
-        draw_clip(TUNING + n, (height, width), textures, estimator, options)
-        for n in range(options.tuning)
-    )
-    calibration = tuned(calibration, estimator, tuning, options.points)
+    if options.tuning:
+        numbers = range(TUNING, TUNING + options.tuning)
+        clips = (draw_clip(n, (height, width), textures, estimator, options) for n in numbers)
+        calibration = tuned(calibration, estimator, clips, options.points)
     text = json.dumps(asdict(calibration), indent=2) + "\n"
     write_files({options.output: text.encode()})
     print(f"wrote {options.output}")
@@ -131,7 +130,7 @@ def draw_clip(
 def samples(clip: Clip, sequence: FlowSequence, options: argparse.Namespace) -> Iterator[Tensor]:
     """Yield (C + 4, N) samples of each pair, in each direction."""
     dice = torch.Generator().manual_seed(clip.seed)
-    images = [to_uint8(image) for image in clip.frames().permute(0, 2, 3, 1).cpu().numpy()]
+    images = images_of(clip)
     pairs = [
         (start, start + interval)
         for interval in INTERVALS
@@ -220,17 +219,20 @@ class Remembered(FlowSequence):
         self.flows: dict[tuple[int, int], Tensor] = {}
 
     def prepare(self, frame: Array) -> Tensor:
+        """See `FlowSequence`."""
         if id(frame) not in self.frames:
             self.frames[id(frame)] = super().prepare(frame)
         return self.frames[id(frame)]
 
     def match_pairs(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
+        """See `FlowSequence`."""
         new = [(one, two) for one, two in pairs if (id(one), id(two)) not in self.flows]
         for (one, two), flow in zip(new, super().match_pairs(new), strict=True):
             self.flows[id(one), id(two)] = flow.clone()
         return (self.flows[id(one), id(two)] for one, two in pairs)
 
     def forget(self) -> None:
+        """Make room for another clip."""
         self.frames.clear()
         self.flows.clear()
 
@@ -238,44 +240,56 @@ class Remembered(FlowSequence):
 def tuned(
     calibration: TrackCalibration, estimator: FlowEstimator, clips: Iterable[Clip], points: int
 ) -> TrackCalibration:
-    """Choose `sure`, then `alike`, by the average Jaccard of points of frame 0."""
+    """Choose `sure` and `alike`, each by the average Jaccard of points of frame 0."""
     tries = [replace(calibration, sure=sure) for sure in SURE]
     tries += [replace(calibration, alike=alike) for alike in ALIKE]
-    scores: list[list[Scores]] = [[] for _ in tries]
-    sequence = Remembered(estimator)
+    sequence, scores = Remembered(estimator), []
     for clip in clips:
-        positions, hidden = (part.cpu().numpy() for part in clip.tracks(points))
-        truth = Truth(positions.astype(np.float64), hidden, clip.size)
-        queries = draw_queries(truth, "first")
-        queries = Queries(
-            *(part[queries.points[:, 0] == 0] for part in (queries.points, queries.tracks))
-        )
-        images = [to_uint8(image) for image in clip.frames().permute(0, 2, 3, 1).cpu().numpy()]
-        for number, attempt in enumerate(tries):
-            tracker = Tracker(
-                estimator, references_of(queries.points), calibration=attempt, sequence=sequence
-            )
-            found = [tracker.push(image)[0] for image in images]
-            there = [f for f in found if f is not None]  # until a cut
-            places = np.full((len(queries), len(images), 2), np.nan)
-            visible = np.zeros(places.shape[:2], bool)
-            places[:, : len(there)] = torch.stack([f.points for f in there], 1).cpu().numpy()
-            visible[:, : len(there)] = torch.stack([f.visible for f in there], 1).cpu().numpy()
-            scores[number].append(score(truth, queries, places, visible, "first"))
+        truth, queries = questions(clip, points)
+        images = images_of(clip)
+        scores.append([follow(images, truth, queries, sequence, attempt) for attempt in tries])
         sequence.forget()
-    means = [mean_scores(parts) if parts else None for parts in scores]
+    means = [mean_scores(parts) for parts in zip(*scores, strict=True)]
     print("\nsure  alike  average Jaccard  occlusion accuracy")
     for attempt, found in zip(tries, means, strict=True):
-        if found:
-            print(
-                f"{attempt.sure:4.2f} {attempt.alike:6.1f} {found.average_jaccard:16.4f} {found.occlusion_accuracy:19.4f}"
-            )
-    if not all(means):
-        return calibration
-    jaccard = [found.average_jaccard for found in means if found]
+        shares = f"{found.average_jaccard:16.4f} {found.occlusion_accuracy:19.4f}"
+        print(f"{attempt.sure:4.2f} {attempt.alike:6.1f} {shares}")
+    jaccard = [found.average_jaccard for found in means]
     sure = SURE[int(np.argmax(jaccard[: len(SURE)]))]
     alike = ALIKE[int(np.argmax(jaccard[len(SURE) :]))]
     return replace(calibration, sure=sure, alike=alike)
+
+
+def questions(clip: Clip, points: int) -> tuple[Truth, Queries]:
+    """The truth of points, and those that are visible in frame 0."""
+    places, hidden = (part.cpu().numpy() for part in clip.tracks(points))
+    truth = Truth(places.astype(np.float64), hidden, clip.size)
+    queries = draw_queries(truth, "first")
+    at_first = queries.points[:, 0] == 0
+    return truth, Queries(queries.points[at_first], queries.tracks[at_first])
+
+
+def follow(
+    images: list[Array],
+    truth: Truth,
+    queries: Queries,
+    sequence: Remembered,
+    calibration: TrackCalibration,
+) -> Scores:
+    """Scores of the tracks of a calibration."""
+    references = references_of(queries.points)
+    tracker = Tracker(sequence.estimator, references, calibration=calibration, sequence=sequence)
+    found = [positions for image in images if (positions := tracker.push(image)[0])]
+    places = np.full((len(queries), len(images), 2), np.nan)  # beyond a cut
+    visible = np.zeros(places.shape[:2], bool)
+    places[:, : len(found)] = torch.stack([f.points for f in found], 1).cpu().numpy()
+    visible[:, : len(found)] = torch.stack([f.visible for f in found], 1).cpu().numpy()
+    return score(truth, queries, places, visible, "first")
+
+
+def images_of(clip: Clip) -> list[Array]:
+    """(H, W, 3) uint8, as a camera would store them."""
+    return [to_uint8(image) for image in clip.frames().permute(0, 2, 3, 1).cpu().numpy()]
 
 
 def mean(values: Tensor, share: Tensor) -> float:
