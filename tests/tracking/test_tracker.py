@@ -142,9 +142,15 @@ def test_many_points_are_followed_in_parts(monkeypatch):
         assert torch.equal(one, other)
 
 
+def nothing_returns_over(cut):
+    """How far the backward flow misses: much, from one side of a cut to the other."""
+    return lambda before, after: 20.0 * ((before < cut) != (after < cut))
+
+
 def test_a_cut_ends_tracks_and_new_ones_begin_after_it():
     frames = [*scene(4), *scene(8, seed=1)[4:]]
-    tracker = tracker_of(KnownFlows(), Reference(0, POINTS), Reference(4, POINTS))
+    flows = KnownFlows(hidden=nothing_returns_over(4))
+    tracker = tracker_of(flows, Reference(0, POINTS), Reference(4, POINTS))
     found, cuts = [], []
     for frame in frames:
         found.append(tracker.push(frame))
@@ -153,6 +159,16 @@ def test_a_cut_ends_tracks_and_new_ones_begin_after_it():
     assert [one is None for one, _ in found] == [False] * 4 + [True] * 4
     assert [two is None for _, two in found] == [True] * 4 + [False] * 4
     assert tracker.needs()[0] == 4  # nothing of the scene before is kept
+
+
+def test_a_sudden_light_is_no_cut():
+    frames = [*scene(4), *(255 - frame for frame in scene(4))]
+    for number, frame in enumerate(frames):
+        frame[0, 0] = number
+    tracker = tracker_of(KnownFlows())
+    for frame in frames:
+        assert tracker.push(frame) != [None]
+        assert not tracker.cut
 
 
 @pytest.mark.parametrize("stop", [3, 12])
@@ -253,6 +269,7 @@ def test_without_the_way_back_earlier_frames_are_unknown(known):
 
 
 def test_no_track_crosses_a_cut(known):
+    known.hidden = nothing_returns_over(5)
     frames = [*scene(5), *scene(10, seed=1)[5:]]
     tracks = track(frames, [[2, 10, 8], [7, 10, 8]], estimator=ESTIMATOR)
     assert tracks.cuts.tolist() == [5]

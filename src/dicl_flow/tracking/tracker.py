@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import InputError
+from ..estimation.confidence import find_occlusion
 from ..estimation.estimator import FlowEstimator, FlowSequence, load
 from ..estimation.inputs import Image, image_batch
+from ..estimation.result import unpack
 from ..files import Array
 from ..ops import Size
 from ..video import Shot
@@ -23,6 +25,8 @@ from .intervals import INTERVALS, RecentFrames, check_intervals
 from .reliability import TrackCalibration, packaged_calibration
 from .tracks import Positions, Reference, Tracks, check_points, order_of, references_of
 
+RETURNING = 0.4
+"""Share of pixels that the backward flow leads back: 0 to 0.2 at cuts, above 0.6 within scenes."""
 _POINTS_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 512 << 20  # of frames that are read again, to be had in reverse order
 _FIELDS = Positions._fields
@@ -216,13 +220,18 @@ class Tracker:
         following.positions[number] = Positions(*map(torch.cat, zip(*parts, strict=True)))
 
     def _is_cut(self, flows: Mapping[int, Tensor], grey: Array, size: Size) -> bool:
-        """Judged as videos are, by the flow from the latest frame."""
+        """Judged as videos are, by the flow from the latest frame; and few pixels must return.
+
+        A sudden light or something that passes near the camera changes the picture as well.
+        """
         if self._recent.latest is None or self._grey is None:
             return False
-        flow = flows[self._recent.latest][:, :2]
-        small = F.interpolate(flow, small_size(*size), mode="area")
+        forward, backward = (e.flow for e in unpack(flows[self._recent.latest]))
+        small = F.interpolate(forward, small_size(*size), mode="area")
         vectors = small[0].permute(1, 2, 0).cpu().numpy()
-        return small_unexplained(self._grey, grey, vectors, size) > CUT
+        if small_unexplained(self._grey, grey, vectors, size) <= CUT:
+            return False
+        return float(find_occlusion(forward, backward).float().mean()) > 1 - RETURNING
 
     def _keep(self, number: int, prepared: Tensor, grey: Array) -> None:
         self._grey = grey
