@@ -1,6 +1,6 @@
 """Tracks against the truth of rendered clips, beside three baselines; speed and memory.
 
-    python benchmarks/tracks.py PHOTOS -o tracks.json --device cuda      # 32 clips of 48 frames
+    python benchmarks/tracks.py PHOTOS -o tracks.json --jobs 6           # 32 clips of 48 frames
     python benchmarks/tracks.py PHOTOS -o tracks.json --query strided
     python benchmarks/tracks.py PHOTOS -o speed.json --speed             # every pixel of frame 0
     python benchmarks/tracks.py PHOTOS -o memory.json --long 2000
@@ -15,11 +15,13 @@ those of a bootstrap over clips.
 import argparse
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import cycle, islice
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
@@ -47,7 +49,7 @@ from dicl_flow.tracking.tapvid import (
 from dicl_flow.tracking.tracker import Tracker, track
 from dicl_flow.tracking.tracks import Reference, Tracks, grid
 
-SEED = 20_000  # of the first clip
+SEED = 30_000  # of the first clip
 OURS, CHAINED = "tracks", "chained flow"
 RESAMPLINGS = 10_000
 WARM = 40  # frames, more than the longest interval
@@ -69,24 +71,42 @@ class Result:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Bench:
+    """What all clips share."""
+
+    options: argparse.Namespace
+    estimator: FlowEstimator
+    textures: TextureAtlas
+
+    def clip(self, number: int) -> Clip:
+        """Kinds of places take turns."""
+        kind, seed = [*PLACES][number % len(PLACES)], self.options.seed + number
+        width, height = map(int, self.options.size.split("x"))
+        device, frames = self.estimator.device, self.options.frames
+        return tracking_clip((height, width), self.textures, kind, frames, device, seed)
+
+
 def main() -> None:
     options = parse()
-    width, height = map(int, options.size.split("x"))
-    size = (height, width)
     check_writable(options.output)
+    if options.speed or options.long:
+        bench = set_up(options)
+        name, measured = device_name(bench.estimator), (speed if options.speed else memory)(bench)
+    else:
+        name, measured = accuracy(options)
+    setting = {key: value for key, value in vars(options).items() if key != "output"}
+    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "device": name, **setting}
+    text = json.dumps({**about, **measured}, indent=1, default=str) + "\n"
+    write_files({options.output: text.encode()})
+    print(f"wrote {options.output}")
+
+
+def set_up(options: argparse.Namespace) -> Bench:
     estimator = dicl_flow.load(options.weights, device=options.device, quality=options.quality)
     photos = None if options.photos == "procedural" else Path(options.photos)
     textures = load_textures(photos, estimator.device, options.seed, limit=options.textures)
-    if options.speed or options.long:
-        clip = draw_clip(0, size, textures, estimator, options)
-        measured = (speed if options.speed else memory)(estimator, images_of(clip), options)
-    else:
-        measured = accuracy(size, textures, estimator, options)
-    setting = {name: value for name, value in vars(options).items() if name != "output"}
-    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": device_name(estimator)}
-    text = json.dumps({**about, "options": setting, **measured}, indent=1, default=str) + "\n"
-    write_files({options.output: text.encode()})
-    print(f"wrote {options.output}")
+    return Bench(options, estimator, textures)
 
 
 def parse() -> argparse.Namespace:
@@ -103,23 +123,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--textures", type=int, default=400, help="photographs, at most")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--jobs", type=int, default=1, help="processes; frames/s are then lower")
     parser.add_argument("--speed", action="store_true", help="frames/s of dense tracking")
     parser.add_argument("--long", type=int, metavar="FRAMES", help="memory of so many frames")
     options = parser.parse_args()
-    if options.clips < 1 or options.frames < 2:
-        raise InputError("at least 1 clip of 2 frames is needed")
+    if options.clips < 1 or options.frames < 2 or options.jobs < 1:
+        raise InputError("at least 1 clip of 2 frames and 1 process are needed")
     return options
-
-
-def draw_clip(
-    number: int,
-    size: tuple[int, int],
-    textures: TextureAtlas,
-    estimator: FlowEstimator,
-    options: argparse.Namespace,
-) -> Clip:
-    kind, seed = [*PLACES][number % len(PLACES)], options.seed + number
-    return tracking_clip(size, textures, kind, options.frames, estimator.device, seed)
 
 
 def images_of(clip: Clip) -> list[Array]:
@@ -132,39 +142,53 @@ def truth_of(clip: Clip, num_points: int) -> Truth:
     return Truth(points.astype(np.float64), hidden, clip.size)
 
 
-def accuracy(
-    size: tuple[int, int],
-    textures: TextureAtlas,
-    estimator: FlowEstimator,
-    options: argparse.Namespace,
-) -> dict:
+def accuracy(options: argparse.Namespace) -> tuple[str, dict]:
     """Every method on every clip: a table, and the numbers of each clip."""
+    shares = [range(n, options.clips, options.jobs) for n in range(options.jobs)]
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        parts = list(pool.map(partial(clips_of, options), shares))
+    name = parts[0][0]
+    by_number = {number: found for _, part in parts for number, found in part.items()}
+    ordered = [by_number[number] for number in sorted(by_number)]
+    results = {name: [found[name] for found in ordered] for name in ordered[0]}
+    print_table(results, options.frames)
+    ratios = compare(results)
+    for what, (ratio, low, high) in ratios.items():
+        print(f"{what}, ours / chained: {ratio:.2f} [{low:.2f}, {high:.2f}]")
+    clips = {name: [asdict(result) for result in found] for name, found in results.items()}
+    means = {name: summary(found, options.frames) for name, found in results.items()}
+    return name, {"thresholds": THRESHOLDS, "means": means, "ratios": ratios, "clips": clips}
+
+
+def clips_of(
+    options: argparse.Namespace, numbers: Sequence[int]
+) -> tuple[str, dict[int, dict[str, Result]]]:
+    """The device, and by clip and method what was found; in a process of its own."""
+    bench = set_up(options)
+    estimator, both = bench.estimator, options.query == "strided"
     methods: dict[str, Method] = {
-        OURS: partial(track, estimator=estimator, backward=options.query == "strided"),
+        OURS: partial(track, estimator=estimator, backward=both),
         CHAINED: partial(baselines.chained, estimator),
         "direct flow": partial(baselines.direct, estimator),
         "Lucas-Kanade": baselines.lucas_kanade,
     }
-    results: dict[str, list[Result]] = {name: [] for name in methods}
-    for number in range(options.clips):
-        start, kind = perf_counter(), [*PLACES][number % len(PLACES)]
-        clip = draw_clip(number, size, textures, estimator, options)
+    results: dict[int, dict[str, Result]] = {}
+    for number in numbers:
+        start, clip = perf_counter(), bench.clip(number)
         images, truth = images_of(clip), truth_of(clip, options.points)
-        queries = draw_queries(truth, options.query)
-        print(f"clip {number}: {kind}, {len(queries)} queries, ", end="")
-        print(f"{truth.occluded.mean():.0%} hidden, {perf_counter() - start:.1f} s", flush=True)
-        for name, method in methods.items():
-            if not number:  # kernels are compiled, and recorded, before the clock starts
+        queries, kind = draw_queries(truth, options.query), [*PLACES][number % len(PLACES)]
+        hidden = f"{truth.occluded.mean():.0%} hidden, rendered in {perf_counter() - start:.1f} s"
+        print(f"clip {number}: {kind}, {len(queries)} queries, {hidden}", flush=True)
+        if not results:  # kernels are compiled, and recorded, before the clock starts
+            for method in methods.values():
                 method(images[:3], queries.points[queries.points[:, 0] < 3])
-            found = run(method, images, truth, queries, options.query)
-            results[name].append(Result(kind, clip.seed, len(queries), *found))
-    print_table(results, options.frames)
-    ratios = compare(results)
-    for name, (ratio, low, high) in ratios.items():
-        print(f"{name}, ours / chained: {ratio:.2f} [{low:.2f}, {high:.2f}]")
-    clips = {name: [asdict(result) for result in parts] for name, parts in results.items()}
-    means = {name: summary(parts, options.frames) for name, parts in results.items()}
-    return {"thresholds": THRESHOLDS, "means": means, "ratios": ratios, "clips": clips}
+        results[number] = {
+            name: Result(
+                kind, clip.seed, len(queries), *run(method, images, truth, queries, options.query)
+            )
+            for name, method in methods.items()
+        }
+    return device_name(estimator), results
 
 
 def run(
@@ -244,8 +268,9 @@ def to_and_fro(images: list[Array]) -> Iterator[Array]:
     return cycle([*images, *images[-2:0:-1]])
 
 
-def speed(estimator: FlowEstimator, images: list[Array], options: argparse.Namespace) -> dict:
+def speed(bench: Bench) -> dict:
     """Frames/s of every pixel of frame 0, after the longest interval has been reached."""
+    estimator, options, images = bench.estimator, bench.options, images_of(bench.clip(0))
     tracker, frames = dense(estimator, images), to_and_fro(images)
     for frame in islice(frames, WARM):
         tracker.push(frame)
@@ -262,8 +287,9 @@ def speed(estimator: FlowEstimator, images: list[Array], options: argparse.Names
     return {"frames_per_second": rate, "intervals": intervals}
 
 
-def memory(estimator: FlowEstimator, images: list[Array], options: argparse.Namespace) -> dict:
+def memory(bench: Bench) -> dict:
     """Memory after a few frames, and after many."""
+    estimator, options, images = bench.estimator, bench.options, images_of(bench.clip(0))
     tracker, measured = dense(estimator, images), {}
     early, start = min(EARLY, options.long), perf_counter()
     for number, frame in enumerate(islice(to_and_fro(images), options.long), 1):
