@@ -95,7 +95,7 @@ def test_a_dry_run_tells_the_plan_and_what_is_missing(data, run, tmp_path, monke
     assert code == 0
     assert "chairs-0  3 steps of 2 pairs, 6 pairs in all, 60 s" in printed
     assert "chairs: 3 pairs in" in printed
-    assert "chairs:val: 1 pairs in" in printed
+    assert "chairs:val: 1 pair in" in printed
     assert "things-clean:val: the recipe needs 'things-clean:val': give its folder" in printed
     assert "in all: time unknown without the data" in printed
     assert not (tmp_path / "out").exists()
