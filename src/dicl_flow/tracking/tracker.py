@@ -26,7 +26,7 @@ from .reliability import TrackCalibration, packaged_calibration
 from .tracks import Positions, Reference, Tracks, check_points, order_of, references_of
 
 RETURNING = 0.4
-"""Share of pixels that the backward flow leads back: 0 to 0.2 at cuts, above 0.6 within scenes."""
+"""Share of pixels that the backward flow leads back: 0 to 0.2 at cuts, 0.4 to 1 within scenes."""
 _POINTS_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 512 << 20  # of frames that are read again, to be had in reverse order
 _FIELDS = Positions._fields
