@@ -54,6 +54,7 @@ OURS, CHAINED = "tracks", "chained flow"
 RESAMPLINGS = 10_000
 WARM = 40  # frames, more than the longest interval
 TIMED = 60
+PATHS = ("photos", "output")  # options that say nothing of the measurement
 EARLY = 100  # frames after which memory should not grow
 
 Method = Callable[[list[Array], Array], Tracks]
@@ -95,8 +96,8 @@ def main() -> None:
         name, measured = device_name(bench.estimator), (speed if options.speed else memory)(bench)
     else:
         name, measured = accuracy(options)
-    setting = {key: value for key, value in vars(options).items() if key != "output"}
-    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "device": name, **setting}
+    setting = {key: value for key, value in vars(options).items() if key not in PATHS}
+    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": name, "options": setting}
     text = json.dumps({**about, **measured}, indent=1, default=str) + "\n"
     write_files({options.output: text.encode()})
     print(f"wrote {options.output}")
