@@ -49,7 +49,7 @@ ROOMS = {
     ),
     "tracking": room(
         "points through a clip: intervals, chains, visibility, choice; outputs, steady videos",
-        "video estimation data pictures ops files config errors",
+        "video estimation ops files config errors",
     ),
     "video": room(
         "sources, frames, flows, cuts, writers, checkpoints; movies and slow motion",
