@@ -26,7 +26,7 @@ from .inputs_outputs import (
     refuse_inputs,
     refuse_unlike,
 )
-from .options import Size, flag, make_bar, nothing_written, optional, showing
+from .options import Size, flag, in_time, make_bar, nothing_written, optional, showing
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowSequence
@@ -399,8 +399,10 @@ class Interpolate(ClipSettings):
             coding = coding or video.find_coding(output, look=source.look)
             if source.look and output.suffix.lower() != ".gif":
                 coding = coding._replace(tags=source.look.stated_tags)
-        if to_folder or (coding is not None and coding.bits > 8):
-            source = video.open_source(clip, keep_depth=True, reading=reading)
+        if coding is None or coding.bits > 8:
+            source = video.open_source(
+                clip, keep_depth=True, keep_plates=to_folder, reading=reading
+            )
         if source.live:
             raise InputError("a camera is not a clip; record it first, then slow it down")
         if source.scenes:
@@ -420,9 +422,8 @@ class Interpolate(ClipSettings):
 
         sequence = FlowSequence(self.load(), backward=True)
         summary = self.process(source, selection, sequence, writers, [output])
-        notes = {**assumed(source.files, reading), **describe_clip(source, output, reading)}
-        notes |= {**video.lost_of(source.look, coding), **said}
-        return summary | notes
+        kept = describe_clip(source, output, reading, coding)
+        return summary | assumed(source.files, reading) | kept | said
 
 
 class VideoProgress:
@@ -483,8 +484,8 @@ class VideoProgress:
         text = f"{self.done} of {counted(self.total, 'flow')}, {self.done / self.total:.0%}"
         if self.done == self.before:
             return text
-        minutes = (self.total - self.done) / self.speed / 60
-        return f"{text}, {self.speed:.2g} frames/s, about {minutes:.0f} min left"
+        left = in_time((self.total - self.done) / self.speed)
+        return f"{text}, {self.speed:.2g} frames/s, about {left} left"
 
     def summary(self, state: "State") -> dict[str, Any]:
         """Return what to print at the end."""

@@ -130,6 +130,8 @@ class Look(NamedTuple):
     """4:2:0, 4:2:2 or 4:4:4."""
     tags: tuple[int, int, int, int]
     """FFmpeg's numbers of primaries, transfer, matrix and range; 2, of the range 0: not said."""
+    alpha: bool = False
+    """Whether it has transparency, which is not read."""
 
     @property
     def is_deep(self) -> bool:
@@ -142,7 +144,7 @@ class Look(NamedTuple):
         return None if self.tags[:3] == (2, 2, 2) else self.tags
 
     def __str__(self) -> str:
-        return f"{self.bits} bits, {self.chroma}"
+        return f"{self.bits} bits, {self.chroma}{' and alpha' if self.alpha else ''}"
 
 
 def look_of(stream: Any) -> Look | None:
@@ -155,7 +157,8 @@ def look_of(stream: Any) -> Look | None:
     chroma = {(True, True): "4:2:0", (True, False): "4:2:2"}.get(halved, "4:4:4")
     names = ("color_primaries", "color_trc", "colorspace", "color_range")
     primaries, transfer, matrix, extent = (int(getattr(context, name)) for name in names)
-    return Look(form.components[0].bits, chroma, (primaries, transfer, matrix, extent))
+    tags = (primaries, transfer, matrix, extent)
+    return Look(form.components[0].bits, chroma, tags, alpha=len(form.components) > 3)
 
 
 def to_array(frame: Any, deep: bool = False) -> Array:

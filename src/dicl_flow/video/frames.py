@@ -54,15 +54,22 @@ class Source:
     scenes: tuple[str, ...] = ()
     """The scene of each frame, if there are several: KITTI's pairs, _10 and _11."""
     look: Look | None = None
-    """How a video file stores its pictures."""
+    """How a video file stores its pictures; of EXR plates, as they are seen."""
 
 
-def open_source(text: str, *, keep_depth: bool = False, reading: Reading = AS_USUAL) -> Source:
+def open_source(
+    text: str,
+    *,
+    keep_depth: bool = False,
+    keep_plates: bool = False,
+    reading: Reading = AS_USUAL,
+) -> Source:
     """Open a video file, a folder, a glob pattern, or camera:0; `reading` is said about images.
 
-    Frames are uint8; with `keep_depth`, images and videos of more bits are uint16, and plates
-    are kept.
+    Frames are uint8; with `keep_depth`, images and videos of more bits are uint16. With
+    `keep_plates`, which implies it, images come with alpha and values above 1.
     """
+    keep_depth |= keep_plates
     check_source(text)
     path = Path(text)
     if text.startswith(CAMERA) or path.is_file():
@@ -70,7 +77,7 @@ def open_source(text: str, *, keep_depth: bool = False, reading: Reading = AS_US
             if value is not None:
                 raise InputError(f"`{name}` is for images, and {text} is a video")
         return _camera(text) if text.startswith(CAMERA) else video_source(path, None, keep_depth)
-    return images(_files(text), path, keep_depth, reading)
+    return images(_files(text), path, keep_depth, keep_plates, reading)
 
 
 def _files(text: str) -> list[Path]:
@@ -81,8 +88,15 @@ def _files(text: str) -> list[Path]:
     return image_files(found) or listed(found, [PLATE_SUFFIX])
 
 
+_SEEN = Look(16, "4:4:4", tags=(1, 13, 1, 1))  # of plates: sRGB
+
+
 def images(
-    frames: list[Path], place: Path, keep_depth: bool = False, reading: Reading = AS_USUAL
+    frames: list[Path],
+    place: Path,
+    keep_depth: bool = False,
+    keep_plates: bool = False,
+    reading: Reading = AS_USUAL,
 ) -> Source:
     """Frames that are image files."""
     if not frames:
@@ -92,11 +106,12 @@ def images(
 
     def shots() -> Iterator[Shot]:
         for file, scene in zip(frames, scenes or repeat(""), strict=False):
-            plate = partial(read_plate, file, reading) if keep_depth else None
-            yield Shot(file.stem, None, partial(_read, file, reading), scene, plate)
+            plate = partial(read_plate, file, reading) if keep_plates else None
+            yield Shot(file.stem, None, partial(_read, file, reading, keep_depth), scene, plate)
 
     path = {"path": str(place.resolve())}
-    return Source(shots, path, count=len(frames), files=tuple(frames), scenes=scenes)
+    look = _SEEN if frames[0].suffix.lower() == PLATE_SUFFIX else None
+    return Source(shots, path, count=len(frames), files=tuple(frames), scenes=scenes, look=look)
 
 
 def still_suffix(source: Source) -> str:
@@ -105,8 +120,8 @@ def still_suffix(source: Source) -> str:
     return PLATE_SUFFIX if plates else ".png"
 
 
-def _read(file: Path, reading: Reading) -> Array:
-    return to_uint8(read_seen(file, reading))
+def _read(file: Path, reading: Reading, keep_depth: bool) -> Array:
+    return (to_integers if keep_depth else to_uint8)(read_seen(file, reading))
 
 
 def capture(device: int | str, *, live: bool) -> Source:

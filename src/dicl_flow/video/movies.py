@@ -251,13 +251,16 @@ def find_coding(output: Path, encoder: str | None = None, look: Look | None = No
 
 
 def lost_of(look: Look | None, coding: Coding | None) -> dict[str, str]:
-    """Say what of a source is lost in a video; nothing if it is not a video."""
-    if look is None or coding is None:
+    """Say what of a source is lost in a video; in images, None, only its alpha is."""
+    if look is None:
         return {}
-    if look.bits <= coding.bits and look.chroma in ("4:2:0", coding.chroma):
+    if coding is None:
+        return {"lost": "alpha, which is not read from videos"} if look.alpha else {}
+    if look.bits <= coding.bits and look.chroma in ("4:2:0", coding.chroma) and not look.alpha:
         return {}
-    now = f"{coding.bits} bits, {coding.chroma}"
-    return {"lost": f"{look} become {now}; ProRes in .mov has 10 bits, 4:2:2"}
+    known = coding.bits, coding.chroma
+    advice = "" if known == (10, "4:2:2") else "; ProRes in .mov has 10 bits, 4:2:2"
+    return {"lost": f"{look} become {coding.bits} bits, {coding.chroma}{advice}"}
 
 
 def _codec(name: str) -> Any:
