@@ -34,7 +34,7 @@ _LONGEST = 2000  # characters of a sentence
 
 
 _MODULES = {
-    "flows": ("flo", "pfm", "kitti", "npz", "npy", "exr", "st-exr"),
+    "flows": ("flo", "pfm", "kitti", "npz", "npy", "flo5", "exr", "st-exr"),
     "images": ("png", "jpg", "tiff", "webp", "bmp", "ppm", "other-images"),
     "weights": ("safetensors", "legacy"),
     "tables": ("recipe", "manifest", "own-manifest", "parquet"),

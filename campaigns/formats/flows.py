@@ -1,4 +1,4 @@
-"""Flow files: .flo, .pfm, KITTI's .png, .npz, .npy and .exr."""
+"""Flow files: .flo, .pfm, KITTI's .png, .npz, .npy, .flo5 and .exr."""
 
 import io
 import re
@@ -187,6 +187,43 @@ def _windows(data: bytes, dice: Random) -> bytes:
     return data
 
 
+def _flo5_problem(data: bytes, result: Array) -> str:
+    import h5py
+
+    with h5py.File(io.BytesIO(data), "r") as file:
+        return _sound(data, result) or _same(result, file["flow"][()])
+
+
+def _flo5_seeds() -> list[bytes]:
+    """As written here, and with several chunks, other filters and types."""
+    import h5py
+
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"chunks": (4, 4, 1), "compression": "gzip", "shuffle": True},
+        {"chunks": (8, 8, 2), "compression": "gzip", "maxshape": (None, None, 2), "dtype": "f2"},
+    )
+    seeds = _seeds(".flo5")
+    for number, way in enumerate(ways):
+        buffer = io.BytesIO()
+        with h5py.File(buffer, "w", libver="latest" if number % 2 else "earliest") as file:
+            file.create_dataset("flow", data=flow(), **way)
+            file.create_dataset("other", data=[1, 2])
+        seeds.append(buffer.getvalue())
+    return seeds
+
+
+def _flo5(dice: Random, seeds: Sequence[bytes]) -> bytes:
+    """Change a side, an address or a length: HDF5 stores most of them as 8 bytes."""
+    data = bytearray(dice.choice(seeds))
+    words = {p: int.from_bytes(data[p : p + 8], "little") for p in range(0, len(data) - 8, 4)}
+    small = [place for place, word in words.items() if 0 < word <= len(data)]
+    for place in dice.sample(small, min(len(small), dice.choice((1, 1, 2)))):
+        value = dice.choice((*EXTREMES, *SIZES, 5, 7, 2, len(data))) % 2**64
+        data[place : place + 8] = value.to_bytes(8, "little")
+    return bytes(data)
+
+
 @cache
 def _kitti_seeds() -> list[bytes]:
     return _seeds(".png")
@@ -206,6 +243,7 @@ FORMATS = {
     "kitti": Format(".png", _kitti_seeds, _read, _kitti, _sound),
     "npz": Format(".npz", lambda: _seeds(".npz"), _read, _npz, _numpy_problem),
     "npy": Format(".npy", lambda: _seeds(".npy"), _read, _npy, _numpy_problem),
+    "flo5": Format(".flo5", _flo5_seeds, _read, _flo5, _flo5_problem),
     "exr": Format(".exr", lambda: _seeds(".exr", ".half.exr"), _read, _exr, _sound),
     "st-exr": Format(".st.exr", lambda: _seeds(".st.exr"), _read, _exr, _sound),
 }

@@ -182,8 +182,7 @@ def parse_roots(data: list[str] | None, also: str = "") -> dict[str, Path]:
 
 def files_of(pairs: "Iterable[FlowPair]") -> list[Path]:
     """Return all files of some pairs."""
-    names = ("image1", "image2", "truth", "occlusion", "visible_truth")
-    return [file for pair in pairs for name in names if (file := getattr(pair, name)) is not None]
+    return [file for pair in pairs for file in pair.files]
 
 
 def folders_of(frames: Iterable[Path]) -> set[Path]:

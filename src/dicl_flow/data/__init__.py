@@ -14,3 +14,4 @@ from .datasets import (
 from .own import own_pairs
 from .sample import FlowBatch, FlowPair, FlowSample, Survey, collate, read_frames, read_sample
 from .timing import video_frames
+from .worlds import spring_test_pairs

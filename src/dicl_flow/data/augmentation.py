@@ -53,7 +53,7 @@ class FlowDataset:
         """Return the sample before augmentation; what augmentation would drop is not read."""
         pair = self.pairs[index]
         if self.augment is not None:
-            pair = replace(pair, occlusion=None, visible_truth=None)
+            pair = replace(pair, occlusion=None, outside=None, visible_truth=None, regions=())
         return read_sample(pair)
 
     def order(self, epoch: int) -> Array:

@@ -26,6 +26,25 @@ def natural_key(name: str) -> tuple[list[int | str], str]:
     return [int(word) if place % 2 else word for place, word in enumerate(words)], name
 
 
+def digits(count: int) -> str:
+    """Return a glob pattern for exactly `count` digits; copies and hidden files do not match."""
+    return "[0-9]" * count
+
+
+def neighbour(frame: Path, step: int = 1) -> Path:
+    """frame_0007.png -> frame_0008.png: add `step` to the number at the end of the name."""
+    head = frame.stem.rstrip("0123456789")
+    number = frame.stem[len(head) :]
+    return frame.with_name(f"{head}{int(number) + step:0{len(number)}d}{frame.suffix}")
+
+
+def require_folder(folder: Path, advice: str) -> Path:
+    """Return a folder; the error for a missing one ends with `advice`."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}; {advice}")
+    return folder
+
+
 def image_files(files: Iterable[Path]) -> list[Path]:
     """Return the images among `files`: everywhere the order of frames in a folder or pattern."""
     return listed(files, IMAGE_SUFFIXES)
@@ -41,7 +60,7 @@ def listed(files: Iterable[Path], suffixes: Iterable[str]) -> list[Path]:
 def complete_pairs(candidates: Iterable[FlowPair], place: Path, advice: str) -> list[FlowPair]:
     """Return the pairs whose frames and truth exist, in natural order; none at all is an error.
 
-    Masks and the truth of visible pixels are optional: they become None where they are missing.
+    Masks and the truth of visible pixels are optional: what is missing is left out of the pair.
     """
 
     @cache  # each folder is listed once: checking single files takes minutes on a network disk
@@ -55,11 +74,13 @@ def complete_pairs(candidates: Iterable[FlowPair], place: Path, advice: str) -> 
         replace(
             pair,
             occlusion=present(pair.occlusion),
+            outside=present(pair.outside),
             visible_truth=present(pair.visible_truth),
             invalid=present(pair.invalid),
+            regions=tuple((name, path) for name, path in pair.regions if present(path)),
         )
         for pair in candidates
-        if all(present(path) for path in (pair.image1, pair.image2, pair.truth) if path)
+        if all(map(present, pair.needed))
     ]
     if not pairs:
         raise FileNotFoundError(f"no complete pair under {place}; {advice}")
