@@ -59,6 +59,7 @@ ROOMS = {
         "metrics, predict then score, tables, submissions, calibration",
         "estimation render weights data pictures files config errors",
     ),
+    "adaptation": room("better flow on footage without truth: teacher, student, acceptance", "ops"),
     "training": room(
         "recipe, losses, loop, gauges of each level, run folder, several processes",
         "estimation render accelerated weights models ops data pictures files config lazy errors",
