@@ -27,12 +27,13 @@ ROOMS = {
     "__main__": room("python -m dicl_flow", "cli"),
     "__init__": room(
         "the public names, imported when first used",
-        "tracking evaluation estimation pictures models files config lazy environ errors _version",
+        "adaptation tracking evaluation estimation pictures models files config lazy environ "
+        "errors _version",
     ),
     "cli": room(
         "a class per command: parses and prints",
-        "web bulk lab tracking video evaluation training estimation render weights models data "
-        "pictures files config environ errors _version",
+        "web bulk lab adaptation tracking video evaluation training estimation render weights "
+        "models data pictures files config environ errors _version",
     ),
     "web": room(
         "the HTTP server: uploads, the estimator thread, jobs, security; the explorer",
@@ -47,9 +48,13 @@ ROOMS = {
         "evaluation training estimation render weights models ops data pictures files "
         "config errors",
     ),
+    "adaptation": room(
+        "better flow on footage without truth: pairs, teacher, student, acceptance, report",
+        "video evaluation training estimation render weights ops data pictures files config errors",
+    ),
     "tracking": room(
         "points through a clip: intervals, chains, visibility, choice; outputs, steady videos",
-        "video estimation data pictures ops files config errors",
+        "video estimation ops files config errors",
     ),
     "video": room(
         "sources, frames, flows, cuts, writers, checkpoints; movies and slow motion",
@@ -59,7 +64,6 @@ ROOMS = {
         "metrics, predict then score, tables, submissions, calibration",
         "estimation render weights data pictures files config errors",
     ),
-    "adaptation": room("better flow on footage without truth: teacher, student, acceptance", "ops"),
     "training": room(
         "recipe, losses, loop, gauges of each level, run folder, several processes",
         "estimation render accelerated weights models ops data pictures files config lazy errors",
