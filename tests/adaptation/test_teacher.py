@@ -13,7 +13,7 @@ from dicl_flow.adaptation.teacher import (
     encode_flows,
     kept_pixels,
     lesson,
-    read_flows,
+    read_flow,
     speed_name,
     summarize,
 )
@@ -99,7 +99,7 @@ def test_files_hold_flow_to_a_64th_of_a_pixel_and_what_was_kept(tmp_path):
     kept = torch.rand(1, *SIZE) < 0.5
     path = tmp_path / "a.npy"
     path.write_bytes(encode_flows((flow, kept), (-flow, ~kept)))
-    (there, kept1), (back, kept2) = read_flows(path)
+    (there, kept1), (back, kept2) = read_flow(path), read_flow(path, 1)
     np.testing.assert_array_equal(kept1, kept[0].numpy())
     np.testing.assert_array_equal(kept2, ~kept1)
     expected = np.where(kept1[..., None], flow[0].permute(1, 2, 0).numpy(), 0)

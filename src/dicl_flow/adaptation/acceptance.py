@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import RenderConfig
@@ -22,7 +23,7 @@ from ..estimation.estimator import FlowEstimator
 from ..estimation.inputs import image_batch
 from ..estimation.result import Estimate
 from ..files import Array
-from ..ops import warp_with_mask
+from ..ops import resize_flow_pixels, resize_pixels, size_of, warp_with_mask
 from ..render import Renderer, held_out_renderer
 from ..training.photometric import census_distance
 from .teacher import BothWays
@@ -89,8 +90,16 @@ def pair_errors(image1: Tensor, image2: Tensor, networks: Sequence[Ways]) -> lis
 
 
 def census_error(image1: Tensor, image2: Tensor, flow: Tensor) -> Tensor:
-    """(B, H, W) in [0, 1]: how the census of frame 1 and of frame 2 where the flow leads differ."""
-    distance = census_distance(_grey(image1), _grey(image2), flow)
+    """(B, H, W) in [0, 1]: how the census of frame 1 and of frame 2 where the flow leads differ.
+
+    The mean of full and of half size, where there is less noise.
+    """
+    size = size_of(flow)
+    half = max(size[0] // 2, 1), max(size[1] // 2, 1)
+    fine = census_distance(_grey(image1), _grey(image2), flow)
+    small1, small2 = (_grey(resize_pixels(image, half)) for image in (image1, image2))
+    coarse = census_distance(small1, small2, resize_flow_pixels(flow, half))
+    distance = (fine + F.interpolate(coarse[:, None], size)[:, 0]) / 2
     _, inside = warp_with_mask(flow[:, :1], flow)
     return torch.where(inside[:, 0], distance, 1.0)
 

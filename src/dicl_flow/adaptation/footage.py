@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from math import log2, prod, sqrt
@@ -383,19 +384,20 @@ def _store_clip(
     scan: ClipScan, clip: int, numbers: set[int], folder: Path, max_pixels: int
 ) -> None:
     height, width = stored_size(scan.size, max_pixels)
-    contents: dict[Path, bytes] = {}
+    images: dict[Path, Array] = {}
     for frame in readable_frames(open_clip(scan.text), scan.text):
         if frame.number in numbers:
             assert frame.image is not None
             image = to_uint8(frame.image)
             if (height, width) != scan.size:
                 image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-            path = frame_path(folder, clip, frame.number)
-            contents[path] = encode_image(path, image)
+            images[frame_path(folder, clip, frame.number)] = image
             numbers.discard(frame.number)
-        if len(contents) == _BATCH or not numbers:
-            write_files(contents)
-            contents.clear()
+        if len(images) == _BATCH or not numbers:
+            with ThreadPoolExecutor() as pool:
+                encoded = pool.map(encode_image, images.keys(), images.values())
+                write_files(dict(zip(images, encoded, strict=True)))
+            images.clear()
         if not numbers:
             return
     raise InputError(f"{scan.text} has changed: it has fewer frames than before")

@@ -146,6 +146,8 @@ def make_plan(
         list_photos(photos)
     start = resolve(weights)
     model = read_weights(start).config
+    if minutes is not None and not any(change.startswith("steps=") for change in changes):
+        steps = _ENDLESS  # the clock ends the training
     settings, recipe = read_settings(changes, model, seed, steps)
     texts = list_clips(clips)
 
@@ -165,6 +167,9 @@ def make_plan(
         keep_names,
         best_quality(model),
     )
+
+
+_ENDLESS = 1_000_000  # steps, more than anybody waits for
 
 
 # --- the folder -----------------------------------------------------------------------------------

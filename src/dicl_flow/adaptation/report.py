@@ -11,7 +11,7 @@ from ..files import Array, encode_image, read_image
 from ..ops import Size
 from ..pictures.figures import contact_sheet, draw_figure, encode_figure
 from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
-from .teacher import Lesson, read_flows, speed_name
+from .teacher import Lesson, read_flow, speed_name
 
 PAIRS, KEPT, CURVE = "pairs.png", "kept.png", "training.png"
 _WORST = 0.5  # census error that is shown brightest
@@ -37,7 +37,7 @@ def kept_sheet(lessons: Sequence[Lesson]) -> bytes:
     """Draw what the teacher has kept of some pairs: the rest is black."""
     pictures, labels = [], []
     for files in lessons:
-        flow, kept = read_flows(files.flows)[0]
+        flow, kept = read_flow(files.flows)
         shown = flow_to_rgb(np.where(kept[..., None], flow, np.float32(np.nan)), full_color(flow))
         pictures.append([read_image(files.image1), shown])
         labels.append(f"{files.flows.stem}: {kept.mean():.0%} kept")

@@ -21,7 +21,7 @@ from ..files import Array, read_image
 from ..render import load_textures
 from ..training import BatchSource, Processes, SceneSource
 from .settings import AdaptConfig
-from .teacher import Lesson, read_flows, speed_bins
+from .teacher import Lesson, read_flow, speed_bins
 
 _FEWEST = 0.1  # share of the pixels of the most frequent speed that stays, at least
 _TEXTURES = 64  # most frames of the footage that are textures
@@ -60,7 +60,7 @@ class FootageDataset(FlowDataset):
         files = self.lessons[index]
         made, backwards = generator.random(2) < (self.new_frames, 0.5)
         if made:
-            ((flow, kept),) = read_flows(files.new_flow)
+            flow, kept = read_flow(files.new_flow)
             return FlowSample(read_image(files.image1), read_image(files.new_image2), flow, kept)
         return read_view(files, backwards=bool(backwards))
 
@@ -68,7 +68,7 @@ class FootageDataset(FlowDataset):
 def read_view(files: Lesson, *, backwards: bool = False) -> FlowSample:
     """Read a pair with what the teacher has kept; backwards, from frame 2 to frame 1."""
     images = [read_image(files.image1), read_image(files.image2)]
-    flow, kept = read_flows(files.flows)[backwards]
+    flow, kept = read_flow(files.flows, int(backwards))
     image1, image2 = images[::-1] if backwards else images
     return FlowSample(image1, image2, flow, kept)
 

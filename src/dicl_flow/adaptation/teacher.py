@@ -6,6 +6,7 @@ how much was kept at each speed and in each part of the picture.
 """
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,15 +121,11 @@ def encode_flows(*flows: tuple[Tensor, Tensor]) -> bytes:
     return encode_npy(torch.cat(parts).permute(1, 2, 0).contiguous().cpu().numpy())
 
 
-def read_flows(path: Path) -> list[tuple[Array, Array]]:
-    """Read flows (H, W, 2) float32, zero where not kept, and (H, W) bool: the kept pixels."""
-    steps = decode_npy(read_bytes(path))
-    flows = []
-    for number in range(0, steps.shape[2], 2):
-        part = steps[..., number : number + 2]
-        kept = part[..., 0] != UNKNOWN
-        flows.append((np.where(kept[..., None], part / np.float32(UNIT), np.float32(0)), kept))
-    return flows
+def read_flow(path: Path, number: int = 0) -> tuple[Array, Array]:
+    """Read a flow (H, W, 2) float32, zero where not kept, and (H, W) bool: the kept pixels."""
+    steps = decode_npy(read_bytes(path))[..., 2 * number : 2 * number + 2]
+    kept = steps[..., 0] != UNKNOWN
+    return np.where(kept[..., None], steps / np.float32(UNIT), np.float32(0)), kept
 
 
 @dataclass(frozen=True)
@@ -247,12 +244,10 @@ def _seed_of(pair: FootagePair, seed: int) -> int:
 
 def review(lessons: Sequence[Lesson]) -> dict[str, Any]:
     """Count what was kept of all pairs; "lessons" are the numbers of those to learn from."""
-    counts, usable = [], []
-    for number, files in enumerate(lessons):
-        flow, kept = read_flows(files.flows)[0]
-        counts.append(count_kept(flow, kept))
-        if kept.mean() >= LEAST_KEPT:
-            usable.append(number)
+    with ThreadPoolExecutor() as pool:
+        counts = [*pool.map(lambda files: count_kept(*read_flow(files.flows)), lessons)]
+    shares = [kept.by_speed[1].sum() / kept.by_speed[0].sum() for kept in counts]
+    usable = [number for number, share in enumerate(shares) if share >= LEAST_KEPT]
     return {**summarize(counts, len(usable)), "lessons": usable}
 
 
