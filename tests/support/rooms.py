@@ -27,12 +27,13 @@ ROOMS = {
     "__main__": room("python -m dicl_flow", "cli"),
     "__init__": room(
         "the public names, imported when first used",
-        "tracking evaluation estimation pictures models files config lazy environ errors _version",
+        "adaptation tracking evaluation estimation pictures models files config lazy environ "
+        "errors _version",
     ),
     "cli": room(
         "a class per command: parses and prints",
-        "web bulk lab tracking video evaluation training estimation render weights models data "
-        "pictures files config environ errors _version",
+        "web bulk lab adaptation tracking video evaluation training estimation render weights "
+        "models data pictures files config environ errors _version",
     ),
     "web": room(
         "the HTTP server: uploads, the estimator thread, jobs, security; the explorer",
@@ -46,6 +47,10 @@ ROOMS = {
         "analyses of a network, ablations, speed of the machine",
         "evaluation training estimation render weights models ops data pictures files "
         "config errors",
+    ),
+    "adaptation": room(
+        "better flow on footage without truth: pairs, teacher, student, acceptance, report",
+        "video evaluation training estimation render weights ops data pictures files config errors",
     ),
     "tracking": room(
         "points through a clip: intervals, chains, visibility, choice; outputs, steady videos",

@@ -99,7 +99,15 @@ class FlowBatch:
 
     def to(self, device: "torch.device | str") -> "FlowBatch":
         """Return the batch on `device`."""
-        return FlowBatch(*(value.to(device, non_blocking=True) for value in vars(self).values()))
+        moved = (value.to(device, non_blocking=True) for value in vars(self).values())
+        return type(self)(*moved)
+
+
+class UnlabelledBatch(FlowBatch):
+    """Pairs without ground truth: the photometric loss counts, if the settings have one.
+
+    `flow` is an estimate that is trained on where `valid`; that may be nowhere.
+    """
 
 
 def read_frames(pair: FlowPair) -> tuple[Array, Array]:
