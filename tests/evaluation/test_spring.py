@@ -149,6 +149,7 @@ def test_without_h5py_one_sentence_says_what_to_install(run, spring, tmp_path, m
     for given in (
         ("flow", pair.image1, pair.image2, "-o", tmp_path / "flow.flo5"),
         ("show", pair.truth, "-o", tmp_path / "flow.png"),
+        ("eval", "--data", f"spring={spring}", "--baseline", "dis"),
         ("submit", "spring", spring, "-o", tmp_path / "spring.zip"),
     ):
         code, out, err = run(*given)
