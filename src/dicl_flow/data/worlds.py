@@ -1,6 +1,6 @@
 """Rendered worlds: Monkaa, Driving, Spring, TartanAir, Virtual KITTI 2 and VIPER.
 
-Listed after the publishers' pages and tools: docs/reproducing.md names them.
+Their layouts follow the publishers' pages and tools, which docs/how-to/data-sets.md names.
 """
 
 from collections.abc import Iterable, Iterator
