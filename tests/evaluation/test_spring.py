@@ -5,7 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from fake_trees import SIZE, make_spring
+from fake_trees import SIZE, make_spring, write_image
 
 import dicl_flow
 from dicl_flow.data import FlowSample, list_pairs, read_sample
@@ -96,6 +96,21 @@ def test_maps_of_either_size_are_read_and_may_be_missing(spring):
     assert (bare.regions, bare.occluded) == ({}, None)
 
 
+def test_half_of_four_map_pixels_are_enough_and_blue_hides_nothing(spring):
+    """As in the benchmark's own evaluation."""
+    pair = list_pairs("spring:left-forward", spring)[0]
+    sky = np.zeros((2 * SIZE[0], 2 * SIZE[1], 3), np.uint8)
+    sky[0, 0] = 255  # one of the first pixel's four, two of the second's
+    sky[0:2, 2] = 255
+    write_image(dict(pair.regions)["sky"], sky)
+    hidden = np.zeros((*SIZE, 3), np.uint8)
+    hidden[0, :3] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    write_image(pair.occlusion, hidden)
+    sample = read_sample(pair)
+    assert np.argwhere(sample.regions["sky"]).tolist() == [[0, 1]]
+    assert np.argwhere(sample.occluded).tolist() == [[0, 0], [0, 1]]
+
+
 def test_evaluation_shows_the_regions(run, spring):
     given = ("--data", f"spring:left-forward={spring}", "--baseline", "dis")
     code, out, _ = run("eval", *given)
@@ -134,6 +149,7 @@ def test_without_h5py_one_sentence_says_what_to_install(run, spring, tmp_path, m
     for given in (
         ("flow", pair.image1, pair.image2, "-o", tmp_path / "flow.flo5"),
         ("show", pair.truth, "-o", tmp_path / "flow.png"),
+        ("eval", "--data", f"spring={spring}", "--baseline", "dis"),
         ("submit", "spring", spring, "-o", tmp_path / "spring.zip"),
     ):
         code, out, err = run(*given)

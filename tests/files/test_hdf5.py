@@ -1,6 +1,7 @@
 """Flow files of HDF5: what others write is read, and nothing that the file only refers to."""
 
 import io
+from itertools import count
 
 import numpy as np
 import pytest
@@ -99,6 +100,7 @@ def bomb(file):
         (written(lambda f: f.create_dataset("flow", (2**15, 2**15, 2), "f4")), "megapixels"),
         (b"\x89HDF\r\n\x1a\n" + bytes(200), "cannot be read as an HDF5 file"),
     ],
+    ids=count(),  # not the bytes
 )
 def test_what_is_no_flow_or_elsewhere_is_refused(data, message):
     with pytest.raises(InputError, match=message) as caught:

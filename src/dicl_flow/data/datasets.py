@@ -12,7 +12,12 @@ from ..files import read_bytes
 from .frames import complete_pairs, digits, is_video, neighbour, require_folder
 from .own import own_pairs
 from .sample import FlowPair
-from .stereo import kitti_stereo_pairs, middlebury_stereo_pairs, sintel_stereo_pairs
+from .stereo import (
+    KITTI_DOWNLOADS,
+    kitti_stereo_pairs,
+    middlebury_stereo_pairs,
+    sintel_stereo_pairs,
+)
 from .worlds import (
     DIRECTIONS,
     PASSES,
@@ -197,7 +202,6 @@ def _sintel_pairs(split: Path, render_pass: str, truth: str = "") -> list[FlowPa
 
 _FRAME_FOLDERS = {2012: ("colored_0", "image_0"), 2015: ("image_2",)}
 _FRAME = re.compile(r"([0-9]{6})_1[01]")
-_DOWNLOADS = {2012: "data_stereo_flow.zip", 2015: "data_scene_flow.zip"}
 
 
 def kitti_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list[FlowPair]:
@@ -223,7 +227,7 @@ def kitti_test_pairs(root: Path, year: int = 2015) -> list[FlowPair]:
 def _kitti_pairs(split: Path, year: int, truth: str = "") -> list[FlowPair]:
     folders = [split / name for name in _FRAME_FOLDERS[year]]
     advice = (
-        f"point at the folder that holds '{split.name}' (the unpacked {_DOWNLOADS[year]}) with "
+        f"point at the folder that holds '{split.name}' (the unpacked {KITTI_DOWNLOADS[year]}) with "
         f"frames NNNNNN_10.png and NNNNNN_11.png in {' or '.join(_FRAME_FOLDERS[year])}"
     )
     if truth:

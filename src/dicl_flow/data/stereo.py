@@ -32,7 +32,7 @@ _KITTI_EYES = {
     2015: (("image_2", "image_3"),),
 }
 _KITTI_TRUTHS = {2012: "disp_{}", 2015: "disp_{}_0"}
-_DOWNLOADS = {2012: "data_stereo_flow.zip", 2015: "data_scene_flow.zip"}
+KITTI_DOWNLOADS = {2012: "data_stereo_flow.zip", 2015: "data_scene_flow.zip"}
 
 
 def kitti_stereo_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list[FlowPair]:
@@ -52,7 +52,7 @@ def kitti_stereo_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list
     left, right = next((two for two in eyes if (split / two[0]).is_dir()), eyes[0])
     folder, visible = (_KITTI_TRUTHS[year].format(word) for word in (truth, "noc"))
     advice = (
-        f"point at the folder that holds 'training' (the unpacked {_DOWNLOADS[year]}) with "
+        f"point at the folder that holds 'training' (the unpacked {KITTI_DOWNLOADS[year]}) with "
         f"NNNNNN_10.png in {left}, {right} and {folder}"
     )
     files = require_folder(split / folder, advice).glob(f"{digits(6)}_10.png")

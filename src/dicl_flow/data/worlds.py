@@ -1,6 +1,6 @@
 """Rendered worlds: Monkaa, Driving, Spring, TartanAir, Virtual KITTI 2 and VIPER.
 
-Listed after the publishers' pages and tools: docs/reproducing.md names them.
+Their layouts follow the publishers' pages and tools, which docs/how-to/data-sets.md names.
 """
 
 from collections.abc import Iterable, Iterator
@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from ..errors import check_name
+from ..files import check_flow_name
 from .frames import complete_pairs, digits, neighbour, require_folder
 from .sample import FlowPair
 
@@ -95,6 +96,7 @@ def spring_pairs(root: Path, sides: str = "all") -> list[FlowPair]:
     frames = f"frame_left/frame_left_{'N' * 4}.png and flow_FW_left/flow_FW_left_{'N' * 4}.flo5"
     advice = f"point at the folder that holds 'train', with {frames} in each scene"
     require_folder(split, advice)
+    check_flow_name("truth.flo5")  # needs a library
     candidates = (
         _spring_pair(scene, view, direction, flow.stem[-4:], flow)
         for scene in split.glob(digits(4))
