@@ -6,6 +6,7 @@ of a camera, and its colours, distances and things make the picture. Particle im
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -191,7 +192,7 @@ class DomainClip(Clip):
     ) -> None:
         self.domain = LOOKS[name]
         config = config or RenderConfig()
-        plain = dict.fromkeys(EFFECTS, (0.0, 0.0))
+        plain: dict[str, Any] = dict.fromkeys(EFFECTS, (0.0, 0.0))
         config = replace(config, motion=config.motion * self.domain.motion, tiny_share=0.0, **plain)
         config = replace(config, world=replace(config.world, reflection=(0.0, 0.0)))
         kind = self.domain.places[seed % len(self.domain.places)]
