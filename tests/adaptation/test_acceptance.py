@@ -118,6 +118,22 @@ def test_a_student_that_is_wrong_in_the_same_way_both_times_is_refused_and_warne
     assert "wrong in the same way" in same_way
 
 
+def test_a_fall_within_its_noise_is_no_gain():
+    generator = np.random.default_rng(0)
+    before = [PairErrors(*values, 2.0) for values in generator.uniform(0.2, 0.4, (12, 2))]
+    noise = generator.normal(0, 0.05, (12, 2))
+    noise += -0.01 - noise.mean(0)  # lower on average, by a third of the noise of the mean
+    after = [
+        PairErrors(e.census + one, e.disagreement + two, 2.0)
+        for e, (one, two) in zip(before, noise, strict=True)
+    ]
+    verdict = judge(before, after, [[1.0], [1.0]], 0.03)
+    assert verdict.census.after < verdict.census.before
+    assert not verdict.accepted
+    lower = [PairErrors(e.census - 0.1, e.disagreement - 0.1, 2.0) for e in after]
+    assert judge(before, lower, [[1.0], [1.0]], 0.03).accepted
+
+
 def replace_disagreement(errors):
     before, after = errors
     assert after.disagreement == 0  # of zero flow

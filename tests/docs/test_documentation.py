@@ -69,6 +69,7 @@ EXEMPT = {
     r"ray (start|get-auth-token) .*|export .*": "starts a cluster",
     r"dicl-flow reproduce .*": "several networks; training/test_reproduce.py runs the command",
     r"dicl-flow table2 .*": "scores whole chains; lab/test_table2.py runs the command",
+    r"dicl-flow adapt .*": "takes minutes; adaptation/test_adapt.py runs the command",
     r"dicl-flow ablate .*": "several networks each; lab/test_ablation.py runs the command",
     r"dicl-flow export .*": "takes a minute; support/exports.py runs it for the page",
 }

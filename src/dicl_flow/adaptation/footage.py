@@ -270,7 +270,7 @@ def _candidates(
                 if len(between) < distance or between[-1].shot != frame.shot:
                     continue
                 covered = {parts[start + place + step] for step in range(distance + 1)}
-                if len(covered) > 1 or "" in covered:
+                if "" in covered:  # which lies between any two parts
                     continue
                 speed = sum(each.speed for each in between)
                 pair = FootagePair(number, frame.number, between[-1].number, speed)
