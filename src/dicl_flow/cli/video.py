@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..video.sound import Sound
 
 _NOT_RECORDED = {"inputs", "stats", "mask", "on_error", "restart", "max_size", "memory_limit"}
-_NOT_RECORDED |= {"quiet", "as_json"}
+_NOT_RECORDED |= {"quiet", "as_json", "fenced"}
 """Options that may differ when a run is resumed, or that are recorded as files."""
 
 

@@ -86,7 +86,9 @@ def _decoder(line: Line, limits: Limits, used: int, left: dict[str, bool]) -> No
         line.send(seal(limits, used, left))
         while True:  # until the parent ends this process
             (name, arguments, settings), files = line.receive_files(_MOST_REQUEST)
-            os.environ.update(settings)
+            for key, value in settings.items():
+                os.environ.pop(key, None)
+                os.environ.update({} if value is None else {key: value})
             paths = [argument for argument in arguments if isinstance(argument, os.PathLike)]
             FILES.update({str(p): Handed(f, str(p)) for p, f in zip(paths, files, strict=True)})
             reader = READERS[name]

@@ -360,7 +360,7 @@ class Fence:
             decoder.end()
 
     def _begin(self, name: str, arguments: tuple[Any, ...], most: int) -> Decoder:
-        settings = {key: os.environ[key] for key in _SETTINGS if key in os.environ}
+        settings = {key: os.environ.get(key) for key in _SETTINGS}
         decoder = self._take(2**30 + 4 * most)
         try:
             decoder.begin((name, arguments, settings))
@@ -456,11 +456,26 @@ def can_fence() -> bool:
 
 
 def describe_fence() -> dict[str, str]:
-    """Return what decoders are fenced from, and what stays open on this machine; a line each."""
+    """Return what decoders are kept from, and what stays open on this machine; a line each."""
     fence = current_fence()
     if fence is None:
         return {"not_fenced": ", ".join(FENCED)}
-    still_open = fence.still_open()
+    return _described(fence.still_open())
+
+
+def machine_fences() -> dict[str, str]:
+    """Return, for a command without a fence, what decoders can be kept from on this machine."""
+    if not can_fence():
+        return {"not_fenceable": ", ".join(FENCED)}
+    fence = Fence(())
+    try:
+        named = {"fenced": "fenceable", "not_fenced": "not_fenceable"}
+        return {named[key]: value for key, value in _described(fence.still_open()).items()}
+    finally:
+        fence.close()
+
+
+def _described(still_open: dict[str, str]) -> dict[str, str]:
     described = {"fenced": ", ".join(name for name in FENCED if name not in still_open)}
     if still_open:
         whys = (f"{name}: {why}" for name, why in still_open.items())

@@ -151,7 +151,17 @@ _ARM = {
 }
 _MACHINES = {"x86_64": (0xC000003E, _X86), "aarch64": (0xC00000B7, _ARM)}
 """By machine: its number in the filter, and those of its system calls."""
-_ENDS: tuple[str, ...] = ("socket", "connect", "bind", "listen", "fork", "vfork", "execve", "execveat", "ptrace")
+_ENDS: tuple[str, ...] = (
+    "socket",
+    "connect",
+    "bind",
+    "listen",
+    "fork",
+    "vfork",
+    "execve",
+    "execveat",
+    "ptrace",
+)
 _ENDS += ("kill", "tkill", "process_vm_readv", "process_vm_writev")
 """Calls that no decoder makes: they end it."""
 _NO_FILE = ("open", "openat", "openat2")

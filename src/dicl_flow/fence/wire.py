@@ -41,7 +41,7 @@ class Line:
         self, value: Any, seconds: float | None = None, descriptors: Sequence[int] = ()
     ) -> None:
         """Send a value, and open files; a `Path` is opened here, and its file sent."""
-        bodies: "list[memoryview[int]]" = []
+        bodies: list[memoryview[int]] = []
         paths: list[Path] = []
         text = json.dumps(_packed(value, bodies, paths)).encode()
         head = _LENGTHS.pack(len(text), sum(body.nbytes for body in bodies))

@@ -55,13 +55,12 @@ def decode_channels(
 
     `counted` is how many channels count as one pixel of the size limit, and how that is said.
     """
-    # the library documents no errors for damaged files
-    with refusing(f"it cannot be read as an OpenEXR {what}", Exception):
-        found = _read_channels(data, names, *counted)
-        if isinstance(found, list):
-            raise MissingChannelsError(names, found)
-        pixels, window, display, header = found
-        return Channels(pixels, window, display, _from_plain(header))
+    openexr()  # complain here if it is missing
+    found = _read_channels(data, names, what, *counted)
+    if isinstance(found, list):
+        raise MissingChannelsError(names, found)
+    pixels, window, display, header = found
+    return Channels(pixels, window, display, _from_plain(header))
 
 
 _KEPT = ("chromaticities", "pixelAspectRatio", "framesPerSecond", "timeCode")
@@ -69,21 +68,24 @@ _KEPT = ("chromaticities", "pixelAspectRatio", "framesPerSecond", "timeCode")
 
 @fenced(most_bytes)
 def _read_channels(
-    data: bytes, names: tuple[str, ...], number: int, words: str
+    data: bytes, names: tuple[str, ...], what: str, number: int, words: str
 ) -> tuple[dict[str, Array], Window, Window, dict[str, Any]] | list[str]:
     """Read the channels and the kept part of the header, plain; only names if some are missing."""
     read = partial(openexr().File, separate_channels=True)
-    headers = [part.header for part in read(io.BytesIO(data), header_only=True).parts]
-    try:
-        index, window = _chosen_part(headers, names, (number, words))
-    except MissingChannelsError as error:
-        return error.there
-    with redirect_stdout(io.StringIO()) as complaint:  # damaged parts are printed and left out
-        parts = read(io.BytesIO(data)).parts
-    if len(parts) < len(headers):
-        raise InputError(f"damaged or truncated: {complaint.getvalue().strip()}")
-    pixels = {name: channel.pixels for name, channel in parts[index].channels.items()}
-    return pixels, window, _window(headers[index]["displayWindow"]), _to_plain(headers[index])
+    # the library documents no errors for damaged files
+    with refusing(f"it cannot be read as an OpenEXR {what}", Exception):
+        headers = [part.header for part in read(io.BytesIO(data), header_only=True).parts]
+        try:
+            index, window = _chosen_part(headers, names, (number, words))
+        except MissingChannelsError as error:
+            return error.there
+        with redirect_stdout(io.StringIO()) as complaint:  # damaged parts are printed and left out
+            parts = read(io.BytesIO(data)).parts
+        if len(parts) < len(headers):
+            raise InputError(f"damaged or truncated: {complaint.getvalue().strip()}")
+        pixels = {name: channel.pixels for name, channel in parts[index].channels.items()}
+        display = _window(headers[index]["displayWindow"])
+        return pixels, window, display, _to_plain(headers[index])
 
 
 def _chosen_part(
@@ -124,7 +126,15 @@ def window_size(window: Window) -> tuple[int, int]:
     return right - left + 1, bottom - top + 1
 
 
-_TIME: tuple[str, ...] = ("hours", "minutes", "seconds", "frame", "dropFrame", "colorFrame", "fieldPhase")
+_TIME: tuple[str, ...] = (
+    "hours",
+    "minutes",
+    "seconds",
+    "frame",
+    "dropFrame",
+    "colorFrame",
+    "fieldPhase",
+)
 _TIME += ("bgf0", "bgf1", "bgf2", "userData")
 
 
