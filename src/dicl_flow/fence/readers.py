@@ -373,6 +373,7 @@ class Fence:
         """Return a decoder that waits for a request."""
         limits = Limits(memory, PROCESSOR_SECONDS)
         with self._lock:
+            self._revive()
             kept = [decoder for decoder in self._spare if decoder.limits == limits]
             if kept:
                 self._spare.remove(kept[0])
@@ -391,15 +392,18 @@ class Fence:
         with suppress(RuntimeError):  # the fence was taken down, and all its processes
             self._behind.submit(work)
 
-    def _fork(self, limits: Limits) -> Decoder:
+    def _revive(self) -> None:
+        """Start the template again if it has ended, and its decoders with it."""
         if not self._template.alive:
-            self._spare.clear()  # they ended with it
+            self._spare.clear()
             self._template.close()
             self._template = _Template(self._modules)
+
+    def _fork(self, limits: Limits) -> Decoder:
         try:
             return self._template.fork(limits)
         except BrokenLineError:
-            raise InputError("the process that decodes does not start; try without it") from None
+            raise InputError("the process that decodes did not start; try again") from None
 
 
 # --- the fence of this process --------------------------------------------------------------------
