@@ -21,47 +21,57 @@ _SEEN = []
 
 
 def crash():
+    """Read address 0."""
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     ctypes.string_at(0)
 
 
 def hang():
+    """Wait for ever."""
     while True:
         time.sleep(1)
 
 
 def spin():
+    """Compute for ever."""
     while True:
         pass
 
 
 def eat():
+    """Take more memory than any machine has."""
     return np.ones(2**40, np.uint8)
 
 
 def connect():
+    """Connect to a port of this machine."""
     with socket.socket() as line:
         line.settimeout(5)
         line.connect(("127.0.0.1", int(_SEEN[-1])))
 
 
 def write():
+    """Write a file."""
     Path(_SEEN[-1]).write_text("x")
 
 
 def read():
+    """Read a file."""
     return Path(_SEEN[-1]).read_text()
 
 
 def execute():
+    """Start another program."""
     os.execv("/bin/true", ["true"])
 
 
 def fork():
+    """Start a process."""
     return os.fork()
 
 
 def kill():
+    """Signal the process above."""
     os.kill(os.getppid(), signal.SIGTERM)
 
 
@@ -79,10 +89,12 @@ def _is_socket(place):
 
 
 def token():
+    """Return a secret of the environment."""
     return os.environ.get("DICL_FLOW_TOKEN", "none")
 
 
 def remember():
+    """Return how many requests this process has seen."""
     return len(_SEEN)
 
 

@@ -4,8 +4,8 @@
 
 Two senders take turns with images that are damaged, clips that are damaged, and images whose
 decoder crashes, hangs, takes memory or processor time, opens a socket, a file or a program, or
-answers nonsense. A third sends good pairs all the time: each must be answered with the same bytes. At
-the end, the server must have as many open files and child processes as after the start.
+answers nonsense. A third sends good pairs all the time: each must be answered with the same
+bytes. At the end, the server must have as many open files and child processes as after the start.
 """
 
 import http.client
