@@ -1,11 +1,7 @@
 """The server that the campaign `uploads` sends to; it prints its address.
 
-    python -m campaigns.upload_server WEIGHTS
-
 Images that hold a word such as fault:crash make their decoder do that.
 """
-
-import sys
 
 from dicl_flow import load
 from dicl_flow.fence import describe_fence, put_up_fence, readers
@@ -24,7 +20,3 @@ def serve(weights: str) -> None:
     service = FlowService(load(weights, device="cpu", precision="fp32"), Limits())
     app = create_app(service)
     run_server(app, "127.0.0.1", 0, service.limits, lambda address: print(address, flush=True))
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])

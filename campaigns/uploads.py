@@ -141,7 +141,8 @@ def upload(options: Options) -> dict[str, Part]:
     seconds = 60 * float(options.more["--minutes"])
     with tempfile.TemporaryDirectory() as name:
         weights = small_weights(Path(name) / "small.safetensors")
-        words = [sys.executable, "-m", "campaigns.upload_server", str(weights)]
+        start = f"from campaigns.upload_server import serve; serve({str(weights)!r})"
+        words = [sys.executable, "-c", start]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
