@@ -33,7 +33,7 @@ ROOMS = {
     "cli": room(
         "a class per command: parses and prints",
         "web bulk lab adaptation tracking video evaluation training estimation render weights "
-        "models data pictures files config environ errors _version",
+        "models data pictures files config environ fence errors _version",
     ),
     "web": room(
         "the HTTP server: uploads, the estimator thread, jobs, security; the explorer",
@@ -58,7 +58,7 @@ ROOMS = {
     ),
     "video": room(
         "sources, frames, flows, cuts, writers, checkpoints; movies and slow motion",
-        "estimation data pictures files errors",
+        "estimation data pictures files fence errors",
     ),
     "evaluation": room(
         "metrics, predict then score, tables, submissions, calibration",
@@ -92,16 +92,17 @@ ROOMS = {
     "ops": room("pure tensor functions: windows, readout, warp, resize, pad"),
     "data": room(
         "one listing function per data set, FlowPair to FlowSample to FlowBatch, augmentation",
-        "files config errors",
+        "files config fence errors",
     ),
     "pictures": room(
         "colours of flow, arrows, keys, contact sheets; the only gateway to matplotlib",
         "files errors",
     ),
-    "files": room("flow files, disparity, images: written whole or not at all", "errors"),
+    "files": room("flow files, disparity, images: written whole or not at all", "fence errors"),
     "config": room("frozen settings of model, training and scenes, read strictly", "errors"),
     "lazy": room("names that are imported when first used"),
     "environ": room("what torch reads from the environment when it is imported"),
+    "fence": room("decoders of images and videos in processes that can do nothing else", "errors"),
     "errors": room("InputError and its helpers; a signal that stops a run"),
     "_version": room("the version"),
 }

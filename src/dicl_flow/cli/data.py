@@ -33,6 +33,7 @@ class Check(options.Settings):
     samples: int = Option(8, min=1, help="How many pairs to open and draw.")
     everything: bool = flag("--all", "Open every pair; the sheet shows --samples of them.")
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..data import data_set, list_pairs
@@ -83,6 +84,7 @@ class LoadingSpeed(options.Settings):
     workers: int = Option(2, min=0, help="Loader processes, at most one per core; 0: none.")
     seconds: float = Option(10.0, min=0.1, help="How long to measure.")
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..config import AugmentConfig
@@ -145,6 +147,7 @@ class Render(options.Settings):
     stats: Path | None = optional("Draw the statistics of the motion.", metavar="PNG")
     device: options.Device = "auto"
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         photos, config = find_photos(self.photos), self._config()

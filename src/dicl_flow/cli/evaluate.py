@@ -176,6 +176,7 @@ class Table2(options.Settings):
     markdown: Markdown = None
     device: options.Device = "auto"
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..data import list_pairs, parse_data_argument

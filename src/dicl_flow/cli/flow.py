@@ -276,6 +276,7 @@ class Show(options.Settings):
     key: options.Key = False
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..files import write_files
@@ -366,6 +367,7 @@ class Warp(options.Settings):
     layer: options.Layer = None
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         import numpy as np

@@ -39,6 +39,7 @@ def _installation() -> dict[str, Any]:
     from .._version import __version__
     from ..config import ModelConfig
     from ..estimation.compute import choose_compute
+    from ..fence import machine_fences
     from ..weights import packaged_names
 
     choices: dict[str, str] = {}
@@ -49,6 +50,7 @@ def _installation() -> dict[str, Any]:
         "torch": torch.__version__,
         **choices,
         "threads": torch.get_num_threads(),
+        **machine_fences(),
         "packaged_weights": ", ".join(packaged_names()) or "none",
     }
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..fence import handed
 from ..files import Array
 from ..files.reading import check_size, max_size
 from .sample import FlowPair
@@ -117,7 +118,8 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
     av = pyav()
     _refuse_playlist(path)
     try:
-        with av.open(str(path), format=container, metadata_errors="replace") as opened:
+        place = handed(path) or str(path)  # behind the fence, nothing can be opened by its name
+        with av.open(place, format=container, metadata_errors="replace") as opened:
             if not opened.streams.video:
                 raise InputError(f"{path} has no video stream")
             stream = opened.streams.video[0]
@@ -137,7 +139,7 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
 
 def _refuse_playlist(path: Path) -> None:
     """Refuse a playlist, which would let FFmpeg open whatever files it names."""
-    with path.open("rb") as file:
+    with path.open("rb") if (given := handed(path)) is None else nullcontext(given) as file:
         start = file.read(16).lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith((b"#EXTM3U", b"ffconcat")):
         raise InputError(f"{path} is a list of other files, not a video")

@@ -466,6 +466,14 @@ class Movie(Writer):
 _FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
 
 
+def smooth_scale(flow: Tensor, before: Tensor | None) -> Tensor:
+    """The motion with full colour and arrow in px, (2,), close to that of the frame before."""
+    lengths = torch.hypot(*flow)
+    most = lengths[::4, ::4].nanquantile(MOST)
+    longest = torch.stack([lengths.nan_to_num(0).max(), most.nan_to_num(0)]).clamp(min=CALMEST)
+    return longest if before is None else longest.clamp(_FALL * before, _RISE * before)
+
+
 class PictureVideo(Movie):
     """A video of pictures of the flows, one for each.
 
@@ -514,14 +522,11 @@ class PictureVideo(Movie):
         """The motion with full colour and arrow in px, (2,); the device is not waited for."""
         if self.maximum is not None:
             return torch.tensor([self.maximum] * 2, device=flow.device)
-        lengths = torch.hypot(*flow)
-        most = lengths[::4, ::4].nanquantile(MOST)
-        longest = torch.stack([lengths.nan_to_num(0).max(), most.nan_to_num(0)]).clamp(min=CALMEST)
         if self._scale is None:
             names = ("scale", "arrow_scale")
             before = [self.memory[name] for name in names if name in self.memory]
-            self._scale = longest.new_tensor(before) if len(before) == 2 else longest
-        self._scale = longest.clamp(_FALL * self._scale, _RISE * self._scale)
+            self._scale = flow.new_tensor(before) if len(before) == 2 else None
+        self._scale = smooth_scale(flow, self._scale)
         return self._scale
 
 
