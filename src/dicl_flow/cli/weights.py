@@ -1,7 +1,7 @@
 """Commands about weights: `info`, `convert`, `calibrate` and `export`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
@@ -9,6 +9,9 @@ from ..errors import InputError, unknown_name
 from . import options
 from .inputs_outputs import check_outputs, find_photos
 from .options import flag, optional, parse_size
+
+if TYPE_CHECKING:
+    from ..weights import Weights
 
 FILE_FORMATS = {"onnx": ".onnx", "torch-export": ".pt2"}
 """The ending of each format of `export`; listed here as well, so that torch is not imported."""
@@ -79,10 +82,26 @@ def _weights(name: str) -> dict[str, Any]:
         "reach": f"{config.reach[-1]} px per axis",
         "confidence": calibration.meaning if calibration else f"uncalibrated: {UNCALIBRATED}",
         "calibrated_for": ", ".join(calibrated) or "no quality",
+        "live": _parts_of_live(weights),
         "parameters": count_parameters(model),
         "of_them_at_inference": count_parameters(model, inference=True),
         **weights.about,
     }
+
+
+def _parts_of_live(weights: "Weights") -> str:
+    """Whether quality "live" has parts of its own in these weights, in words."""
+    from ..config import LIVE
+
+    config, live = weights.config, weights.live
+    if not config.host_record.any_radius:
+        return f"not with host {config.host}"
+    smaller = config.smaller(LIVE.radii)
+    text = ", ".join(f"radius {radius} at 1/{stride}" for stride, radius in smaller)
+    if weights.trained_for(LIVE):
+        return f"{text}, trained for it"
+    other = "; its parts were trained for other radii" if live is not None else ""
+    return f"{text}, cut out of the network, not trained for it{other}" if smaller else "as normal"
 
 
 class Convert(options.Settings):
