@@ -1,5 +1,6 @@
 """Training for quality "live" changes its own parts, and adds them to the initial weights."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,8 @@ from small_training import CONFIG, CPU, RandomSource
 
 from dicl_flow.config import CUES, LIVE, Calibration, Quality
 from dicl_flow.errors import InputError
-from dicl_flow.models import build, own_keys
+from dicl_flow.models import build, own_keys, with_radii
+from dicl_flow.models.radii import freeze_all_but_own
 from dicl_flow.training import RunFolder, Trainer, read_recipe, train
 from dicl_flow.training.recipe import find_start
 from dicl_flow.weights import Weights, encode_weights, load_model, read_weights
@@ -111,3 +113,24 @@ def test_the_recipe_trains_the_levels_of_the_quality():
     config = read_recipe("live", [])
     assert config.radii == config.model.smaller(LIVE.radii) == LIVE.radii
     assert config.needs_weights
+
+
+def test_fused_layers_give_the_same_gradients():
+    """What is frozen is computed without gradients by the same kernels."""
+    from dicl_flow.accelerated.training import accelerate
+
+    torch.manual_seed(0)
+    config = replace(SMALL, levels=(replace(SMALL.levels[1], radius=2),))
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # Triton's interpreter
+    plain = with_radii(randomize_norms_and_biases(build(config)), RADII).to(device)
+    images = (2 * torch.rand(2, 2, 3, 16, 16) - 1).to(device).unbind(0)
+    found = []
+    for network in (plain, accelerate(copy.deepcopy(plain))):
+        freeze_all_but_own(network.train(), RADII)
+        finest = network(*images)[-1]
+        (finest.refined.square().mean() + finest.matched.mean()).backward()
+        parameters = network.named_parameters()
+        found.append({key: p.grad for key, p in parameters if p.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for key, gradient in found[0].items():
+        torch.testing.assert_close(found[1][key], gradient, rtol=1e-2, atol=2e-3)
