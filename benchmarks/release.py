@@ -41,7 +41,7 @@ RECORD = "benchmarks/results/release.json"
 HISTORY = "benchmarks/history.json"
 """What the packaged weights say of their training: data, recipe, time."""
 FIGURES = ("dot-product", "cosine", "mlp", "reduced-dicl", "dicl", "dicl-with-dap")
-QUALITIES = ("fast", "normal", "best")
+QUALITIES = ("fast", "normal", "best")  # "live" once the packaged weights have its parts
 
 
 @dataclass(frozen=True)

@@ -268,10 +268,10 @@ def earlier_scores(document: Mapping[str, Any], method: Method) -> Scores:
     stored = dict(document["methods"].get(method.name, {}))
     scores = stored.pop("scores", {})
     same = {**stored, "date": ""} == {**method.about, "date": ""}
-    return {name: _renamed(pairs) for name, pairs in scores.items()} if same else {}
+    return {name: renamed(pairs) for name, pairs in scores.items()} if same else {}
 
 
-def _renamed(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(pairs: Mapping[str, Any]) -> dict[str, Any]:
     """Call 00021_stereo2006-Baby1_img1, as stored numbers do, by the name it has today."""
     return {re.sub("^[0-9]{5}_(.+)_img1$", r"\1", name): parts for name, parts in pairs.items()}
 

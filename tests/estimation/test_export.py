@@ -8,7 +8,8 @@ import pytest
 import torch
 from exports import GROUP, SIZE, make_weights
 
-from dicl_flow.config import ModelConfig
+from dicl_flow import load
+from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.estimation import export
 from dicl_flow.estimation.export import demo_frames
 from dicl_flow.ops import displacement_windows
@@ -18,8 +19,6 @@ pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group(GROUP)]
 
 def reference(path, frames):
     """What the estimator answers to (B, 3, H, W) uint8 frames."""
-    from dicl_flow import load
-
     estimator = load(path, device="cpu", precision="fp32", backend="plain")
     return estimator.estimate(*(frame / 255 for frame in frames))
 
@@ -144,3 +143,26 @@ def test_windows_are_the_same_in_an_export(monkeypatch):
 
 def test_help_has_examples(run):
     assert "dicl-flow export" in run("export", "--help")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+def test_quality_live_and_frames_as_floats(run, tmp_path, suffix):
+    levels = (LevelConfig(4, 2),)  # quality "live" searches less far
+    weights, output = make_weights(tmp_path, levels=levels), tmp_path / f"x.{suffix}"
+    options = ("--dynamic", "--quality", "live", "--input", "float", "--quiet")
+    assert run("export", "-w", weights, "-o", output, *options) == (0, "", "")
+    estimate = open_onnx(output)[1] if suffix == "onnx" else open_pt2(output)[0]
+    frames = [frame / 255 for frame in demo_frames((37, 51))]
+    how = {"device": "cpu", "precision": "fp32", "backend": "plain"}
+    live, normal = (load(weights, **how, quality=q).estimate(*frames) for q in ("live", "normal"))
+    for found, expected in zip(estimate(*frames), live, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=0)
+    assert (live.flow - normal.flow).abs().max() > 0.1
+
+
+def test_an_unknown_kind_of_input_is_refused(run, tmp_path):
+    code, out, err = run("export", "--dynamic", "-o", tmp_path / "x.pt2", "--input", "int8")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "unknown input 'int8'" in err
+    assert not any(tmp_path.iterdir())

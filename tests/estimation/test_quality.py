@@ -207,8 +207,17 @@ def test_best_is_a_second_pass_from_the_flow_of_the_first():
     np.testing.assert_allclose(estimator(*FRAMES[:2]).flow, expected, **ROUNDING)
 
 
+NARROW = Quality("narrow", radii=((8, 1),))
+NARROW_AND_SMALL = Quality("small", (0.7,), radii=((8, 1),))
+
+
 @pytest.mark.parametrize(
-    ("quality", "config"), [("best", SMALL), ("best", RESIZE), ("fast", RESIZE)]
+    ("quality", "config"),
+    [
+        *(("best", SMALL), ("best", RESIZE), ("fast", RESIZE)),
+        *((NARROW, SMALL), (NARROW_AND_SMALL, RESIZE)),
+    ],
+    ids=str,
 )
 def test_both_backends_batches_directions_and_sequences_agree(quality, config):
     plain, fast = (small(backend, config, quality=quality) for backend in ("plain", "fast"))
@@ -221,6 +230,20 @@ def test_both_backends_batches_directions_and_sequences_agree(quality, config):
         np.testing.assert_allclose(found.confidence, expected.confidence, **ROUNDING)
     for back in (pushed.backward, batch[1]):
         np.testing.assert_allclose(back.flow, expected.backward.flow, **ROUNDING)
+
+
+def test_smaller_radii_find_another_flow():
+    flows = [small("fast", quality=quality)(*FRAMES[:2]).flow for quality in ("normal", NARROW)]
+    assert np.abs(flows[0] - flows[1]).max() > 0.1
+
+
+def test_the_work_of_smaller_radii_is_less():
+    quality = Quality("narrow", radii=((8, 1), (4, 1)))
+    normal, narrow = (
+        count_work(config, 1, (64, 96)).operations
+        for config in (PACKAGED, PACKAGED.with_radii(quality.radii))
+    )
+    assert narrow < 0.5 * normal
 
 
 def test_features_of_both_scales_are_computed_once_a_frame():

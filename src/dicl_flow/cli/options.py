@@ -98,7 +98,7 @@ Backend = Annotated[
 Quality = Annotated[
     str,
     Option(
-        help="fast, normal, or best: finer, but several times slower.",
+        help="live, fast, normal, or best: finer, but several times slower.",
         callback=_refused_by("check_quality"),
     ),
 ]

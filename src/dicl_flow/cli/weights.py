@@ -1,17 +1,21 @@
 """Commands about weights: `info`, `convert`, `calibrate` and `export`."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Argument, Option
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, check_name, unknown_name
 from . import options
 from .inputs_outputs import check_outputs, find_photos
 from .options import flag, optional, parse_size
 
+if TYPE_CHECKING:
+    from ..weights import Weights
+
 FILE_FORMATS = {"onnx": ".onnx", "torch-export": ".pt2"}
 """The ending of each format of `export`; listed here as well, so that torch is not imported."""
+INPUT_KINDS = ("uint8", "float")
 
 
 class Info(options.Settings):
@@ -81,10 +85,26 @@ def _weights(name: str) -> dict[str, Any]:
         "reach": f"{config.reach[-1]} px per axis",
         "confidence": calibration.meaning if calibration else f"uncalibrated: {UNCALIBRATED}",
         "calibrated_for": ", ".join(calibrated) or "no quality",
+        "live": _parts_of_live(weights),
         "parameters": count_parameters(model),
         "of_them_at_inference": count_parameters(model, inference=True),
         **weights.about,
     }
+
+
+def _parts_of_live(weights: "Weights") -> str:
+    """Whether quality "live" has parts of its own in these weights, in words."""
+    from ..config import LIVE
+
+    config, live = weights.config, weights.live
+    if not config.host_record.any_radius:
+        return f"not with host {config.host}"
+    smaller = config.smaller(LIVE.radii)
+    text = ", ".join(f"radius {radius} at 1/{stride}" for stride, radius in smaller)
+    if weights.trained_for(LIVE):
+        return f"{text}, trained for it"
+    other = "; its parts were trained for other radii" if live is not None else ""
+    return f"{text}, cut out of the network, not trained for it{other}" if smaller else "as normal"
 
 
 class Convert(options.Settings):
@@ -171,7 +191,7 @@ class Calibrate(options.EstimateSettings):
 
 
 class Export(options.Settings):
-    """Write the whole estimator, from uint8 images to flow and confidence, as one file.
+    """Write the whole estimator, from images to flow and confidence, as one file.
 
     Before it is written, the file is run and compared with the estimator; a mean difference
     above 0.01 px is an error. The number of pairs is always free. The file is the plain network in
@@ -180,6 +200,7 @@ class Export(options.Settings):
     Examples:
       dicl-flow export --size 1024x436 -o flow.onnx
       dicl-flow export --dynamic -w my.safetensors -o flow.pt2
+      dicl-flow export --size 640x360 --quality live --input float -o live.onnx
     """
 
     output: Path = options.output("File to write: .onnx or .pt2.")
@@ -188,8 +209,10 @@ class Export(options.Settings):
     dynamic: bool = flag("--dynamic", "The file will accept images of any size.")
     weights: options.Weights = None
     quality: options.Quality = "normal"
+    input_kind: str = Option("uint8", "--input", help="uint8 (0 to 255), or float (0 to 1).")
 
     def __call__(self) -> None:
+        check_name("input", self.input_kind, INPUT_KINDS)
         if self.kind is not None and self.kind not in FILE_FORMATS:
             raise unknown_name("format", self.kind, FILE_FORMATS)
         by_ending = {s: kind for kind, s in FILE_FORMATS.items() if self.kind in (None, kind)}
@@ -204,12 +227,12 @@ class Export(options.Settings):
         source = read_weights(resolve(self.weights))
 
         from ..estimation.estimator import load
-        from ..estimation.export import INPUT, OUTPUT, export
+        from ..estimation.export import INPUTS, OUTPUT, export
 
         about = {"weights.sha256": source.sha256, **source.about}
         estimator = load(self.weights, "cpu", "fp32", "plain", quality=self.quality)
         kind = by_ending[self.output.suffix.lower()]
-        data, difference = export(estimator, kind, frame, about)
+        data, difference = export(estimator, kind, frame, about, self.input_kind)
         write_files({self.output: data})
         summary = {
             "written": [self.output],
@@ -217,7 +240,7 @@ class Export(options.Settings):
             "size": frame or "any",
             "mean_difference_px": difference.mean,
             "max_difference_px": difference.maximum,
-            "input": INPUT,
+            "input": INPUTS[self.input_kind],
             "output": OUTPUT,
         }
         self.report(summary)

@@ -7,6 +7,7 @@ from .model import (
     CUES,
     HOST_RECORDS,
     HOSTS,
+    LIVE,
     MATCHERS,
     NORMAL,
     PADDINGS,
@@ -17,6 +18,7 @@ from .model import (
     LossConfig,
     ModelConfig,
     Quality,
+    Radii,
     find_quality,
 )
 from .render import PLACES, Crowd, Place, RenderConfig, WorldConfig, find_place

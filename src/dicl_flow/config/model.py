@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, pairwise
 from math import inf, isfinite, lcm
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import InputError, check_name
 from .strict import JsonConfig
 
+Radii: TypeAlias = tuple[tuple[int, int], ...]
+"""(stride, search radius) of some levels, coarsest first."""
 STRIDES = (64, 32, 16, 8, 4, 2)  # what the feature pyramid can deliver
 MOST_RADIUS, MOST_CHANNELS = 64, 4096  # far above what is of use: a file could ask for anything
 
@@ -113,6 +115,8 @@ class HostRecord:
     """Its own matcher, if that is one of `MATCHERS`."""
     has_scores: bool = False
     """Whether its levels return matching scores, which `LossConfig.matching` trains."""
+    any_radius: bool = False
+    """Whether its levels can compare fewer displacements with the same weights."""
     begins_from_flow: bool = False
     """Whether it can start from a given flow: a level needs nothing else of the coarser one."""
     any_width: bool = False
@@ -146,6 +150,7 @@ HOST_RECORDS: Mapping[str, HostRecord] = {
         projection=True,
         own_matcher="dicl",
         has_scores=True,
+        any_radius=True,
         begins_from_flow=True,
         any_width=True,
         deeper_features=True,
@@ -247,6 +252,22 @@ class ModelConfig(JsonConfig):
         """The stride of each level, coarsest first."""
         return tuple(level.stride for level in self.levels)
 
+    def smaller(self, radii: Radii) -> Radii:
+        """The entries of `radii` that are below the radius of a level, coarsest first."""
+        wanted = dict(radii)
+        found = ((level.stride, wanted.get(level.stride, level.radius)) for level in self.levels)
+        return tuple(
+            pair for pair, level in zip(found, self.levels, strict=True) if pair[1] < level.radius
+        )
+
+    def with_radii(self, radii: Radii) -> "ModelConfig":
+        """The same network, its levels searching no farther than `radii`."""
+        smaller = dict(self.smaller(radii))
+        levels = (
+            replace(level, radius=smaller.get(level.stride, level.radius)) for level in self.levels
+        )
+        return replace(self, levels=tuple(levels))
+
     @property
     def reach(self) -> tuple[int, ...]:
         """Largest motion, in input pixels, that each level can represent."""
@@ -288,12 +309,19 @@ class Quality:
     """Scale of the frames in each pass, relative to quality "normal"."""
     start: int = 8
     """Stride of the first level of a pass that starts from a flow."""
+    radii: Radii = ()
+    """(stride, radius) of levels that compare fewer displacements than the network has."""
 
     def __post_init__(self) -> None:
         if not self.scales or not all(0.1 <= scale <= 8 for scale in self.scales):
             raise InputError(f"the scale of each pass must be from 0.1 to 8, got {self.scales}")
         if self.start not in STRIDES:
             raise InputError(f"the stride to start at must be one of {STRIDES}, got {self.start}")
+        strides = [stride for stride, _ in self.radii]
+        if strides != sorted({*strides} & {*STRIDES}, reverse=True):
+            raise InputError(f"radii must be of different strides of {STRIDES}, got {self.radii}")
+        if not all(1 <= radius <= MOST_RADIUS for _, radius in self.radii):
+            raise InputError(f"a search radius must be 1 to {MOST_RADIUS}, got {self.radii}")
 
     def check_for(self, config: ModelConfig) -> None:
         """Refuse a network that does not support this quality."""
@@ -303,13 +331,20 @@ class Quality:
         elif config.strides[-1] > self.start:
             finest = f"this network's finest level has stride {config.strides[-1]}"
             problem = f"starts at stride {self.start}, and {finest}"
-        if problem and len(self.scales) > 1:
+        problem = problem if len(self.scales) > 1 else None
+        if self.radii and not config.host_record.any_radius:
+            problem = f"searches less far, which host {config.host!r} cannot"
+        if problem:
             raise InputError(f"quality {self.name!r} {problem}; use quality {NORMAL!r}")
 
 
 BEST = Quality("best", (1.0, 2.0), start=16)
-QUALITIES = {quality.name: quality for quality in (Quality("fast", (0.7,)), Quality(NORMAL), BEST)}
-"""The qualities that users choose from; docs/decisions/0008-two-scales.md explains the numbers."""
+LIVE = Quality("live", radii=((16, 2), (8, 2), (4, 1)))
+QUALITIES = {
+    quality.name: quality for quality in (LIVE, Quality("fast", (0.7,)), Quality(NORMAL), BEST)
+}
+"""The qualities that users choose from; docs/decisions explains the numbers: 0008 those of two
+scales, 0015 those of small radii."""
 
 
 def find_quality(quality: str | Quality) -> Quality:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import InputError, check_name
-from .model import BEST, FROM_HOST, LossConfig, ModelConfig
+from .model import BEST, FROM_HOST, NORMAL, LossConfig, ModelConfig, Radii, find_quality
 from .render import RenderConfig
 from .strict import check_ranges
 
@@ -194,6 +194,9 @@ class TrainConfig:
     """Which weights of that stage: best (those of the lowest validation error, if any), or last."""
     needs_weights: bool = False
     """There is no stage in `start`, but random weights are not intended: --init is required."""
+    quality: str = NORMAL
+    """One with smaller search radii, as "live": only its own projections and context nets are
+    trained; the result is the initial weights with them."""
     steps: int = 50_000
     batch: int = 64
     """Pairs per step, over all processes."""
@@ -228,6 +231,7 @@ class TrainConfig:
             optimizer = replace(self.optimizer, learning_rate=with_dicl or host.learning_rate)
             object.__setattr__(self, "optimizer", optimizer)
         self._check_settings()
+        self._check_quality()
         self._check_levels()
         self._check_size("augment.crop", self.augment.crop)
         for size in self.render.sizes:
@@ -246,6 +250,27 @@ class TrainConfig:
             raise InputError('validate_every needs a data set: validation = ["chairs:val"]')
         if not self.data:
             raise InputError("data is empty; name at least one data set: [[data]] name = …")
+
+    def _check_quality(self) -> None:
+        quality = find_quality(self.quality)
+        quality.check_for(self.model)
+        if not quality.radii:
+            return
+        if not self.model.smaller(quality.radii):
+            raise InputError(
+                f"quality {quality.name!r} has no smaller radius than this network: nothing would "
+                f"train; leave out `quality`"
+            )
+        if self.optimizer.frozen or self.second_pass.every:
+            what = "optimizer.frozen" if self.optimizer.frozen else "second_pass.every"
+            raise InputError(f"{what} does not go with quality {quality.name!r}; leave it out")
+        if not (self.start or self.needs_weights):
+            raise InputError("a quality to train needs initial weights; set needs_weights = true")
+
+    @property
+    def radii(self) -> Radii:
+        """The smaller radii of the levels that are trained for `quality`; empty: all is trained."""
+        return self.model.smaller(find_quality(self.quality).radii)
 
     def _check_levels(self) -> None:
         model, strides = self.model, self.model.strides

@@ -13,7 +13,7 @@ from ..accelerated.settings import warn_if_emulated
 from ..config import NORMAL, Calibration, Quality, find_quality
 from ..errors import InputError
 from ..files import Array
-from ..models import FlowNetwork
+from ..models import FlowNetwork, with_radii
 from ..ops import Size, size_of
 from ..weights import Weights, load_model, read_weights, resolve
 from .compute import Choice, best_precision, choose_compute, make_engine
@@ -52,6 +52,7 @@ class FlowEstimator:
     ) -> None:
         self.quality = find_quality(quality)
         self.quality.check_for(model.config)
+        model = with_radii(model, self.quality.radii)
         self.calibration = calibration
         self.compute = choose_compute(model.config, device, precision, backend, memory_limit)
         self.device, self.backend = self.compute.device, self.compute.backend
@@ -153,14 +154,14 @@ def load(
     it and on CUDA; else fp32), "fp32", "bf16" or "fp16";
     `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
     `memory_limit`, in bytes, is what an estimate may use (default: most of what is free);
-    `quality` is "fast", "normal" or "best", which takes several times longer;
+    `quality` is "live", "fast", "normal" or "best", which takes several times longer;
     `full_size` computes frames at full size, where the weights would scale them down; large ones
     get a first pass that is scaled down, and the last one starts from its flow.
     """
     start = perf_counter()
     quality = find_quality(quality)
     contents = weights if isinstance(weights, Weights) else read_weights(resolve(weights))
-    model = load_model(contents)
+    model = load_model(contents, quality)
     read = perf_counter()
     calibration = contents.calibration_for(quality)
     how = (device, precision, backend, memory_limit, calibration, quality)

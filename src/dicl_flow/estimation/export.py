@@ -23,7 +23,11 @@ from ..ops import Size
 from .estimator import FlowEstimator
 
 TOLERANCE = 0.01  # px, mean: how much a file may differ from the estimator
-INPUT = "image1, image2: (batch, 3, height, width) uint8, RGB, 0 ... 255"
+INPUTS = {
+    "uint8": "image1, image2: (batch, 3, height, width) uint8, RGB, 0 ... 255",
+    "float": "image1, image2: (batch, 3, height, width) float32, RGB, 0 ... 1",
+}
+"""What a file takes, by the name of its kind of input."""
 OUTPUT = (
     "flow: (batch, 2, height, width) float32, px of the input, x right, y down, from image1 to "
     "image2; confidence: (batch, 1, height, width) float32 in [0, 1]"
@@ -41,26 +45,36 @@ class Difference(NamedTuple):
     maximum: float
 
 
-class UintEstimator(nn.Module):
-    """From two uint8 images to their flow: normalising, padding, network, cropping."""
+class ExportedEstimator(nn.Module):
+    """From two images to their flow: normalising, padding, network, cropping."""
 
-    def __init__(self, estimator: FlowEstimator) -> None:
+    def __init__(self, estimator: FlowEstimator, input_kind: str) -> None:
         super().__init__()
-        self.network = estimator.model
+        self.network, self.white = estimator.model, 255 if input_kind == "uint8" else 1
         self.estimate = estimator.pipeline.estimate_whole  # a file cannot ask for memory
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
-        """Two (B, 3, H, W) uint8 images -> flow (B, 2, H, W), confidence (B, 1, H, W)."""
-        both = self.estimate(image1.float() / 255, image2.float() / 255)
+        """Two (B, 3, H, W) images of the kind -> flow (B, 2, H, W), confidence (B, 1, H, W)."""
+        both = self.estimate(image1.float() / self.white, image2.float() / self.white)
         return both[:, :2], both[:, 2:]
+
+    def examples(self, size: Size, count: int = 1) -> tuple[Tensor, Tensor]:
+        """Two images of the kind: the demo's pair, scaled to `size`."""
+        frames = demo_frames(size, count)
+        return frames if self.white == 255 else (frames[0] / 255, frames[1] / 255)
 
 
 def export(
-    estimator: FlowEstimator, kind: str, size: Size | None, about: dict[str, str]
+    estimator: FlowEstimator,
+    kind: str,
+    size: Size | None,
+    about: dict[str, str],
+    input_kind: str = "uint8",
 ) -> tuple[bytes, Difference]:
     """Return the bytes of a file for images of `size` (None: any), and how far its flow is off.
 
-    `estimator` is plain, float32, on the CPU; `about` is added to the metadata of the file. The
+    `estimator` is plain, float32, on the CPU; `about` is added to the metadata of the file;
+    `input_kind` is one of `INPUTS`. The
     number of pairs is free. A file whose flow differs from the estimator's is an `InputError`.
     """
     config, quality = estimator.model.config, estimator.quality
@@ -75,12 +89,12 @@ def export(
         raise InputError(
             f"{who}, which only a file for one size can do; give `size`, that of the frames"
         )
-    module = UintEstimator(estimator)
+    module = ExportedEstimator(estimator, input_kind)
     metadata = {
         "dicl_flow.version": __version__,
         "dicl_flow.config": config.to_json(),
         "dicl_flow.quality": quality.name,
-        "input": INPUT,
+        "input": INPUTS[input_kind],
         "output": OUTPUT,
         **about,
     }
@@ -108,7 +122,7 @@ def demo_frames(size: Size, count: int = 1) -> tuple[Tensor, Tensor]:
     return frames[0], frames[1]
 
 
-def _trace(module: nn.Module, size: Size | None) -> ExportedProgram:
+def _trace(module: ExportedEstimator, size: Size | None) -> ExportedProgram:
     free: dict[int, Dim] = {0: Dim("batch", min=1)}
     if size is None:
         free |= {2: Dim("height", min=1), 3: Dim("width", min=1)}
@@ -116,14 +130,14 @@ def _trace(module: nn.Module, size: Size | None) -> ExportedProgram:
     # a border without padding.
     oblivious = tracing.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
     with torch.no_grad(), oblivious:
-        example = demo_frames(size or (100, 150), count=2)
+        example = module.examples(size or (100, 150), count=2)
         return torch.export.export(module.eval(), example, dynamic_shapes=(free, free))
 
 
-def _compare(module: nn.Module, run: Runner, tried: list[tuple[int, Size]]) -> Difference:
+def _compare(module: ExportedEstimator, run: Runner, tried: list[tuple[int, Size]]) -> Difference:
     distances = []
     for count, size in tried:
-        frames = demo_frames(size, count)
+        frames = module.examples(size, count)
         with torch.no_grad():
             expected, found = module(*frames), run(*frames)
         if [output.shape for output in found] != [output.shape for output in expected]:

@@ -88,7 +88,7 @@ def calibrate(
 
     from ..estimation.estimator import FlowEstimator
 
-    estimator = FlowEstimator(load_model(found), quality=effort, **options)
+    estimator = FlowEstimator(load_model(found, effort), quality=effort, **options)
     renderer = _renderer(estimator, folder, size, seed)
     numbers = range(scenes + -(-scenes // 3))
     watched = progress(numbers, "estimating") if progress else numbers

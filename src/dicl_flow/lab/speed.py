@@ -33,7 +33,7 @@ from ..estimation.estimator import FlowEstimator
 from ..estimation.inputs import Feeding
 from ..evaluation import dis
 from ..files import Array, encode_image, write_files
-from ..models import FlowNetwork, InitialFlow, build
+from ..models import FlowNetwork, InitialFlow, build, with_radii
 from ..models.matching import MatchingNet, PairwiseMatcher
 from ..pictures.figures import draw_figure, encode_figure
 from ..weights import load_model, read_weights, resolve
@@ -202,9 +202,11 @@ def open_network(
     """Load weights, for frames that they would scale down too; or a `host` with random ones."""
     if host is not None:
         torch.manual_seed(0)
-        return build(ModelConfig(host=host)), None
+        config = ModelConfig(host=host)
+        quality.check_for(config)
+        return with_radii(build(config), quality.radii), None
     stored = read_weights(resolve(weights))
-    model = load_model(replace(stored, config=stored.config.at_full_size()))
+    model = load_model(replace(stored, config=stored.config.at_full_size()), quality)
     return model, stored.calibration_for(quality)
 
 

@@ -12,6 +12,7 @@ from .network import (
     network_type,
 )
 from .pwcnet import PwcNet
+from .radii import own_keys, with_radii
 from .vcn import Vcn
 
 __all__ = [
@@ -26,4 +27,6 @@ __all__ = [
     "count_parameters",
     "has_matching_net",
     "network_type",
+    "own_keys",
+    "with_radii",
 ]

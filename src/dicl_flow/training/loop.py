@@ -63,7 +63,9 @@ def train(
         folder.prepare(config, resume=resume)
     processes.any(False)  # other processes wait until the folder is ready
     checkpoint = folder.last(config)
-    trainer = Trainer(config, processes, None if checkpoint else initial)
+    if checkpoint:  # a run that adds parts to weights has left them complete
+        initial = folder.weights if config.radii else None
+    trainer = Trainer(config, processes, initial)
     if checkpoint:
         trainer.restore(checkpoint)
     journal = None

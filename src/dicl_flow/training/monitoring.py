@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..config import TrainConfig
+from ..config import NORMAL, TrainConfig
 from ..data import FlowBatch, FlowPair, list_pairs, read_sample
 from ..estimation.estimator import FlowEstimator
 from ..files import Array, to_uint8
@@ -132,8 +132,8 @@ class Validated:
 class Validation:
     """The pairs of each data set to validate on."""
 
-    def __init__(self, pairs: Mapping[str, Sequence[FlowPair]]) -> None:
-        self.pairs = pairs
+    def __init__(self, pairs: Mapping[str, Sequence[FlowPair]], quality: str = NORMAL) -> None:
+        self.pairs, self.quality = pairs, quality
 
     @classmethod
     def of(cls, config: TrainConfig, roots: Mapping[str, Path]) -> "Validation | None":
@@ -141,7 +141,8 @@ class Validation:
         if not config.validate_every:
             return None
         names = config.validation
-        return cls({n: list_pairs(n, find_root(n, roots), needs_truth=True) for n in names})
+        found = {n: list_pairs(n, find_root(n, roots), needs_truth=True) for n in names}
+        return cls(found, config.quality)
 
     def errors(self, weights: Weights, processes: Processes) -> dict[str, float]:
         """Return the mean end-point error in px on each data set; every process takes a share.
@@ -149,7 +150,8 @@ class Validation:
         The weights are copied into another network: nothing of the training changes.
         """
         device = str(processes.device)
-        estimator = FlowEstimator(load_model(weights), device, "fp32", "plain")
+        model, how = load_model(weights, self.quality), (device, "fp32", "plain")
+        estimator = FlowEstimator(model, *how, quality=self.quality)
         return {name: _error(pairs, estimator, processes) for name, pairs in self.pairs.items()}
 
 

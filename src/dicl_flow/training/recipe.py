@@ -103,6 +103,11 @@ def find_start(config: TrainConfig, folder: Path, initial: str | None = None) ->
 
     They are `initial`, or those that the stage before has left in its own run folder.
     """
+    if initial == RANDOM and config.radii:
+        raise InputError(
+            f"{config.name!r} adds parts for quality {config.quality!r} to trained weights: give "
+            f"`initial=WEIGHTS` (the packaged ones: `initial='rendered'`)"
+        )
     if initial is not None:
         return None if initial == RANDOM else resolve(initial)
     if config.needs_weights:

@@ -1,6 +1,6 @@
 """The state of a training run and the step that updates it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..accelerated.settings import has_tf32, training_arithmetic, warn_if_emulated
-from ..config import BEST, TrainConfig, to_toml
+from ..config import BEST, NORMAL, TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
-from ..models import InitialFlow, LevelFlow, build
+from ..models import InitialFlow, LevelFlow, build, own_keys, with_radii
+from ..models.radii import freeze_all_but_own
 from ..ops import Size, normalize, resize_flow_pixels, resize_pixels, size_in_multiples, size_of
-from ..weights import Weights
+from ..weights import LiveParts, Weights, read_weights
 from .distributed import Processes, share_norms
 from .loss import end_point_error, matching_weight, training_loss
 from .monitoring import Gauges, Validated, level_gauges
@@ -62,6 +63,11 @@ class Trainer:
         frozen = config.optimizer.frozen or ()
         fed = config.model if initial is None else start_from(model, initial, frozen)
         freeze_parts(model, frozen)
+        self._completed = _to_complete(config, initial)
+        model = with_radii(model, config.radii)
+        self._seen = replace(config, model=model.config, quality=NORMAL)  # by the loss
+        if config.radii:
+            freeze_all_but_own(model, config.radii)
         self.feeding: dict[str, Any] = {name: getattr(fed, name) for name in _FEEDING}
         self.pairs_before = 0 if initial is None else pairs_behind(initial)
         self.fresh_levels = () if initial is None else fresh_levels(config.model, initial)
@@ -135,7 +141,7 @@ class Trainer:
             levels, start = self._forward(batch)
             # detached, so that the memory of the backward pass is freed
             self._levels[self._key(batch)] = [level.detach() for level in levels]
-            config = _second_pass_config(self.config) if self._second_pass else self.config
+            config = _second_pass_config(self.config) if self._second_pass else self._seen
             weight, fused = self._matching_weight, self.backend == "fused"
             loss = training_loss(levels, batch, config, average, weight, start, accelerated=fused)
             (loss / self.config.optimizer.accumulate).backward()
@@ -188,6 +194,8 @@ class Trainer:
 
     def _training_mode(self) -> None:
         self.parallel.train()
+        if self.config.radii:
+            freeze_all_but_own(self.model, self.config.radii)
         if self.config.optimizer.frozen:
             freeze_parts(self.model, self.config.optimizer.frozen)
         if self.config.optimizer.freeze_norm:
@@ -250,6 +258,8 @@ class Trainer:
             "started_from": self.started_from,
             "precision": self.precision,
         }
+        if self._completed is not None:
+            return _complete(self._completed, self.config, tensors, about)
         return Weights(replace(self.config.model, **self.feeding), tensors, about)
 
 
@@ -264,6 +274,34 @@ def choose_backend(config: TrainConfig, processes: Processes) -> str:
     if config.backend == "fused" and not alone:
         raise InputError("backend='fused' trains on one GPU; use backend='plain' with torchrun")
     return config.backend
+
+
+def _to_complete(config: TrainConfig, initial: str | Path | None) -> Weights | None:
+    """Return the weights to which a run adds the parts of a quality; None: it trains all."""
+    if not config.radii:
+        return None
+    if initial is None:
+        raise InputError(f"parts for quality {config.quality!r} need initial weights")
+    weights = read_weights(initial)
+    if weights.config.levels != config.model.levels:
+        raise InputError(f"{initial} has other levels than the recipe; change its model.levels")
+    return weights
+
+
+def _complete(
+    weights: Weights, config: TrainConfig, tensors: Mapping[str, Tensor], about: Mapping[str, str]
+) -> Weights:
+    """Return the initial weights with the parts that were trained; a calibration of them is old."""
+    own = {key: tensors[key] for key in own_keys(tensors, config.radii)}
+    others = {n: c for n, c in weights.quality_calibrations.items() if n != config.quality}
+    facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
+    described = {**weights.about, f"parts of quality {config.quality}": facts}
+    return replace(
+        weights,
+        live=LiveParts(config.radii, own),
+        quality_calibrations=others,
+        about=described,
+    )
 
 
 def is_second_pass(config: TrainConfig, step: int) -> bool:

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
+from ..config import (
+    NORMAL,
+    QUALITIES,
+    Calibration,
+    ModelConfig,
+    Quality,
+    Radii,
+    find_quality,
+)
 from ..errors import InputError, unknown_name
 from ..files import read_bytes
 
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
 
 CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 BASE_KEY = "dicl_flow.base"
+LIVE_KEY = "dicl_flow.live"
+_LIVE = "live."  # before the names of tensors that were trained for smaller search radii
 PACKAGED_SHA256 = {
     "rendered": "f45cae199f3c7902bfe9475d604446c678555dda5e1327e2d96bd13efd48a54f",
 }
@@ -62,6 +72,23 @@ class Base(NamedTuple):
             raise InputError("the entry that names the weights to complete is damaged") from None
 
 
+class LiveParts(NamedTuple):
+    """Projections and context nets of levels that were trained for smaller search radii."""
+
+    radii: Radii
+    tensors: "Mapping[str, Tensor]"
+    """By the names that they have in the network with these radii."""
+
+    @classmethod
+    def from_json(cls, text: str, tensors: "Mapping[str, Tensor]") -> "LiveParts":
+        """Read the radii from the metadata of a file."""
+        try:
+            radii = tuple((int(stride), int(radius)) for stride, radius in json.loads(text))
+            return cls(Quality("live", radii=radii).radii, tensors)
+        except (ValueError, TypeError, RecursionError):
+            raise InputError("the entry of the smaller search radii is damaged") from None
+
+
 @dataclass(frozen=True)
 class Weights:
     """The contents of a weights file: config, tensors, facts about them, calibrations."""
@@ -76,12 +103,18 @@ class Weights:
     quality_calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     """The same for qualities other than "normal", by name."""
     base: Base | None = None
+    live: LiveParts | None = None
+    """What was trained for a quality with smaller search radii, if anything."""
     path: str = ""
     """Where they were read."""
 
     def calibration_for(self, quality: Quality) -> Calibration | None:
         """The calibration for a quality; without one, that of quality "normal"."""
         return self.quality_calibrations.get(quality.name, self.calibration)
+
+    def trained_for(self, quality: Quality) -> bool:
+        """Whether parts were trained for the search radii of a quality that has smaller ones."""
+        return self.live is not None and self.live.radii == self.config.smaller(quality.radii)
 
     def calibrated(self, quality: Quality, calibration: Calibration) -> "Weights":
         """Return the same weights with this calibration for the quality."""
@@ -150,6 +183,11 @@ def _decoded(data: bytes) -> Weights:
         if _calibration_key(name) in about
     }
     base = Base.from_json(about.pop(BASE_KEY)) if BASE_KEY in about else None
+    live = None
+    if LIVE_KEY in about:
+        own = {key: tensors.pop(key) for key in list(tensors) if key.startswith(_LIVE)}
+        own = {key.removeprefix(_LIVE): tensor for key, tensor in own.items()}
+        live = LiveParts.from_json(about.pop(LIVE_KEY), own)
     if base is not None:
         if PACKAGED_SHA256.get(base.name) != base.sha256:
             raise InputError(
@@ -158,7 +196,7 @@ def _decoded(data: bytes) -> Weights:
             )
         tensors |= base.shared(read_weights(resolve(base.name)).tensors)
     normal = calibrations.pop(NORMAL, None)
-    return Weights(config, tensors, about, "", normal, calibrations, base)
+    return Weights(config, tensors, about, "", normal, calibrations, base, live)
 
 
 @contextmanager
@@ -184,16 +222,24 @@ def encode_weights(weights: Weights) -> bytes:
     tensors = {
         key: tensor.contiguous() for key, tensor in weights.tensors.items() if key not in left_out
     }
+    if weights.live is not None:
+        about[LIVE_KEY] = json.dumps(weights.live.radii)
+        own = weights.live.tensors
+        tensors |= {f"{_LIVE}{key}": tensor.contiguous() for key, tensor in own.items()}
     return _in_order(save(tensors, metadata=about))
 
 
 def halve(weights: Weights) -> Weights:
     """Return the weights in float16, half the size; batch norm statistics stay in float32."""
-    tensors = {
+    live = weights.live and weights.live._replace(tensors=_halved(weights.live.tensors))
+    return replace(weights, tensors=_halved(weights.tensors), live=live)
+
+
+def _halved(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    return {
         key: tensor.half() if tensor.is_floating_point() and "running_" not in key else tensor
-        for key, tensor in weights.tensors.items()
+        for key, tensor in tensors.items()
     }
-    return replace(weights, tensors=tensors)
 
 
 def leave_out(weights: Weights, start: Path, parts: tuple[str, ...]) -> Weights:
@@ -208,22 +254,51 @@ def leave_out(weights: Weights, start: Path, parts: tuple[str, ...]) -> Weights:
     return replace(weights, base=base)
 
 
-def load_model(weights: Weights) -> "FlowNetwork":
-    """Build the network of `weights` in float32 and load them, strictly."""
-    from torch import contiguous_format
+def load_model(weights: Weights, quality: str | Quality = NORMAL) -> "FlowNetwork":
+    """Build the network of `weights` in float32 and load them, strictly.
 
-    from ..models import build_empty
+    For a quality with smaller search radii, with the parts that were trained for them, or with
+    those cut out of the whole.
+    """
+    from ..models import build_empty, with_radii
 
+    effort = find_quality(quality)
+    effort.check_for(weights.config)
     with _naming(weights.path):
         model = build_empty(weights.config)
         check_keys(weights.tensors, model)
+        _check_live(weights, model)
+    model.load_state_dict(_like(model, weights.tensors), strict=True, assign=True)
+    smaller = with_radii(model, effort.radii)
+    if weights.live and weights.trained_for(effort):
+        own = _like(smaller, weights.live.tensors)
+        smaller.load_state_dict({**smaller.state_dict(), **own}, strict=True, assign=True)
+    return smaller.eval()
+
+
+def _like(model: "FlowNetwork", tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """Return copies in the precision that the model has them in."""
+    from torch import contiguous_format
+
     expected = model.state_dict()
-    copies = {
+    return {
         key: tensor.to("cpu", expected[key].dtype, copy=True, memory_format=contiguous_format)
-        for key, tensor in weights.tensors.items()
+        for key, tensor in tensors.items()
     }
-    model.load_state_dict(copies, strict=True, assign=True)
-    return model.eval()
+
+
+def _check_live(weights: Weights, empty: "FlowNetwork") -> None:
+    """Refuse parts that do not fit the network with their search radii, whether used or not."""
+    from ..models import own_keys, with_radii
+
+    if weights.live is None:
+        return
+    radii, tensors = weights.live
+    if weights.config.smaller(radii) != radii or not weights.config.host_record.any_radius:
+        raise InputError(f"the search radii {radii} are not smaller than those of the network")
+    expected = with_radii(empty, radii).state_dict()
+    own = {f"{_LIVE}{key}": expected[key] for key in own_keys(expected, radii)}
+    check_tensors({f"{_LIVE}{key}": tensor for key, tensor in tensors.items()}, own)
 
 
 def _calibration_key(quality: str) -> str:
@@ -255,7 +330,11 @@ def check_finite(tensors: "Mapping[str, Tensor]") -> None:
 
 def check_keys(tensors: "Mapping[str, Tensor]", model: "nn.Module") -> None:
     """Refuse tensors other than those of the model; the error names missing and unknown ones."""
-    expected = model.state_dict()
+    check_tensors(tensors, model.state_dict())
+
+
+def check_tensors(tensors: "Mapping[str, Tensor]", expected: "Mapping[str, Tensor]") -> None:
+    """Refuse tensors other than those expected, as `check_keys` does."""
     both = [(key, tensors[key], expected[key]) for key in sorted(expected.keys() & tensors.keys())]
     problems = {
         "missing": sorted(expected.keys() - tensors.keys()),
