@@ -227,8 +227,8 @@ def kitti_test_pairs(root: Path, year: int = 2015) -> list[FlowPair]:
 def _kitti_pairs(split: Path, year: int, truth: str = "") -> list[FlowPair]:
     folders = [split / name for name in _FRAME_FOLDERS[year]]
     advice = (
-        f"point at the folder that holds '{split.name}' (the unpacked {KITTI_DOWNLOADS[year]}) with "
-        f"frames NNNNNN_10.png and NNNNNN_11.png in {' or '.join(_FRAME_FOLDERS[year])}"
+        f"point at the folder that holds '{split.name}' (the unpacked {KITTI_DOWNLOADS[year]}) "
+        f"with frames NNNNNN_10.png and NNNNNN_11.png in {' or '.join(_FRAME_FOLDERS[year])}"
     )
     if truth:
         advice += f"; kitti{year % 100} reads flow_occ, kitti{year % 100}:noc reads flow_noc"
