@@ -18,6 +18,7 @@ from small_adaptation import (
 
 from dicl_flow import adapt
 from dicl_flow.adaptation import job
+from dicl_flow.adaptation.plan import WorkFolder
 from dicl_flow.adaptation.settings import AdaptConfig, read_settings
 from dicl_flow.config import Calibration, LevelConfig, ModelConfig, find_quality
 from dicl_flow.errors import InputError
@@ -177,7 +178,7 @@ def test_killed_at_random_moments_it_ends_in_the_same_weights(tmp_path, kills):
 
 
 def test_another_run_in_the_same_folder_is_refused(clip, weights, tmp_path):
-    folder = job.WorkFolder(tmp_path / "mine.adapt")
+    folder = WorkFolder(tmp_path / "mine.adapt")
     with folder.locked(), pytest.raises(InputError, match="another run is writing to"):
         adapt_tiny(clip, tmp_path / "mine.safetensors", weights)
     assert [*tmp_path.iterdir()] == []
