@@ -222,6 +222,9 @@ def test_settings_and_recipe_follow_the_network():
     assert settings == AdaptConfig(new_frames=0.25)
     assert (recipe.batch, recipe.seed, recipe.steps) == (4, 7, 50)
     assert recipe.model == ModelConfig()
+    on_cpu = job.recipe_on_cpu(replace(recipe, batch=12))
+    assert (on_cpu.optimizer.accumulate, on_cpu.save_every) == (6, 10)
+    assert job.recipe_on_cpu(replace(recipe, batch=3)).optimizer.accumulate == 1
     assert recipe.loss.matching == (1, 1, 1, 0, 0)
     levels = (*ModelConfig().levels[1:], LevelConfig(2, 2))
     _, recipe = read_settings([], ModelConfig(levels=levels), 0)

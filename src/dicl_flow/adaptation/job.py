@@ -160,9 +160,7 @@ class _Stages:
 
         plan, processes = self.plan, Processes(choose_device(self.device))
         stay = staying_shares(taught["kept_by_speed"], plan.settings.balance)
-        recipe = plan.recipe
-        if not processes.on_gpu:  # a step may take minutes
-            recipe = replace(recipe, save_every=min(recipe.save_every, _SAVE_EVERY))
+        recipe = plan.recipe if processes.on_gpu else recipe_on_cpu(plan.recipe)
         lessons = self._lessons(taught["lessons"])
         where = (plan.photos, processes.device)
         outcome = train(
@@ -294,6 +292,14 @@ _NOTHING = (
 )
 _SAVE_EVERY = 10  # steps between checkpoints on a CPU
 _SHOWN = 4  # pairs in each picture of the report
+
+
+def recipe_on_cpu(recipe: TrainConfig) -> TrainConfig:
+    """Return a recipe for a CPU: saved often, as steps take minutes, and two pairs at a time."""
+    often = replace(recipe, save_every=min(recipe.save_every, _SAVE_EVERY))
+    if recipe.optimizer.accumulate > 1 or recipe.batch % 2:
+        return often
+    return replace(often, optimizer=replace(recipe.optimizer, accumulate=recipe.batch // 2))
 
 
 def _scene_size(recipe: TrainConfig) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class Plan:
             "clips": len(clips),
             "frames": sum(clip.num_frames for clip in clips),
             "usable_frames": sum(len(clip.frames) for clip in clips),
-            "skipped": {what: count for what, count in skipped.items() if count},
+            "skipped": {what: count for what, count in skipped.items() if count} or None,
             "pairs": len(self.footage.training),
             "held_back_pairs": len(self.footage.held_back),
             "gigabytes": bytes_on_disk(self.footage, self.settings, self.max_pixels) / 1e9,
