@@ -115,6 +115,20 @@ def test_the_command_refuses_what_is_not_better(
     assert re.search("^not accepted +on the footage held back", printed, re.MULTILINE)
 
 
+def test_where_the_teacher_trusts_nothing_it_ends_with_a_report(clip, weights, tmp_path):
+    none = "adapt.agreement=[0.0,0.0]"
+    ended = adapt_tiny(clip, tmp_path / "mine.safetensors", weights, none)
+    assert not ended.accepted
+    assert ended.weights is None
+    (reason,) = ended.reasons
+    assert "the teacher trusts hardly any pixel" in reason
+    assert any("trusts only 0.0%" in warning for warning in ended.warnings)
+    assert sorted(path.name for path in ended.report.iterdir()) == [
+        *("kept.png", "report.json", "report.md")
+    ]
+    assert adapt_tiny(clip, tmp_path / "mine.safetensors", weights, none) == ended
+
+
 def test_a_dry_run_says_time_and_disk_and_writes_nothing(
     clip, weights, tmp_path, run, small_scenes
 ):

@@ -36,7 +36,7 @@ from .footage import (
     store_frames,
     stored_size,
 )
-from .report import markdown
+from .report import CURVE, KEPT, PAIRS, kept_sheet, pairs_sheet, training_curve, write_report
 from .settings import AdaptConfig, read_settings
 
 if TYPE_CHECKING:
@@ -297,6 +297,9 @@ class _Stages:
     def all(self) -> None:
         store_frames(self.plan.footage, self.folder.frames, self.plan.max_pixels)
         taught = self._once(self.folder.taught, self.teach)
+        if not taught["lessons"]:
+            self.give_up(taught)
+            return
         self.train(taught)
         judged = self._once(self.folder.judged, self.judge)
         self.conclude(taught, judged)
@@ -339,13 +342,15 @@ class _Stages:
                 seed = plan.recipe.seed
                 contents = teach(both_ways, pairs[number], lessons[number], plan.settings, seed)
                 write_files(contents)
-        taught = review(lessons)
-        if not taught["lessons"]:
-            raise InputError(
-                "the teacher trusts hardly any pixel of the footage in both directions, so there "
-                "is nothing to learn from: its flow is too wrong there to be improved this way"
-            )
-        return taught
+        return review(lessons)
+
+    def give_up(self, taught: Mapping[str, Any]) -> None:
+        """Write the report of a run that has nothing to learn from."""
+        verdict = {"accepted": False, "reasons": [_NOTHING], "warnings": []}
+        document = self.document(taught, {"verdict": verdict})
+        path = self.folder.path
+        shown = kept_sheet(self._lessons(spaced(range(taught["pairs"]), _SHOWN)))
+        write_report(path, document, {KEPT: shown})
 
     def train(self, taught: Mapping[str, Any]) -> None:
         """Train the student until its steps or minutes are over."""
@@ -408,15 +413,11 @@ class _Stages:
 
     def conclude(self, taught: Mapping[str, Any], judged: Mapping[str, Any]) -> None:
         """Write the report, and the weights if they are accepted, all at once."""
-        plan, path = self.plan, self.folder.path
-        contents: dict[Path, bytes] = {}
+        accepted: dict[Path, bytes] = {}
         if judged["verdict"]["accepted"]:
-            contents[plan.output] = encode_weights(self.calibrated())
-        document = self.document(taught, judged)
-        contents |= {path / name: data for name, data in self.pictures(taught, judged).items()}
-        contents[path / "report.md"] = markdown(document).encode()
-        contents[self.folder.report] = (json.dumps(document, indent=1) + "\n").encode()
-        write_files(contents)
+            accepted[self.plan.output] = encode_weights(self.calibrated())
+        pictures = self.pictures(taught, judged)
+        write_report(self.folder.path, self.document(taught, judged), pictures, accepted)
 
     def calibrated(self) -> Weights:
         """Return the student's weights with the calibrations that those before have."""
@@ -446,23 +447,26 @@ class _Stages:
             "identity": _identity(plan),
             "verdict": judged["verdict"],
             "teacher": taught,
-            "held_back_pairs": len(judged["pairs"]),
-            "scenes": len(judged["scenes"][0]),
-            "steps": int(read_weights(self.folder.student.weights).about["steps"]),
             "seed": plan.recipe.seed,
             "started_from": origin(plan.weights),
             "settings": asdict(plan.settings),
             "footage": [
                 _about_clip(clip, number, plan) for number, clip in enumerate(plan.footage.clips)
             ],
-            "pairs": list(map(_about_pair, plan.footage.held_back, judged["pairs"])),
+            **(self._measured(judged) if "pairs" in judged else {}),
+        }
+
+    def _measured(self, judged: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "scenes": len(judged["scenes"][0]),
+            "steps": int(read_weights(self.folder.student.weights).about["steps"]),
+            "pairs": list(map(_about_pair, self.plan.footage.held_back, judged["pairs"])),
         }
 
     def pictures(self, taught: Mapping[str, Any], judged: Mapping[str, Any]) -> dict[str, bytes]:
         """Draw the pairs before and after, what the teacher has kept, and the training."""
         from ..estimation.estimator import load
         from .acceptance import error_pictures
-        from .report import CURVE, KEPT, PAIRS, kept_sheet, pairs_sheet, training_curve
         from .teacher import BothWays
 
         paths = (self.plan.weights, self.folder.student.weights)
@@ -484,6 +488,10 @@ class _Stages:
         }
 
 
+_NOTHING = (
+    "the teacher trusts hardly any pixel of the footage in both directions, so there is nothing to "
+    "learn from"
+)
 _SAVE_EVERY = 10  # steps between checkpoints on a CPU
 _SHOWN = 4  # pairs in each picture of the report
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..files import Array, encode_image, read_image
+from ..files import Array, encode_image, read_image, write_files
 from ..ops import Size
 from ..pictures.figures import contact_sheet, draw_figure, encode_figure
 from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
@@ -58,29 +58,29 @@ def training_curve(log: Path) -> bytes:
     return encode_figure(figure)
 
 
+def write_report(
+    folder: Path,
+    document: Mapping[str, Any],
+    pictures: Mapping[str, bytes],
+    others: Mapping[Path, bytes] | None = None,
+) -> None:
+    """Write page, numbers, pictures and `others`, all at once; report.json is the last."""
+    contents = {**(others or {}), **{folder / name: data for name, data in pictures.items()}}
+    contents[folder / "report.md"] = markdown(document).encode()
+    contents[folder / "report.json"] = (json.dumps(document, indent=1) + "\n").encode()
+    write_files(contents)
+
+
 def markdown(document: Mapping[str, Any]) -> str:
     """Return the report as a page; `document` is the content of report.json."""
     verdict, teacher = document["verdict"], document["teacher"]
-    accepted = "Accepted" if verdict["accepted"] else "Not accepted"
     lines = [
-        f"# Adaptation: {accepted.lower()}",
+        f"# Adaptation: {'accepted' if verdict['accepted'] else 'not accepted'}",
         "",
         *(f"- {reason}" for reason in verdict["reasons"]),
         *(f"- Warning: {text}" for text in [*teacher["warnings"], *verdict["warnings"]]),
         "",
-        "| | before | after | change | 90 % of the changes lie in |",
-        "|---|---|---|---|---|",
-        *(_row(name, verdict[key], digits) for key, name, digits in _ROWS),
-        "",
-        f"Measured on {document['held_back_pairs']} pairs of held-back footage, of which no frame "
-        f"was trained on, and on {document['scenes']} rendered scenes. Trained on "
-        f"{teacher['usable_pairs']} pairs, {document['steps']} steps, seed {document['seed']}.",
-        "",
-        f"![Worst pairs before and after]({PAIRS})",
-        "",
-        "The pairs with the largest warping error before, then those that got worst. Flow in "
-        "colours: hue is direction, saturation speed.",
-        "",
+        *(_measured(document) if "pairs" in document else ()),
         "## What the teacher kept",
         "",
         f"{teacher['kept']:.1%} of the pixels of {teacher['pairs']} pairs. What is never kept, the "
@@ -90,10 +90,6 @@ def markdown(document: Mapping[str, Any]) -> str:
         "",
         f"![Kept pixels]({KEPT})",
         "",
-        "## Training",
-        "",
-        f"![Loss and error]({CURVE})",
-        "",
         "## Footage",
         "",
         "| clip | size | frames | usable | skipped | sha256 |",
@@ -101,6 +97,28 @@ def markdown(document: Mapping[str, Any]) -> str:
         *map(_clip_row, document["footage"]),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _measured(document: Mapping[str, Any]) -> list[str]:
+    """What was measured before and after, and the training."""
+    return [
+        "| | before | after | change | 90 % of the changes lie in |",
+        "|---|---|---|---|---|",
+        *(_row(name, document["verdict"][key], digits) for key, name, digits in _ROWS),
+        "",
+        f"Measured on {len(document['pairs'])} pairs of held-back footage, of which no frame was "
+        f"trained on, and on {document['scenes']} rendered scenes. Trained on "
+        f"{document['teacher']['usable_pairs']} pairs, {document['steps']:,} steps, seed "
+        f"{document['seed']}.",
+        "",
+        f"![Worst pairs before and after]({PAIRS})",
+        "",
+        "The pairs with the largest warping error before, then those that got worst. Flow in "
+        "colours: hue is direction, saturation speed.",
+        "",
+        f"![Loss and error in training]({CURVE})",
+        "",
+    ]
 
 
 _ROWS = (

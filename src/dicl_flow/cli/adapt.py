@@ -127,6 +127,7 @@ class Adapt(options.Settings):
                 **{
                     f"{name}_change": f"{verdict[name]['relative']:+.1%}"
                     for name in ("census", "disagreement", "scenes")
+                    if name in verdict
                 },
             }
         )
