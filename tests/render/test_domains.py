@@ -58,15 +58,19 @@ def test_the_looks_are_what_they_claim(clips, frames):
 
 
 def test_fog_hides_what_is_far():
-    color = torch.rand(1, 3, *SIZE, generator=torch.Generator().manual_seed(0))
+    """How much of the colours is left: the slope of what is seen by what is there."""
+    blocks = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+    color = blocks.repeat_interleave(8, 2).repeat_interleave(8, 3)
     distance = torch.ones(1, 1, *SIZE)
     distance[..., 32:] = 4.0
-    layer = torch.zeros(1, *SIZE)
-    shot = Shot(color, distance, layer, color, Dice(torch.device("cpu"), 0))
-    seen = fog(shot)[0]
-    halves = (seen[..., :32], seen[..., 32:])
-    contrast = [float(half.diff(dim=2).std()) for half in halves]
-    assert contrast[1] < 0.65 * contrast[0]
+    dice = Dice(torch.device("cpu"), 0)
+    seen = fog(Shot(color, distance, distance[:, 0], color, dice))
+    near, far = (
+        float(np.polyfit(color[..., part].flatten(), seen[..., part].flatten(), 1)[0])
+        for part in (slice(32), slice(32, 64))
+    )
+    assert near > 0.1
+    assert abs(far) < 0.4 * near
 
 
 def test_what_leaves_the_opening_is_hidden(clips):
@@ -140,3 +144,20 @@ def test_pairs_of_a_domain_are_refused(tmp_path, capsys):
     assert render("--kind", "fog", "-n", 2, "-o", tmp_path / "out") == 2
     assert "--kind fog is for clips: add --frames" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", DOMAINS)
+def test_a_domain_is_drawn_on_the_gpu(name):
+    """Random draws differ by device; what is drawn from them is of the same kind."""
+    here, there = (
+        domain_clip(name, SIZE, load_textures(None, device, size=(64, 64)), 2, device, seed=2)
+        for device in ("cpu", "cuda")
+    )
+    pictures = there.frames()
+    assert pictures.device.type == "cuda"
+    assert abs(float(pictures.mean() - here.frames().mean())) < 0.15
+    flow = there.flow(0, 1)
+    assert there.valid(flow).float().mean() > 0.5
+    assert there.occluded(0, 1).float().mean() < 0.7

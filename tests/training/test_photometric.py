@@ -86,6 +86,14 @@ def test_of_two_pixels_that_end_at_one_the_better_fit_is_in_front():
     assert alike[8:16, 2:30].all()  # undecided: nothing is hidden
 
 
+def test_neighbours_of_one_surface_do_not_hide_each_other():
+    shrinking = torch.zeros(1, 2, *SIZE)
+    shrinking[:, 0] = -torch.arange(32) / 2  # two columns end at each
+    distance = torch.zeros(1, *SIZE)
+    distance[..., 16:] = torch.linspace(0, 1, 16)
+    assert find_visible(shrinking, distance)[0, 2:-2, 2:-2].all()
+
+
 def test_what_leaves_the_frame_or_lies_at_its_border_is_not_judged():
     visible = find_visible(constant_flow(6, 0), torch.zeros(1, *SIZE))[0]
     assert visible[2:-2, 2:-6].all()

@@ -117,7 +117,8 @@ def endoscopic(shot: Shot) -> Tensor:
     light = 1.15 * light / (0.07 + light)  # the exposure is automatic
     shine = facing.clamp(0, 1) ** 40
     picture = light * (tissue * (0.3 + 0.7 * facing) + 0.7 * shine)
-    return (picture + shot.noise(0.012)) * round_opening((shot.color.shape[2], shot.color.shape[3]))
+    opening = round_opening((picture.shape[2], picture.shape[3]), picture.device)
+    return (picture + shot.noise(0.012)) * opening
 
 
 def fog(shot: Shot) -> Tensor:

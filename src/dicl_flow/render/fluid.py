@@ -38,9 +38,7 @@ class FluidClip:
         self.config, self.size = config or RenderConfig(), size
         self.num_frames, self.seed = num_frames, seed
         self.dice = Dice(torch.device(device), seed)
-        self.period = self.dice.uniform(2, low=2, high=2) * torch.tensor(
-            [size[1], size[0]], device=device
-        )
+        self.period = 2 * torch.tensor([size[1], size[0]], device=device)
         self._draw_field()
         self._draw_dots()
 
