@@ -10,7 +10,7 @@ from campaigns.uploads import upload
 from dicl_flow.fence import can_fence
 
 pytestmark = [
-    pytest.mark.heavy,
+    pytest.mark.slow,
     pytest.mark.xdist_group("fence"),
     pytest.mark.skipif(not can_fence(), reason="this system cannot fork or pass files"),
 ]
