@@ -10,6 +10,7 @@ bytes. At the end, the server must have as many open files and child processes a
 
 import http.client
 import json
+import os
 import re
 import signal
 import subprocess
@@ -98,11 +99,13 @@ class Sender:
     def _send_images(self, number: int) -> None:
         name = self._dice.choice(_IMAGES)
         bad = images.FORMATS[name].mutated(self._dice, self._seeds[name])
-        self._post("images", number, bad)
+        # two of one size reach the network, if they can be read
+        answer = self._pair(bad, bad if self._dice.random() < 0.5 else self._good)
+        self._client.refused("images", number, *answer)
 
     def _send_decoders(self, number: int) -> None:
         name = self._dice.choice(FAULTS)
-        status, body = self._pair(self._good + f"fault:{name}".encode())
+        status, body = self._pair(self._good + f"fault:{name}".encode(), self._good)
         if status == 400 and b"decoder" in body:
             self._client.count("decoders", name)
         else:
@@ -126,13 +129,10 @@ class Sender:
         self._client.count("videos", told["state"], f"{number}: {told}" if failed else "")
         self._client.ask("DELETE", place)
 
-    def _post(self, part: str, number: int, bad: bytes) -> None:
-        self._client.refused(part, number, *self._pair(bad))
-
-    def _pair(self, bad: bytes) -> tuple[int, bytes]:
-        pair = [self._good, bad]
-        self._dice.shuffle(pair)
-        return self._client.ask("POST", "/flow", dict(zip(("image1", "image2"), pair, strict=True)))
+    def _pair(self, *pair: bytes) -> tuple[int, bytes]:
+        mixed = self._dice.sample(pair, 2)
+        files = dict(zip(("image1", "image2"), mixed, strict=True))
+        return self._client.ask("POST", "/flow", files)
 
 
 def upload(options: Options) -> dict[str, Part]:
@@ -143,7 +143,10 @@ def upload(options: Options) -> dict[str, Part]:
         weights = small_weights(Path(name) / "small.safetensors")
         start = f"from campaigns.upload_server import serve; serve({str(weights)!r})"
         words = [sys.executable, "-c", start]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, text=True, env={**os.environ, **paths}
+        ) as server:
             try:
                 assert server.stdout is not None
                 parts["server"].measured["fence"] = server.stdout.readline().strip()

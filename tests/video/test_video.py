@@ -568,6 +568,7 @@ def test_an_option_is_recorded_unless_it_may_change(tmp_path):
     assert record["sharpness"] == 2.0
     of_files = {"inputs", "stats", "mask"}  # recorded as input, output and file
     may_change = {"on_error", "restart", "max_size", "memory_limit", "quiet", "as_json"}
+    may_change |= {"fenced", "view", "port"}
     assert given.keys() - record.keys() == of_files | may_change
 
 

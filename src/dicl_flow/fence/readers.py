@@ -47,6 +47,7 @@ PROCESSOR_SECONDS = 20
 """Of processor time, for the same."""
 _START_SECONDS = 120.0
 _SPARE_MEMORY = 2**30
+_BUFFER = 2**22
 _SPARE = 4  # decoders that wait for a request
 _VARIABLE = "DICL_FLOW_FENCED"
 _SETTINGS = ("DICL_FLOW_MAX_SIZE",)
@@ -255,6 +256,8 @@ class _Template:
     def fork(self, limits: Limits) -> Decoder:
         """Return a new decoder."""
         here, there = socket.socketpair()
+        for end in (here, there):  # fewer turns for a picture, where the system allows it
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         with there:
             process = self._ask("fork", tuple(limits), there)
         return Decoder(self, Line(here), process, limits)

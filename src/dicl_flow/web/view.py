@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from ..errors import InputError
 
-_STATIC = Path(__file__).with_name("static")
+_STATIC = Path(__file__).with_name("live")
 _FILES = {
-    "/": ("live.html", "text/html; charset=utf-8"),
+    "/": ("index.html", "text/html; charset=utf-8"),
     "/live.js": ("live.js", "text/javascript; charset=utf-8"),
     "/live.css": ("live.css", "text/css; charset=utf-8"),
 }
