@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := video,train,export,hub,web,exr,bulk,docs,dev
+EXTRAS := video,train,export,hub,web,exr,hdf5,bulk,docs,dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Two workers; tests that share an expensive fixture stay together. A worker that dies ends the run: a
 # restarted one might wait for work forever.

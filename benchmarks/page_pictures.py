@@ -3,6 +3,7 @@
     python benchmarks/page_pictures.py demo             # demo.jpg, of the packaged weights
     python benchmarks/page_pictures.py explorer         # explore.webp, explore-levels.webp
     python benchmarks/page_pictures.py places PHOTOS    # places.webp: solid scenes of every kind
+    python benchmarks/page_pictures.py domains PHOTOS   # domains.webp: clips of every domain
 
 The explorer's need Playwright and a browser, Debian's `chromium`.
 """
@@ -24,10 +25,10 @@ from dicl_flow.config import PLACES, RenderConfig
 from dicl_flow.config.render import EFFECTS
 from dicl_flow.data import demo_pairs
 from dicl_flow.evaluation import draw_demo
-from dicl_flow.files import Array, write_files
+from dicl_flow.files import Array, to_uint8, write_files
 from dicl_flow.pictures.figures import contact_sheet, thumbnail
 from dicl_flow.pictures.visualize import flow_to_rgb
-from dicl_flow.render import Renderer, load_textures
+from dicl_flow.render import Renderer, domain_clip, load_textures
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EXPLORE = ("-m", "dicl_flow", "explore", "--port", "0", "--no-browser", "--json", "--device", "cpu")
@@ -37,6 +38,10 @@ SHOWN = {
 }
 """By file: what the page shows, and the size of the window."""
 SEEDS = (38, 13, 26, 0, 3, 28)  # of the scenes of each place: everything is in view
+DOMAIN_SEEDS = {
+    **{"thermal": 4, "underwater": 1, "endoscopic": 1},
+    **{"fog": 1, "night": 0, "fluid": 1},
+}
 LEVEL = 5  # of the thumbnails: stride 16, after the context net
 
 
@@ -81,6 +86,24 @@ def draw_places(photos: Path) -> None:
     write(Path("places.webp"), contact_sheet(rows, list(PLACES), columns))
 
 
+def draw_domains(photos: Path) -> None:
+    """Two frames and the flow of a clip of every domain, in two columns of three."""
+    textures = load_textures(photos, limit=60)
+    cells = []
+    for name, seed in DOMAIN_SEEDS.items():
+        clip = domain_clip(name, (240, 320), textures, 2, seed=seed)
+        flow = clip.flow(0, 1)
+        known = np.where(clip.valid(flow)[..., None], flow.permute(1, 2, 0).numpy(), np.nan)
+        frames = [to_uint8(frame) for frame in clip.frames().permute(0, 2, 3, 1).numpy()]
+        pictures = [*frames, flow_to_rgb(known.astype(np.float32))]
+        cells.append([thumbnail(picture, 240, 180) for picture in pictures])
+    rows = [[*left, *right] for left, right in zip(cells[::2], cells[1::2], strict=True)]
+    names = [*DOMAIN_SEEDS]
+    labels = [", ".join(pair) for pair in zip(names[::2], names[1::2], strict=True)]
+    columns = ("frame 1", "frame 2", "flow") * 2
+    write(Path("domains.webp"), contact_sheet(rows, labels, columns, 240, 180))
+
+
 def draw_explorer_pictures() -> None:
     """Screenshots of the page."""
     from playwright.sync_api import sync_playwright
@@ -119,7 +142,9 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["places", photos]:
             draw_places(Path(photos))
+        case ["domains", photos]:
+            draw_domains(Path(photos))
         case [name] if name in DRAW:
             DRAW[name]()
         case _:
-            sys.exit(f"error: expected one of {', '.join(DRAW)}, or places PHOTOS")
+            sys.exit(f"error: expected one of {', '.join(DRAW)}, places PHOTOS or domains PHOTOS")

@@ -9,14 +9,13 @@ PHOTOS are held-out photographs, or "procedural". Kinds of places take turns; no
 calibration have seen these seeds. All methods get the same queries. The metrics are TAP-Vid's, the
 mean over clips; errors are in px of the frame, of visible points, from the first frame to the last.
 Tracks that end too early count as if the point had stayed where it began. Intervals of 95 % are
-those of a bootstrap over clips.
+those of a bootstrap over clips. The file is written after each clip; the same command goes on.
 """
 
 import argparse
 import json
-import platform
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +33,7 @@ from dicl_flow.config import PLACES
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.files import Array, check_writable, to_uint8, write_files
+from dicl_flow.lab.speed import describe_machine
 from dicl_flow.render import Clip, TextureAtlas, load_textures, tracking_clip
 from dicl_flow.tracking import baselines
 from dicl_flow.tracking.tapvid import (
@@ -54,7 +54,7 @@ OURS, CHAINED = "tracks", "chained flow"
 RESAMPLINGS = 10_000
 WARM = 40  # frames, more than the longest interval
 TIMED = 60
-PATHS = ("photos", "output")  # options that say nothing of the measurement
+IRRELEVANT = ("photos", "output", "jobs")  # options that do not change what is found
 EARLY = 100  # frames after which memory should not grow
 
 Method = Callable[[list[Array], Array], Tracks]
@@ -93,14 +93,22 @@ def main() -> None:
     check_writable(options.output)
     if options.speed or options.long:
         bench = set_up(options)
-        name, measured = device_name(bench.estimator), (speed if options.speed else memory)(bench)
+        measured = speed(bench) if options.speed else memory(bench)
+        write(options, describe_machine(bench.estimator.device)["device"], measured)
     else:
-        name, measured = accuracy(options)
-    setting = {key: value for key, value in vars(options).items() if key not in PATHS}
-    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": name, "options": setting}
-    text = json.dumps({**about, **measured}, indent=1, default=str) + "\n"
-    write_files({options.output: text.encode()})
+        accuracy(options)
     print(f"wrote {options.output}")
+
+
+def settings(options: argparse.Namespace) -> dict:
+    """The options that belong to a measurement."""
+    return {key: value for key, value in vars(options).items() if key not in IRRELEVANT}
+
+
+def write(options: argparse.Namespace, machine: str, measured: dict) -> None:
+    about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine}
+    contents = {**about, "options": settings(options), **measured}
+    write_files({options.output: (json.dumps(contents, indent=1) + "\n").encode()})
 
 
 def set_up(options: argparse.Namespace) -> Bench:
@@ -143,53 +151,93 @@ def truth_of(clip: Clip, num_points: int) -> Truth:
     return Truth(points.astype(np.float64), hidden, clip.size)
 
 
-def accuracy(options: argparse.Namespace) -> tuple[str, dict]:
+def accuracy(options: argparse.Namespace) -> None:
     """Every method on every clip: a table, and the numbers of each clip."""
-    shares = [range(n, options.clips, options.jobs) for n in range(options.jobs)]
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        parts = list(pool.map(partial(clips_of, options), shares))
-    name = parts[0][0]
-    by_number = {number: found for _, part in parts for number, found in part.items()}
-    ordered = [by_number[number] for number in sorted(by_number)]
-    results = {name: [found[name] for found in ordered] for name in ordered[0]}
+    found = read_clips(options)
+    missing = [number for number in range(options.clips) if number not in found]
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), start, [options]) as pool:
+        running = [pool.submit(clip_results, number) for number in missing]
+        for done in as_completed(running):
+            number, machine, results = done.result()
+            found[number] = results
+            write(options, machine, table_of(found, options.frames))
+    results = by_method(found)
     print_table(results, options.frames)
-    ratios = compare(results)
-    for what, (ratio, low, high) in ratios.items():
+    for what, (ratio, low, high) in compare(results).items():
         print(f"{what}, ours / chained: {ratio:.2f} [{low:.2f}, {high:.2f}]")
-    clips = {name: [asdict(result) for result in found] for name, found in results.items()}
-    means = {name: summary(found, options.frames) for name, found in results.items()}
-    return name, {"thresholds": THRESHOLDS, "means": means, "ratios": ratios, "clips": clips}
 
 
-def clips_of(
-    options: argparse.Namespace, numbers: Sequence[int]
-) -> tuple[str, dict[int, dict[str, Result]]]:
-    """The device, and by clip and method what was found; in a process of its own."""
-    bench = set_up(options)
-    estimator, both = bench.estimator, options.query == "strided"
-    methods: dict[str, Method] = {
+def by_method(found: dict[int, dict[str, Result]]) -> dict[str, list[Result]]:
+    """The results of each method, in the order of the clips."""
+    ordered = [found[number] for number in sorted(found)]
+    return {name: [results[name] for results in ordered] for name in ordered[0]}
+
+
+def table_of(found: dict[int, dict[str, Result]], num_frames: int) -> dict:
+    """What is stored: means of each method, ratios, and the results of each clip by its number."""
+    results = by_method(found)
+    means = {name: summary(parts, num_frames) for name, parts in results.items()}
+    clips = {
+        number: {name: asdict(result) for name, result in found[number].items()}
+        for number in sorted(found)
+    }
+    return {"thresholds": THRESHOLDS, "means": means, "ratios": compare(results), "clips": clips}
+
+
+def read_clips(options: argparse.Namespace) -> dict[int, dict[str, Result]]:
+    """The clips that a run with the same options has finished, by their number."""
+    if not options.output.exists():
+        return {}
+    stored = json.loads(options.output.read_text())
+    if {**stored["options"], "clips": options.clips} != settings(options):
+        raise InputError(f"{options.output} was measured with other options; choose another -o")
+    return {
+        int(number): {
+            name: Result(**{**result, "scores": Scores(**result["scores"])})
+            for name, result in results.items()
+        }
+        for number, results in stored["clips"].items()
+    }
+
+
+_bench: Bench  # of a process of the pool
+
+
+def start(options: argparse.Namespace) -> None:
+    """Open the network, once in each process; compile kernels before the clock starts."""
+    global _bench
+    _bench = set_up(options)
+    images = images_of(_bench.clip(0))[:3]
+    for method in methods_of(_bench).values():
+        method(images, np.array([[0, 8, 8]], np.float32))
+
+
+def methods_of(bench: Bench) -> dict[str, Method]:
+    estimator, both = bench.estimator, bench.options.query == "strided"
+    return {
         OURS: partial(track, estimator=estimator, backward=both),
         CHAINED: partial(baselines.chained, estimator),
         "direct flow": partial(baselines.direct, estimator),
         "Lucas-Kanade": baselines.lucas_kanade,
     }
-    results: dict[int, dict[str, Result]] = {}
-    for number in numbers:
-        start, clip = perf_counter(), bench.clip(number)
-        images, truth = images_of(clip), truth_of(clip, options.points)
-        queries, kind = draw_queries(truth, options.query), [*PLACES][number % len(PLACES)]
-        hidden = f"{truth.occluded.mean():.0%} hidden, rendered in {perf_counter() - start:.1f} s"
-        print(f"clip {number}: {kind}, {len(queries)} queries, {hidden}", flush=True)
-        if not results:  # kernels are compiled, and recorded, before the clock starts
-            for method in methods.values():
-                method(images[:3], queries.points[queries.points[:, 0] < 3])
-        results[number] = {
-            name: Result(
-                kind, clip.seed, len(queries), *run(method, images, truth, queries, options.query)
-            )
-            for name, method in methods.items()
-        }
-    return device_name(estimator), results
+
+
+def clip_results(number: int) -> tuple[int, str, dict[str, Result]]:
+    """The number of a clip, the device, and what each method found."""
+    bench, options, began = _bench, _bench.options, perf_counter()
+    clip = bench.clip(number)
+    images, truth = images_of(clip), truth_of(clip, options.points)
+    queries, kind = draw_queries(truth, options.query), [*PLACES][number % len(PLACES)]
+    hidden = f"{truth.occluded.mean():.0%} hidden, rendered in {perf_counter() - began:.1f} s"
+    results = {
+        name: Result(
+            kind, clip.seed, len(queries), *run(method, images, truth, queries, options.query)
+        )
+        for name, method in methods_of(bench).items()
+    }
+    scores = ", ".join(f"{n} {100 * r.scores.average_jaccard:.1f}" for n, r in results.items())
+    print(f"clip {number}: {kind}, {len(queries)} queries, {hidden}; AJ: {scores}", flush=True)
+    return number, describe_machine(bench.estimator.device)["device"], results
 
 
 def run(
@@ -322,12 +370,6 @@ def process_memory() -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     held = next(line for line in lines if line.startswith("VmRSS"))
     return int(held.split()[1]) / 2**20
-
-
-def device_name(estimator: FlowEstimator) -> str:
-    if estimator.device.type == "cuda":
-        return torch.cuda.get_device_name(estimator.device)
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

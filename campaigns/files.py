@@ -34,7 +34,10 @@ _LONGEST = 2000  # characters of a sentence
 
 
 _MODULES = {
-    "flows": ("flo", "pfm", "kitti", "npz", "npy", "exr", "st-exr"),
+    "flows": (
+        *("flo", "pfm", "kitti", "npz", "npy", "flo5", "exr", "st-exr"),
+        *("viper", "virtual-kitti", "kitti-disparity", "sintel-disparity"),
+    ),
     "images": ("png", "jpg", "tiff", "webp", "bmp", "ppm", "other-images"),
     "weights": ("safetensors", "legacy"),
     "tables": ("recipe", "manifest", "own-manifest", "parquet"),

@@ -1,17 +1,18 @@
-"""Flow files: .flo, .pfm, KITTI's .png, .npz, .npy and .exr."""
+"""Flow files: .flo, .pfm, KITTI's .png, .npz, .npy, .flo5 and .exr; truths of single data sets."""
 
 import io
 import re
 import struct
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import cv2
 import numpy as np
 
-from dicl_flow.files import encode_flow, read_flow
+from dicl_flow.files import encode_arrays, encode_flow, read_flow, read_truth
 
 from ..mutations import EXTREMES, SIZES, WORDS, extreme, mutated
 from . import Format
@@ -187,6 +188,43 @@ def _windows(data: bytes, dice: Random) -> bytes:
     return data
 
 
+def _flo5_problem(data: bytes, result: Array) -> str:
+    import h5py
+
+    with h5py.File(io.BytesIO(data), "r") as file:
+        return _sound(data, result) or _same(result, file["flow"][()])
+
+
+def _flo5_seeds() -> list[bytes]:
+    """As written here, and with several chunks, other filters and types."""
+    import h5py
+
+    ways: tuple[dict[str, Any], ...] = (
+        {},
+        {"chunks": (4, 4, 1), "compression": "gzip", "shuffle": True},
+        {"chunks": (8, 8, 2), "compression": "gzip", "maxshape": (None, None, 2), "dtype": "f2"},
+    )
+    seeds = _seeds(".flo5")
+    for number, way in enumerate(ways):
+        buffer = io.BytesIO()
+        with h5py.File(buffer, "w", libver="latest" if number % 2 else "earliest") as file:
+            file.create_dataset("flow", data=flow(), **way)
+            file.create_dataset("other", data=[1, 2])
+        seeds.append(buffer.getvalue())
+    return seeds
+
+
+def _flo5(dice: Random, seeds: Sequence[bytes]) -> bytes:
+    """Change a side, an address or a length: HDF5 stores most of them as 8 bytes."""
+    data = bytearray(dice.choice(seeds))
+    words = {p: int.from_bytes(data[p : p + 8], "little") for p in range(0, len(data) - 8, 4)}
+    small = [place for place, word in words.items() if 0 < word <= len(data)]
+    for place in dice.sample(small, min(len(small), dice.choice((1, 1, 2)))):
+        value = dice.choice((*EXTREMES, *SIZES, 5, 7, 2, len(data))) % 2**64
+        data[place : place + 8] = value.to_bytes(8, "little")
+    return bytes(data)
+
+
 @cache
 def _kitti_seeds() -> list[bytes]:
     return _seeds(".png")
@@ -200,12 +238,43 @@ def _read(path: Path) -> Array:
     return read_flow(path)
 
 
+def _viper_seeds() -> list[bytes]:
+    u, v = np.moveaxis(flow(), 2, 0)
+    half = {"u": u.astype(np.float16), "v": v.astype(np.float16)}
+    return [encode_arrays(arrays) for arrays in ({"u": u, "v": v}, half)]
+
+
+def _viper(dice: Random, seeds: Sequence[bytes]) -> bytes:
+    entries = unpacked(dice.choice(seeds))
+    name = dice.choice(("u.npy", "v.npy"))
+    kind = dice.randrange(3)
+    damaged = _npy(dice, [entries[name]]) if kind else mutated(entries[name], dice, [entries[name]])
+    return packed({**entries, name: damaged}, dice)
+
+
+def _png_seeds(kind: type[np.generic], channels: int) -> list[bytes]:
+    generator = np.random.default_rng(0)
+    sizes = ((5, 7), (1, 1), (16, 3))
+    arrays = (generator.integers(0, 256, (*size, channels)).astype(kind) for size in sizes)
+    return [bytes(cv2.imencode(".png", array)[1]) for array in arrays]
+
+
+def _truth(suffix: str, encoding: str, seeds: Callable[[], list[bytes]]) -> Format:
+    structured = _viper if suffix == ".npz" else _kitti
+    return Format(suffix, seeds, partial(read_truth, encoding=encoding), structured, _sound)
+
+
 FORMATS = {
     "flo": Format(".flo", lambda: _seeds(".flo"), _read, _flo, _flo_problem),
     "pfm": Format(".pfm", lambda: _seeds(".pfm"), _read, _pfm, _pfm_problem),
     "kitti": Format(".png", _kitti_seeds, _read, _kitti, _sound),
     "npz": Format(".npz", lambda: _seeds(".npz"), _read, _npz, _numpy_problem),
     "npy": Format(".npy", lambda: _seeds(".npy"), _read, _npy, _numpy_problem),
+    "flo5": Format(".flo5", _flo5_seeds, _read, _flo5, _flo5_problem),
+    "viper": _truth(".npz", "viper", _viper_seeds),
+    "virtual-kitti": _truth(".png", "virtual-kitti", partial(_png_seeds, np.uint16, 3)),
+    "kitti-disparity": _truth(".png", "kitti-disparity", partial(_png_seeds, np.uint16, 1)),
+    "sintel-disparity": _truth(".png", "sintel-disparity", partial(_png_seeds, np.uint8, 3)),
     "exr": Format(".exr", lambda: _seeds(".exr", ".half.exr"), _read, _exr, _sound),
     "st-exr": Format(".st.exr", lambda: _seeds(".st.exr"), _read, _exr, _sound),
 }

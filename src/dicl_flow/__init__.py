@@ -17,6 +17,7 @@ from .environ import prepare_torch
 from .lazy import on_first_use
 
 if TYPE_CHECKING:
+    from .adaptation.adapt import adapt
     from .config import LevelConfig, ModelConfig, Quality
     from .errors import InputError
     from .estimation.estimator import FlowEstimator, FlowSequence, load
@@ -52,6 +53,7 @@ __all__ = [
     "Reference",
     "evaluate",
     "calibrate",
+    "adapt",
     "InputError",
     "__version__",
 ]
@@ -60,6 +62,7 @@ prepare_torch()
 
 if not TYPE_CHECKING:
     _NAMES = {
+        "adaptation.adapt": "adapt",
         "config": "LevelConfig ModelConfig Quality",
         "errors": "InputError",
         "estimation.estimator": "FlowEstimator FlowSequence load",

@@ -216,3 +216,26 @@ def truncate_scores(scores: Tensor, radius: int) -> Tensor:
     v = torch.arange(num_v, device=scores.device)[:, None, None]
     far = ((u - peak // num_v).abs() > radius) | ((v - peak % num_v).abs() > radius)
     return scores.masked_fill(far, -torch.inf)
+
+
+def landing_places(x: Tensor, y: Tensor, size: Size) -> Tensor:
+    """Whole positions -> the number of that pixel, row by row; -1 outside (height, width)."""
+    height, width = size
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)  # False for NaN
+    return torch.where(inside, y * width + x, -1).long()
+
+
+def front_sources(place: Tensor, rank: Tensor) -> Tensor:
+    """(B, N): the source of the highest rank that lands at each of N pixels; -1: none does.
+
+    `place` (B, K, N) are the pixels at which each of N sources lands, -1 for nowhere, and `rank`
+    (B, N) whole numbers from 0 to 2**20. Whole numbers give the same result on each device.
+    """
+    batch, copies, number = place.shape
+    source = torch.arange(number, device=place.device)
+    key = (rank.long() * number + source)[:, None].expand(-1, copies, -1)
+    nowhere = place.new_full((batch, number + 1), -1)
+    highest = nowhere.scatter_reduce(
+        1, place.where(place >= 0, number).flatten(1), key.flatten(1), "amax"
+    )[:, :number]
+    return torch.where(highest >= 0, highest % number, -1)

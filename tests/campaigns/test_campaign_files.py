@@ -20,13 +20,14 @@ pytestmark = pytest.mark.heavy
 
 DOCS = REPOSITORY / "docs"
 COUNTS = {
-    **dict.fromkeys(("flo", "pfm", "kitti", "npz", "npy", "exr", "st-exr"), 40),
+    **dict.fromkeys(("flo", "pfm", "kitti", "npz", "npy", "flo5", "exr", "st-exr"), 40),
+    **dict.fromkeys(("viper", "virtual-kitti", "kitti-disparity", "sintel-disparity"), 20),
     **dict.fromkeys(("png", "jpg", "tiff", "webp", "bmp", "ppm", "other-images"), 40),
     **dict.fromkeys(("recipe", "manifest", "own-manifest", "parquet"), 30),
     **{"safetensors": 10, "video": 10, "legacy": 50},
 }
 SLOW = ("legacy",)  # its network is that of the paper
-NEEDS = {"exr": "OpenEXR", "st-exr": "OpenEXR", "parquet": "pyarrow", "video": "av"}
+NEEDS = {"exr": "OpenEXR", "st-exr": "OpenEXR", "flo5": "h5py", "parquet": "pyarrow", "video": "av"}
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ WORDS = {
     "warp": "{b} {flow}",
     "interpolate": "{a} {b}",
     "stabilize": "{frames}",
+    "adapt": "{frames}",
     "convert": "{weights}",
     "calibrate": "-d rendered=procedural",
     "export": "--dynamic",
@@ -140,7 +141,8 @@ FLOWS = {("flow", "--output"), ("flow", "--backward")}
 
 def ending_of(command, option):
     """An ending that the option takes; "" for a folder."""
-    known = {"convert": ".safetensors", "calibrate": ".safetensors", "export": ".onnx"}
+    known = dict.fromkeys(("convert", "calibrate", "adapt"), ".safetensors")
+    known |= {"export": ".onnx"}
     known |= {"submit": ".zip", "bulk list": ".csv", "video": ".npy", "track": ".npz"}
     if (command, option) in FLOWS:
         return ".flo"

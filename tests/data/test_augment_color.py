@@ -57,6 +57,14 @@ def test_each_colour_change_can_be_had_alone(sample, kind):
     assert np.abs(changed.image1.astype(int) - sample.image1).mean() > 1
 
 
+def test_blur_is_alike_in_both_frames_and_none_by_default(sample):
+    assert same_frames(sample, replace(STILL, blur=3.0))
+    blurred = augment(sample, replace(STILL, blur=3.0), np.random.default_rng(0), sparse=False)
+    assert blurred.image1.std() < 0.7 * sample.image1.std()
+    sharp = augment(sample, STILL, np.random.default_rng(0), sparse=False)
+    np.testing.assert_array_equal(sharp.image1, sample.image1)
+
+
 def test_colour_steps_do_what_they_say(sample):
     image = sample.image1
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).astype(int)

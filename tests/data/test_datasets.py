@@ -14,14 +14,13 @@ from dicl_flow.data.datasets import (
     kitti_pairs,
     kitti_test_pairs,
     list_pairs,
-    neighbour,
     parse_data_argument,
     sintel_pairs,
     sintel_test_pairs,
-    stereo_pairs,
     things_pairs,
 )
-from dicl_flow.data.frames import image_files, natural_key
+from dicl_flow.data.frames import image_files, natural_key, neighbour
+from dicl_flow.data.stereo import middlebury_stereo_pairs
 from dicl_flow.errors import InputError
 
 
@@ -32,7 +31,7 @@ def names(pairs):
 def assert_moves(sample):
     """Frame 1 at x is frame 2 at x + flow, wherever the truth is known and stays inside."""
     y, x = np.nonzero(sample.valid)
-    dx, dy = sample.flow[y, x].astype(int).T
+    dx, dy = np.rint(sample.flow[y, x]).astype(int).T
     height, width = sample.valid.shape
     inside = (x + dx >= 0) & (x + dx < width) & (y + dy >= 0) & (y + dy < height)
     assert inside.sum() > 0.3 * height * width
@@ -44,13 +43,16 @@ def without_variant(name):
     return name.split(":")[0]
 
 
+SPARSE = ("kitti12", "kitti15", "hd1k", "kitti12-stereo", "kitti15-stereo")
+
+
 @pytest.mark.parametrize("name", DATA_SETS)
 def test_every_data_set_lists_pairs_whose_truth_is_right(name, tmp_path):
     fake_trees.MAKERS[without_variant(name)](tmp_path)
     pairs = list_pairs(name, tmp_path, needs_truth=True)
     assert len(set(names(pairs))) == len(pairs)
     for pair in pairs:
-        assert pair.sparse == (without_variant(name) in ("kitti12", "kitti15", "hd1k"))
+        assert pair.sparse == (without_variant(name) in SPARSE)
         assert_moves(read_sample(pair))
 
 
@@ -73,6 +75,21 @@ COUNTS = {
     "hd1k": 4,
     "middlebury": 2,
     "stereo": 2,
+    "kitti12-stereo": 2,
+    "kitti12-stereo:noc": 2,
+    "kitti15-stereo": 2,
+    "kitti15-stereo:noc": 2,
+    "sintel-stereo-clean": 2,
+    "sintel-stereo-final": 2,
+    "spring": 4,  # 2 eyes, 2 directions, 2 frames
+    "spring:left-forward": 1,
+    "tartanair": 4,
+    "vkitti2": 4,
+    "vkitti2:left-forward": 1,
+    "viper": 2,
+    "viper:val": 2,
+    **{f"{film}-{p}": 4 for film in ("monkaa", "driving") for p in ("clean", "final")},
+    **{f"{film}-{p}:left-forward": 1 for film in ("monkaa", "driving") for p in ("clean", "final")},
     "pairs": 2,
 }
 
@@ -114,6 +131,15 @@ def test_a_tree_without_files_is_an_error(name, tmp_path):
         ("hd1k", "hd1k_input/image_2/000000_0002.png", 3),
         ("middlebury", "other-data/Venus/frame11.png", 1),
         ("stereo", "Piano/im1.png", 1),
+        ("kitti15-stereo", "training/image_3/000000_10.png", 1),
+        ("kitti12-stereo:noc", "training/disp_noc/000001_10.png", 1),
+        ("sintel-stereo-clean", "training/clean_right/alley_1/frame_0001.png", 1),
+        ("spring", "train/0001/frame_left/frame_left_0002.png", 2),
+        ("spring", "train/0001/flow_BW_right/flow_BW_right_0002.flo5", 3),
+        ("tartanair", "abandonedfactory/Easy/P000/flow/000000_000001_mask.npy", 3),
+        ("vkitti2", "Scene01/clone/frames/rgb/Camera_1/rgb_00000.jpg", 2),
+        ("viper", "train/img/001/001_00003.png", 1),
+        ("monkaa-clean", "frames_cleanpass/a_rain_of_stones_x2/left/0001.png", 2),
         ("pairs", "pair0_img2.png", 1),
         ("pairs", "pair1_flow.flo", 1),
     ],
@@ -323,7 +349,7 @@ def test_hd1k_does_not_pair_across_sequences(tmp_path):
 def test_stereo_scene_with_both_disparities_is_one_pair(tmp_path):
     fake_trees.make_stereo(tmp_path)
     (tmp_path / "Piano" / "disp0.npy").write_bytes((tmp_path / "Motorcycle/disp0.npy").read_bytes())
-    pairs = stereo_pairs(tmp_path)
+    pairs = middlebury_stereo_pairs(tmp_path)
     assert [pair.truth.name for pair in pairs] == ["disp0.npy", "disp0.pfm"]
     sample = read_sample(pairs[1])
     assert not sample.valid[0, 0]

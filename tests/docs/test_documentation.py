@@ -69,12 +69,13 @@ EXEMPT = {
     r"ray (start|get-auth-token) .*|export .*": "starts a cluster",
     r"dicl-flow reproduce .*": "several networks; training/test_reproduce.py runs the command",
     r"dicl-flow table2 .*": "scores whole chains; lab/test_table2.py runs the command",
+    r"dicl-flow adapt .*": "takes minutes; adaptation/test_adapt.py runs the command",
     r"dicl-flow ablate .*": "several networks each; lab/test_ablation.py runs the command",
     r"dicl-flow export .*": "takes a minute; support/exports.py runs it for the page",
 }
 """Commands that are not run, as whole-line patterns, and why."""
 
-NEEDS = {r"\bexr\b": "OpenEXR"}
+NEEDS = {r"\bexr\b": "OpenEXR", r"\bspring\b": "h5py"}
 """Patterns of commands, and the library of an extra without which they are skipped."""
 
 SMALL_TRAINING = " ".join(
@@ -239,7 +240,8 @@ def make_frames(folder):
 def make_trees(folder):
     """A tiny tree of each data set, under the names of the pages."""
     for name, make in fake_trees.MAKERS.items():
-        make(folder / "trees" / name)
+        if name != "spring" or find_spec("h5py"):
+            make(folder / "trees" / name)
     names = {
         "chairs": "FlyingChairs_release FLYINGCHAIRS",
         "things-clean": "FlyingThings3D_subset",
@@ -247,6 +249,7 @@ def make_trees(folder):
         "kitti15": "KITTI2015 KITTI",
         "kitti12": "KITTI2012",
         "middlebury": "Middlebury",
+        "spring": "SPRING",
         "pairs": "my-data my-pairs MY_DATA HELD_OUT",
     }
     for name, links in names.items():

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 ABLATIONS, CARD = "docs/ablations/README.md", "docs/model-card.md"
 WEIGHTS = "docs/measurements/weights.md"
+TRACKS = "docs/measurements/tracks.md"
 Row = Sequence[float] | None
 
 
@@ -262,6 +263,14 @@ def precisions():
         yield [step, row["batch"] * pixels / step / 1000, row["peak_gib"]]
 
 
+def track_memory():
+    """Of the GPU and of the process, after few frames and after many: the same."""
+    found = load("benchmarks/results/tracks-memory.json")["gibibytes_after"]
+    early, late = found.items()
+    assert late[1] == pytest.approx(early[1], rel=0.01)
+    return [*late[1].values(), int(early[0]), int(late[0])]
+
+
 ARMS = ("start", "layers", "mixed", "solid")
 CLAIMS = [
     Table(
@@ -316,6 +325,17 @@ CLAIMS = [
     Table(WEIGHTS, "| | KITTI-15 stereo | 2006 |", lambda: list(arms())),
     # speed
     Table("docs/measurements/speed.md", "| machine | torch |", first_rows),
+    # tracks
+    Sentence(
+        TRACKS,
+        "**{} frames a second**",
+        lambda: [load("benchmarks/results/tracks-speed.json")["frames_per_second"]],
+    ),
+    Sentence(
+        TRACKS,
+        "{} GiB on the GPU and {} GiB in main memory, after {} frames and after {}",
+        track_memory,
+    ),
     # architecture
     Sentence(
         "docs/architecture.md",

@@ -14,9 +14,8 @@ from dicl_flow.errors import InputError
 from dicl_flow.files import FLOW_SUFFIXES, encode_flow, read_disparity, read_flow, write_flow
 from dicl_flow.files.flow_files import _FORMATS as FORMATS
 
-INSTALLED = [
-    suffix for suffix in FLOW_SUFFIXES if find_spec("OpenEXR") or not suffix.endswith(".exr")
-]
+NEEDS = {".flo5": "h5py", **dict.fromkeys((".exr", ".half.exr", ".st.exr"), "OpenEXR")}
+INSTALLED = [suffix for suffix in FLOW_SUFFIXES if find_spec(NEEDS.get(suffix, "numpy"))]
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 6), st.just(2))
 
 
@@ -30,7 +29,7 @@ def unknown_in_both(flow):
     return flow
 
 
-@pytest.mark.parametrize("suffix", [s for s in INSTALLED if s in ".flo .pfm .npz .npy .exr"])
+@pytest.mark.parametrize("suffix", [s for s in INSTALLED if s in ".flo5 .pfm .npz .npy .exr"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_float_formats_are_exact(suffix, data):

@@ -83,7 +83,7 @@ def know_motion(monkeypatch, sequence=KnownMotion):
 class KnownShifts:
     """Stands in for the `FlowSequence` of a tracker, for frames that move evenly.
 
-    `scenes` lists them: [(frames, motion), …]. Between scenes, nothing is said to move.
+    `scenes` lists them: [(frames, motion), …]. Between scenes, the way back leads elsewhere.
     """
 
     scenes = ()
@@ -102,10 +102,10 @@ class KnownShifts:
     def _match(self, before, after):
         type(self).pairs += 1
         (scene1, number1), (scene2, number2) = self._find(before), self._find(after)
-        steps = number2 - number1 if scene1 == scene2 else 0
         answer = torch.ones(1, 6, *after.shape[:2])  # two flows, each with its confidence
-        motion = steps * torch.tensor(self.scenes[scene1][1], dtype=torch.float32)
-        answer[:, 0:2], answer[:, 3:5] = motion[:, None, None], -motion[:, None, None]
+        motion = (number2 - number1) * torch.tensor(self.scenes[scene1][1], dtype=torch.float32)
+        back = -motion if scene1 == scene2 else 20 - motion
+        answer[:, 0:2], answer[:, 3:5] = motion[:, None, None], back[:, None, None]
         return answer
 
     def _find(self, image):

@@ -6,6 +6,7 @@ Every pair shifts one texture by whole pixels, so its truth is exact, and a netw
 
 import cv2
 import numpy as np
+import pytest
 
 from dicl_flow.files import encode_image, write_files, write_flow
 
@@ -131,6 +132,146 @@ def make_stereo(root, size=SIZE, scenes=("Motorcycle", "Piano")):
     return root
 
 
+def make_kitti_stereo(root, size=SIZE, num_pairs=2, year=2015):
+    left, right, end = (
+        ("image_2", "image_3", "_0") if year == 2015 else ("colored_0", "colored_1", "")
+    )
+    for number in range(num_pairs):
+        frames, flow = moving_frames(2, size, seed=number, motion=(-3, 0))
+        seen = np.random.default_rng(number).random(size) < 0.5
+        for folder, frame in zip((left, right), frames, strict=True):
+            write_image(root / "training" / folder / f"{number:06d}_10.png", frame)
+        known = {"occ": seen, "noc": seen & ~leaves_image(flow)}
+        for word, where in known.items():
+            path = root / "training" / f"disp_{word}{end}" / f"{number:06d}_10.png"
+            write_png(path, np.where(where, 3 * 256, 0).astype(np.uint16))
+    return root
+
+
+def make_kitti12_stereo(root, size=SIZE, num_pairs=2):
+    return make_kitti_stereo(root, size, num_pairs, year=2012)
+
+
+def make_sintel_stereo(root, size=SIZE, scenes=("alley_1", "cave_4")):
+    """Where a pixel is hidden is said by `outofframe`, and of one pixel by `occlusions`."""
+    for seed, scene in enumerate(scenes):
+        frames, flow = moving_frames(2, size, seed, motion=(-3, 0))
+        masks = {"outofframe": leaves_image(flow), "occlusions": np.zeros(size, bool)}
+        masks["occlusions"][-1, -1] = True
+        split, name = root / "training", f"{scene}/frame_0001.png"
+        for eye, frame in zip(("left", "right"), frames, strict=True):
+            for render_pass in ("clean", "final"):
+                write_image(split / f"{render_pass}_{eye}" / name, frame)
+        for folder, mask in masks.items():
+            write_image(split / folder / name, np.where(mask, 255, 0).astype(np.uint8))
+        disparity = np.zeros((*size, 3), np.uint8)
+        disparity[..., 1] = 3 * 2**6  # red would have steps of 4 px
+        write_image(split / "disparities" / name, disparity)
+    return root
+
+
+def make_spring(root, size=SIZE, num_frames=2):
+    """A scene for training, with maps, and one for tests."""
+    pytest.importorskip("h5py", reason="h5py is not installed")
+    for seed, eye in enumerate(("left", "right")):
+        frames, flow = moving_frames(num_frames, size, seed)
+        for number, frame in enumerate(frames, start=1):
+            for scene in ("train/0001", "test/0003"):
+                write_image(root / scene / f"frame_{eye}" / f"frame_{eye}_{number:04d}.png", frame)
+        for direction, number, step in spring_steps(num_frames):
+            write_spring_truth(root / "train/0001", direction, eye, number, step * flow)
+    return root
+
+
+def spring_steps(num_frames):
+    """Yield (direction, number of the frame, 1 or -1)."""
+    for number in range(1, num_frames):
+        yield "FW", number, 1
+        yield "BW", number + 1, -1
+
+
+def write_spring_truth(scene, direction, eye, number, flow):
+    """The truth and its maps, each at the size that the publishers' have."""
+    fine = flow.repeat(2, 0).repeat(2, 1)
+    folder = f"flow_{direction}_{eye}"
+    write_truth(scene / folder / f"{folder}_{number:04d}.flo5", fine)
+    for kind, size in (("detailmap_flow", 1), ("matchmap_flow", 1), ("rigidmap", 2), ("skymap", 2)):
+        height, width = size * flow.shape[0], size * flow.shape[1]
+        picture = np.zeros((height, width, 3), np.uint8)
+        picture[: height // 4] = 255 if kind != "matchmap_flow" else (255, 0, 0)
+        end = eye if kind == "skymap" else f"{direction}_{eye}"
+        write_image(scene / "maps" / f"{kind}_{end}" / f"{kind}_{end}_{number:04d}.png", picture)
+
+
+def make_tartanair(root, size=SIZE, num_frames=3):
+    """One pixel has moved itself, one is hidden by itself, and some leave the frame."""
+    for seed, level in enumerate(("Easy", "Hard")):
+        frames, flow = moving_frames(num_frames, size, seed)
+        place = root / "abandonedfactory" / level / "P000"
+        codes = np.where(leaves_image(flow), 100, 0).astype(np.uint8)
+        codes[0, :2] = 1, 10
+        for number, frame in enumerate(frames):
+            write_image(place / "image_left" / f"{number:06d}_left.png", frame)
+        for number in range(num_frames - 1):
+            path = place / "flow" / f"{number:06d}_{number + 1:06d}_flow.npy"
+            write_truth(path, flow)
+            np.save(path.with_name(path.name.replace("flow", "mask")), codes)
+    return root
+
+
+def make_virtual_kitti(root, size=SIZE, num_frames=2):
+    """A row of sky; the frames are stored without loss, whatever their names say."""
+    scale = 2 / 65535 * (np.array(size)[::-1] - 1)
+    for seed, camera in enumerate(("Camera_0", "Camera_1")):
+        frames, flow = moving_frames(num_frames, size, seed)
+        place = root / "Scene01" / "clone" / "frames"
+        for number, frame in enumerate(frames):
+            path = place / "rgb" / camera / f"rgb_{number:05d}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_files({path: encode_image("x.png", frame)})
+        for direction, number, step in spring_steps(num_frames):
+            word, start = ("flow", "forward") if direction == "FW" else ("backwardFlow", "backward")
+            raw = np.full((*size, 3), 65535, np.uint16)  # blue, green, red
+            raw[..., 2:0:-1] = np.rint((step * flow + np.array(size)[::-1] - 1) / scale)
+            raw[0] = 0
+            write_png(place / f"{start}Flow" / camera / f"{word}_{number - 1:05d}.png", raw)
+    return root
+
+
+def make_viper(root, size=SIZE, num_frames=3):
+    """Frames are .png in one split and .jpg (by name only) in the other; one vector is unknown."""
+    for seed, (split, suffix) in enumerate((("train", ".png"), ("val", ".jpg"))):
+        frames, flow = moving_frames(num_frames, size, seed)
+        u, v = np.moveaxis(np.array(flow, np.float16), 2, 0)
+        u[0, 0], v[0, 1] = np.inf, np.nan
+        for number, frame in enumerate(frames, start=1):
+            name = f"001/001_{number:05d}"
+            path = root / split / "img" / f"{name}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_files({path: encode_image("x.png", frame)})
+            path = root / split / "flow" / f"{name}.npz"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez_compressed(path, u=u, v=v)
+    return root
+
+
+def make_monkaa(root, size=SIZE, num_frames=2, scene="a_rain_of_stones_x2"):
+    for seed, (view, letter) in enumerate((("left", "L"), ("right", "R"))):
+        frames, flow = moving_frames(num_frames, size, seed)
+        for number, frame in enumerate(frames):
+            for render_pass in ("clean", "final"):
+                folder = root / f"frames_{render_pass}pass" / scene / view
+                write_image(folder / f"{number:04d}.png", frame)
+            for word, step in (("Future", 1), ("Past", -1)):  # beyond the clip as well
+                file = f"into_{word.lower()}/{view}/OpticalFlowInto{word}_{number:04d}_{letter}.pfm"
+                write_truth(root / "optical_flow" / scene / file, step * flow)
+    return root
+
+
+def make_driving(root, size=SIZE, num_frames=2):
+    return make_monkaa(root, size, num_frames, "35mm_focallength/scene_forwards/slow")
+
+
 def make_own_pairs(root, size=SIZE, num_pairs=2):
     """NAME_img1.png, NAME_img2.png and NAME_flow.flo."""
     for number in range(num_pairs):
@@ -162,6 +303,18 @@ MAKERS = {
     "hd1k": make_hd1k,
     "middlebury": make_middlebury,
     "stereo": make_stereo,
+    "kitti12-stereo": make_kitti12_stereo,
+    "kitti15-stereo": make_kitti_stereo,
+    "sintel-stereo-clean": make_sintel_stereo,
+    "sintel-stereo-final": make_sintel_stereo,
+    "spring": make_spring,
+    "tartanair": make_tartanair,
+    "vkitti2": make_virtual_kitti,
+    "viper": make_viper,
+    "monkaa-clean": make_monkaa,
+    "monkaa-final": make_monkaa,
+    "driving-clean": make_driving,
+    "driving-final": make_driving,
     "pairs": make_own_pairs,
 }
 """A builder for each name of a data set."""
@@ -201,6 +354,12 @@ def leaves_image(flow):
 def write_image(path, image):
     path.parent.mkdir(parents=True, exist_ok=True)
     write_files({path: encode_image(path, image)})
+
+
+def write_png(path, pixels):
+    """Pixels in the order of OpenCV, blue first, 8 or 16 bits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(cv2.imencode(".png", pixels)[1]))
 
 
 def write_truth(path, flow):

@@ -27,12 +27,13 @@ ROOMS = {
     "__main__": room("python -m dicl_flow", "cli"),
     "__init__": room(
         "the public names, imported when first used",
-        "tracking evaluation estimation pictures models files config lazy environ errors _version",
+        "adaptation tracking evaluation estimation pictures models files config lazy environ "
+        "errors _version",
     ),
     "cli": room(
         "a class per command: parses and prints",
-        "web bulk lab tracking video evaluation training estimation render weights models data "
-        "pictures files config environ errors _version",
+        "web bulk lab adaptation tracking video evaluation training estimation render weights "
+        "models data pictures files config environ fence errors _version",
     ),
     "web": room(
         "the HTTP server: uploads, the estimator thread, jobs, security; the explorer",
@@ -47,13 +48,17 @@ ROOMS = {
         "evaluation training estimation render weights models ops data pictures files "
         "config errors",
     ),
+    "adaptation": room(
+        "better flow on footage without truth: pairs, teacher, student, acceptance, report",
+        "video evaluation training estimation render weights ops data pictures files config errors",
+    ),
     "tracking": room(
         "points through a clip: intervals, chains, visibility, choice; outputs, steady videos",
-        "video estimation data pictures ops files config errors",
+        "video estimation ops files config errors",
     ),
     "video": room(
         "sources, frames, flows, cuts, writers, checkpoints; movies and slow motion",
-        "estimation data pictures files errors",
+        "estimation data pictures files fence errors",
     ),
     "evaluation": room(
         "metrics, predict then score, tables, submissions, calibration",
@@ -87,16 +92,17 @@ ROOMS = {
     "ops": room("pure tensor functions: windows, readout, warp, resize, pad"),
     "data": room(
         "one listing function per data set, FlowPair to FlowSample to FlowBatch, augmentation",
-        "files config errors",
+        "files config fence errors",
     ),
     "pictures": room(
         "colours of flow, arrows, keys, contact sheets; the only gateway to matplotlib",
         "files errors",
     ),
-    "files": room("flow files, disparity, images: written whole or not at all", "errors"),
+    "files": room("flow files, disparity, images: written whole or not at all", "fence errors"),
     "config": room("frozen settings of model, training and scenes, read strictly", "errors"),
     "lazy": room("names that are imported when first used"),
     "environ": room("what torch reads from the environment when it is imported"),
+    "fence": room("decoders of images and videos in processes that can do nothing else", "errors"),
     "errors": room("InputError and its helpers; a signal that stops a run"),
     "_version": room("the version"),
 }

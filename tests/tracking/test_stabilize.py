@@ -13,6 +13,7 @@ import torch
 from clips import read_video, write_images, write_video
 
 from dicl_flow import InputError
+from dicl_flow.files import Plate, encode_plate
 from dicl_flow.tracking import camera, stabilize
 from dicl_flow.tracking.camera import CameraMotion, CameraPath, calm_path, largest_crop, smoothed
 from dicl_flow.tracking.stabilize import Steadying, Warper, follow, plan, run
@@ -479,6 +480,25 @@ def test_ten_bits_and_colour_tags_are_kept(tmp_path):
         context = opened.streams.video[0].codec_context
         assert (context.name, context.pix_fmt) == ("prores", "yuv422p10le")
         assert {name: int(getattr(context, name)) for name in tags} == tags
+
+
+def test_plates_become_prores_in_a_mov(run, tmp_path, monkeypatch, tiny_weights):
+    pytest.importorskip("OpenEXR")
+    scene = Scene(shaky(4))
+    (tmp_path / "in").mkdir()
+    for frame in scene.frames():
+        pixels = np.dstack([frame.image / np.float32(64), np.ones((HEIGHT, WIDTH), np.float32)])
+        path = tmp_path / "in" / f"{frame.name}.exr"
+        path.write_bytes(encode_plate(path, Plate(pixels, "linear", "premultiplied")))
+    monkeypatch.setattr(stabilize, "trackers", lambda estimator: exact(scene))
+    words = ("-o", tmp_path / "s.mov", "-w", tiny_weights, "--json")
+    code, out, _ = run("stabilize", tmp_path / "in", *words)
+    assert code == 0
+    assert json.loads(out)["alpha"] == "dropped: a video has none"
+    assert json.loads(out)["compressed"].startswith("values above 1")
+    with av.open(str(tmp_path / "s.mov")) as opened:
+        context = opened.streams.video[0].codec_context
+        assert (context.name, context.pix_fmt) == ("prores", "yuv422p10le")
 
 
 def test_a_lost_frame_is_left_out(tmp_path):

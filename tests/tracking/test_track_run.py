@@ -211,7 +211,7 @@ def test_start_stride_and_scale_keep_numbers_and_pixels_of_the_clip(clip, tracke
     assert tracks.frames.tolist() == [*range(3, 20, 2)]
     assert tracks.queries.tolist() == [[2, 20, 20]]
     np.testing.assert_allclose(tracks.points[0, :4, 0], [8, 14, 20, 26], atol=1e-4)
-    assert read_video(tmp_path / "o.mkv")[0][0].shape == (24, 32, 3)
+    assert read_video(tmp_path / "o.mkv")[0][0].shape == (*SIZE, 3)
     with pytest.raises(InputError, match="a point is frame 8, which `start` or `stride` leaves"):
         point_task(part, np.float32([[8, 20, 20]]))
 

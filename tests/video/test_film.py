@@ -9,6 +9,7 @@ import pytest
 from clips import know_motion
 
 from dicl_flow.errors import InputError
+from dicl_flow.files import Plate, encode_plate
 from dicl_flow.video import find_coding
 
 pytestmark = pytest.mark.heavy
@@ -18,6 +19,7 @@ HDR = (9, 16, 9, 1)
 """BT.2020 primaries, PQ, BT.2020 matrix, limited range."""
 TAGS = ("color_primaries", "color_trc", "colorspace", "color_range")
 RED = (52000, 10000, 23000)
+LINEAR = ("linear", "premultiplied")
 
 
 @pytest.fixture
@@ -207,3 +209,53 @@ def test_sound_that_is_dropped_is_named(run, slow, talkie, tmp_path, command, ou
     assert f"dropped: {why}" in out
     if output.endswith(("mov", "webm")):
         assert hear(tmp_path / output)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("suffix", "more", "codec"),
+    [
+        (".exr", (), "prores"),
+        (".exr", ("--encoder", "dnxhd"), "dnxhd"),
+        (".png", ("--encoder", "prores_ks"), "prores"),
+    ],
+)
+def test_plates_become_ten_bits(slow, tmp_path, suffix, more, codec):
+    write_plates(tmp_path / "shots", suffix)
+    output = tmp_path / "slow.mov"
+    code, out, _ = slow(tmp_path / "shots", "-o", output, "--factor", 2, "--json", *more)
+    assert code == 0
+    found, pixels, tags, pictures = look(output)
+    assert (found, pixels, len(pictures)) == (codec, "yuv422p10le", 3)
+    assert json.loads(out)["alpha"] == "dropped: a video has none"
+    if suffix == ".exr":
+        assert tags == (1, 13, 1, 1)
+        assert json.loads(out)["lost"] == "16 bits, 4:4:4 become 10 bits, 4:2:2"
+        assert json.loads(out)["compressed"].startswith("values above 1")
+        bright, mid = (pictures[1][SIZE[0] // 2, x].mean() / 65535 for x in (10, -10))
+        assert 0.9 < bright < 1
+        assert mid == pytest.approx(0.461, abs=0.01)  # sRGB of 0.18
+    else:
+        assert json.loads(out)["lost"] == "16 bits become 10; a folder keeps them"
+
+
+def write_plates(folder, suffix):
+    """Two plates with alpha: light of 4 on the left, 0.18 on the right."""
+    folder.mkdir()
+    pixels = np.full((*SIZE, 4), (0.18, 0.18, 0.18, 1), np.float16)
+    pixels[:, : SIZE[1] // 2, :3] = 4
+    if suffix == ".png":
+        pixels = np.uint16(pixels.clip(max=1).astype(np.float32) * 65535)
+    for number in range(2):
+        path = folder / f"p{number}{suffix}"
+        path.write_bytes(encode_plate(path, Plate(pixels, *LINEAR[: 2 * (suffix == ".exr")])))
+
+
+@pytest.mark.parametrize("output", ["slow.mov", "slow"])
+def test_alpha_of_a_video_is_said_to_be_lost(slow, tmp_path, output):
+    clip = write_clip(tmp_path / "clip.mov", "prores_ks", "yuva444p10le", profile="4")
+    code, out, _ = slow(clip, "-o", tmp_path / output, "--factor", 2, "--json")
+    said = {
+        "slow.mov": "12 bits, 4:4:4 and alpha become 10 bits, 4:2:2",
+        "slow": "alpha, which is not read from videos",
+    }
+    assert (code, json.loads(out)["lost"]) == (0, said[output])

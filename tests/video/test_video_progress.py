@@ -60,7 +60,7 @@ def test_the_line_says_how_far_and_how_long():
     assert watch.line() == "20 of 899 flows, 2%"
     watch.progress(120, 899)
     assert watch.line().startswith("120 of 899 flows, 13%, ")
-    assert watch.line().endswith(" min left")
+    assert watch.line().endswith(" s left")
 
 
 @pytest.fixture

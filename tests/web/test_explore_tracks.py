@@ -174,7 +174,7 @@ WRONG = {
     "0/track?x=1&y=-1": "the point 1,-1 lies outside",
     "0/track?x=1": "y must be a whole number, got ''",
     "0/track?x=1.5&y=1": "x must be a whole number, got '1.5'",
-    "0/track?x=1&y=1&network=2": "there are 2 networks",
+    "0/track?x=1&y=1&network=2": "expected a network from 0 to 1, got 2",
 }
 
 

@@ -13,6 +13,7 @@ from typer.main import get_command
 from ..environ import purge_at_once
 from ..errors import InputError
 from . import (
+    adapt,
     analyze,
     bulk,
     data,
@@ -56,6 +57,7 @@ _COMMANDS: Commands = {
     "warp": flow.Warp,
     "interpolate": video.Interpolate,
     "stabilize": stabilize.Stabilize,
+    "adapt": adapt.Adapt,
     "serve": web.Serve,
     "info": weights.Info,
     "convert": weights.Convert,

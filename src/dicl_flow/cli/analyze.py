@@ -74,6 +74,7 @@ class PairAnalysis(Analysis):
     truth: Path | None = optional("Flow file with the truth of --pair.")
     data: options.Data = None
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def find_pairs(self, limit: int | None = None) -> "list[FlowPair]":
         """Return the pairs of --pair or --data, else the packaged ones, those with truth first."""

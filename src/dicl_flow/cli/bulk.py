@@ -15,7 +15,7 @@ from ..errors import InputError, counted
 from . import options
 from .command import Group
 from .inputs_outputs import check_outputs
-from .options import flag, make_bar, optional, showing
+from .options import flag, in_time, make_bar, optional, showing
 
 if TYPE_CHECKING:
     from ..bulk import job
@@ -308,7 +308,7 @@ class BulkProgress:
         """The progress so far: "40.0% done, 12.3 flows/s, about 3 min left, 0.02 GPU-hours"."""
         text = f"{self.share:.1%} done, {self.rate:.3g} flows/s"
         if self.new:
-            text += f", about {self.left / self.rate / 60:.0f} min left"
+            text += f", about {in_time(self.left / self.rate)} left"
         return f"{text}, {self.hours:.2f} {self._unit}-hours"
 
 

@@ -33,6 +33,7 @@ class Check(options.Settings):
     samples: int = Option(8, min=1, help="How many pairs to open and draw.")
     everything: bool = flag("--all", "Open every pair; the sheet shows --samples of them.")
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..data import data_set, list_pairs
@@ -83,6 +84,7 @@ class LoadingSpeed(options.Settings):
     workers: int = Option(2, min=0, help="Loader processes, at most one per core; 0: none.")
     seconds: float = Option(10.0, min=0.1, help="How long to measure.")
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..config import AugmentConfig
@@ -121,7 +123,8 @@ class Render(options.Settings):
     NAME_img2.png, NAME_flow.flo, and NAME_occ.png, white where a pixel is hidden in frame 2.
 
     A clip has frames 000.png, their flow to the next frame 000.flo, masks 000_occ.png, and
-    tracks.npz: points (P, T, 2) in px and occluded (P, T).
+    tracks.npz: points (P, T, 2) in px and occluded (P, T). A clip can also look like footage of
+    another domain: thermal, underwater, endoscopic, fog, night, or fluid (particle images).
 
     Examples:
       dicl-flow render ~/Pictures -n 16 -o scenes
@@ -137,12 +140,14 @@ class Render(options.Settings):
     motion: float = Option(1.0, min=0, max=10, help="Multiplies all motion.")
     kind: str = Option(
         "layers",
-        help="layers, or a solid scene: street, motorway, room, corridor, landscape, floating.",
+        help="layers, or a solid scene: street, motorway, room, corridor, landscape, floating; "
+        "for a clip also a domain: thermal, underwater, endoscopic, fog, night, fluid.",
     )
     frames: int | None = optional("One clip of N frames instead of pairs.", metavar="N")
     stats: Path | None = optional("Draw the statistics of the motion.", metavar="PNG")
     device: options.Device = "auto"
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         photos, config = find_photos(self.photos), self._config()
@@ -152,7 +157,7 @@ class Render(options.Settings):
 
         from ..estimation.compute import choose_device
         from ..lab.data_sets import write_clip
-        from ..render import Clip, Renderer, load_textures
+        from ..render import DOMAINS, Clip, Renderer, domain_clip, load_textures
 
         device, about = choose_device(self.device), {"size": size, "seed": self.seed}
         # a scene shows a dozen textures; a few pairs do not need all photographs in memory
@@ -161,16 +166,24 @@ class Render(options.Settings):
             summary = self._write_pairs(Renderer(config, size, textures, device, self.seed))
             self.report({"pairs": self.count, **about, **summary})
         else:
-            clip = Clip(config, size, textures, self.kind, self.frames, device, self.seed)
+            settings = (size, textures, self.frames, device, self.seed)
+            if self.kind in DOMAINS:
+                clip = domain_clip(self.kind, *settings, config)
+            else:
+                clip = Clip(config, size, textures, self.kind, *settings[2:])
             written = write_clip(clip, self.output, self.track(range(self.frames), "rendering"))
             self.report({"frames": self.frames, **about, "written": [self.output, *written]})
 
     def _config(self) -> "RenderConfig":
         """Return the settings of the scenes; refuse a clip of layers."""
         from ..config import PLACES, RenderConfig
+        from ..render import DOMAINS
 
-        if self.kind not in ("layers", *PLACES):
-            raise unknown_name("kind of scene", self.kind, ("layers", *PLACES))
+        kinds = ("layers", *PLACES, *DOMAINS)
+        if self.kind not in kinds:
+            raise unknown_name("kind of scene", self.kind, kinds)
+        if self.kind in DOMAINS and self.frames is None:
+            raise InputError(f"--kind {self.kind} is for clips: add --frames N")
         if self.frames is not None:
             if self.kind == "layers":
                 places = ", ".join(PLACES)
@@ -178,7 +191,7 @@ class Render(options.Settings):
             if self.stats is not None:
                 raise InputError("--stats is for pairs; leave it out with --frames")
         config = RenderConfig(motion=self.motion)
-        return config if self.kind == "layers" else config.only(self.kind)
+        return config.only(self.kind) if self.kind in PLACES else config
 
     def _write_pairs(self, renderer: "Renderer") -> dict[str, Any]:
         from ..files import encode_image, write_files

@@ -39,7 +39,8 @@ class Evaluate(options.EstimateSettings):
     """Score a network on data sets, and compare it with the published numbers.
 
     EPE and EPE images, 1/3/5 px, Fl-all, WAUC, EPE by speed and by visibility, AUSE of the
-    confidence. Pairs without truth are judged by warping, which is not an end-point error.
+    confidence; for Spring also 1 px by its regions. Pairs without truth are judged by warping,
+    which is not an end-point error.
 
     Examples:
       dicl-flow eval --data sintel-clean=Sintel --data kitti15=KITTI --weights my.safetensors
@@ -127,14 +128,14 @@ def _asked_for(contents: Mapping[Path | None, bytes]) -> dict[Path, bytes]:
 class Submit(options.EstimateSettings):
     """Estimate the test frames of a benchmark and pack them for upload.
 
-    KITTI's server takes the archive as it is. For Sintel, unpack it and run the bundler that
-    comes with the data set on the folders clean and final.
+    KITTI's server takes the archive as it is. Unpack it for Sintel, and run the bundler that comes
+    with the data set on the folders clean and final; for Spring, and run flow_subsampling on it.
 
     Example:
       dicl-flow submit kitti15 data_scene_flow -o kitti15.zip --weights my.safetensors
     """
 
-    benchmark: str = Argument(..., help="sintel, kitti15 or kitti12.")
+    benchmark: str = Argument(..., help="sintel, kitti15, kitti12 or spring.")
     root: Path = Argument(..., help="The data set's folder, with its test frames.")
     output: Path = options.output("The .zip file to write.")
 
@@ -175,6 +176,7 @@ class Table2(options.Settings):
     markdown: Markdown = None
     device: options.Device = "auto"
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..data import list_pairs, parse_data_argument

@@ -78,7 +78,7 @@ class Flow(options.EstimateSettings):
     image1: Path = Argument(..., help="First frame; - is the standard input.")
     image2: Path = Argument(..., help="Second frame, of the same size, or -.")
     output: Path | None = options.output(
-        "Flow file: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or - (stdout).", None
+        "Flow file: .flo, .png (KITTI), .pfm, .npz, .npy, .flo5, .exr; or -.", None
     )
     image: Path | None = optional("Colour wheel picture.")
     overlay: Path | None = optional("Frame 1 coloured by its flow.")
@@ -267,7 +267,7 @@ class Show(options.Settings):
       dicl-flow show flow.flo --difference truth.flo -o error.png --key
     """
 
-    flow: Path = Argument(..., help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy, .exr; or -.")
+    flow: Path = Argument(..., help="Flow: .flo, .png (KITTI), .pfm, .npz, .npy, .flo5, .exr or -.")
     output: Path | None = options.output("Colour wheel picture to write.", None)
     arrows: Path | None = optional("Picture with arrows to write.")
     frame: Path | None = optional("Image to draw the arrows on; default: black.", metavar="IMAGE")
@@ -276,6 +276,7 @@ class Show(options.Settings):
     key: options.Key = False
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..files import write_files
@@ -366,6 +367,7 @@ class Warp(options.Settings):
     layer: options.Layer = None
     file_format: options.FlowFormat = None
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         import numpy as np

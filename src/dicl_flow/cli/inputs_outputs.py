@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..data import FlowPair
     from ..files import Array, Plate, Reading
     from ..video import Source
+    from ..video.movies import Coding
 
 STANDARD = Path("-")
 """Stands for the standard input or output."""
@@ -74,25 +75,32 @@ def describe_kept(plate: "Plate", output: Path) -> dict[str, str]:
     return kept
 
 
-def describe_clip(source: "Source", output: Path, reading: "Reading") -> dict[str, str]:
-    """Return the same for slow motion of images; nothing if the first cannot be read."""
+def describe_clip(
+    source: "Source", output: Path, reading: "Reading", coding: "Coding | None"
+) -> dict[str, str]:
+    """Return the same for a clip of which a video or, without `coding`, images are made."""
     from ..files import read_plate
-    from ..video import output_kind, still_suffix
+    from ..video import lost_of, still_suffix
 
+    lost = lost_of(source.look, coding)
     if not source.files:
-        return {}
+        return lost
     try:
         plate = read_plate(source.files[0], reading)
     except (InputError, OSError):
-        return {}  # the run says it
-    if output_kind(output) == "folder":
+        return lost  # the run says it
+    if coding is None:
         return describe_kept(plate, output / f"frame{still_suffix(source)}")
-    kept = {"alpha": "dropped: a video has none"} if plate.pixels.shape[2] == 4 else {}
-    if plate.pixels.dtype.kind == "f":
-        kept["lost"] = "values above 1 are compressed as for the network; a folder gets .exr"
-    elif plate.pixels.dtype.itemsize > 1:
-        kept["lost"] = "16 bits become 8; a folder keeps them"
-    return kept
+    kept, depth = {}, plate.pixels.dtype
+    if plate.pixels.shape[2] == 4:
+        kept["alpha"] = "dropped: a video has none"
+    if plate.left_out:
+        kept["left_out"] = f"channels {_few(plate.left_out)}"
+    if depth.kind == "f":
+        kept["compressed"] = "values above 1, as for the network; a folder gets .exr"
+    elif depth.itemsize > 1 and coding.bits < 16:
+        kept["lost"] = f"16 bits become {coding.bits}; a folder keeps them"
+    return kept | lost
 
 
 def _few(names: Sequence[str]) -> str:
@@ -174,8 +182,7 @@ def parse_roots(data: list[str] | None, also: str = "") -> dict[str, Path]:
 
 def files_of(pairs: "Iterable[FlowPair]") -> list[Path]:
     """Return all files of some pairs."""
-    names = ("image1", "image2", "truth", "occlusion", "visible_truth")
-    return [file for pair in pairs for name in names if (file := getattr(pair, name)) is not None]
+    return [file for pair in pairs for file in pair.files]
 
 
 def folders_of(frames: Iterable[Path]) -> set[Path]:

@@ -115,6 +115,24 @@ FullSize = Annotated[
 MinConfidence = Annotated[
     float | None, Option(min=0, max=1, help="Flow with less confidence becomes unknown.")
 ]
+
+
+def _put_up_fence(fenced: bool) -> bool:
+    if fenced:
+        from ..fence import put_up_fence
+
+        put_up_fence()
+    return fenced
+
+
+Fenced = Annotated[
+    bool,
+    Option(
+        "--fenced",
+        help="Decode images and videos in processes without network, files and other programs.",
+        callback=_put_up_fence,
+    ),
+]
 MaxSize = Annotated[
     float | None,
     Option(
@@ -217,6 +235,10 @@ class Settings:
         In every command, `written` is the list of files that it has written. Lines leave out what
         is empty or not known.
         """
+        if self.chosen("fenced").get("fenced"):
+            from ..fence import describe_fence
+
+            values = {**values, **describe_fence()}
         if self.as_json:
             plain = {key: str(v) if isinstance(v, Size) else v for key, v in values.items()}
             typer.echo(json.dumps(plain, default=str))
@@ -292,6 +314,7 @@ class EstimateSettings(ComputeSettings):
     weights: Weights = None
     quality: Quality = "normal"
     max_size: MaxSize = None
+    fenced: Fenced = False
 
 
 def compute_summary(estimator: "FlowEstimator") -> dict[str, str]:

@@ -11,7 +11,13 @@ from typer import Argument, Option
 
 from ..errors import StopSignal
 from . import options
-from .inputs_outputs import assumed, check_outputs, check_weights, quote_pattern
+from .inputs_outputs import (
+    assumed,
+    check_outputs,
+    check_weights,
+    describe_clip,
+    quote_pattern,
+)
 from .options import Size, flag, in_time, make_bar, optional, showing
 from .video import ClipSettings
 
@@ -82,6 +88,7 @@ class Stabilize(ClipSettings):
             **self.chosen("fps", "encoder", "reading"),
         )
         notes = assumed(job.source.files, self.reading)
+        notes |= describe_clip(job.source, self.output, self.reading, job.coding)
         self.report((self._planned(job) if self.dry_run else self._run(job)) | notes)
 
     def _check_outputs(self) -> None:

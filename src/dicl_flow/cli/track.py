@@ -20,7 +20,7 @@ from .inputs_outputs import (
     quote_pattern,
     refuse_inputs,
 )
-from .options import Size, flag, make_bar, optional, showing
+from .options import Size, flag, in_time, make_bar, optional, showing
 from .video import ClipSettings
 
 if TYPE_CHECKING:
@@ -320,10 +320,10 @@ class TrackProgress:
             return f"drawing: {self.drawn[0]} of {self.drawn[1]} frames"
         if not self.total or not self.speed:
             return f"{STAGES[self.stage]}: {self.done} frames, {self.speed:.2g} frames/s"
-        minutes = (self.total - self.done) / self.speed / 60
+        left = in_time((self.total - self.done) / self.speed)
         return (
             f"{STAGES[self.stage]}: {self.done} of {self.total} frames, "
-            f"{self.done / self.total:.0%}, {self.speed:.2g} frames/s, about {minutes:.0f} min left"
+            f"{self.done / self.total:.0%}, {self.speed:.2g} frames/s, about {left} left"
         )
 
     def summary(self) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class TrainSettings(options.Settings):
     data: options.Data = None
     device: options.Device = "auto"
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
     silent = False  # with --quiet, and in all processes but the first
 
     @contextmanager

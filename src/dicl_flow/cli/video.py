@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from math import isclose
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from .inputs_outputs import (
     refuse_inputs,
     refuse_unlike,
 )
-from .options import Size, flag, make_bar, nothing_written, optional, showing
+from .options import Size, flag, in_time, make_bar, nothing_written, optional, showing
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator, FlowSequence
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from ..video.sound import Sound
 
 _NOT_RECORDED = {"inputs", "stats", "mask", "on_error", "restart", "max_size", "memory_limit"}
-_NOT_RECORDED |= {"quiet", "as_json"}
+_NOT_RECORDED |= {"quiet", "as_json", "fenced", "view", "port"}
 """Options that may differ when a run is resumed, or that are recorded as files."""
 
 
@@ -167,12 +168,17 @@ class Video(ClipSettings):
       dicl-flow video clip.mp4 -o flows --backward --occlusion --min-confidence 0.5
       dicl-flow video film.mov -o flow.gif --cuts blank
       dicl-flow video camera:0 -o flow.mp4 --end 10s
+      dicl-flow video camera:0 --view --quality fast
     """
 
     inputs: list[str] = Argument(
         ..., metavar="INPUT", help="Video, folder or 'glob' of frames, or camera:0."
     )
-    output: list[Path] = options.output("Video (.mp4 .mov .mkv .webm .gif), array (.npy), folder.")
+    output: list[Path] = options.output(
+        "Video (.mp4 .mov .mkv .webm .gif), array (.npy), folder.", default=[]
+    )
+    view: bool = flag("--view", "Show the flow in the browser, as fast as it comes; no -o.")
+    port: int = Option(8018, min=0, max=65535, help="Port of --view; 0: a free one.")
     show: str | None = optional(
         "Pictures of a video: one or several, with commas, of wheel (default), frame, "
         "overlay, arrows, difference, confidence, occlusion."
@@ -204,8 +210,12 @@ class Video(ClipSettings):
             raise quote_pattern(self.inputs, "one is taken")
         from ..data.frames import check_source
 
+        self._check_view()
         check_source(self.inputs[0])
         check_weights(self.weights)
+        if self.view:
+            self.report(self._show())
+            return
 
         from ..estimation.estimator import FlowSequence
         from ..video import CUTS, STILL_RATE, check_rate, lost_of, open_source, refuse_one_name
@@ -242,6 +252,50 @@ class Video(ClipSettings):
         )
         notes |= {**lost_of(source.look, wanted.coding), **self._statistics()}
         self.report(summary | options.compute_summary(estimator) | notes)
+
+    def _check_view(self) -> None:
+        """Refuse options that --view has no use for, or that need it."""
+        if not self.view and not self.output:
+            raise InputError("nothing to do: give -o to write the flow, or --view to watch it")
+        written: dict[str, Any] = {
+            "-o": self.output,
+            "--stats": self.stats,
+            "--format": self.format,
+        }
+        written |= {"--backward": self.backward, "--occlusion": self.occlusion}
+        given = [name for name, value in written.items() if value]
+        if self.view and given:
+            raise InputError(
+                f"--view shows flow and drops frames, {given[0]} writes all; give one of them"
+            )
+
+    def _show(self) -> dict[str, Any]:
+        """Serve the pictures until the clip ends or a signal comes; return the summary."""
+        from dataclasses import asdict
+
+        from ..estimation.estimator import FlowSequence
+        from ..video import LivePictures, open_source, paced
+        from ..video.writers import parse_panels
+        from ..web.view import View, serving_view
+
+        panels, end = parse_panels(self.show or "frame,wheel"), Event()
+        selection = self.select(self.stride, self.scale, "skip")
+        source = open_source(self.inputs[0], reading=self.reading)
+        shown = source if source.live else paced(source, end, self.fps)
+        sequence = FlowSequence(self.load(), backward="occlusion" in panels)
+        with StopSignal() as signal:
+            frames, stopped = selection.frames(shown), lambda: signal.received is not None
+            pictures = LivePictures(frames, sequence, panels, self.max, stopped)
+            view = View(lambda: asdict(pictures.state))
+            with serving_view(view, self.port) as address:
+                if not self.quiet:
+                    typer.echo(f"{address} shows the flow, until Ctrl-C", err=True)
+                try:
+                    state = pictures.show(view.put)
+                finally:
+                    end.set()
+        numbers = {name: v for name, v in asdict(state).items() if name != "ended"}
+        return {"written": [], "address": address, **numbers}
 
     def _statistics(self) -> dict[str, str]:
         """Return what to print of the statistics; nothing if they are of whole frames."""
@@ -399,8 +453,10 @@ class Interpolate(ClipSettings):
             coding = coding or video.find_coding(output, look=source.look)
             if source.look and output.suffix.lower() != ".gif":
                 coding = coding._replace(tags=source.look.stated_tags)
-        if to_folder or (coding is not None and coding.bits > 8):
-            source = video.open_source(clip, keep_depth=True, reading=reading)
+        if coding is None or coding.bits > 8:
+            source = video.open_source(
+                clip, keep_depth=True, keep_plates=to_folder, reading=reading
+            )
         if source.live:
             raise InputError("a camera is not a clip; record it first, then slow it down")
         if source.scenes:
@@ -420,9 +476,8 @@ class Interpolate(ClipSettings):
 
         sequence = FlowSequence(self.load(), backward=True)
         summary = self.process(source, selection, sequence, writers, [output])
-        notes = {**assumed(source.files, reading), **describe_clip(source, output, reading)}
-        notes |= {**video.lost_of(source.look, coding), **said}
-        return summary | notes
+        kept = describe_clip(source, output, reading, coding)
+        return summary | assumed(source.files, reading) | kept | said
 
 
 class VideoProgress:
@@ -483,8 +538,8 @@ class VideoProgress:
         text = f"{self.done} of {counted(self.total, 'flow')}, {self.done / self.total:.0%}"
         if self.done == self.before:
             return text
-        minutes = (self.total - self.done) / self.speed / 60
-        return f"{text}, {self.speed:.2g} frames/s, about {minutes:.0f} min left"
+        left = in_time((self.total - self.done) / self.speed)
+        return f"{text}, {self.speed:.2g} frames/s, about {left} left"
 
     def summary(self, state: "State") -> dict[str, Any]:
         """Return what to print at the end."""

@@ -47,6 +47,7 @@ class Explore(options.Settings):
     device: options.Device = "auto"
     precision: options.Precision = "auto"
     max_size: options.MaxSize = None
+    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         import webbrowser
@@ -169,16 +170,20 @@ class Serve(options.ComputeSettings):
             raise InputError("--quiet would hide the token that is made for --host; give --token")
         token = choose_token(self.host, self.token)
 
+        from ..fence import can_fence, describe_fence, put_up_fence
         from ..lab.volumes import has_scores
         from ..web.app import create_app, run_server
         from ..web.explorer import Exploration, explorer_pages, open_explored
         from ..web.service import FlowService
 
+        if can_fence():
+            put_up_fence(requests=1)  # what strangers send cannot reach what others send
         estimator = self.load()
 
         def announce(address: str) -> None:
             values = {"address": address, **({"token": token} if token else {})}
-            self.report({"written": [], **values, **options.compute_summary(estimator)})
+            values |= options.compute_summary(estimator) | describe_fence()
+            self.report({"written": [], **values})
 
         service, names = FlowService(estimator, limits), [self.host, *(self.allow_host or ())]
         with ExitStack() as stack:

@@ -43,6 +43,7 @@ def _installation() -> dict[str, Any]:
     from .._version import __version__
     from ..config import ModelConfig
     from ..estimation.compute import choose_compute
+    from ..fence import machine_fences
     from ..weights import packaged_names
 
     choices: dict[str, str] = {}
@@ -53,6 +54,7 @@ def _installation() -> dict[str, Any]:
         "torch": torch.__version__,
         **choices,
         "threads": torch.get_num_threads(),
+        **machine_fences(),
         "packaged_weights": ", ".join(packaged_names()) or "none",
     }
 

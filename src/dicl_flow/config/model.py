@@ -73,13 +73,16 @@ class LossConfig:
     """Factor of that cross-entropy at the start and at the end of the run, linear in between."""
     exponent: float = 1.0
     """averaged: the power to which end-point errors are raised; below 1, large ones count less."""
+    photometric: tuple[float, float] = (0.0, 0.0)
+    """Weights of the census loss and of the smoothness of the flow on pairs without ground truth:
+    those of an `UnlabelledBatch`. Other batches cost nothing; the results are the same."""
 
     def __post_init__(self) -> None:
         if self.kind is not FROM_HOST:
             check_name("loss.kind", self.kind, LOSSES)
         if not 0.1 <= self.exponent <= 1:
             raise InputError(f"loss.exponent must be in [0.1, 1], got {self.exponent:g}")
-        for key in ("matching", "matching_weight"):
+        for key in ("matching", "matching_weight", "photometric"):
             if any(weight < 0 for weight in getattr(self, key)):
                 raise InputError(f"loss.{key} must not be negative, got {getattr(self, key)}")
         if self.refined == () == self.matched:

@@ -34,6 +34,8 @@ class AugmentConfig:
     """Probability that the two frames change differently."""
     noise: float = 0.0
     """Largest standard deviation of pixel noise; 1 is the distance from black to white."""
+    blur: float = 0.0
+    """Largest standard deviation, in px, of a Gaussian blur of both frames, of pairs on disk."""
     eraser: float = 0.5
     """Probability that rectangles of frame 2 are filled with its mean colour."""
     eraser_count: tuple[int, int] = (1, 2)
@@ -80,6 +82,7 @@ class AugmentConfig:
 _AUGMENT_RANGES = {  # of what is not in [0, 1]
     **dict.fromkeys(("crop", "eraser_count", "eraser_size")),
     "hue": (0, 0.5),
+    "blur": (0, 20),
     **dict.fromkeys(("min_scale", "max_scale"), (-4, 4)),
     **dict.fromkeys(("stretch", "motion_scale"), (0, 2)),
     **dict.fromkeys(("crop_margin", "motion_shift"), (0, 1000)),

@@ -12,5 +12,15 @@ from .datasets import (
     sintel_test_pairs,
 )
 from .own import own_pairs
-from .sample import FlowBatch, FlowPair, FlowSample, Survey, collate, read_frames, read_sample
+from .sample import (
+    FlowBatch,
+    FlowPair,
+    FlowSample,
+    Survey,
+    UnlabelledBatch,
+    collate,
+    read_frames,
+    read_sample,
+)
 from .timing import video_frames
+from .worlds import spring_test_pairs

@@ -20,6 +20,7 @@ from .sample import FlowPair, FlowSample, read_sample
 _LEVELS = np.arange(256)
 LUMA = (0.299, 0.587, 0.114)  # perceived brightness of red, green and blue
 _NORMAL = np.array([NormalDist().inv_cdf((level + 0.5) / 256) for level in _LEVELS], np.float32)
+_SHARP = 0.2  # px: a narrower blur changes nothing
 _WHOLE = 1 - 1e-6  # a pixel is valid if all its sources are, up to rounding
 
 
@@ -53,7 +54,7 @@ class FlowDataset:
         """Return the sample before augmentation; what augmentation would drop is not read."""
         pair = self.pairs[index]
         if self.augment is not None:
-            pair = replace(pair, occlusion=None, visible_truth=None)
+            pair = replace(pair, occlusion=None, outside=None, visible_truth=None, regions=())
         return read_sample(pair)
 
     def order(self, epoch: int) -> Array:
@@ -95,13 +96,15 @@ def augment_geometry(
 def augment_color(
     sample: FlowSample, config: AugmentConfig, generator: np.random.Generator, *, sparse: bool
 ) -> FlowSample:
-    """Change the colours, alike in both frames if `sparse`, and add noise; after the crop."""
+    """Change the colours, alike in both frames if `sparse`, blur, add noise; after the crop."""
     images = [sample.image1, sample.image2]
     if generator.random() < config.color:
         if generator.random() < config.asymmetric_color and not sparse:
             images = [_jitter(image, config, generator) for image in images]
         else:
             images = np.split(_jitter(np.concatenate(images), config, generator), 2)
+    if config.blur > 0:
+        images = blur(images, generator.uniform(0, config.blur))
     if config.noise > 0:
         deviation = generator.uniform(0, config.noise)
         images = [add_noise(image, deviation, generator) for image in images]
@@ -215,6 +218,13 @@ def _warp(image: Array, origin: Array, size: tuple[int, int]) -> Array:
     """Sample `image` at origin(p) for each pixel p of a crop of this (height, width)."""
     flags, border = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, cv2.BORDER_REPLICATE
     return cv2.warpAffine(image, origin[:2], size[::-1], flags=flags, borderMode=border)
+
+
+def blur(images: Sequence[Array], deviation: float) -> list[Array]:
+    """Blur (H, W, 3) images with a Gaussian of this standard deviation in px."""
+    if deviation < _SHARP:
+        return [*images]
+    return [cv2.GaussianBlur(image, (0, 0), deviation) for image in images]
 
 
 def add_noise(image: Array, deviation: float, generator: np.random.Generator) -> Array:

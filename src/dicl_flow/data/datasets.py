@@ -5,36 +5,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from ..errors import InputError, check_name
 from ..files import read_bytes
-from .frames import complete_pairs, is_video
+from .frames import complete_pairs, digits, is_video, neighbour, require_folder
 from .own import own_pairs
 from .sample import FlowPair
+from .stereo import (
+    KITTI_DOWNLOADS,
+    kitti_stereo_pairs,
+    middlebury_stereo_pairs,
+    sintel_stereo_pairs,
+)
+from .worlds import (
+    DIRECTIONS,
+    PASSES,
+    driving_pairs,
+    monkaa_pairs,
+    scene_flow_pairs,
+    spring_pairs,
+    tartanair_pairs,
+    viper_pairs,
+    virtual_kitti_pairs,
+)
 
 SPLIT_FILE = "FlyingChairs_train_val.txt"
 _SPLIT_MARKS = {"train": "1", "val": "2"}
 _CHAIRS_ADVICE = (
     "point at FlyingChairs_release, the folder that holds 'data' with NNNNN_img1.ppm files"
 )
-
-
-def _digits(count: int) -> str:
-    """Return a glob pattern for exactly `count` digits; copies and hidden files do not match."""
-    return "[0-9]" * count
-
-
-def neighbour(frame: Path, step: int = 1) -> Path:
-    """frame_0007.png -> frame_0008.png: add `step` to the number at the end of the name."""
-    head = frame.stem.rstrip("0123456789")
-    number = frame.stem[len(head) :]
-    return frame.with_name(f"{head}{int(number) + step:0{len(number)}d}{frame.suffix}")
-
-
-def _require_folder(folder: Path, advice: str) -> Path:
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder {folder}; {advice}")
-    return folder
 
 
 def chairs_pairs(root: Path, split: str = "train") -> list[FlowPair]:
@@ -45,8 +45,8 @@ def chairs_pairs(root: Path, split: str = "train") -> list[FlowPair]:
         data/00001_img1.ppm  00001_img2.ppm  00001_flow.flo …
     """
     check_name("split of FlyingChairs", split, (*_SPLIT_MARKS, "all"))
-    data = _require_folder(root / "data", _CHAIRS_ADVICE)
-    flows = {flow.name.split("_")[0]: flow for flow in data.glob(f"{_digits(5)}_flow.flo")}
+    data = require_folder(root / "data", _CHAIRS_ADVICE)
+    flows = {flow.name.split("_")[0]: flow for flow in data.glob(f"{digits(5)}_flow.flo")}
     candidates = (
         FlowPair(name, data / f"{name}_img1.ppm", data / f"{name}_img2.ppm", flow)
         for name, flow in flows.items()
@@ -79,9 +79,6 @@ def _of_split(pairs: list[FlowPair], path: Path, split: str) -> list[FlowPair]:
     return chosen
 
 
-_PASSES = ("clean", "final")
-_VIEWS = {"left": "L", "right": "R"}
-_DIRECTIONS = {"into_future": 1, "into_past": -1}  # frame 2 is the next or the previous frame
 _HARD = {
     "left/into_future": "4117 3149 1203 3147 3666 6337 6336 7126 4118",
     "right/into_future": "3148 4117 2890 3149 1203 3666 6337 6336 4118",
@@ -112,7 +109,7 @@ def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -
             optical_flow/TRAIN/A/0000/into_future/left/OpticalFlowIntoFuture_0006_L.pfm
 
     """
-    check_name("pass of FlyingThings3D", render_pass, _PASSES)
+    check_name("pass of FlyingThings3D", render_pass, PASSES)
     check_name("split of FlyingThings3D", split, ("train", "val", "authors"))
     folder = "val" if split == "val" else "train"
     if any((root / part / "flow").is_dir() for part in ("train", "val")):
@@ -138,13 +135,13 @@ def things_pairs(root: Path, render_pass: str = "clean", split: str = "train") -
         f"'image_{render_pass}' and 'flow' (the subset), or 'frames_{render_pass}pass' and "
         f"'optical_flow' (the full set)"
     )
-    return complete_pairs(candidates, _require_folder(images, advice), advice)
+    return complete_pairs(candidates, require_folder(images, advice), advice)
 
 
 def _subset(flows: Path, images: Path) -> Iterator[FlowPair]:
-    for view in _VIEWS:
-        for direction, step in _DIRECTIONS.items():
-            for flow in (flows / view / direction).glob(f"{_digits(7)}.flo"):
+    for view in ("left", "right"):
+        for direction, step in DIRECTIONS.items():
+            for flow in (flows / view / direction).glob(f"{digits(7)}.flo"):
                 frame = images / view / f"{flow.stem}.png"
                 name = f"{view}/{direction}/{flow.stem}"
                 yield FlowPair(name, frame, neighbour(frame, step), flow)
@@ -153,23 +150,14 @@ def _subset(flows: Path, images: Path) -> Iterator[FlowPair]:
 def _full(root: Path, images: Path, split: str) -> Iterator[FlowPair]:
     listed = root / "all_unused_files.txt"  # lines such as TRAIN/A/0003/left/0007.png
     text = read_bytes(listed).decode("utf-8", "replace") if listed.is_file() else ""
-    unused = {images / line for line in text.split()}
-    for scene in (root / "optical_flow" / split).glob(f"[ABC]/{_digits(4)}"):
-        place = scene.relative_to(root / "optical_flow")
-        for view, letter in _VIEWS.items():
-            for direction, step in _DIRECTIONS.items():
-                for flow in (scene / direction / view).glob(f"Optical*_{_digits(4)}_{letter}.pfm"):
-                    frame = images / place / view / f"{flow.stem[-6:-2]}.png"
-                    name = f"{(place / view).as_posix()}/{direction}/{frame.stem}"
-                    pair = FlowPair(name, frame, neighbour(frame, step), flow)
-                    if not {pair.image1, pair.image2} & unused:
-                        yield pair
+    unused = [images / line for line in text.split()]
+    return scene_flow_pairs(root, f"{split}/[ABC]/{digits(4)}", images, unused)
 
 
 _SINTEL_ADVICE = (
     "point at the folder that holds 'training' and 'test' (the unpacked MPI-Sintel-complete.zip)"
 )
-_SINTEL_FRAME = f"frame_{_digits(4)}.png"
+_SINTEL_FRAME = f"frame_{digits(4)}.png"
 
 
 def sintel_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
@@ -192,9 +180,9 @@ def sintel_test_pairs(root: Path, render_pass: str = "clean") -> list[FlowPair]:
 
 
 def _sintel_pairs(split: Path, render_pass: str, truth: str = "") -> list[FlowPair]:
-    check_name("pass of MPI-Sintel", render_pass, _PASSES)
-    frames = _require_folder(split / render_pass, _SINTEL_ADVICE)
-    flows = _require_folder(split / truth, _SINTEL_ADVICE) if truth else None
+    check_name("pass of MPI-Sintel", render_pass, PASSES)
+    frames = require_folder(split / render_pass, _SINTEL_ADVICE)
+    flows = require_folder(split / truth, _SINTEL_ADVICE) if truth else None
     files = {f"{file.parent.name}/{file.stem}": file for file in frames.glob(f"*/{_SINTEL_FRAME}")}
     candidates = (
         FlowPair(
@@ -214,7 +202,6 @@ def _sintel_pairs(split: Path, render_pass: str, truth: str = "") -> list[FlowPa
 
 _FRAME_FOLDERS = {2012: ("colored_0", "image_0"), 2015: ("image_2",)}
 _FRAME = re.compile(r"([0-9]{6})_1[01]")
-_DOWNLOADS = {2012: "data_stereo_flow.zip", 2015: "data_scene_flow.zip"}
 
 
 def kitti_pairs(root: Path, year: int = 2015, truth: str = "occ") -> list[FlowPair]:
@@ -240,14 +227,14 @@ def kitti_test_pairs(root: Path, year: int = 2015) -> list[FlowPair]:
 def _kitti_pairs(split: Path, year: int, truth: str = "") -> list[FlowPair]:
     folders = [split / name for name in _FRAME_FOLDERS[year]]
     advice = (
-        f"point at the folder that holds '{split.name}' (the unpacked {_DOWNLOADS[year]}) with "
-        f"frames NNNNNN_10.png and NNNNNN_11.png in {' or '.join(_FRAME_FOLDERS[year])}"
+        f"point at the folder that holds '{split.name}' (the unpacked {KITTI_DOWNLOADS[year]}) "
+        f"with frames NNNNNN_10.png and NNNNNN_11.png in {' or '.join(_FRAME_FOLDERS[year])}"
     )
     if truth:
         advice += f"; kitti{year % 100} reads flow_occ, kitti{year % 100}:noc reads flow_noc"
     frames = next((folder for folder in folders if folder.is_dir()), folders[0])
-    files = _require_folder(frames, advice).glob(f"{_digits(6)}_10.png")
-    flows = _require_folder(split / f"flow_{truth}", advice) if truth else None
+    files = require_folder(frames, advice).glob(f"{digits(6)}_10.png")
+    flows = require_folder(split / f"flow_{truth}", advice) if truth else None
     candidates = (
         FlowPair(
             frame.stem,
@@ -277,11 +264,11 @@ def hd1k_pairs(root: Path) -> list[FlowPair]:
         hd1k_flow_gt/flow_occ/000000_0000.png
     """
     advice = "point at the folder that holds 'hd1k_input' and 'hd1k_flow_gt', both unpacked"
-    frames = _require_folder(root / "hd1k_input" / "image_2", advice)
-    flows = _require_folder(root / "hd1k_flow_gt" / "flow_occ", advice)
+    frames = require_folder(root / "hd1k_input" / "image_2", advice)
+    flows = require_folder(root / "hd1k_flow_gt" / "flow_occ", advice)
     candidates = (
         FlowPair(flow.stem, frames / flow.name, neighbour(frames / flow.name), flow, sparse=True)
-        for flow in flows.glob(f"{_digits(6)}_{_digits(4)}.png")
+        for flow in flows.glob(f"{digits(6)}_{digits(4)}.png")
     )
     return complete_pairs(candidates, root, advice)
 
@@ -294,34 +281,12 @@ def middlebury_pairs(root: Path) -> list[FlowPair]:
         other-gt-flow/RubberWhale/flow10.flo
     """
     advice = "point at the folder that holds 'other-data' and 'other-gt-flow'"
-    frames = _require_folder(root / "other-data", advice)
-    flows = _require_folder(root / "other-gt-flow", advice)
+    frames = require_folder(root / "other-data", advice)
+    flows = require_folder(root / "other-gt-flow", advice)
     truths = {frames / flow.parent.name: flow for flow in flows.glob("*/flow10.flo")}
     candidates = (
         FlowPair(scene.name, scene / "frame10.png", scene / "frame11.png", truth)
         for scene, truth in truths.items()
-    )
-    return complete_pairs(candidates, root, advice)
-
-
-def stereo_pairs(root: Path) -> list[FlowPair]:
-    """List rectified stereo pairs as flow from left to right: (-disparity, 0).
-
-    The layout of the Middlebury stereo data sets of 2014::
-
-        MiddleburyStereo2014/             <- root
-            Motorcycle/im0.png  im1.png  disp0.pfm      (or disp0.npy: pixels, NaN: unknown)
-    """
-    advice = (
-        "point at the folder that holds the scenes, each a folder with im0.png, im1.png and "
-        "disp0.pfm or disp0.npy"
-    )
-    _require_folder(root, advice)
-    suffixes = (".npy", ".pfm")  # a scene with both is one pair
-    scenes = {truth.parent: truth for end in suffixes for truth in root.glob(f"*/disp0{end}")}
-    candidates = (
-        FlowPair(scene.name, scene / "im0.png", scene / "im1.png", truth, is_disparity=True)
-        for scene, truth in scenes.items()
     )
     return complete_pairs(candidates, root, advice)
 
@@ -334,6 +299,9 @@ def demo_pairs() -> list[FlowPair]:
     return [bunny, FlowPair("rendered", *frames, demo / "rendered_flow.png")]
 
 
+Metrics: TypeAlias = tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class DataSet:
     """A data set known by name."""
@@ -342,11 +310,34 @@ class DataSet:
     """Its name in tables."""
     list_pairs: Callable[[Path], list[FlowPair]]
     """Lists the pairs below a root folder."""
-    metrics: tuple[str, ...] = ("epe",)
+    metrics: Metrics = ("epe",)
     """What its benchmark reports."""
 
 
+def _sides(
+    name: str, label: str, pairs: Callable[..., list[FlowPair]], metrics: Metrics = ("epe",)
+) -> dict[str, DataSet]:
+    """A data set with both eyes and directions, and NAME:left-forward."""
+    some = partial(pairs, sides="left-forward")
+    return {
+        name: DataSet(label, pairs, metrics),
+        f"{name}:left-forward": DataSet(f"{label} (left, forward)", some, metrics),
+    }
+
+
+def _stereo(name: str, label: str, year: int) -> dict[str, DataSet]:
+    """The stereo of a KITTI: with all pixels, and NAME:noc."""
+    return {
+        variant: DataSet(
+            f"{label} ({truth})", partial(kitti_stereo_pairs, year=year, truth=truth), _KITTI
+        )
+        for variant, truth in ((name, "occ"), (f"{name}:noc", "noc"))
+    }
+
+
 _KITTI = ("epe_images", "fl_all")
+_SPRING = ("over_1px", "epe", "fl_all", "wauc")
+_VIPER = ("wauc",)
 _TRAIN = DataSet("FlyingChairs (train)", chairs_pairs)
 
 DATA_SETS: dict[str, DataSet] = {
@@ -371,7 +362,22 @@ DATA_SETS: dict[str, DataSet] = {
     "kitti15:noc": DataSet("KITTI-15 (noc)", partial(kitti_pairs, year=2015, truth="noc"), _KITTI),
     "hd1k": DataSet("HD1K", hd1k_pairs),
     "middlebury": DataSet("Middlebury", middlebury_pairs),
-    "stereo": DataSet("Middlebury stereo", stereo_pairs),
+    "stereo": DataSet("Middlebury stereo", middlebury_stereo_pairs),
+    **_stereo("kitti12-stereo", "KITTI-12 stereo", 2012),
+    **_stereo("kitti15-stereo", "KITTI-15 stereo", 2015),
+    "sintel-stereo-clean": DataSet("Sintel stereo clean", sintel_stereo_pairs),
+    "sintel-stereo-final": DataSet(
+        "Sintel stereo final", partial(sintel_stereo_pairs, render_pass="final")
+    ),
+    **_sides("spring", "Spring", spring_pairs, _SPRING),
+    "tartanair": DataSet("TartanAir", tartanair_pairs),
+    **_sides("vkitti2", "Virtual KITTI 2", virtual_kitti_pairs),
+    "viper": DataSet("VIPER", viper_pairs, _VIPER),
+    "viper:val": DataSet("VIPER (val)", partial(viper_pairs, split="val"), _VIPER),
+    **_sides("monkaa-clean", "Monkaa clean", monkaa_pairs),
+    **_sides("monkaa-final", "Monkaa final", partial(monkaa_pairs, render_pass="final")),
+    **_sides("driving-clean", "Driving clean", driving_pairs),
+    **_sides("driving-final", "Driving final", partial(driving_pairs, render_pass="final")),
     "pairs": DataSet("own pairs", own_pairs),
 }
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
+from ..fence import handed
 from ..files import Array
 from ..files.reading import check_size, max_size
 from .sample import FlowPair
@@ -24,6 +25,25 @@ def natural_key(name: str) -> tuple[list[int | str], str]:
     """Sort key that puts frame_9 before frame_10."""
     words = re.split("([0-9]+)", name)  # text and numbers alternately
     return [int(word) if place % 2 else word for place, word in enumerate(words)], name
+
+
+def digits(count: int) -> str:
+    """Return a glob pattern for exactly `count` digits; copies and hidden files do not match."""
+    return "[0-9]" * count
+
+
+def neighbour(frame: Path, step: int = 1) -> Path:
+    """frame_0007.png -> frame_0008.png: add `step` to the number at the end of the name."""
+    head = frame.stem.rstrip("0123456789")
+    number = frame.stem[len(head) :]
+    return frame.with_name(f"{head}{int(number) + step:0{len(number)}d}{frame.suffix}")
+
+
+def require_folder(folder: Path, advice: str) -> Path:
+    """Return a folder; the error for a missing one ends with `advice`."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}; {advice}")
+    return folder
 
 
 def image_files(files: Iterable[Path]) -> list[Path]:
@@ -41,7 +61,7 @@ def listed(files: Iterable[Path], suffixes: Iterable[str]) -> list[Path]:
 def complete_pairs(candidates: Iterable[FlowPair], place: Path, advice: str) -> list[FlowPair]:
     """Return the pairs whose frames and truth exist, in natural order; none at all is an error.
 
-    Masks and the truth of visible pixels are optional: they become None where they are missing.
+    Masks and the truth of visible pixels are optional: what is missing is left out of the pair.
     """
 
     @cache  # each folder is listed once: checking single files takes minutes on a network disk
@@ -55,11 +75,13 @@ def complete_pairs(candidates: Iterable[FlowPair], place: Path, advice: str) -> 
         replace(
             pair,
             occlusion=present(pair.occlusion),
+            outside=present(pair.outside),
             visible_truth=present(pair.visible_truth),
             invalid=present(pair.invalid),
+            regions=tuple((name, path) for name, path in pair.regions if present(path)),
         )
         for pair in candidates
-        if all(present(path) for path in (pair.image1, pair.image2, pair.truth) if path)
+        if all(map(present, pair.needed))
     ]
     if not pairs:
         raise FileNotFoundError(f"no complete pair under {place}; {advice}")
@@ -96,7 +118,8 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
     av = pyav()
     _refuse_playlist(path)
     try:
-        with av.open(str(path), format=container, metadata_errors="replace") as opened:
+        place = handed(path) or str(path)  # behind the fence, nothing can be opened by its name
+        with av.open(place, format=container, metadata_errors="replace") as opened:
             if not opened.streams.video:
                 raise InputError(f"{path} has no video stream")
             stream = opened.streams.video[0]
@@ -116,7 +139,7 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
 
 def _refuse_playlist(path: Path) -> None:
     """Refuse a playlist, which would let FFmpeg open whatever files it names."""
-    with path.open("rb") as file:
+    with path.open("rb") if (given := handed(path)) is None else nullcontext(given) as file:
         start = file.read(16).lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith((b"#EXTM3U", b"ffconcat")):
         raise InputError(f"{path} is a list of other files, not a video")
@@ -130,6 +153,8 @@ class Look(NamedTuple):
     """4:2:0, 4:2:2 or 4:4:4."""
     tags: tuple[int, int, int, int]
     """FFmpeg's numbers of primaries, transfer, matrix and range; 2, of the range 0: not said."""
+    alpha: bool = False
+    """Whether it has transparency, which is not read."""
 
     @property
     def is_deep(self) -> bool:
@@ -142,7 +167,7 @@ class Look(NamedTuple):
         return None if self.tags[:3] == (2, 2, 2) else self.tags
 
     def __str__(self) -> str:
-        return f"{self.bits} bits, {self.chroma}"
+        return f"{self.bits} bits, {self.chroma}{' and alpha' if self.alpha else ''}"
 
 
 def look_of(stream: Any) -> Look | None:
@@ -155,7 +180,8 @@ def look_of(stream: Any) -> Look | None:
     chroma = {(True, True): "4:2:0", (True, False): "4:2:2"}.get(halved, "4:4:4")
     names = ("color_primaries", "color_trc", "colorspace", "color_range")
     primaries, transfer, matrix, extent = (int(getattr(context, name)) for name in names)
-    return Look(form.components[0].bits, chroma, (primaries, transfer, matrix, extent))
+    tags = (primaries, transfer, matrix, extent)
+    return Look(form.components[0].bits, chroma, tags, alpha=len(form.components) > 3)
 
 
 def to_array(frame: Any, deep: bool = False) -> Array:

@@ -26,10 +26,11 @@ def own_pairs(root: Path) -> list[FlowPair]:
 
     A **folder** holds one clip (frame_1.png, frame_1.flo, frame_2.png …, each frame paired with the
     next), or separate pairs (chair_img1.png, chair_img2.png, chair_flow.flo). The flow from frame X
-    is X.flo or X_flow.flo (also .pfm, .npz, .npy, .exr), next to the frames or in a folder `flow`,
-    which may also hold .png as in KITTI (read as sparse). If there are flow files, frames without
-    one are left out; if there are none, all pairs are listed without truth. Images named X_flow are
-    pictures of flow, not frames. X_occ.png next to the frames is white where a pixel is hidden.
+    is X.flo or X_flow.flo (also .pfm, .npz, .npy, .flo5, .exr), next to the frames or in a folder
+    `flow`, which may also hold .png as in KITTI (read as sparse). If there are flow files, frames
+    without one are left out; if there are none, all pairs are listed without truth. Images named
+    X_flow are pictures of flow, not frames. X_occ.png next to the frames is white where a pixel is
+    hidden.
 
     A **manifest** (.csv, or .tsv with tabs) has a header with the columns image1, image2 and,
     optionally, flow and occlusion. Paths are relative to the manifest; every file must exist. A

@@ -1,7 +1,7 @@
 """A pair with its truth, on disk, in memory and in a batch; statistics of many pairs."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
-from ..files import Array, read_disparity, read_flow, read_image, to_uint8
+from ..files import Array, decode_npy, read_bytes, read_image, read_truth, to_uint8
+from ..files.reading import refusing
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _BIN = 0.02  # px
 _NUM_BINS = 200_000  # up to 4000 px, above all quantiles of interest
+_HIDDEN_OR_MOVING = 1  # the truth is that of a still world: wrong where something moves
 
 
 @dataclass(frozen=True)
@@ -28,19 +30,40 @@ class FlowPair:
     image1: Path
     image2: Path
     truth: Path | None = None
-    """Flow file, or disparity file if `is_disparity`; None if there is no truth."""
-    is_disparity: bool = False
-    """The truth is the disparity of a rectified stereo pair: flow = (-disparity, 0)."""
+    """Flow file, or disparity file; None if there is no truth."""
+    encoding: str = "flow"
+    """How `truth` is stored, as `files.read_truth` knows it; of a disparity, flow = (-d, 0)."""
+    is_fine: bool = False
+    """The truth has 2x2 vectors for each pixel of the frames, in pixels of the frames (Spring)."""
     sparse: bool = False
     """The truth is known at scattered pixels only and must not be interpolated."""
     occlusion: Path | None = None
-    """Image that is not black where a pixel of frame 1 is hidden in frame 2."""
+    """Image that is not black where a pixel of frame 1 is hidden in frame 2 (Spring: but blue)."""
+    outside: Path | None = None
+    """Image that is not black where a pixel leaves frame 2, if `occlusion` does not say so."""
+    codes: Path | None = None
+    """TartanAir's mask (.npy): 0 visible, 1 hidden or moving, 10 hidden by itself, 100 outside."""
+    regions: tuple[tuple[str, Path], ...] = ()
+    """Images that are not black in a region, by its name, for separate scores (Spring)."""
     visible_truth: Path | None = None
     """The same truth without occluded pixels (KITTI flow_noc)."""
     invalid: Path | None = None
     """Image that is not black where the truth is unreliable (Sintel)."""
     valid_only: bool = False
     """Leave out the pixels of `invalid`; the published numbers count all pixels."""
+
+    @property
+    def needed(self) -> tuple[Path, ...]:
+        """The files without which the pair is incomplete."""
+        files = (self.image1, self.image2, self.truth, self.codes)
+        return tuple(file for file in files if file is not None)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files of the pair."""
+        masks = (self.occlusion, self.outside, self.visible_truth, self.invalid)
+        regions = (path for _, path in self.regions)
+        return (*self.needed, *(mask for mask in masks if mask is not None), *regions)
 
 
 @dataclass(frozen=True)
@@ -56,6 +79,10 @@ class FlowSample:
     """(H, W) bool."""
     occluded: Array | None = None
     """(H, W) bool; None if unknown."""
+    fine: Array | None = None
+    """(H, W, 4, 2): the vectors of each pixel where the truth is finer than the frames."""
+    regions: Mapping[str, Array] = field(default_factory=dict)
+    """(H, W) bool by name."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +99,15 @@ class FlowBatch:
 
     def to(self, device: "torch.device | str") -> "FlowBatch":
         """Return the batch on `device`."""
-        return FlowBatch(*(value.to(device, non_blocking=True) for value in vars(self).values()))
+        moved = (value.to(device, non_blocking=True) for value in vars(self).values())
+        return type(self)(*moved)
+
+
+class UnlabelledBatch(FlowBatch):
+    """Pairs without ground truth: the photometric loss counts, if the settings have one.
+
+    `flow` is an estimate that is trained on where `valid`; that may be nowhere.
+    """
 
 
 def read_frames(pair: FlowPair) -> tuple[Array, Array]:
@@ -104,22 +139,43 @@ def read_sample(pair: FlowPair) -> FlowSample:
     image1, image2 = read_frames(pair)
     if pair.truth is None:
         raise InputError(f"the pair {pair.name} has no ground truth")
-    if pair.is_disparity:
-        disparity = read_disparity(pair.truth)
-        flow = np.stack([-disparity, np.where(np.isnan(disparity), disparity, 0)], -1)
-    else:
-        flow = read_flow(pair.truth)
-    _check_sizes((pair.truth, flow), (pair.image1, image1))
-    valid = np.isfinite(flow[..., 0])
+    flow, fine = _read_flow(pair, pair.truth, image1)
+    vectors = flow[:, :, None] if fine is None else fine  # (H, W, 1 or 4, 2)
+    valid = np.logical_and.reduce(np.isfinite(vectors[..., 0]), axis=2)
     if pair.valid_only and pair.invalid is not None:
         valid &= ~_read_mask(pair.invalid, valid.shape)
+    codes = None if pair.codes is None else _read_codes(pair.codes, valid.shape)
+    if codes is not None:
+        valid &= codes != _HIDDEN_OR_MOVING
     flow[~valid] = 0
-    occluded = None
+    occluded = _read_occluded(pair, valid) if codes is None else codes != 0
+    regions = {name: _read_mask(path, valid.shape) for name, path in pair.regions}
+    return FlowSample(image1, image2, flow, valid, occluded, fine, regions)
+
+
+def _read_flow(pair: FlowPair, path: Path, image1: Array) -> tuple[Array, Array | None]:
+    """Return the flow at the size of the frames and, if it is finer, all vectors of each pixel."""
+    flow = read_truth(path, pair.encoding)
+    if not pair.is_fine:
+        _check_sizes((path, flow), (pair.image1, image1))
+        return flow, None
+    height, width = image1.shape[:2]
+    if flow.shape[:2] != (2 * height, 2 * width):
+        found = f"{flow.shape[1]}x{flow.shape[0]}"
+        raise InputError(f"{path} is {found}, expected {2 * width}x{2 * height}: twice its frame")
+    cells = flow.reshape(height, 2, width, 2, 2).swapaxes(1, 2)
+    return flow[::2, ::2].copy(), cells.reshape(height, width, 4, 2)
+
+
+def _read_occluded(pair: FlowPair, valid: Array) -> Array | None:
     if pair.occlusion is not None:
-        occluded = _read_mask(pair.occlusion, valid.shape)
-    elif pair.visible_truth is not None:
-        occluded = valid & ~np.isfinite(read_flow(pair.visible_truth)[..., 0])
-    return FlowSample(image1, image2, flow, valid, occluded)
+        occluded = _read_mask(pair.occlusion, valid.shape, channels=2 if pair.is_fine else 3)
+        if pair.outside is not None:
+            occluded |= _read_mask(pair.outside, valid.shape)
+        return occluded
+    if pair.visible_truth is not None:
+        return valid & ~np.isfinite(read_truth(pair.visible_truth, pair.encoding)[..., 0])
+    return None
 
 
 def collate(samples: Sequence[FlowSample]) -> FlowBatch:
@@ -138,13 +194,29 @@ def collate(samples: Sequence[FlowSample]) -> FlowBatch:
     return FlowBatch(image1, image2, stacked("flow"), stacked("valid"))
 
 
-def _read_mask(path: Path, size: tuple[int, ...]) -> Array:
-    """(H, W) bool, true where the image is not black."""
-    image = read_image(path)
-    if image.shape[:2] != size:
-        shown = f"{image.shape[1]}x{image.shape[0]}"
+def _read_mask(path: Path, size: tuple[int, ...], channels: int = 3) -> Array:
+    """(H, W) bool, true where the image is not black in its first `channels`.
+
+    Of an image twice as large, a pixel is true where at least two of its four are.
+    """
+    mask: Array = np.any(read_image(path)[..., :channels] != 0, axis=2)
+    height, width = size
+    if mask.shape == (2 * height, 2 * width):
+        return mask.reshape(height, 2, width, 2).sum((1, 3)) >= 2
+    if mask.shape != size:
+        shown = f"{mask.shape[1]}x{mask.shape[0]}"
         raise InputError(f"{path} is {shown}, but its frame {size[1]}x{size[0]}")
-    return np.any(image != 0, axis=2)
+    return mask
+
+
+def _read_codes(path: Path, size: tuple[int, ...]) -> Array:
+    data = read_bytes(path)
+    with refusing(str(path), InputError):
+        codes = decode_npy(data)
+    if codes.shape != size or codes.dtype != np.uint8:
+        expected = f"uint8 of shape {size}"
+        raise InputError(f"{path} is {codes.dtype} of shape {codes.shape}, expected {expected}")
+    return codes
 
 
 @dataclass

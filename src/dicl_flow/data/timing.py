@@ -5,15 +5,19 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from functools import partial
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import InputError
+from ..fence import LostDecoderError, fenced, fenced_stream
 from ..files import Array, Plate, encode_image, write_files
-from .frames import open_video, pyav, to_array
+from ..files.reading import most_bytes
+from .frames import Look, look_of, open_video, pyav, to_array
 
 
 class Shot(NamedTuple):
@@ -211,21 +215,103 @@ class _Bytes:
         self._end = packet.pos + packet.size
 
 
+class VideoFile(NamedTuple):
+    """What a video file states."""
+
+    timing: Timing
+    stated: int | None
+    """The number of frames, if the file has it."""
+    expected: int | None
+    """The same, or what follows from rate and duration."""
+    look: Look | None
+
+
+def read_video_file(path: Path, container: str | None = None) -> VideoFile:
+    """Read what a video states, without decoding it; `container` as for `open_video`."""
+    with _naming(path):
+        timing, stated, count, look = _read_video_file(path, container)
+    return VideoFile(Timing(*timing), stated, count, None if look is None else Look(*look))
+
+
+@fenced(lambda: 0)
+def _read_video_file(path: Path, container: str | None) -> tuple[Any, ...]:
+    with open_video(path, container) as opened:
+        stream, timing = opened.streams.video[0], read_timing(opened)
+        stated, look = stream.frames or None, look_of(stream)
+        count = stated
+        if timing.rate and timing.end is not None and not timing.slack:
+            count = round((timing.end - timing.start) * timing.rate)
+        elif count is None and timing.rate and opened.duration:
+            count = round(opened.duration / 1e6 * timing.rate)  # FFmpeg counts microseconds
+    return astuple(timing), stated, count, None if look is None else tuple(look)
+
+
+def video_shots(
+    path: Path,
+    timing: Timing,
+    container: str | None = None,
+    *,
+    deep: bool = False,
+    seconds: float | None = None,
+) -> Iterator[Shot]:
+    """Yield the frames of a video; behind the fence, each is read before the next one.
+
+    With `seconds`, from a key frame before that, numbered by their times; none if seeking
+    misses it.
+    """
+    found = _video_shots(path, astuple(timing), container, deep, seconds)
+    with _naming(path):
+        for (name, time), read in found:
+            assert read is not None
+            yield Shot(str(name), time, read)
+
+
+@fenced_stream(most_bytes)
+def _video_shots(
+    path: Path,
+    timing: tuple[Any, ...],
+    container: str | None,
+    deep: bool,
+    seconds: float | None,
+) -> Iterator[tuple[tuple[Any, ...], Callable[[], Array] | None]]:
+    known, number = Timing(*timing), 0
+    with open_video(path, container) as opened:
+        decoded: Iterable[Decoded] = decode(opened, deep=deep)
+        if seconds is not None:
+            stream = opened.streams.video[0]
+            opened.seek(int(seconds / stream.time_base), stream=stream)
+            first = next(iter(decoded), Decoded())
+            if first.time is None or first.time > seconds or known.rate is None:
+                return
+            number = round((first.time - known.start) * known.rate)
+            decoded = chain([first], decoded)
+        for shot in in_place(decoded, known, number):
+            yield (shot.name, shot.time), shot.read
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of its decoder, as all others of a video do."""
+    try:
+        yield
+    except LostDecoderError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
 def video_frames(path: Path) -> Iterator[Array]:
     """Yield the frames of a video, (H, W, 3) uint8 RGB; a lost or damaged one is an error.
 
     Without it, all later frames would have wrong numbers, and a pair would span the gap.
     """
-    with open_video(path) as container:
-        for number, shot in enumerate(in_place(decode(container), read_timing(container)), 1):
-            try:
-                image = shot.read()
-            except InputError as error:
-                raise InputError(
-                    f"{path}: frame {number}, counted from 1, {error}; copy the file again, or "
-                    f"give the frames as a folder"
-                ) from None
-            yield image
+    for number, shot in enumerate(video_shots(path, read_video_file(path).timing), 1):
+        try:
+            image = shot.read()
+        except InputError as error:
+            raise InputError(
+                f"{path}: frame {number}, counted from 1, {error}; copy the file again, or "
+                f"give the frames as a folder"
+            ) from None
+        yield image
 
 
 def extract_frames(video: Path) -> Path:

@@ -11,10 +11,19 @@ import cv2
 import numpy as np
 
 from ..config import NORMAL, find_quality
-from ..data import FlowPair, data_set, kitti_test_pairs, list_pairs, read_frames, sintel_test_pairs
-from ..errors import InputError, unknown_name
+from ..data import (
+    FlowPair,
+    data_set,
+    kitti_test_pairs,
+    list_pairs,
+    read_frames,
+    sintel_test_pairs,
+    spring_test_pairs,
+)
+from ..errors import InputError, check_name
 from ..files import (
     Array,
+    check_flow_name,
     decode_npy,
     encode_flow,
     encode_image,
@@ -291,23 +300,28 @@ def _draw_worst(
         write_files({path: encode_image(path, draw_prediction(pair, flow))})
 
 
+SUBMISSIONS = {"sintel": 2 * 552, "kitti15": 200, "kitti12": 195, "spring": 3960}
+"""The number of test pairs by benchmark."""
+
+
 def submission_entries(benchmark: str, root: Path) -> dict[str, FlowPair]:
     """Return the test pairs of a benchmark, by the names of their files in the archive."""
     sets: dict[str, Callable[[], dict[str, list[FlowPair]]]] = {  # by benchmark and file name
         "sintel": lambda: {f"{p}/{{}}.flo": sintel_test_pairs(root, p) for p in ("clean", "final")},
         "kitti15": lambda: {"flow/{}.png": kitti_test_pairs(root, 2015)},
         "kitti12": lambda: {"{}.png": kitti_test_pairs(root, 2012)},
+        "spring": lambda: {"{}.flo5": spring_test_pairs(root)},
     }
-    if benchmark not in sets:
-        raise unknown_name("benchmark", benchmark, sets)
-    return {
-        name.format(pair.name): pair for name, pairs in sets[benchmark]().items() for pair in pairs
-    }
+    check_name("benchmark", benchmark, SUBMISSIONS)
+    listed = sets[benchmark]()
+    for name in listed:
+        check_flow_name(name)  # .flo5 needs a library
+    return {name.format(pair.name): pair for name, pairs in listed.items() for pair in pairs}
 
 
 def missing_pairs(benchmark: str, entries: Mapping[str, FlowPair]) -> int:
     """Return how many test pairs of a benchmark are not among these."""
-    return {"sintel": 2 * 552, "kitti15": 200, "kitti12": 195}[benchmark] - len(entries)
+    return SUBMISSIONS[benchmark] - len(entries)
 
 
 def write_submission(path: Path, names: Iterable[str], predictions: Iterable[Prediction]) -> None:
@@ -318,4 +332,5 @@ def write_submission(path: Path, names: Iterable[str], predictions: Iterable[Pre
     ):
         for name, (_, flow, *_) in zip(names, predictions, strict=True):
             kept = np.clip(flow, *_KITTI_RANGE) if name.endswith(".png") else flow
-            archive.writestr(name, encode_flow(name, kept))
+            packed = zipfile.ZIP_STORED if name.endswith(".flo5") else None  # is compressed itself
+            archive.writestr(name, encode_flow(name, kept), packed)

@@ -26,6 +26,21 @@ class Metric(NamedTuple):
     meaning: str
 
 
+_SPRING_REGIONS = (
+    ("low_detail", "1px low detail", "of little detail"),
+    ("high_detail", "1px high detail", "of much detail"),
+    ("matched", "1px matched", "that are visible in both frames"),
+    ("unmatched", "1px unmatched", "that are hidden in frame 2"),
+    ("rigid", "1px rigid", "of rigid things"),
+    ("nonrigid", "1px non-rigid", "of other things than rigid ones"),
+    ("not_sky", "1px not sky", "outside the sky"),
+    ("sky", "1px sky", "in the sky"),
+    ("s0_10", "1px s0-10", "that move less than 10 px"),
+    ("s10_40", "1px s10-40", "that move 10 to 40 px"),
+    ("s40_plus", "1px s40+", "that move 40 px or more"),
+)
+SPRING_METRICS = tuple(f"over_1px_{name}" for name, _, _ in _SPRING_REGIONS)
+_OPPOSITE = {"high_detail": "low_detail", "nonrigid": "rigid", "sky": "not_sky"}
 METRICS = {
     "epe": Metric("EPE", 2, "mean end-point error over all pixels of the data set, px"),
     "epe_images": Metric("EPE images", 2, "mean over the pairs of each pair's mean error, px"),
@@ -40,6 +55,10 @@ METRICS = {
     "s40_plus": Metric("s40+", 2, "EPE of pixels that move 40 px or more"),
     "matched": Metric("matched", 2, "EPE of pixels that are visible in both frames"),
     "unmatched": Metric("unmatched", 2, "EPE of pixels that are hidden in frame 2"),
+    **{
+        f"over_1px_{name}": Metric(heading, 1, f"pixels {where} with an error above 1 px, %")
+        for name, heading, where in _SPRING_REGIONS
+    },
     "ause": Metric(
         "AUSE",
         3,
@@ -105,29 +124,67 @@ def endpoint_error(estimate: Array, truth: Array) -> Array:
     return np.hypot(difference[..., 0], difference[..., 1])
 
 
+def sample_error(estimate: Array, sample: FlowSample) -> Array:
+    """(H, W) float64: the distance from the truth; from the nearest one where there are four."""
+    if sample.fine is None:
+        return endpoint_error(estimate, sample.flow)
+    check_estimate(estimate, sample.flow)
+    difference = estimate[:, :, None].astype(np.float64) - sample.fine
+    nearest: Array = np.hypot(difference[..., 0], difference[..., 1]).min(2)
+    return nearest
+
+
+def _speeds(sample: FlowSample) -> tuple[Array, Array]:
+    """(N,) twice: the length of each valid vector; where there are four, their mean and longest."""
+    if sample.fine is None:
+        vectors = sample.flow[sample.valid].astype(np.float64)
+        speed = np.hypot(vectors[:, 0], vectors[:, 1])
+        return speed, speed
+    vectors = sample.fine[sample.valid].astype(np.float64)  # (N, 4, 2)
+    lengths = np.hypot(vectors[..., 0], vectors[..., 1])
+    return lengths.mean(1), lengths.max(1)
+
+
 def score_flow(estimate: Array, sample: FlowSample) -> Score:
     """Compare an (H, W, 2) estimate with the truth, where that is valid."""
-    error = endpoint_error(estimate, sample.flow)[sample.valid]  # (N,)
-    vectors = sample.flow[sample.valid].astype(np.float64)
-    speed = np.hypot(vectors[:, 0], vectors[:, 1])
-    outliers = 100.0 * ((error > 3) & (error > 0.05 * speed))
+    error = sample_error(estimate, sample)[sample.valid]  # (N,)
+    speed, longest = _speeds(sample)
+    outliers = 100.0 * ((error > 3) & (error > 0.05 * longest))
+    over_1px = 100.0 * (error > 1)
+    by_speed = {
+        "s0_10": speed < 10,
+        "s10_40": (speed >= 10) & (speed < 40),
+        "s40_plus": speed >= 40,
+    }
     by_pixel = {
         "epe": error,
         "epe_images": error.mean(keepdims=True) if error.size else error,
-        "over_1px": 100.0 * (error > 1),
+        "over_1px": over_1px,
         "over_3px": 100.0 * (error > 3),
         "over_5px": 100.0 * (error > 5),
         "fl_all": outliers,
         "fl_images": outliers.mean(keepdims=True) if error.size else error,
         "wauc": _WAUC_GAIN[np.searchsorted(_WAUC_THRESHOLDS, error)],
-        "s0_10": error[speed < 10],
-        "s10_40": error[(speed >= 10) & (speed < 40)],
-        "s40_plus": error[speed >= 40],
+        **{name: error[where] for name, where in by_speed.items()},
     }
+    seen = {}
     if sample.occluded is not None:
         occluded = sample.occluded[sample.valid]
-        by_pixel |= {"matched": error[~occluded], "unmatched": error[occluded]}
+        seen = {"matched": ~occluded, "unmatched": occluded}
+        by_pixel |= {name: error[where] for name, where in seen.items()}
+    if sample.fine is not None:
+        regions = by_speed | seen | _regions(sample)
+        by_pixel |= {f"over_1px_{name}": over_1px[where] for name, where in regions.items()}
     return score_of(by_pixel)
+
+
+def _regions(sample: FlowSample) -> dict[str, Array]:
+    """(N,) bool by name: where each valid pixel is, and what is opposite to that."""
+    regions: dict[str, Array] = {}
+    for name, region in sample.regions.items():
+        inside = region[sample.valid]
+        regions |= {name: inside, _OPPOSITE[name]: ~inside}
+    return regions
 
 
 def score_confidence(confidence: Array, error: Array) -> Score:
@@ -167,7 +224,7 @@ def score_pair(pair: FlowPair, estimate: Array, confidence: Array | None = None)
         score = score_flow(estimate, sample)
         if confidence is None:
             return score
-        error = endpoint_error(estimate, sample.flow)[sample.valid]
+        error = sample_error(estimate, sample)[sample.valid]
         return score + score_confidence(confidence[sample.valid], error)
     except InputError as error:
         raise InputError(f"pair {pair.name}: {error}") from None

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import counted
-from .metrics import METRICS, Result, sparsification_curves
+from .metrics import METRICS, SPRING_METRICS, Result, sparsification_curves
 
 FULL_SIZE = {"chairs:val": 640, "kitti15": 200, "sintel-clean": 1041, "sintel-final": 1041}
 """By data set: the number of pairs that the published numbers are measured on."""
@@ -167,6 +167,7 @@ _GROUPS = {
     "By speed, visibility and confidence": (
         *("s0_10", "s10_40", "s40_plus", "matched", "unmatched", "ause"),
     ),
+    "By region, as Spring's benchmark": SPRING_METRICS,
     "Without truth: grey levels, not EPE": ("warping_error", "warping_error_still"),
 }
 _NOT_IN_PAPER = "*"

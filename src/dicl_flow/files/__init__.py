@@ -20,3 +20,4 @@ from .flow_files import (
 from .images import check_unit_range, decode_image, encode_image, read_image, to_integers, to_uint8
 from .plates import AS_USUAL, Plate, Reading, decode_plate, encode_plate, read_plate, read_seen
 from .reading import Array, check_file, max_size, read_bytes, read_stream, set_max_size
+from .truths import read_truth

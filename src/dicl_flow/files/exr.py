@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from .reading import Array, check_pixels, check_size, refusing
+from ..fence import fenced
+from .reading import Array, check_pixels, check_size, most_bytes, refusing
 
 Window = tuple[int, int, int, int]
 """Left, top, right and bottom pixel, both ends included."""
@@ -25,6 +26,7 @@ class Channels(NamedTuple):
     display: Window
     """What is shown."""
     header: dict[str, Any]
+    """What it says of colours and pixels, and is kept."""
 
 
 def openexr() -> Any:
@@ -53,18 +55,37 @@ def decode_channels(
 
     `counted` is how many channels count as one pixel of the size limit, and how that is said.
     """
+    openexr()  # complain here if it is missing
+    found = _read_channels(data, names, what, *counted)
+    if isinstance(found, list):
+        raise MissingChannelsError(names, found)
+    pixels, window, display, header = found
+    return Channels(pixels, window, display, _from_plain(header))
+
+
+_KEPT = ("chromaticities", "pixelAspectRatio", "framesPerSecond", "timeCode")
+
+
+@fenced(most_bytes)
+def _read_channels(
+    data: bytes, names: tuple[str, ...], what: str, number: int, words: str
+) -> tuple[dict[str, Array], Window, Window, dict[str, Any]] | list[str]:
+    """Read the channels and the kept part of the header, plain; only names if some are missing."""
     read = partial(openexr().File, separate_channels=True)
     # the library documents no errors for damaged files
     with refusing(f"it cannot be read as an OpenEXR {what}", Exception):
         headers = [part.header for part in read(io.BytesIO(data), header_only=True).parts]
-        index, window = _chosen_part(headers, names, counted)
+        try:
+            index, window = _chosen_part(headers, names, (number, words))
+        except MissingChannelsError as error:
+            return error.there
         with redirect_stdout(io.StringIO()) as complaint:  # damaged parts are printed and left out
             parts = read(io.BytesIO(data)).parts
         if len(parts) < len(headers):
             raise InputError(f"damaged or truncated: {complaint.getvalue().strip()}")
         pixels = {name: channel.pixels for name, channel in parts[index].channels.items()}
-        header = headers[index]
-        return Channels(pixels, window, _window(header["displayWindow"]), header)
+        display = _window(headers[index]["displayWindow"])
+        return pixels, window, display, _to_plain(headers[index])
 
 
 def _chosen_part(
@@ -103,3 +124,39 @@ def window_size(window: Window) -> tuple[int, int]:
     """(width, height) in pixels."""
     left, top, right, bottom = window
     return right - left + 1, bottom - top + 1
+
+
+_TIME: tuple[str, ...] = (
+    "hours",
+    "minutes",
+    "seconds",
+    "frame",
+    "dropFrame",
+    "colorFrame",
+    "fieldPhase",
+)
+_TIME += ("bgf0", "bgf1", "bgf2", "userData")
+
+
+def _to_plain(header: dict[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a header as numbers and tuples."""
+    plain = {name: header[name] for name in _KEPT if name in header}
+    if "chromaticities" in plain:
+        plain["chromaticities"] = tuple(np.ravel(plain["chromaticities"]).tolist())
+    if "framesPerSecond" in plain:
+        plain["framesPerSecond"] = (plain["framesPerSecond"].n, plain["framesPerSecond"].d)
+    if "timeCode" in plain:
+        plain["timeCode"] = tuple(getattr(plain["timeCode"], name) for name in _TIME)
+    return plain
+
+
+def _from_plain(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return a header as the library takes it."""
+    header = dict(plain)
+    if "framesPerSecond" in plain:
+        header["framesPerSecond"] = openexr().Rational(*plain["framesPerSecond"])
+    if "timeCode" in plain:
+        header["timeCode"] = openexr().TimeCode()
+        for name, value in zip(_TIME, plain["timeCode"], strict=True):
+            setattr(header["timeCode"], name, value)
+    return header

@@ -22,6 +22,7 @@ from numpy.lib import format as npy
 from ..errors import InputError, counted, unknown_name
 from .atomic import write_files
 from .exr import decode_channels, encode_channels, openexr
+from .hdf5 import decode_dataset, encode_dataset, h5py
 from .images import decode_pixels
 from .reading import Array, check_pixels, check_size, most_bytes, read_bytes, refusing
 
@@ -32,7 +33,7 @@ _KITTI_SCALE, _KITTI_ZERO = 64.0, 32768
 
 
 def read_flow(path: str | Path) -> Array:
-    """Read a .flo, .pfm, .png (KITTI), .npz, .npy or .exr file: (H, W, 2) float32, NaN: unknown."""
+    """Read .flo, .pfm, .png (KITTI), .npz, .npy, .flo5 or .exr: (H, W, 2) float32, NaN: unknown."""
     _format_of(path)  # a file of unknown format is not opened
     return decode_flow(path, read_bytes(path, most_bytes()))
 
@@ -68,6 +69,8 @@ def check_flow_name(path: str | Path) -> None:
         raise InputError(f"{path}: flow files must end in {', '.join(_FORMATS)}")
     if suffix.endswith(".exr"):
         openexr()
+    elif suffix == ".flo5":
+        h5py()
 
 
 def _format_of(path: str | Path) -> tuple[Callable[[bytes], Array], Callable[[Array], bytes]]:
@@ -327,6 +330,10 @@ _FORMATS: dict[str, tuple[Callable[[bytes], Array], Callable[[Array], bytes]]] =
     ".png": (_decode_kitti, _encode_kitti),
     ".npz": (_decode_npz, lambda flow: encode_arrays({"flow": flow})),
     ".npy": (decode_npy, encode_npy),
+    ".flo5": (
+        lambda data: decode_dataset(data, "flow"),
+        lambda flow: encode_dataset("flow", flow),
+    ),
     ".half.exr": (_decode_vectors, _encode_half),
     ".st.exr": (_decode_st_map, _encode_st_map),
     ".exr": (_decode_vectors, _encode_vectors),  # after those that end in it

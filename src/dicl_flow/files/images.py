@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 
 from ..errors import InputError
+from ..fence import fenced
 from .reading import Array, check_size, most_bytes, read_bytes, refusing
 
 Size = tuple[int, int]
@@ -159,6 +160,7 @@ def decode_image(data: bytes, name: str) -> Array:
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
+@fenced(most_bytes)
 def decode_pixels(data: bytes, flags: int) -> Array | None:
     """Return the pixels from OpenCV; None if it is not an image.
 

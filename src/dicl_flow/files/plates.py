@@ -213,9 +213,6 @@ def _with_alpha(data: bytes, colors: Array) -> Array:
     return colors
 
 
-_KEPT = ("chromaticities", "pixelAspectRatio", "framesPerSecond", "timeCode")
-
-
 def _decode_exr(
     data: bytes, layer: str | None, space: str, alpha: str
 ) -> tuple[Array, str, str, dict[str, Any], tuple[str, ...]]:
@@ -231,9 +228,8 @@ def _decode_exr(
         raise InputError(f"{error}{choice}") from None
     if prefix + "A" in found.pixels:
         names += (prefix + "A",)
-    header = {key: found.header[key] for key in _KEPT if key in found.header}
     left_out = tuple(sorted({*found.pixels} - {*names}))
-    return _in_display(found, names), space, alpha, header, left_out
+    return _in_display(found, names), space, alpha, found.header, left_out
 
 
 def _in_display(found: Channels, names: tuple[str, ...]) -> Array:

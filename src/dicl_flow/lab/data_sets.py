@@ -21,7 +21,7 @@ from ..pictures.figures import contact_sheet, thumbnail
 from ..pictures.visualize import flow_to_rgb
 
 if TYPE_CHECKING:
-    from ..render import Clip, MotionStatistics, Renderer
+    from ..render import Clip, FluidClip, MotionStatistics, Renderer
 
 _COLUMNS = ("frame 1", "frame 2", "flow", "valid white, occluded red")
 _OCCLUDED = (220, 40, 40)
@@ -107,7 +107,7 @@ def write_pairs(
     return statistics, _sheet(rows)
 
 
-def write_clip(clip: "Clip", folder: Path, numbers: Iterable[int]) -> list[Path]:
+def write_clip(clip: "Clip | FluidClip", folder: Path, numbers: Iterable[int]) -> list[Path]:
     """Write frames, flow to the next one, masks and tracks; return the pictures and the tracks."""
     frames = clip.frames().permute(0, 2, 3, 1).cpu().numpy()
     written = []

@@ -10,6 +10,8 @@ from .photos import is_held_out, list_photos
 
 if TYPE_CHECKING:
     from .camera import augment_batch
+    from .domains import DOMAINS, domain_clip
+    from .fluid import FluidClip
     from .renderer import (
         Clip,
         MotionStatistics,
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "camera": ["augment_batch"],
+        "domains": ["DOMAINS", "domain_clip"],
+        "fluid": ["FluidClip"],
         "renderer": [
             "Clip",
             "MotionStatistics",

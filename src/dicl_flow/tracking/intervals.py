@@ -27,7 +27,7 @@ def check_intervals(intervals: Sequence[int], *, direct: bool) -> tuple[int, ...
     if any(interval < 1 for interval in ordered):
         raise InputError(f"`intervals` must be at least 1, got {ordered[0]}")
     if not direct and 1 not in ordered:
-        raise InputError("`intervals` must contain 1, unless `direct` flows reach every frame")
+        raise InputError("`intervals` must contain 1, unless direct flows reach every frame")
     return ordered
 
 

@@ -277,32 +277,31 @@ class Run:
         behind.do(save)
         progress.saved(perf_counter() - begin)
 
-    def tracks(self, *, outward: bool = True) -> Tracks:
-        """The points that are kept, in px of the clip; if not `outward`, as computed."""
+    def tracks(self) -> Tracks:
+        """The points that are kept, in px of the clip."""
         task, clip = self.task, self.task.clip
         forward, back = self.trails[FORWARD].read(), self.trails[BACKWARD].read()[::-1]
         parts = {name: _joined(task, forward, back, name) for name in Positions._fields}
-        queries = task.queries
-        if outward:
-            parts["points"] = clip.outward(parts["points"])
-            parts["error"] *= np.float32(clip.error_scale)
-            queries = np.column_stack([queries[:, 0], clip.outward(queries[:, 1:])])
+        parts["points"] = clip.outward(parts["points"])
+        parts["error"] *= np.float32(clip.error_scale)
+        queries = np.column_stack([task.queries[:, 0], clip.outward(task.queries[:, 1:])])
         return Tracks(
             **parts,
             queries=queries.astype(np.float32),
             times=forward["time"].copy(),
             cuts=_cuts(forward, back),
-            size=clip.size if outward else clip.used,
+            size=clip.size,
             first=clip.first,
             stride=clip.selection.stride,
         )
 
     def draw(self, overlay: OverlayVideo) -> bool:
-        """Draw all frames; false if stopped."""
-        tracks, done = self.tracks(outward=False), self._at[1]
+        """Draw on all frames, in the size of the clip; false if stopped."""
+        tracks, done, clip = self.tracks(), self._at[1], self.task.clip
+        clip = replace(clip, selection=replace(clip.selection, scale=1.0), used=clip.size)
         overlay.resume(done)
         waiting: deque[tuple[int, Future[None]]] = deque()
-        with closing(ahead(frames_on(self.task.clip, done))) as frames:
+        with closing(ahead(frames_on(clip, done))) as frames:
             for place, frame in frames:
                 if frame.image is not None:
                     overlay.draw(frame.image, place, tracks)

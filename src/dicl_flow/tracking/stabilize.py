@@ -38,7 +38,6 @@ from ..video import (
     check_rate,
     find_coding,
     find_sound,
-    lost_of,
     open_source,
     still_suffix,
 )
@@ -330,15 +329,15 @@ def plan(
         coding = coding or find_coding(output, look=source.look)
         if source.look and output.suffix.lower() != ".gif":
             coding = coding._replace(tags=source.look.stated_tags)
-    deep = coding is None or coding.bits > 8
-    pictures = open_source(text, keep_depth=True, reading=reading) if deep else source
+    pictures = source
+    if coding is None or coding.bits > 8:
+        pictures = open_source(text, keep_depth=True, keep_plates=to_folder, reading=reading)
     rate = fps or source.rate or STILL_RATE
     check_rate(output, rate)
     same_time = isclose(rate, source.rate or 0, rel_tol=1e-3)
     container = CONTAINERS.get(output.suffix.lower())
     sound, said = find_sound(Path(text), selection.start, container, same_time=same_time)
-    notes = said | lost_of(source.look, coding)
-    return Job(source, pictures, selection, output, how, rate, coding, sound, table, notes)
+    return Job(source, pictures, selection, output, how, rate, coding, sound, table, said)
 
 
 def _is_folder(output: Path) -> bool:

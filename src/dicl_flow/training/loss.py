@@ -11,6 +11,7 @@ from ..config import LevelConfig, LossConfig, TrainConfig
 from ..data import FlowBatch
 from ..models import LevelFlow
 from ..ops import at_least_float32, resize_by_matrices, upsample_flow, warp
+from .photometric import has_photometric_loss, photometric_loss
 
 _UNIT = 20  # input pixels: the unit of motion in PWC-Net
 _SMOOTH = 0.01  # px, added to an error before a power below 1 is taken, so that the slope is finite
@@ -31,6 +32,8 @@ def training_loss(
 ) -> Tensor:
     """Return the loss of `config`, plus that of the out-of-range heads where there are any.
 
+    An `UnlabelledBatch` has the photometric loss in addition, if its weights are not 0.
+
     `average` is the mean of a number over the processes that share a batch; `matching_weight` is
     the current factor of the cross-entropy of the scores; `start` is the (B, 2, H, W) flow that
     the first level started from, if any. `accelerated` uses kernels where there are some.
@@ -50,6 +53,8 @@ def training_loss(
         weights = config.loss.matching
         entropy = matching_loss(levels, batch, weights, average, accelerated=accelerated)
         loss = loss + matching_weight * entropy
+    if has_photometric_loss(config.loss, batch):
+        loss = loss + photometric_loss(levels, batch, config.loss)
     return loss
 
 

@@ -188,7 +188,7 @@ class RecordedStep(OptimizerStep):
         return recording.result
 
     def _record(self, batch: FlowBatch, backward: Callable[[FlowBatch], Tensor]) -> _Recording:
-        batch = FlowBatch(*(tensor.clone() for tensor in vars(batch).values()))
+        batch = type(batch)(*(tensor.clone() for tensor in vars(batch).values()))
         self._prepare_optimizer()
         before = [buffer.clone() for buffer in self.model.buffers()]
         stream, graph = self._stream, torch.cuda.CUDAGraph()

@@ -1,5 +1,6 @@
 """Recipes by name or path, the data they need, and the weights of an earlier run to start from."""
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,12 +28,19 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in _PACKAGED.glob("*.toml"))
 
 
-def read_recipe(name_or_path: str, changes: list[str]) -> TrainConfig:
-    """Read a recipe and apply changes such as `optimizer.learning_rate=1e-4`."""
+def read_recipe(
+    name_or_path: str, changes: Sequence[str], model: ModelConfig | None = None
+) -> TrainConfig:
+    """Read a recipe and apply changes such as `optimizer.learning_rate=1e-4`.
+
+    `model` takes the place of the recipe's network.
+    """
     path = _find(name_or_path)
     table = read_toml_table(path)
+    if model is not None:
+        table["model"] = json.loads(model.to_json())
     for change in changes:
-        _apply(table, change)
+        parse_change(table, change)
     try:
         return structure(TrainConfig, table)
     except InputError as error:
@@ -49,7 +57,7 @@ def _find(name: str) -> Path:
     return Path(name)
 
 
-def _apply(table: dict[str, Any], change: str) -> None:
+def parse_change(table: dict[str, Any], change: str) -> None:
     """Set `a.b=value`; the value is TOML, or a string without quotes."""
     key, separator, text = change.partition("=")
     if not separator or not key:

@@ -25,6 +25,7 @@ from .distributed import Processes, share_norms
 from .loss import end_point_error, matching_weight, training_loss
 from .monitoring import Gauges, Validated, level_gauges
 from .optimizer import OptimizerStep, RecordedStep, WeightAverage, build_optimizer, learning_rate
+from .photometric import has_photometric_loss
 from .recipe import (
     RANDOM,
     freeze_norms,
@@ -40,6 +41,7 @@ _KEPT = (  # in checkpoints, as it is
     *("feeding", "step", "pairs", "pairs_before", "started_from"),
     *("progress", "skipped", "skipped_in_a_row"),
 )
+_Key = tuple[torch.Size, bool, bool]
 _SCALE = BEST.scales[1] / BEST.scales[0]  # frames of the second pass relative to those of the first
 
 
@@ -89,7 +91,7 @@ class Trainer:
         # on the device, where a recorded step reads the current value
         self._matching_weight = torch.zeros((), device=processes.device)
         self._upcoming: FlowBatch | None = None
-        self._levels: dict[tuple[torch.Size, bool], list[LevelFlow]] = {}
+        self._levels: dict[_Key, list[LevelFlow]] = {}
         self._second_pass = False
         self.step, self.pairs, self.progress = 0, 0, 0.0
         self.skipped, self.skipped_in_a_row = 0, 0
@@ -186,9 +188,9 @@ class Trainer:
         wanted, device = self.config.optimizer.precision, self.processes.device
         return "fp32" if wanted == "tf32" and not has_tf32(device) else wanted
 
-    def _key(self, batch: FlowBatch) -> tuple[torch.Size, bool]:
+    def _key(self, batch: FlowBatch) -> _Key:
         """Steps with the same key are the same computation."""
-        return batch.flow.shape, self._second_pass
+        return batch.flow.shape, self._second_pass, has_photometric_loss(self.config.loss, batch)
 
     def _training_mode(self) -> None:
         self.parallel.train()

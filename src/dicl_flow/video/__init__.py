@@ -16,6 +16,7 @@ from .frames import (
     still_suffix,
     video_source,
 )
+from .live import LivePictures, LiveState, Newest, paced
 from .movies import (
     CONTAINERS,
     STILL_RATE,

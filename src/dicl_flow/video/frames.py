@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import glob, has_magic
-from itertools import chain, pairwise, repeat
+from itertools import pairwise, repeat
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeAlias, TypeVar
@@ -23,12 +23,19 @@ from ..data.frames import (
     check_source,
     image_files,
     listed,
-    look_of,
     natural_key,
-    open_video,
 )
-from ..data.timing import SLACK, Decoded, Shot, Timing, decode, in_place, read_timing
+from ..data.timing import (
+    SLACK,
+    Decoded,
+    Shot,
+    Timing,
+    in_place,
+    read_video_file,
+    video_shots,
+)
 from ..errors import InputError, counted, unknown_name
+from ..fence import current_fence
 from ..files import AS_USUAL, Array, Plate, Reading, read_plate, read_seen, to_integers, to_uint8
 from ..files.plates import PLATE_SUFFIX
 
@@ -54,15 +61,22 @@ class Source:
     scenes: tuple[str, ...] = ()
     """The scene of each frame, if there are several: KITTI's pairs, _10 and _11."""
     look: Look | None = None
-    """How a video file stores its pictures."""
+    """How a video file stores its pictures; of EXR plates, as they are seen."""
 
 
-def open_source(text: str, *, keep_depth: bool = False, reading: Reading = AS_USUAL) -> Source:
+def open_source(
+    text: str,
+    *,
+    keep_depth: bool = False,
+    keep_plates: bool = False,
+    reading: Reading = AS_USUAL,
+) -> Source:
     """Open a video file, a folder, a glob pattern, or camera:0; `reading` is said about images.
 
-    Frames are uint8; with `keep_depth`, images and videos of more bits are uint16, and plates
-    are kept.
+    Frames are uint8; with `keep_depth`, images and videos of more bits are uint16. With
+    `keep_plates`, which implies it, images come with alpha and values above 1.
     """
+    keep_depth |= keep_plates
     check_source(text)
     path = Path(text)
     if text.startswith(CAMERA) or path.is_file():
@@ -70,7 +84,7 @@ def open_source(text: str, *, keep_depth: bool = False, reading: Reading = AS_US
             if value is not None:
                 raise InputError(f"`{name}` is for images, and {text} is a video")
         return _camera(text) if text.startswith(CAMERA) else video_source(path, None, keep_depth)
-    return images(_files(text), path, keep_depth, reading)
+    return images(_files(text), path, keep_depth, keep_plates, reading)
 
 
 def _files(text: str) -> list[Path]:
@@ -81,8 +95,15 @@ def _files(text: str) -> list[Path]:
     return image_files(found) or listed(found, [PLATE_SUFFIX])
 
 
+_SEEN = Look(16, "4:4:4", tags=(1, 13, 1, 1))  # of plates: sRGB
+
+
 def images(
-    frames: list[Path], place: Path, keep_depth: bool = False, reading: Reading = AS_USUAL
+    frames: list[Path],
+    place: Path,
+    keep_depth: bool = False,
+    keep_plates: bool = False,
+    reading: Reading = AS_USUAL,
 ) -> Source:
     """Frames that are image files."""
     if not frames:
@@ -92,11 +113,12 @@ def images(
 
     def shots() -> Iterator[Shot]:
         for file, scene in zip(frames, scenes or repeat(""), strict=False):
-            plate = partial(read_plate, file, reading) if keep_depth else None
-            yield Shot(file.stem, None, partial(_read, file, reading), scene, plate)
+            plate = partial(read_plate, file, reading) if keep_plates else None
+            yield Shot(file.stem, None, partial(_read, file, reading, keep_depth), scene, plate)
 
     path = {"path": str(place.resolve())}
-    return Source(shots, path, count=len(frames), files=tuple(frames), scenes=scenes)
+    look = _SEEN if frames[0].suffix.lower() == PLATE_SUFFIX else None
+    return Source(shots, path, count=len(frames), files=tuple(frames), scenes=scenes, look=look)
 
 
 def still_suffix(source: Source) -> str:
@@ -105,12 +127,14 @@ def still_suffix(source: Source) -> str:
     return PLATE_SUFFIX if plates else ".png"
 
 
-def _read(file: Path, reading: Reading) -> Array:
-    return to_uint8(read_seen(file, reading))
+def _read(file: Path, reading: Reading, keep_depth: bool) -> Array:
+    return (to_integers if keep_depth else to_uint8)(read_seen(file, reading))
 
 
 def capture(device: int | str, *, live: bool) -> Source:
     """Frames that OpenCV reads: a camera by its number, or a file."""
+    if not live and current_fence() is not None:
+        raise InputError(f"`fenced` reads videos with PyAV only, not {device} with OpenCV")
     level = LOGGING.getLogLevel()
     LOGGING.setLogLevel(0)  # the error is raised below
     try:
@@ -158,20 +182,9 @@ def _camera(text: str) -> Source:
 
 def video_source(path: Path, container: str | None = None, keep_depth: bool = False) -> Source:
     """Frames of a video file; `container` as for `open_video`."""
-    with open_video(path, container) as opened:
-        timing, count = read_timing(opened), opened.streams.video[0].frames or None
-        look = look_of(opened.streams.video[0])
-        if timing.rate and timing.end is not None and not timing.slack:
-            count = round((timing.end - timing.start) * timing.rate)
-        elif count is None and timing.rate and opened.duration:
-            count = round(opened.duration / 1e6 * timing.rate)  # FFmpeg counts microseconds
-
+    timing, _, count, look = read_video_file(path, container)
     deep = keep_depth and look is not None and look.bits > 8
-
-    def shots() -> Iterator[Shot]:
-        with open_video(path, container) as opened:
-            yield from in_place(decode(opened, deep=deep), timing)
-
+    shots = partial(video_shots, path, timing, container, deep=deep)
     return Source(shots, stamp(path), timing.rate, count, look=look)
 
 
@@ -183,15 +196,10 @@ def video_from(path: Path, seconds: float) -> Source:
     whole = video_source(path)
 
     def shots() -> Iterator[Shot]:
-        with open_video(path) as container:
-            stream, timing = container.streams.video[0], read_timing(container)
-            container.seek(int(seconds / stream.time_base), stream=stream)
-            decoded = decode(container)
-            first = next(decoded, Decoded())
-            found = first.time is not None and first.time <= seconds and timing.rate is not None
-            if found:
-                number = round(((first.time or 0) - timing.start) * (timing.rate or 0))
-                yield from in_place(chain([first], decoded), timing, number)
+        found = False
+        for shot in video_shots(path, read_video_file(path).timing, seconds=seconds):
+            found = True
+            yield shot
         if not found:
             yield from whole.shots()
 
@@ -430,7 +438,6 @@ def count_frames(clip: str) -> int | None:
     if path.is_dir() or has_magic(clip):
         return len(_files(clip))
     try:
-        with open_video(path) as container:
-            return container.streams.video[0].frames or None
+        return read_video_file(path).stated
     except (InputError, OSError):
         return None

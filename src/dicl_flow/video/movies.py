@@ -251,13 +251,16 @@ def find_coding(output: Path, encoder: str | None = None, look: Look | None = No
 
 
 def lost_of(look: Look | None, coding: Coding | None) -> dict[str, str]:
-    """Say what of a source is lost in a video; nothing if it is not a video."""
-    if look is None or coding is None:
+    """Say what of a source is lost in a video; in images, None, only its alpha is."""
+    if look is None:
         return {}
-    if look.bits <= coding.bits and look.chroma in ("4:2:0", coding.chroma):
+    if coding is None:
+        return {"lost": "alpha, which is not read from videos"} if look.alpha else {}
+    if look.bits <= coding.bits and look.chroma in ("4:2:0", coding.chroma) and not look.alpha:
         return {}
-    now = f"{coding.bits} bits, {coding.chroma}"
-    return {"lost": f"{look} become {now}; ProRes in .mov has 10 bits, 4:2:2"}
+    known = coding.bits, coding.chroma
+    advice = "" if known == (10, "4:2:2") else "; ProRes in .mov has 10 bits, 4:2:2"
+    return {"lost": f"{look} become {coding.bits} bits, {coding.chroma}{advice}"}
 
 
 def _codec(name: str) -> Any:
@@ -463,6 +466,14 @@ class Movie(Writer):
 _FALL, _RISE = 0.95, 1.25  # how fast the colour scale changes, from one frame to the next
 
 
+def smooth_scale(flow: Tensor, before: Tensor | None) -> Tensor:
+    """The motion with full colour and arrow in px, (2,), close to that of the frame before."""
+    lengths = torch.hypot(*flow)
+    most = lengths[::4, ::4].nanquantile(MOST)
+    longest = torch.stack([lengths.nan_to_num(0).max(), most.nan_to_num(0)]).clamp(min=CALMEST)
+    return longest if before is None else longest.clamp(_FALL * before, _RISE * before)
+
+
 class PictureVideo(Movie):
     """A video of pictures of the flows, one for each.
 
@@ -511,14 +522,11 @@ class PictureVideo(Movie):
         """The motion with full colour and arrow in px, (2,); the device is not waited for."""
         if self.maximum is not None:
             return torch.tensor([self.maximum] * 2, device=flow.device)
-        lengths = torch.hypot(*flow)
-        most = lengths[::4, ::4].nanquantile(MOST)
-        longest = torch.stack([lengths.nan_to_num(0).max(), most.nan_to_num(0)]).clamp(min=CALMEST)
         if self._scale is None:
             names = ("scale", "arrow_scale")
             before = [self.memory[name] for name in names if name in self.memory]
-            self._scale = longest.new_tensor(before) if len(before) == 2 else longest
-        self._scale = longest.clamp(_FALL * self._scale, _RISE * self._scale)
+            self._scale = flow.new_tensor(before) if len(before) == 2 else None
+        self._scale = smooth_scale(flow, self._scale)
         return self._scale
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.frames import open_video, pyav
+from ..fence import current_fence
 from .frames import Moment
 
 
@@ -28,6 +29,8 @@ def find_sound(
     """
     if not clip.is_file():
         return None, {}
+    if current_fence() is not None:
+        return None, {"sound": "dropped: it would be copied outside the fence"}
     with open_video(clip) as source:
         if (track := _track(source)) is None:
             return None, {}

@@ -280,6 +280,12 @@ def _giant(draws: Draws, view: float) -> Thing:
     return _floating(draws, view * draws.uniform(0.12, 0.3))
 
 
+def _fold(draws: Draws, view: float) -> Thing:
+    radius = view * draws.log_uniform(0.06, 0.28)
+    wide, tall, deep = (radius * math.exp(part) for part in draws.vector(0.4))
+    return Thing([Body(ELLIPSOID, (wide, tall, deep), turn=draws.vector(1.5))], floats=True)
+
+
 def _floating(draws: Draws, radius: float) -> Thing:
     """One body, or two that are stuck together."""
     bodies = []
@@ -314,6 +320,6 @@ def _runner(draws: Draws, view: float) -> Thing:
 
 
 _OUTDOORS = (_car, _house, _tree, _pole, _sign, _rail, _hill, _rock, _bush)
-_ANYWHERE = (_figure, _furniture, _door, _block, _giant, _paper, _runner)
+_ANYWHERE = (_figure, _furniture, _door, _block, _giant, _fold, _paper, _runner)
 MAKERS = {maker.__name__[1:]: maker for maker in (*_OUTDOORS, *_ANYWHERE)}
 """What makes each kind of thing, by its name in a crowd."""

@@ -1,0 +1,1 @@
+"""Better flow on one's own footage, without ground truth: teacher, student, acceptance."""

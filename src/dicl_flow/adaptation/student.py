@@ -1,0 +1,143 @@
+"""The student: the network trained on hard views of the footage, by turns with rendered scenes.
+
+The views are those of training on pairs: crops, scale, colour, noise, blur, erased parts; here also
+pairs reversed in time. Flow and kept pixels are transformed with the frames. The rendered scenes,
+half of them textured with frames of the footage, have exact flow: nothing is forgotten.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from math import floor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..config import AugmentConfig, TrainConfig
+from ..data import FlowBatch, FlowDataset, FlowPair, FlowSample, UnlabelledBatch, augment
+from ..data.loader import stream_batches
+from ..files import Array, read_image
+from ..render import load_textures
+from ..training import BatchSource, Processes, SceneSource
+from .settings import AdaptConfig
+from .teacher import Lesson, read_flow, speed_bins
+
+_FEWEST = 0.1  # share of the pixels of the most frequent speed that stays, at least
+_TEXTURES = 64  # most frames of the footage that are textures
+
+
+class FootageDataset(FlowDataset):
+    """Views of the pairs that the teacher has looked at, reproducible from (seed, epoch, index)."""
+
+    def __init__(
+        self,
+        lessons: Sequence[Lesson],
+        config: AugmentConfig,
+        seed: int,
+        new_frames: float = 0.0,
+        stay: Array | None = None,
+    ) -> None:
+        """Take the share of new second frames, and of pixels that stay at each speed."""
+        pairs = [FlowPair(str(n), each.image1, each.image2) for n, each in enumerate(lessons)]
+        super().__init__(pairs, config, seed)
+        self.lessons, self.new_frames, self.stay = lessons, new_frames, stay
+
+    def __getitem__(self, key: tuple[int, int]) -> FlowSample:
+        """Return pair `index` as seen in `epoch`, for key = (epoch, index)."""
+        epoch, index = key
+        generator = np.random.default_rng([self.seed, epoch, index])
+        assert self.augment is not None
+        view = augment(self._drawn(index, generator), self.augment, generator, sparse=False)
+        if self.stay is None:
+            return view
+        speed = np.hypot(view.flow[..., 0], view.flow[..., 1])
+        stays = generator.random(speed.shape, np.float32) < self.stay[speed_bins(speed)]
+        return replace(view, valid=view.valid & stays)
+
+    def _drawn(self, index: int, generator: np.random.Generator) -> FlowSample:
+        """A pair as it is, reversed in time, or with a new second frame."""
+        files = self.lessons[index]
+        made, backwards = generator.random(2) < (self.new_frames, 0.5)
+        if made:
+            flow, kept = read_flow(files.new_flow)
+            return FlowSample(read_image(files.image1), read_image(files.new_image2), flow, kept)
+        return read_view(files, backwards=bool(backwards))
+
+
+def read_view(files: Lesson, *, backwards: bool = False) -> FlowSample:
+    """Read a pair with what the teacher has kept; backwards, from frame 2 to frame 1."""
+    images = [read_image(files.image1), read_image(files.image2)]
+    flow, kept = read_flow(files.flows, int(backwards))
+    image1, image2 = images[::-1] if backwards else images
+    return FlowSample(image1, image2, flow, kept)
+
+
+def staying_shares(kept_by_speed: Sequence[int], balance: float) -> Array:
+    """(speeds,) the share of kept pixels that is trained on, so that fast ones count.
+
+    Speeds that are more frequent than the middle one of those that occur are thinned out.
+    """
+    counts = np.array(kept_by_speed, float)
+    occurring = counts[counts > 0]
+    middle = np.median(occurring) if len(occurring) else 1.0
+    shares = (middle / counts.clip(min=1)) ** balance
+    return shares.clip(_FEWEST, 1).astype(np.float32)
+
+
+class FootageSource:
+    """Batches of views of the footage."""
+
+    def __init__(self, dataset: FootageDataset, workers: int) -> None:
+        self.dataset, self.workers = dataset, workers
+
+    def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
+        """See `BatchSource`."""
+        for batch in stream_batches(
+            self.dataset,
+            size,
+            workers=self.workers,
+            start_step=start_step,
+            rank=processes.rank,
+            world_size=processes.world_size,
+        ):
+            yield UnlabelledBatch(**vars(batch))
+
+
+class Mixed:
+    """Batches of two sources by turns; `share` of them, spread evenly, are of the second."""
+
+    def __init__(self, first: BatchSource, second: BatchSource, share: float = 0.5) -> None:
+        self.first, self.second, self.share = first, second, share
+
+    def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
+        """See `BatchSource`."""
+        done = self._of_second(start_step)
+        first = self.first.batches(size, start_step - done, processes)
+        second = self.second.batches(size, done, processes)
+        for step in count(start_step):
+            is_second = self._of_second(step + 1) > self._of_second(step)
+            yield next(second if is_second else first)
+
+    def _of_second(self, steps: int) -> int:
+        """How many of the first `steps` batches are of the second source."""
+        return floor(steps * self.share + 1e-9)
+
+
+def mixed_source(
+    lessons: Sequence[Lesson],
+    stay: Array,
+    settings: AdaptConfig,
+    config: TrainConfig,
+    photos: Path | None,
+    device: torch.device,
+) -> Mixed:
+    """Return what the student is trained on: footage and rendered scenes by turns."""
+    dataset = FootageDataset(lessons, config.augment, config.seed, settings.new_frames, stay)
+    scenes: BatchSource = SceneSource(config, photos)
+    if settings.footage_textures:
+        frames = {path for each in lessons for path in (each.image1, each.image2)}
+        textures = load_textures(sorted(frames), device, config.seed, limit=_TEXTURES)
+        own = SceneSource(replace(config, seed=config.seed + 1), textures)
+        scenes = Mixed(scenes, own, settings.footage_textures)
+    return Mixed(FootageSource(dataset, config.workers), scenes)

@@ -1,0 +1,487 @@
+"""Functions that decode, and the processes in which they do so when the fence is on.
+
+    @fenced(most_bytes)
+    def decode_pixels(data: bytes, flags: int) -> Array | None: ...
+
+A call decodes in this process as usual or, with the fence on, in a process of its own, which is
+forked from a template that has imported the decoders. Arguments and results are plain values,
+arrays, and paths, which the parent opens. The fence is one of the whole process and, by an
+environment variable, of those it starts.
+"""
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial, wraps
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+
+from ..errors import InputError
+from .seal import FENCED, Limits
+from .wire import BrokenLineError, Line
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Pixels = TypeVar("Pixels")
+Item = tuple[tuple[Any, ...], Callable[[], Pixels] | None]
+"""Plain values, and what reads the pixels, if it has any."""
+
+MODULES = ("dicl_flow.files.images", "dicl_flow.files.exr", "dicl_flow.data.timing")
+"""Whose functions are fenced: named, because they import this one."""
+LIBRARIES = ("cv2", "av", "OpenEXR")
+"""What they import late, and what may be missing."""
+ANSWER_SECONDS = 30.0
+"""On the clock, for each answer: an image, or a frame of a video."""
+REQUESTS = 100
+"""That one decoder answers, where all files come from one person."""
+PROCESSOR_SECONDS = 20
+"""Of processor time, for the same."""
+_START_SECONDS = 120.0
+_SPARE_MEMORY = 2**30
+_SPARE = 4  # decoders that wait for a request
+_VARIABLE = "DICL_FLOW_FENCED"
+_SETTINGS = ("DICL_FLOW_MAX_SIZE",)
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "LC_ALL")
+"""Of the environment; a token or a key of a store is none of a decoder's business."""
+
+
+class LostDecoderError(InputError):
+    """A decoder crashed, took too long or broke a rule: the fault of the file it read."""
+
+
+class Reader(NamedTuple):
+    """A function that is fenced."""
+
+    function: Callable[..., Any]
+    streams: bool
+
+
+READERS: dict[str, Reader] = {}
+"""By module and name."""
+
+
+def fenced(most: Callable[[], int]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function run behind the fence, if that is on; `most` is the bytes of its result."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        name = _register(function, streams=False)
+
+        @wraps(function)
+        def call(*arguments: P.args, **named: P.kwargs) -> R:
+            fence = current_fence()
+            if fence is None:
+                return function(*arguments, **named)
+            return cast(R, fence.call(name, arguments, most()))
+
+        return call
+
+    return decorate
+
+
+def fenced_stream(
+    most: Callable[[], int],
+) -> Callable[[Callable[P, Iterator[Item[Pixels]]]], Callable[P, Iterator[Item[Pixels]]]]:
+    """Do the same for a generator; the pixels of an item are read before the next one."""
+
+    def decorate(
+        function: Callable[P, Iterator[Item[Pixels]]],
+    ) -> Callable[P, Iterator[Item[Pixels]]]:
+        name = _register(function, streams=True)
+
+        @wraps(function)
+        def call(*arguments: P.args, **named: P.kwargs) -> Iterator[Item[Pixels]]:
+            fence = current_fence()
+            if fence is None:
+                return function(*arguments, **named)
+            return fence.stream(name, arguments, most())
+
+        return call
+
+    return decorate
+
+
+def _register(function: Callable[..., Any], *, streams: bool) -> str:
+    name = f"{function.__module__}:{function.__qualname__}"
+    READERS[name] = Reader(function, streams)
+    return name
+
+
+# --- inside a decoder -----------------------------------------------------------------------------
+
+
+class Handed(io.BufferedReader):
+    """A file that the parent has opened."""
+
+    name = ""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        super().__init__(io.FileIO(descriptor))
+        self.name = name
+
+
+FILES: dict[str, Handed] = {}
+"""By path, the files of the request that this decoder answers."""
+
+
+def handed(path: Path) -> Handed | None:
+    """Return the file that a decoder was given, from its start; None outside the fence."""
+    file = FILES.get(str(path))
+    if file is not None:
+        file.seek(0)
+    return file
+
+
+# --- outside --------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """A process that answers requests, one at a time."""
+
+    def __init__(self, template: "_Template", line: Line, process: int, limits: Limits) -> None:
+        self._template, self._line, self._process = template, line, process
+        self.limits, self.still_open = limits, dict[str, str]()
+        self.answered = 0
+        """Requests, before this one."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can take another request."""
+        return bool(self._process)
+
+    def begin(self, request: object) -> None:
+        """Send a request; wait before the first until the decoder is sealed."""
+        if not self.answered:
+            self.still_open = self._exchange(lambda: self._line.receive(0, _START_SECONDS))
+        self.ask(request)
+
+    def ask(self, question: object) -> None:
+        """Send a request, or a question about it."""
+        self._renew_seconds()
+        self._exchange(lambda: self._line.send(question, ANSWER_SECONDS))
+
+    def answer(self, most: int) -> Any:
+        """Wait for an answer; one that does not come ends the process, and is an `InputError`."""
+        answer = self._exchange(lambda: self._line.receive(most, ANSWER_SECONDS))
+        if not isinstance(answer, dict) or len(answer) != 1:
+            self._stop("answered nonsense")
+        ((kind, value),) = answer.items()
+        if kind == "refused":
+            raise InputError(str(value))
+        if kind != "value":
+            raise _lost(str(value))
+        return value
+
+    def end(self, command: str = "end") -> int:
+        """End the process; with "status", wait, and return what `os.waitpid` does."""
+        self._line.close()
+        process, self._process = self._process, 0
+        return self._template.end(process, command) if process else 0
+
+    def _exchange(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except TimeoutError:
+            self._stop(f"gave no answer within {ANSWER_SECONDS:g} s")
+        except BrokenLineError:
+            self._stop("")
+
+    def _stop(self, why: str) -> None:
+        status = self.end("status")
+        raise _lost(why or _ending(status, self.limits)) from None
+
+    def _renew_seconds(self) -> None:
+        """Allow as much processor time for the next answer as for the first."""
+        if sys.platform != "linux":
+            return
+        import resource
+
+        with suppress(OSError):
+            used = time.clock_gettime((~self._process << 3) | 2)  # the clock of a process
+            most = resource.prlimit(self._process, resource.RLIMIT_CPU)[1]
+            soft = int(used) + 1 + self.limits.seconds
+            resource.prlimit(self._process, resource.RLIMIT_CPU, (soft, most))
+
+
+def _lost(why: str) -> LostDecoderError:
+    return LostDecoderError(f"it cannot be decoded: its decoder {why}")
+
+
+def _ending(status: int, limits: Limits) -> str:
+    """Say in words how a decoder ended that should have answered."""
+    number = os.waitstatus_to_exitcode(status)
+    if number >= 0:
+        return f"ended without an answer (exit code {number})"
+    name = signal.Signals(-number).name
+    if -number == signal.SIGXCPU:
+        return f"took more than {limits.seconds} s of processor time"
+    if -number == signal.SIGSYS:
+        return "was stopped: it did what no decoder needs to do"
+    return f"was stopped ({name})" if -number == signal.SIGKILL else f"crashed ({name})"
+
+
+class _Template:
+    """The process that decoders are forked from."""
+
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        here, there = socket.socketpair()
+        words = [sys.executable, "-m", "dicl_flow.fence.child", str(there.fileno()), *modules]
+        nothing = subprocess.DEVNULL
+        # not in the group of the terminal: it ends when the connection does
+        self._child = subprocess.Popen(
+            words,
+            env=_environment(),
+            pass_fds=[there.fileno()],
+            stdin=nothing,
+            stdout=nothing,
+            stderr=nothing,
+            start_new_session=True,
+        )
+        there.close()
+        self._line, self._lock, self._ready = Line(here), Lock(), False
+
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
+    def fork(self, limits: Limits) -> Decoder:
+        """Return a new decoder."""
+        here, there = socket.socketpair()
+        with there:
+            process = self._ask("fork", tuple(limits), there)
+        return Decoder(self, Line(here), process, limits)
+
+    def end(self, process: int, command: str) -> int:
+        """End a decoder. If the template is gone, its decoders are gone as well."""
+        try:
+            return int(self._ask(command, process))
+        except BrokenLineError:
+            return signal.SIGKILL
+
+    def close(self) -> None:
+        self._line.close()
+        self._child.kill()
+        self._child.wait()
+
+    def _ask(self, command: str, value: object, file: socket.socket | None = None) -> Any:
+        with self._lock:
+            try:
+                if not self._ready:
+                    self._ready = self._line.receive(0, _START_SECONDS) == "ready"
+                files = [] if file is None else [file.fileno()]
+                self._line.send((command, value), _START_SECONDS, files)
+                return self._line.receive(0, _START_SECONDS)
+            except (TimeoutError, BrokenLineError):
+                self._child.kill()
+                raise BrokenLineError from None
+
+
+def _environment() -> dict[str, str]:
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    package = str(Path(__file__).parents[2])
+    places = dict.fromkeys([package, *filter(None, sys.path)])
+    # each arena of malloc takes 64 MiB of addresses, which are limited
+    return {**passed, **threads, "PYTHONPATH": os.pathsep.join(places), "MALLOC_ARENA_MAX": "2"}
+
+
+class Fence:
+    """Decoders of this process, a few of which wait for requests.
+
+    Each ends after `requests`: with 1, no file can do anything to that of another request. A
+    video is always read by a decoder of its own.
+    """
+
+    def __init__(self, modules: tuple[str, ...] = MODULES, requests: int = REQUESTS) -> None:
+        self.process, self._requests = os.getpid(), requests
+        self._modules = (*LIBRARIES, *modules)
+        self._spare: deque[Decoder] = deque()
+        self._lock, self._template = Lock(), _Template(self._modules)
+        # forking and ending decoders takes longer than most of their work
+        self._behind = ThreadPoolExecutor(1, "fence")
+
+    def close(self) -> None:
+        """End all processes."""
+        self._behind.shutdown(cancel_futures=True)
+        with self._lock:
+            self._spare.clear()
+            self._template.close()
+
+    def call(self, name: str, arguments: tuple[Any, ...], most: int) -> Any:
+        """Let a decoder call a function; the result has at most `most` bytes."""
+        decoder = self._begin(name, arguments, most)
+        try:
+            return decoder.answer(most)
+        finally:
+            decoder.answered += 1
+            if decoder.usable and decoder.answered < self._requests:
+                with self._lock:
+                    self._spare.appendleft(decoder)
+            else:
+                self._replace(decoder)
+
+    def stream(self, name: str, arguments: tuple[Any, ...], most: int) -> Iterator[Item[Any]]:
+        """Let a decoder run a generator, item by item."""
+        decoder, current = self._begin(name, arguments, most), 0
+
+        def pixels(number: int) -> Any:
+            if number != current:
+                raise RuntimeError("pixels are read before the next item")
+            decoder.ask("pixels")
+            return decoder.answer(most)
+
+        try:
+            while True:
+                decoder.ask("next")
+                item = decoder.answer(0)
+                if item is None:
+                    return
+                head, has_pixels = item
+                current += 1
+                yield tuple(head), partial(pixels, current) if has_pixels else None
+        finally:
+            self._replace(decoder)
+
+    def still_open(self) -> dict[str, str]:
+        """Return what this machine does not let us fence, and why."""
+        decoder = self._take(_SPARE_MEMORY)
+        try:
+            decoder.begin(("", (), {}))
+            return dict(decoder.still_open)
+        finally:
+            decoder.end()
+
+    def _begin(self, name: str, arguments: tuple[Any, ...], most: int) -> Decoder:
+        settings = {key: os.environ.get(key) for key in _SETTINGS}
+        decoder = self._take(2**30 + 4 * most)
+        try:
+            decoder.begin((name, arguments, settings))
+        except BaseException:
+            decoder.end()
+            raise
+        return decoder
+
+    def _take(self, memory: int) -> Decoder:
+        """Return a decoder that waits for a request."""
+        limits = Limits(memory, PROCESSOR_SECONDS)
+        with self._lock:
+            self._revive()
+            kept = [decoder for decoder in self._spare if decoder.limits == limits]
+            if kept:
+                self._spare.remove(kept[0])
+                return kept[0]
+            return self._fork(limits)
+
+    def _replace(self, decoder: Decoder) -> None:
+        """End a decoder and fork the next one, in a thread of our own."""
+
+        def work() -> None:
+            decoder.end()
+            with self._lock, suppress(InputError):  # which the next request meets again
+                while len(self._spare) < _SPARE:
+                    self._spare.append(self._fork(decoder.limits))
+
+        with suppress(RuntimeError):  # the fence was taken down, and all its processes
+            self._behind.submit(work)
+
+    def _revive(self) -> None:
+        """Start the template again if it has ended, and its decoders with it."""
+        if not self._template.alive:
+            self._spare.clear()
+            self._template.close()
+            self._template = _Template(self._modules)
+
+    def _fork(self, limits: Limits) -> Decoder:
+        try:
+            return self._template.fork(limits)
+        except BrokenLineError:
+            raise InputError("the process that decodes did not start; try again") from None
+
+
+# --- the fence of this process --------------------------------------------------------------------
+
+_lock = Lock()
+_fence: Fence | None = None
+_inside = False
+
+
+def go_inside() -> None:
+    """Let all functions decode in this process: it is behind the fence."""
+    global _inside
+    _inside = True
+
+
+def current_fence() -> Fence | None:
+    """Return the fence, if it is on; a child process of a fenced one starts its own."""
+    global _fence
+    if _inside or _VARIABLE not in os.environ:
+        return None
+    with _lock:
+        if _fence is None or _fence.process != os.getpid():
+            _fence = Fence()
+        return _fence
+
+
+def put_up_fence(modules: tuple[str, ...] = MODULES, requests: int = REQUESTS) -> None:
+    """Decode behind the fence from now on, also in processes that are started later.
+
+    `requests` is how many one decoder answers.
+    """
+    global _fence
+    if not can_fence():
+        raise InputError("decoders can be fenced on Linux and macOS only; leave out `fenced`")
+    with _lock:
+        if _fence is None or _fence.process != os.getpid():
+            _fence = Fence(modules, requests)
+        os.environ[_VARIABLE] = "1"
+
+
+def take_down_fence() -> None:
+    """Decode in this process again."""
+    global _fence
+    with _lock:
+        os.environ.pop(_VARIABLE, None)
+        if _fence is not None:
+            _fence.close()
+        _fence = None
+
+
+def can_fence() -> bool:
+    """Whether this system has what the fence is made of."""
+    return hasattr(os, "fork") and hasattr(socket, "send_fds")
+
+
+def describe_fence() -> dict[str, str]:
+    """Return what decoders are kept from, and what stays open on this machine; a line each."""
+    fence = current_fence()
+    if fence is None:
+        return {"not_fenced": ", ".join(FENCED)}
+    return _described(fence.still_open())
+
+
+def machine_fences() -> dict[str, str]:
+    """Return, for a command without a fence, what decoders can be kept from on this machine."""
+    if not can_fence():
+        return {"not_fenceable": ", ".join(FENCED)}
+    fence = Fence(())
+    try:
+        named = {"fenced": "fenceable", "not_fenced": "not_fenceable"}
+        return {named[key]: value for key, value in _described(fence.still_open()).items()}
+    finally:
+        fence.close()
+
+
+def _described(still_open: dict[str, str]) -> dict[str, str]:
+    described = {"fenced": ", ".join(name for name in FENCED if name not in still_open)}
+    if still_open:
+        whys = (f"{name}: {why}" for name, why in still_open.items())
+        described["not_fenced"] = "; ".join(whys)
+    return described

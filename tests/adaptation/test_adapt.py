@@ -1,0 +1,217 @@
+"""The whole of an adaptation: what it writes, how it goes on, what it refuses; the command."""
+
+import json
+import re
+import signal
+from dataclasses import replace
+
+import pytest
+from children import SUPPORT, run_forked_child
+from small_adaptation import (
+    CHANGES,
+    NETWORK,
+    accept_everything,
+    moving_picture,
+    write_footage,
+    write_weights,
+)
+
+from dicl_flow import adapt
+from dicl_flow.adaptation import job
+from dicl_flow.adaptation.settings import AdaptConfig, read_settings
+from dicl_flow.config import Calibration, LevelConfig, ModelConfig, find_quality
+from dicl_flow.errors import InputError
+from dicl_flow.evaluation import Calibrated
+from dicl_flow.weights import read_weights
+
+CALIBRATION = Calibration(0.0, *[0.0] * 7)
+EVEN = Calibration(1.0, *[0.0] * 7, threshold=20.0)
+"""Stands for a fit: errors of a network of random weights are never within 1 px, or always."""
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    return write_footage(tmp_path_factory.mktemp("footage") / "private", moving_picture(16))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weights")
+    known = {"calibration": CALIBRATION, "quality_calibrations": {"best": CALIBRATION}}
+    return write_weights(folder / "start.safetensors", **known)
+
+
+def adapt_tiny(clip, output, weights, *changes, **how):
+    return adapt(
+        str(clip), output, weights, steps=2, changes=[*CHANGES, *changes], device="cpu", **how
+    )
+
+
+@pytest.mark.heavy
+def test_what_is_better_is_calibrated_and_written(
+    clip, weights, tmp_path, monkeypatch, small_scenes
+):
+    accept_everything(monkeypatch.setattr)
+    fitted = []
+
+    def fit(path, photos, *, quality, **options):
+        fitted.append(quality)
+        found = read_weights(path)
+        fit = found.calibrated(find_quality(quality), EVEN)
+        return Calibrated(fit, EVEN, 1, 1.0, 0.0, {})
+
+    monkeypatch.setattr(job, "calibrate", fit)
+    output = tmp_path / "new/mine.safetensors"
+    ended = adapt_tiny(clip, output, weights)
+    assert ended.accepted
+    assert ended.weights == output
+    assert fitted == ["normal", "best"]
+    written = read_weights(output)
+    assert (written.calibration, written.quality_calibrations) == (EVEN, {"best": EVEN})
+    assert written.config == NETWORK
+    assert written.about["steps"] == "2"
+    hashed = ended.numbers["footage"][0]["sha256"]
+    assert written.about["footage"] == f"sha256 {hashed} of the hashes of 16 files"
+    everything = b"".join(p.read_bytes() for p in output.parent.rglob("*") if p.is_file())
+    assert b"private" not in everything
+    report = (ended.report / "report.md").read_text()
+    assert "# Adaptation: accepted" in report
+    assert all(
+        (ended.report / name).is_file() for name in ("pairs.png", "kept.png", "training.png")
+    )
+    assert not (ended.report / "work").exists()
+    before = output.read_bytes()
+    again = adapt_tiny(clip, output, weights)  # has ended: nothing is computed
+    assert again == ended
+    assert output.read_bytes() == before
+    with pytest.raises(InputError, match="was begun with another recipe; start anew with"):
+        adapt_tiny(clip, output, weights, "batch=4")
+    output.unlink()
+    with pytest.raises(InputError, match="is gone; `restart=True` starts anew"):
+        adapt_tiny(clip, output, weights)
+
+
+@pytest.mark.heavy
+def test_the_command_refuses_what_is_not_better(
+    clip, weights, tmp_path, run, monkeypatch, small_scenes
+):
+    monkeypatch.setattr("dicl_flow.adaptation.adapt.expected_seconds", lambda *run: {"all": 60.0})
+    output = tmp_path / "mine.safetensors"
+    output.write_bytes(b"older")
+    words = ["adapt", clip, "-o", output, "-w", weights, "--steps", 1, "--device", "cpu", "--json"]
+    words += [word for change in CHANGES for word in ("--set", change)]
+    code, printed, _ = run(*words)
+    assert code == 4
+    found = json.loads(printed)
+    assert found["accepted"] is False
+    assert found["written"] == []
+    assert any("does not fall by more than its noise" in reason for reason in found["not_accepted"])
+    assert output.read_bytes() == b"older"
+    report = json.loads((tmp_path / "mine.adapt/report.json").read_text())
+    assert report["verdict"]["accepted"] is False
+    assert report["teacher"]["kept"] > 0
+    code, printed, _ = run(*(word for word in words if word != "--json"))
+    assert code == 4
+    assert re.search("^not accepted +on the footage held back", printed, re.MULTILINE)
+
+
+def test_a_dry_run_says_time_and_disk_and_writes_nothing(
+    clip, weights, tmp_path, run, small_scenes
+):
+    output = tmp_path / "mine.safetensors"
+    words = ["adapt", clip, "-o", output, "-w", weights, "--minutes", 3, "--dry-run", "--json"]
+    words += [word for change in CHANGES for word in ("--set", change)]
+    code, printed, _ = run(*words, "--device", "cpu")
+    assert code == 0
+    found = json.loads(printed)
+    assert (found["clips"], found["frames"], found["pairs"], found["minutes"]) == (1, 16, 4, 3)
+    assert 1e-6 < found["gigabytes"] < 1e-3
+    assert "training 3 min" in found["expected_time"]
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.heavy
+def test_a_signal_stops_between_two_pairs_and_the_same_call_goes_on(
+    clip, weights, tmp_path, small_scenes
+):
+    output, seen = tmp_path / "mine.safetensors", []
+
+    def progress(items, words):
+        for item in items:
+            seen.append(words)
+            if seen.count("teacher") == 3 and words == "teacher":
+                signal.raise_signal(signal.SIGTERM)
+            yield item
+
+    with pytest.raises(job.Stopped) as stopped:
+        adapt_tiny(clip, output, weights, progress=progress)
+    assert stopped.value.signal == signal.SIGTERM
+    lessons = [*(tmp_path / "mine.adapt/work/lessons").glob("*.npy")]
+    assert len(lessons) == 2
+    adapt_tiny(clip, output, weights, progress=progress)
+    assert seen.count("teacher") == 3 + 2  # those that were left
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(2, marks=pytest.mark.heavy), pytest.param(10, marks=pytest.mark.slow)],
+)
+def test_killed_at_random_moments_it_ends_in_the_same_weights(tmp_path, kills):
+    write_weights(tmp_path / "start.safetensors")
+    child = run_forked_child(SUPPORT / "adapt_kills_child.py", tmp_path, kills)
+    assert child.returncode == 0, child.stderr
+
+
+def test_another_run_in_the_same_folder_is_refused(clip, weights, tmp_path):
+    folder = job.WorkFolder(tmp_path / "mine.adapt")
+    with folder.locked(), pytest.raises(InputError, match="another run is writing to"):
+        adapt_tiny(clip, tmp_path / "mine.safetensors", weights)
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "mine.adapt/student").mkdir(parents=True)
+    (tmp_path / "mine.adapt/student/notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is in the way"):
+        adapt_tiny(clip, tmp_path / "mine.safetensors", weights)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("no.mp4 -o x.safetensors", "no video, folder or camera no.mp4"),
+        ("camera:0 -o x.safetensors", "a camera cannot be adapted to"),
+        ("{clip} -o x.pth", "the output must end in .safetensors"),
+        ("{clip} -o x.safetensors -w no.safetensors", "no weights file at no.safetensors"),
+        ("{clip} -o x.safetensors --steps 5 --minutes 5", "give --steps or --minutes, not both"),
+        ("{clip} -o x.safetensors --photos no", "no folder of photographs no"),
+        ("{clip} -o x.safetensors --set adapt.pares=3", "unknown key 'adapt.pares'"),
+        ("{clip} -o x.safetensors --set adapt.held_back=0.9", "held_back must be in [0.05, 0.5]"),
+        ("{clip} -o x.safetensors --disk 0.00001", "disk must be in [0.001"),
+        ("{few} -o x.safetensors", "the footage is too short: it has 3 frames"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_any_work(
+    words, message, clip, tmp_path, run, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    few = write_footage(tmp_path / "few", moving_picture(3))
+    chosen = [word.format(clip=clip, few=few) for word in words.split()]
+    code, _, errors = run("adapt", *chosen, "--device", "cpu", "-q")
+    assert code == 2
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["few"]
+
+
+def test_settings_and_recipe_follow_the_network():
+    changes = ["adapt.new_frames=0.25", "batch=4"]
+    settings, recipe = read_settings(changes, ModelConfig(), 7, 50)
+    assert settings == AdaptConfig(new_frames=0.25)
+    assert (recipe.batch, recipe.seed, recipe.steps) == (4, 7, 50)
+    assert recipe.model == ModelConfig()
+    assert recipe.loss.matching == (1, 1, 1, 0, 0)
+    levels = (*ModelConfig().levels[1:], LevelConfig(2, 2))
+    _, recipe = read_settings([], ModelConfig(levels=levels), 0)
+    assert recipe.loss.refined == (0.5, 0.5, 0.75, 1.0, 1.0)
+    assert recipe.loss.matching == (1, 1, 0, 0, 0)
+    _, recipe = read_settings([], replace(ModelConfig(host="pwcnet"), multiple=128), 0)
+    assert recipe.loss.kind == "multi-scale"
+    assert recipe.loss.matching == ()
