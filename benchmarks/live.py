@@ -45,7 +45,7 @@ from benchmarks.yardstick import (
     renamed,
     summarize,
 )
-from dicl_flow.config import QUALITIES, Quality, find_quality
+from dicl_flow.config import LIVE, QUALITIES, Quality, find_quality
 from dicl_flow.data import FlowPair, read_frames
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import FlowEstimator, load
@@ -58,11 +58,12 @@ from dicl_flow.weights import read_weights, resolve
 
 STRIDES = (64, 32, 16, 8, 4)
 CHOSEN = [
-    *("normal", "fast", "best", "dis"),
-    *("33332", "33331", "33321", "33221", "22221", "33211"),
-    *("33332x0.7", "33331x0.85", "33331x0.7", "33321x0.7", "33221x0.7"),
+    *("normal", "fast", "best", "dis", "33331", "33221", "22221", "33211"),
+    *("33321x0.85", "33331x0.7", "33221x0.7"),
 ]
+RADII_OF_LIVE = "".join(str(dict(LIVE.radii).get(stride, 3)) for stride in STRIDES)
 NAMES = {"normal": "normal", "fast": "fast", "best": "best", "dis": "OpenCV's DIS"}
+NAMES |= {RADII_OF_LIVE: f"live ({RADII_OF_LIVE})"}
 TIMED_ON = "Sintel clean"  # of its first pair
 Timed = dict[str, dict[str, float]]
 """By combination: `seconds` and `processor_seconds`."""
@@ -191,22 +192,29 @@ def draw(document: Mapping[str, Any]) -> bytes:
     """Draw error against time, as a PNG: qualities as dots with names, combinations as circles."""
     figure = draw_figure(8, 4.6)
     axes = figure.subplots()
-    for name, one in document["methods"].items():
-        milliseconds, named = 1000 * one["processor_seconds"], name in NAMES or name == "live"
-        marker = (
-            {"color": "C3" if name == "live" else "C0"} if named else {"mfc": "none", "color": "C1"}
-        )
-        axes.plot(milliseconds, one["epe"], "o", **marker)
+    methods = sorted(document["methods"].items(), key=lambda item: item[1]["processor_seconds"])
+    others = [name for name, _ in methods if name not in NAMES]
+    for name, one in methods:
+        milliseconds, named = 1000 * one["processor_seconds"], name in NAMES
+        face = {RADII_OF_LIVE: "C3"}.get(name, "C0" if named else "none")
+        axes.plot(milliseconds, one["epe"], "o", mfc=face, mec="C1" if face == "none" else face)
+        left = name == "fast" or (not named and others.index(name) % 2 == 0)  # labels stay apart
         axes.annotate(
             NAMES.get(name, name).replace("x", " at ×"),
             (milliseconds, one["epe"]),
-            (5, 4),
+            (-7, -4) if left else (6, 5 if named else -4),
             textcoords="offset points",
-            fontsize=9 if named else 7,
+            ha="right" if left else "left",
+            fontsize=9 if named else 8,
             weight="bold" if named else "normal",
         )
     axes.set(xscale="log", xlabel=f"processor time of a pair of {document['timed']['size']}, ms")
     axes.set(ylabel="mean EPE over the sets of real pairs, px")
+    ticks = [n * 10**k for k in range(1, 5) for n in (1, 2, 5)]
+    axes.set_xticks(ticks, map(str, ticks))
+    axes.minorticks_off()
+    times = [1000 * one["processor_seconds"] for _, one in methods]
+    axes.set_xlim(min(times) / 1.3, 1.6 * max(times))
     axes.grid(alpha=0.3, which="both")
     return encode_figure(figure)
 
