@@ -520,6 +520,7 @@ def test_a_lost_frame_is_left_out(tmp_path):
     [
         ("stabilize one -o out", "a clip must have at least two frames"),
         ("stabilize one.mkv -o out.mp4", "a clip must have at least two frames"),
+        ("stabilize two.mkv -o out.mp4 --start 9", "the start (frame 9) is past the end"),
         ("stabilize two -o out.mp4 --motion affine", "unknown --motion 'affine'; known: shift"),
         ("stabilize two -o out.mp4 --border mirror", "unknown --border 'mirror'"),
         ("stabilize two.mkv -o two.mkv", "two.mkv is the input as well"),
