@@ -187,6 +187,25 @@ def test_the_camera_goes_on_as_before_where_too_few_points_agree():
     assert motion.add(points, np.zeros(80, bool)).matrix.tolist() == np.eye(3).tolist()
 
 
+def test_new_points_on_a_large_thing_are_known_by_those_that_were_followed_before():
+    """It covers 60 of 100 new points; those before, more of them beside it, have shown that."""
+    x, y = (side.ravel() for side in np.meshgrid(np.arange(-45, 55, 10), np.arange(-45, 55, 10)))
+    points, moved = np.column_stack([x, y]).astype(float), np.array([6.0, 0])
+    beside = points[:, 0] < -10
+    before = np.concatenate([points[beside] + 2, points[beside] - 2, points[~beside]])
+    on_thing = np.repeat([False, True], [80, 60])
+    motion = CameraMotion(SIZE, "similarity", 1.0)
+    motion.seed(before - on_thing[:, None] * moved)
+    assert motion.add(before, np.ones(140, bool)).points == 80
+    motion.seed(points)
+    step = motion.add(points + ~beside[:, None] * moved, np.ones(100, bool))
+    assert step.points == 40
+    np.testing.assert_allclose(step.matrix, np.eye(3), atol=1e-9)
+    motion.begin_scene()  # of other scenes, nothing is known
+    motion.seed(points)
+    assert motion.add(points + ~beside[:, None] * moved, np.ones(100, bool)).points == 60
+
+
 def seeds_of(scene, how):
     """The path, and the frames at which points were seeded."""
     seeds = []
@@ -520,6 +539,7 @@ def test_a_lost_frame_is_left_out(tmp_path):
     [
         ("stabilize one -o out", "a clip must have at least two frames"),
         ("stabilize one.mkv -o out.mp4", "a clip must have at least two frames"),
+        ("stabilize two.mkv -o out.mp4 --start 9", "the start (frame 9) is past the end"),
         ("stabilize two -o out.mp4 --motion affine", "unknown --motion 'affine'; known: shift"),
         ("stabilize two -o out.mp4 --border mirror", "unknown --border 'mirror'"),
         ("stabilize two.mkv -o two.mkv", "two.mkv is the input as well"),

@@ -91,7 +91,7 @@ WRONG = {
     "clip.mkv --points p.csv --reference 0 -o t.npz": "--reference is for --grid and --dense",
     "clip.mkv --points out.csv -o t.npz": "the point 64,20 lies outside the frames",
     "clip.mkv --points late.csv -o t.npz": "a point is frame 6, but the last frame is 5",
-    "clip.mkv --points other.csv -o t.npz": "must name the columns frame,x,y, got t, x, y",
+    "clip.mkv --points other.csv -o t.npz": "the first line must be frame,x,y, got t, x, y",
     "clip.mkv --points no.csv -o t.npz": "no such file: no.csv",
     "clip.mkv --points p.csv -o t.npz --start 1": "a point is frame 0, which --start or --stride",
     "one.mkv --points p.csv -o t.npz": "a track needs at least two frames, and the clip has one",

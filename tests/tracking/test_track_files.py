@@ -104,7 +104,7 @@ def test_points_are_read_in_any_order_of_columns(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"x,y\n1,2\n", "the first line must name the columns frame,x,y, got x, y"),
+        (b"x,y\n1,2\n", "the first line must be frame,x,y, got x, y"),
         (b"frame,x,y,name\n1,2,3,a\n", "frame,x,y, got frame, x, y, name"),
         (b"0,3,4\n", "frame,x,y, got 0, 3, 4"),
         (b"frame,x,y\n", "the file has no points, only a header"),

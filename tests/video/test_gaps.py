@@ -146,6 +146,17 @@ def test_broken_images_may_be_spanned_too(video, tmp_path):
     assert known.tolist() == [False, True, False, False, False]
 
 
+@pytest.mark.parametrize("output", ["flow.npy", "flow.mkv", "flows"])
+def test_a_clip_without_a_usable_pair_is_an_error_and_leaves_nothing(video, tmp_path, output):
+    folder = write_images(tmp_path / "frames", FRAMES[:4])
+    for file in sorted(folder.iterdir())[::2]:
+        file.write_bytes(b"broken")
+    code, out, errors = video(folder, "-o", tmp_path / output, "--on-error", "skip")
+    assert (code, out) == (2, "")
+    assert "none of the 3 pairs of frames can be used, because 2 of the frames are" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["frames"]
+
+
 def test_a_variable_rate_has_no_gaps(tmp_path):
     pts = np.cumsum([0, *([1, 1, 5, 1, 3] * 8)][:COUNT]).tolist()
     for suffix in (".mp4", ".gif"):

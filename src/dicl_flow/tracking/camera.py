@@ -122,26 +122,40 @@ class CameraMotion:
         self._seed: Array = np.zeros((0, 2))
         self._since = np.eye(3)  # the motion since the seed
         self._steps: deque[Array] = deque(maxlen=max(INTERVALS))  # those that were found
+        self._last: tuple[Array, Array] | None = None  # points, and which of them stood still
 
     def begin_scene(self) -> None:
         """Forget the steps before a cut."""
         self._steps.clear()
+        self._last = None
 
     def seed(self, points: Array) -> None:
         """Follow other (P, 2) points from the present frame on."""
         self._seed, self._since = points, np.eye(3)
         self._past.clear()
-        self._past.append((points, np.ones(len(points), bool)))
+        self._past.append((points, self._beside_still(points)))
 
     def add(self, points: Array, usable: Array) -> Step:
         """(P, 2) positions in the next frame, (P,) bool which of them can be used -> the step."""
         still = self._standing_still(points, usable)
         step = self._go_on() if still is None else self._step(points, still)
+        self._last = None if still is None else (points[usable], still[usable])
         self._since = step.matrix @ self._since
         self._past.append((points, usable))
         if step.points:
             self._steps.append(step.matrix)
         return step
+
+    def _beside_still(self, points: Array) -> Array:
+        """(P,) bool: points nearest to one that stood still; all, if that is not known.
+
+        New points have no past yet that tells them from a large thing that moves.
+        """
+        if self._last is None:
+            return np.ones(len(points), bool)
+        known, still = self._last
+        distance = np.linalg.norm(points[:, None] - known, axis=2)
+        return np.asarray(still[distance.argmin(1)])
 
     def _standing_still(self, points: Array, usable: Array) -> Array | None:
         """(P,) bool: points of this frame and the last one that agree over all intervals."""

@@ -370,6 +370,8 @@ def _check_source(source: Source, selection: Selection, output: Path) -> None:
     if source.scenes:
         raise InputError("KITTI's pairs are not a clip: no camera moves from one to the next")
     if selection.expected_flows(source) == 0:
+        with closing(selection.frames(source)) as frames:
+            next(frames, None)  # says it if the start is past the end
         raise InputError(_ONE_FRAME)
     names: dict[str, Path] = {}
     for file in selection.chosen(source.files):

@@ -228,7 +228,7 @@ def read_points(path: Path) -> Array:
         header = [word.strip().lower() for word in next(lines, [])]
         if sorted(header) != sorted(_POINTS):
             got = ", ".join(header)[:80] or "nothing"
-            raise InputError(f"the first line must name the columns frame,x,y, got {got}")
+            raise InputError(f"the first line must be frame,x,y, got {got}")
         places = [header.index(name) for name in _POINTS]
         points = [
             _point([row[place] for place in places] if len(row) == 3 else row, lines.line_num)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.frames import Look, pyav
-from ..errors import InputError, unknown_name
+from ..errors import InputError, counted, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name, write_files
 from ..files.atomic import FolderLock
@@ -422,6 +422,12 @@ def run(
         raise errors[0]
     if stopped and not source.live:
         return []
+    if state.missing == state.done:
+        checkpoint.remove()
+        raise InputError(
+            f"nothing is written: none of the {counted(state.done, 'pair')} of frames can be used, "
+            f"because {state.lost} of the frames are broken or lost"
+        )
     written = [writer.finish() for writer in writers]
     checkpoint.finish(written)
     return written

@@ -107,8 +107,8 @@ class FlowFiles(FolderWriter):
 
     def write(self, flow: FrameFlow, prepared: Array | None) -> None:
         """Write the files of a flow; none if a frame is broken."""
-        self.make_folder()
         if prepared is not None:
+            self.make_folder()
             write_files(self._contents(flow.frame.name, flow.result))
 
     def _contents(self, name: str, result: FlowResult) -> dict[Path, bytes]:
