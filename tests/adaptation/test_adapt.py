@@ -18,6 +18,7 @@ from small_adaptation import (
 
 from dicl_flow import adapt
 from dicl_flow.adaptation import job
+from dicl_flow.adaptation.plan import WorkFolder
 from dicl_flow.adaptation.settings import AdaptConfig, read_settings
 from dicl_flow.config import Calibration, LevelConfig, ModelConfig, find_quality
 from dicl_flow.errors import InputError
@@ -177,7 +178,7 @@ def test_killed_at_random_moments_it_ends_in_the_same_weights(tmp_path, kills):
 
 
 def test_another_run_in_the_same_folder_is_refused(clip, weights, tmp_path):
-    folder = job.WorkFolder(tmp_path / "mine.adapt")
+    folder = WorkFolder(tmp_path / "mine.adapt")
     with folder.locked(), pytest.raises(InputError, match="another run is writing to"):
         adapt_tiny(clip, tmp_path / "mine.safetensors", weights)
     assert [*tmp_path.iterdir()] == []
@@ -221,6 +222,9 @@ def test_settings_and_recipe_follow_the_network():
     assert settings == AdaptConfig(new_frames=0.25)
     assert (recipe.batch, recipe.seed, recipe.steps) == (4, 7, 50)
     assert recipe.model == ModelConfig()
+    on_cpu = job.recipe_on_cpu(replace(recipe, batch=12))
+    assert (on_cpu.optimizer.accumulate, on_cpu.save_every) == (6, 10)
+    assert job.recipe_on_cpu(replace(recipe, batch=3)).optimizer.accumulate == 1
     assert recipe.loss.matching == (1, 1, 1, 0, 0)
     levels = (*ModelConfig().levels[1:], LevelConfig(2, 2))
     _, recipe = read_settings([], ModelConfig(levels=levels), 0)

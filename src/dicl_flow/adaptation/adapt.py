@@ -5,7 +5,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .job import Adapted, Item, Plan, Watch, make_plan, run
+from .job import Adapted, run
+from .plan import Item, Plan, Watch, make_plan
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator

@@ -13,7 +13,8 @@ from .inputs_outputs import check_matplotlib, check_outputs, check_weights, find
 from .options import flag, in_time, optional
 
 if TYPE_CHECKING:
-    from ..adaptation.job import Adapted, Plan
+    from ..adaptation.job import Adapted
+    from ..adaptation.plan import Plan
 
 NOT_ACCEPTED = 4
 """The exit code of a run whose weights are not better."""
@@ -99,7 +100,7 @@ class Adapt(options.Settings):
         photos = find_photos(self.photos)
         check_matplotlib()
 
-        from ..adaptation.job import make_plan
+        from ..adaptation.plan import make_plan
 
         room = [] if self.disk is None else [f"adapt.disk={float(self.disk)}"]
         return make_plan(
