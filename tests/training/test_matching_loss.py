@@ -217,7 +217,7 @@ def test_the_gradient_reaches_matcher_and_projection():
 
 
 def test_the_papers_recipes_go_without():
-    ours = {"every-level", "solid", "figures"}
+    ours = {"every-level", "solid", "figures", "adapt"}
     for name in set(recipe_names()) - ours:
         assert read_recipe(name, []).loss.matching == (), name
 
