@@ -61,6 +61,7 @@ EXEMPT = {
     r"python benchmarks/yardstick\.py.*": "needs all sets; evaluation/test_yardstick.py runs it",
     r"python benchmarks/gather_photos\.py.*": "downloads; render/test_gather_photos.py runs it",
     r"(OMP_NUM_THREADS=1 )?python -m campaigns\.\w+.*": "takes minutes; tests run a slice",
+    r"dicl-flow (train live|calibrate -w runs/live/).*": "training/test_live_recipe.py trains it",
     r"dicl-flow analyze \w+ .*figures/.*": "needs the weights of `ablate figures`",
     r"dicl-flow serve.*": "runs until it is stopped; web/test_serve.py runs the command",
     r"curl .*/ID.*": "the id is made by the server; web/test_serve_video.py asks for it",

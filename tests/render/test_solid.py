@@ -16,6 +16,7 @@ from dicl_flow.data import list_pairs, read_sample
 from dicl_flow.errors import InputError
 from dicl_flow.ops import sampling_grid
 from dicl_flow.render import Clip, Renderer, load_textures, tracking_clip
+from dicl_flow.render.domains import LOOKS
 from dicl_flow.render.renderer import draw_worlds
 from dicl_flow.render.shapes import shape_bank
 from dicl_flow.render.solid import casting
@@ -345,7 +346,11 @@ def test_every_thing_can_be_made():
             bodies = maker(Draws(seed), 3.0).bodies
             assert bodies, name
             assert all(side > 0 for body in bodies for side in body.size), name
-    named = {crowd.thing for place in PLACES.values() for crowd in place.crowds}
+    places = [
+        *PLACES.values(),
+        *(place for look in LOOKS.values() for place in look.places if not isinstance(place, str)),
+    ]
+    named = {crowd.thing for place in places for crowd in place.crowds}
     assert named == set(MAKERS)
 
 

@@ -259,7 +259,7 @@ class TrainConfig:
         if not self.model.smaller(quality.radii):
             raise InputError(
                 f"quality {quality.name!r} has no smaller radius than this network: nothing would "
-                f"train; leave out `quality`"
+                f"train; leave quality out"
             )
         if self.optimizer.frozen or self.second_pass.every:
             what = "optimizer.frozen" if self.optimizer.frozen else "second_pass.every"
