@@ -149,7 +149,7 @@ RECIPE_DATA = {
 
 
 WHOLE = [n for n in recipe_names() if n != "adapt" and not read_recipe(n, []).radii]
-"""The recipes that train all of a network: test_live_recipe.py and test_adapt.py have the others."""
+"""The recipes that train all of a network: the others have tests of their own."""
 
 
 @pytest.fixture(scope="module")
