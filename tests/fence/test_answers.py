@@ -134,6 +134,11 @@ def test_an_hdf5_file_that_is_none(answering, answer):
         decode_flow("x.flo5", b"x")
 
 
+def test_the_words_of_an_error_do_not_control_a_terminal():
+    error = InputError("no channels R; the file has \x1b[2J\x9b2J\x07,\ttwo\nlines")
+    assert str(error) == "no channels R; the file has  [2J 2J , two lines"
+
+
 # --- messages -------------------------------------------------------------------------------------
 
 

@@ -67,6 +67,7 @@ def _leave_the_files() -> bool:
         folder.rmdir()
         os.fchdir(place)
         os.chroot(".")
+        os.close(place)
         return True
     return False
 
@@ -150,8 +151,8 @@ _ARM = _numbers("""
 """)
 _MACHINES = {"x86_64": (0xC000003E, _X86), "aarch64": (0xC00000B7, _ARM)}
 """By machine: its number in the filter, and those of its system calls."""
-_ENDS = ("socket", "connect", "bind", "listen", "fork", "vfork", "execve", "execveat", "ptrace")
-_ENDS += ("kill", "tkill", "process_vm_readv", "process_vm_writev")
+_ENDS: tuple[str, ...] = ("socket", "connect", "bind", "listen", "fork", "vfork", "execve")
+_ENDS += ("execveat", "ptrace", "kill", "tkill", "process_vm_readv", "process_vm_writev")
 """Calls that no decoder makes: they end it."""
 _NO_FILE = ("open", "openat", "openat2")
 _WITH_RULES = ("clone", "clone3", "mmap", "mprotect")

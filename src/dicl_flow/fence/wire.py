@@ -90,7 +90,7 @@ class Line:
 
     def _bytes(self, size: int, end: float | None) -> "memoryview[int]":
         # takes memory as bytes arrive, however many are announced
-        data, place = memoryview(np.empty(size, np.uint8)), 0
+        data, place = np.empty(size, np.uint8).data, 0
         try:
             while place < size:
                 left = None if end is None else end - monotonic()

@@ -133,16 +133,8 @@ def window_size(window: Window) -> tuple[int, int]:
     return right - left + 1, bottom - top + 1
 
 
-_TIME: tuple[str, ...] = (
-    "hours",
-    "minutes",
-    "seconds",
-    "frame",
-    "dropFrame",
-    "colorFrame",
-    "fieldPhase",
-)
-_TIME += ("bgf0", "bgf1", "bgf2", "userData")
+_TIME: tuple[str, ...] = ("hours", "minutes", "seconds", "frame", "dropFrame", "colorFrame")
+_TIME += ("fieldPhase", "bgf0", "bgf1", "bgf2", "userData")
 
 
 def _to_plain(header: dict[str, Any]) -> dict[str, Any]:
