@@ -66,6 +66,19 @@ def test_calling_everything_hidden_is_no_way_to_look_better(pairs):
     assert right.census < 0.3
 
 
+def test_flow_in_a_blank_border_does_not_count(pairs):
+    image1, image2 = (image.clone() for image in pairs[0])
+    image1[..., :20], image2[..., :20] = 0, 0  # as around what an endoscope shows
+    calm, wild = both_ways(-SPEED), both_ways(-SPEED)
+    for ways in wild:
+        ways.flow[..., :12] = 3.0
+    one, two = pair_errors(image1, image2, [calm, wild])
+    assert one == two
+    image1[..., 8:10], image2[..., 8:10] = 0.1, 0.1
+    one, two = pair_errors(image1, image2, [calm, wild])
+    assert two.disagreement > one.disagreement
+
+
 def test_better_flow_is_accepted(pairs):
     before = [wrong(n, 1.2) for n in range(len(pairs))]
     disagreeing = [
