@@ -165,6 +165,16 @@ def test_the_range_of_a_change_is_that_of_its_noise():
     assert constant.low == pytest.approx(constant.high)
 
 
+def test_neighbours_that_change_alike_are_no_further_evidence():
+    alike = np.random.default_rng(1).normal(0, 1, 32).repeat(4)
+    shuffled = np.random.default_rng(2).permutation(alike)
+    zero = np.zeros(len(alike))
+    ranges = [
+        change.high - change.low for change in (compare(zero, alike), compare(zero, shuffled))
+    ]
+    assert ranges[0] > 1.4 * ranges[1]
+
+
 class KnownScenes:
     """A renderer of one scene that moves by (1, 2) px, and an estimator that says (1, 0)."""
 

@@ -130,10 +130,15 @@ def _mean(values: Tensor, counts: Tensor) -> float:
 
 
 def compare(before: Sequence[float], after: Sequence[float]) -> Change:
-    """Compare two numbers of each pair; the range is that of a bootstrap over the pairs."""
+    """Compare two numbers of each pair; the range is that of a bootstrap over runs of pairs.
+
+    Pairs that are near in time, which may share a frame, are not independent.
+    """
     first, second = np.array(before), np.array(after)
-    generator = np.random.default_rng(0)
-    picks = generator.integers(0, len(first), (_DRAWS, len(first)))
+    count, generator = len(first), np.random.default_rng(0)
+    length = round(count ** (1 / 3))
+    starts = generator.integers(0, count, (_DRAWS, -(-count // length), 1))
+    picks = ((starts + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
     changes = (second - first)[picks].mean(1)
     low, high = np.quantile(changes, [1 - _CERTAIN, _CERTAIN])
     return Change(float(first.mean()), float(second.mean()), float(low), float(high))
