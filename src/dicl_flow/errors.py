@@ -11,6 +11,7 @@ from time import monotonic
 from types import FrameType
 
 _LONGEST = 1000  # characters of a message
+_CONTROL = dict.fromkeys([*range(32), *range(127, 160)], " ")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ECHO = 0.5  # seconds in which two SIGTERM count as one
 
@@ -23,11 +24,13 @@ class InputError(ValueError):
 
     A message names parameters in backticks, as in Python: "use `device='cpu'`". Only the command
     line turns that into an option: "use --device cpu" (cli/command.py). A message is one line;
-    what it quotes from a file may be long: then its middle is left out.
+    what it quotes from a file may be long: then its middle is left out. It has no characters that
+    control a terminal.
     """
 
     def __init__(self, message: str) -> None:
-        text, half = " ".join(str(message).splitlines()), _LONGEST // 2
+        text = " ".join(str(message).splitlines()).translate(_CONTROL)
+        half = _LONGEST // 2
         whole = len(text) <= _LONGEST
         super().__init__(text if whole else f"{text[:half]} … {text[-half:]}")
 

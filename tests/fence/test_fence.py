@@ -1,7 +1,10 @@
 """A decoder behind the fence gives the same results, and can do nothing else."""
 
+import os
+import re
 import signal
 import socket
+import sys
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from dicl_flow.data.timing import read_video_file, video_frames, video_shots
 from dicl_flow.errors import InputError
 from dicl_flow.fence import can_fence, current_fence, put_up_fence, readers, take_down_fence
 from dicl_flow.fence.seal import _MACHINES, program
-from dicl_flow.files import decode_image, encode_image
+from dicl_flow.files import decode_flow, decode_image, encode_flow, encode_image
 
 pytestmark = [
     pytest.mark.skipif(not can_fence(), reason="this system cannot fork or pass files"),
@@ -59,6 +62,25 @@ def test_images_are_the_same_behind_the_fence(fence, monkeypatch, suffix):
     found = decode_image(data, "x")
     monkeypatch.delenv("DICL_FLOW_FENCED")
     np.testing.assert_array_equal(found, decode_image(data, "x"))
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [("x.flo5", "h5py"), ("x.exr", "OpenEXR"), ("x.png", "cv2")]
+)
+def test_flow_files_are_the_same_behind_the_fence(fence, monkeypatch, name, library):
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    flow = np.random.default_rng(0).normal(0, 20, (24, 32, 2)).astype(np.float32)
+    calls, call = [], fence.call
+    monkeypatch.setattr(fence, "call", lambda *request: calls.append(request[0]) or call(*request))
+    data = encode_flow(name, flow)
+    found = decode_flow(name, data)
+    with pytest.raises(InputError) as error:
+        decode_flow(name, data[:-100])
+    assert len(calls) == 2
+    monkeypatch.delenv("DICL_FLOW_FENCED")
+    np.testing.assert_array_equal(found, decode_flow(name, data))
+    with pytest.raises(InputError, match=re.escape(str(error.value))):
+        decode_flow(name, data[:-100])
 
 
 def test_videos_are_the_same_behind_the_fence(fence, monkeypatch, clip):
@@ -189,6 +211,78 @@ def test_nothing_of_a_request_reaches_the_next(fence):
     assert [bad_decoders.act("remember") for _ in range(6)] == [1] * 6
 
 
+def test_an_interrupted_answer_is_not_taken_for_the_next_one(fence, monkeypatch):
+    monkeypatch.setattr(fence, "_requests", 10)
+    receive = readers.Line.receive
+
+    def interrupted(line, most=0, seconds=None):
+        if most:
+            raise KeyboardInterrupt
+        return receive(line, most, seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(readers.Line, "receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bad_decoders.act("remember")
+    assert bad_decoders.act("token") == "none"
+
+
+def test_arguments_may_be_named(fence):
+    assert bad_decoders.act(value="x", name="token") == "none"
+
+
+def test_the_fence_that_is_asked_for_replaces_another(monkeypatch):
+    made = []
+
+    class Made:
+        process = os.getpid()
+
+        def __init__(self, modules, requests):
+            self.requests = requests
+            made.append(self)
+
+        def close(self):
+            self.requests = None
+
+    monkeypatch.setattr(readers, "Fence", Made)
+    monkeypatch.setattr(readers, "_fence", None)
+    monkeypatch.setenv("DICL_FLOW_FENCED", "1")
+    put_up_fence(requests=100)
+    put_up_fence(requests=1)
+    assert [each.requests for each in made] == [None, 1]
+
+
+def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text(f"open({str(tmp_path / 'was here')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    assert "memory" in readers.machine_fences()["fenceable"]
+    assert not (tmp_path / "was here").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("no_namespaces", set()),
+        ("no_namespaces_no_filter", {"files", "programs", "network", "system calls"}),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux")
+def test_what_a_machine_forbids_is_said_and_the_rest_goes_on(module, names):
+    forbidding = readers.Fence(("dicl_flow.files.images", module))
+    try:
+        assert {*forbidding.still_open()} == names
+        said = readers._described(forbidding.still_open()).get("not_fenced", "")
+        assert ("and so were namespaces" in said) == bool(names)
+        data, most = encode_image("x.png", PICTURE), PICTURE.nbytes
+        reader = "dicl_flow.files.images:_decode_pixels"
+        found = forbidding.call(reader, (data, 1), most)
+        np.testing.assert_array_equal(found[..., ::-1], PICTURE)
+        with pytest.raises(InputError, match=r"needs more memory|failed"):
+            forbidding.call("no_namespaces:eat", (), most)
+    finally:
+        forbidding.close()
+
+
 def test_a_template_that_was_killed_is_replaced(fence):
     child = fence._template._child
     child.send_signal(signal.SIGKILL)
@@ -205,3 +299,38 @@ def test_the_filter_is_short_and_lists_each_call_once(machine):
     tested = [number for code, _, _, number in made[4:] if code == 0x15]
     assert sorted(tested) == sorted(numbers.values())
     assert made[-1][3] & 0xFFFF0000 == 0x00050000  # whatever is not listed
+
+
+def decided(machine, number, argument=0, architecture=None):
+    """What the filter does with a call, all of whose arguments are the same: runs its program."""
+    given = {0: number, 4: architecture or _MACHINES[machine][0]}
+    made, place, held = program(machine), 0, 0
+    while True:
+        code, true, false, value = made[place]
+        if code == 0x06:
+            return {0x7FFF: "allow", 0x8000: "end", 0x0005: "refuse"}[value >> 16]
+        if code == 0x20:
+            held, steps = given.get(value, argument), 0
+        else:
+            steps = true if (held == value if code == 0x15 else held & value) else false
+        place += 1 + steps
+
+
+@pytest.mark.parametrize("machine", _MACHINES)
+def test_the_filter_decides_by_call_and_argument(machine):
+    calls = _MACHINES[machine][1]
+    assert decided(machine, calls["read"]) == "allow"
+    assert decided(machine, calls["read"], architecture=0x40000003) == "end"  # of 32 bits
+    assert decided(machine, calls["read"] | 0x40000000) == "refuse"  # of x32
+    for name in ("socket", "execve", "ptrace", "kill", "process_vm_writev"):
+        assert decided(machine, calls[name]) == "end"
+    for io_uring in (425, 426, 427):
+        assert decided(machine, io_uring) == "refuse"
+    assert decided(machine, calls["openat"]) == decided(machine, calls["clone3"]) == "refuse"
+    assert [decided(machine, calls["clone"], flags) for flags in (0, 17, 0x3D0F00)] == [
+        *("end", "end", "allow")
+    ]
+    for name in ("mmap", "mprotect"):
+        assert [decided(machine, calls[name], way) for way in (3, 4, 7)] == [
+            *("allow", "refuse", "refuse")
+        ]

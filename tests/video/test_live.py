@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import socket
+import threading
 from threading import Condition, Event
 from time import monotonic
 from urllib.parse import urlsplit
@@ -16,7 +18,7 @@ from dicl_flow.data.timing import Shot
 from dicl_flow.files import decode_image
 from dicl_flow.video import LivePictures, LiveState, Newest, Selection, Source, paced
 from dicl_flow.video.frames import Frame
-from dicl_flow.web.view import View, serving_view
+from dicl_flow.web.view import View, _Handler, serving_view
 
 DEADLINE = 30  # seconds; nothing waits as long if all is well
 IMAGES = [np.full((64, 64, 3), 8 * number, np.uint8) for number in range(31)]
@@ -157,20 +159,42 @@ def test_the_page_gets_the_newest_picture_and_the_numbers():
             assert ask(address, path).status == 200
         assert json.loads(ask(address, "/state").read()) == {"flows": 2}
         stream = ask(address, "/pictures")
-        lines = [stream.fp.readline().strip() for _ in range(4)]
-        assert lines[1:] == [b"Content-Type: image/jpeg", b"Content-Length: 3", b""]
+        start = [stream.fp.readline() for _ in range(4)]
+        assert start[2:] == [b"Content-Type: image/jpeg\r\n", b"\r\n"]
         assert stream.fp.read(3) == b"new"
+        # before there is a newer picture, or a browser would not show this one yet
+        assert [stream.fp.readline() for _ in start] == start
         view.put(b"newer")
-        while b"Content-Length: 5" not in stream.fp.readline():
-            pass
-        assert stream.fp.readline() == b"\r\n"
         assert stream.fp.read(5) == b"newer"
+
+
+def test_a_reader_that_does_not_read_is_left(monkeypatch):
+    monkeypatch.setattr(_Handler, "timeout", 0.2)
+    view = View(dict)
+    with serving_view(view, 0) as address, socket.socket() as idle:
+        place, before = urlsplit(address), {*threading.enumerate()}
+        idle.connect((place.hostname, place.port))
+        idle.sendall(b"GET /pictures HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle.recv(12) == b"HTTP/1.1 200"
+        (handler,) = {*threading.enumerate()} - before
+        view.put(bytes(2**26))  # more than is buffered
+        handler.join(DEADLINE)
+        assert not handler.is_alive()
+        assert ask(address, "/state").status == 200
+
+
+def test_all_readers_end_with_the_view():
+    with serving_view(View(dict), 0) as address:
+        streams = [ask(address, "/pictures") for _ in range(8)]
+    assert all(stream.read().startswith(b"\r\n--") for stream in streams)
 
 
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
         ("/", {"Host": "evil.example"}, 421),
+        ("/", {"Host": "127.0.0.1.evil.example:80"}, 421),
+        ("/", {"Host": "[127.0.0.1"}, 421),
         ("/state", {"Sec-Fetch-Site": "cross-site"}, 403),
         ("/live.py", {}, 404),
         ("/../view.py", {}, 404),

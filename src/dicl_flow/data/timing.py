@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import chain
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import InputError
-from ..fence import LostDecoderError, fenced, fenced_stream
+from ..fence import LostDecoderError, fenced, fenced_stream, interpreting
 from ..files import Array, Plate, encode_image, write_files
-from ..files.reading import most_bytes
+from ..files.reading import check_decoded, most_bytes
 from .frames import Look, look_of, open_video, pyav, to_array
 
 
@@ -229,8 +229,24 @@ class VideoFile(NamedTuple):
 def read_video_file(path: Path, container: str | None = None) -> VideoFile:
     """Read what a video states, without decoding it; `container` as for `open_video`."""
     with _naming(path):
-        timing, stated, count, look = _read_video_file(path, container)
-    return VideoFile(Timing(*timing), stated, count, None if look is None else Look(*look))
+        answer = _read_video_file(path, container)
+        with interpreting():
+            return _video_file(*answer)
+
+
+def _video_file(
+    timing: tuple[Any, ...], stated: int | None, count: int | None, look: tuple[Any, ...] | None
+) -> VideoFile:
+    """Check what a decoder answered."""
+    known = Timing(*timing)
+    numbers = (known.start, known.end or 0, known.slack, known.rate or 1, stated or 0, count or 0)
+    if not all(map(isfinite, numbers)) or (known.rate or 1) < 0:
+        raise ValueError
+    if look is None:
+        return VideoFile(known, stated, count, None)
+    bits, chroma, (primaries, transfer, matrix, extent), alpha = look
+    tags = (int(primaries), int(transfer), int(matrix), int(extent))
+    return VideoFile(known, stated, count, Look(int(bits), str(chroma), tags, bool(alpha)))
 
 
 @fenced(lambda: 0)
@@ -261,9 +277,24 @@ def video_shots(
     """
     found = _video_shots(path, astuple(timing), container, deep, seconds)
     with _naming(path):
-        for (name, time), read in found:
-            assert read is not None
-            yield Shot(str(name), time, read)
+        for head, read in found:
+            with interpreting():
+                name, time = head
+                if read is None or not isfinite(time or 0) or not _NAME.fullmatch(name):
+                    raise ValueError
+            yield Shot(name, time, partial(_read_frame, read))
+
+
+_NAME = re.compile(r"frame_[0-9]{6,9}")  # files are named after it
+
+
+def _read_frame(read: Callable[[], Array]) -> Array:
+    image = read()
+    check_decoded(image)
+    with interpreting():
+        if image.dtype.name not in ("uint8", "uint16") or image.shape[2:] != (3,):
+            raise TypeError
+    return image
 
 
 @fenced_stream(most_bytes)

@@ -10,6 +10,7 @@ from .readers import (
     fenced,
     fenced_stream,
     handed,
+    interpreting,
     machine_fences,
     put_up_fence,
     take_down_fence,

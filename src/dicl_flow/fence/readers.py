@@ -19,8 +19,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
+from inspect import signature
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
@@ -35,9 +36,14 @@ Pixels = TypeVar("Pixels")
 Item = tuple[tuple[Any, ...], Callable[[], Pixels] | None]
 """Plain values, and what reads the pixels, if it has any."""
 
-MODULES = ("dicl_flow.files.images", "dicl_flow.files.exr", "dicl_flow.data.timing")
+MODULES = (
+    "dicl_flow.files.images",
+    "dicl_flow.files.exr",
+    "dicl_flow.files.hdf5",
+    "dicl_flow.data.timing",
+)
 """Whose functions are fenced: named, because they import this one."""
-LIBRARIES = ("cv2", "av", "OpenEXR")
+LIBRARIES = ("cv2", "av", "OpenEXR", "h5py")
 """What they import late, and what may be missing."""
 ANSWER_SECONDS = 30.0
 """On the clock, for each answer: an image, or a frame of a video."""
@@ -47,6 +53,7 @@ PROCESSOR_SECONDS = 20
 """Of processor time, for the same."""
 _START_SECONDS = 120.0
 _SPARE_MEMORY = 2**30
+_NONSENSE = "answered nonsense"
 _BUFFER = 2**22
 _SPARE = 4  # decoders that wait for a request
 _VARIABLE = "DICL_FLOW_FENCED"
@@ -74,14 +81,14 @@ def fenced(most: Callable[[], int]) -> Callable[[Callable[P, R]], Callable[P, R]
     """Let a function run behind the fence, if that is on; `most` is the bytes of its result."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        name = _register(function, streams=False)
+        name, bind = _register(function, streams=False), signature(function).bind
 
         @wraps(function)
         def call(*arguments: P.args, **named: P.kwargs) -> R:
             fence = current_fence()
             if fence is None:
                 return function(*arguments, **named)
-            return cast(R, fence.call(name, arguments, most()))
+            return cast(R, fence.call(name, bind(*arguments, **named).args, most()))
 
         return call
 
@@ -96,14 +103,14 @@ def fenced_stream(
     def decorate(
         function: Callable[P, Iterator[Item[Pixels]]],
     ) -> Callable[P, Iterator[Item[Pixels]]]:
-        name = _register(function, streams=True)
+        name, bind = _register(function, streams=True), signature(function).bind
 
         @wraps(function)
         def call(*arguments: P.args, **named: P.kwargs) -> Iterator[Item[Pixels]]:
             fence = current_fence()
             if fence is None:
                 return function(*arguments, **named)
-            return fence.stream(name, arguments, most())
+            return fence.stream(name, bind(*arguments, **named).args, most())
 
         return call
 
@@ -173,7 +180,7 @@ class Decoder:
         """Wait for an answer; one that does not come ends the process, and is an `InputError`."""
         answer = self._exchange(lambda: self._line.receive(most, ANSWER_SECONDS))
         if not isinstance(answer, dict) or len(answer) != 1:
-            self._stop("answered nonsense")
+            self._stop(_NONSENSE)
         ((kind, value),) = answer.items()
         if kind == "refused":
             raise InputError(str(value))
@@ -194,6 +201,9 @@ class Decoder:
             self._stop(f"gave no answer within {ANSWER_SECONDS:g} s")
         except BrokenLineError:
             self._stop("")
+        except BaseException:  # as Ctrl-C: the rest of this answer must not become the next one
+            self.end()
+            raise
 
     def _stop(self, why: str) -> None:
         status = self.end("status")
@@ -210,6 +220,17 @@ class Decoder:
             most = resource.prlimit(self._process, resource.RLIMIT_CPU)[1]
             soft = int(used) + 1 + self.limits.seconds
             resource.prlimit(self._process, resource.RLIMIT_CPU, (soft, most))
+
+
+@contextmanager
+def interpreting() -> Iterator[None]:
+    """Begin a block that looks at an answer: a decoder that was taken over may send any values."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _lost(_NONSENSE) from None
 
 
 def _lost(why: str) -> LostDecoderError:
@@ -234,11 +255,12 @@ class _Template:
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         here, there = socket.socketpair()
-        words = [sys.executable, "-m", "dicl_flow.fence.child", str(there.fileno()), *modules]
+        # -P: nothing is imported from the current folder, which may be a stranger's
+        words = [sys.executable, "-P", "-m", "dicl_flow.fence.child", str(there.fileno())]
         nothing = subprocess.DEVNULL
         # not in the group of the terminal: it ends when the connection does
         self._child = subprocess.Popen(
-            words,
+            [*words, *modules],
             env=_environment(),
             pass_fds=[there.fileno()],
             stdin=nothing,
@@ -291,7 +313,7 @@ def _environment() -> dict[str, str]:
     passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
     threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     package = str(Path(__file__).parents[2])
-    places = dict.fromkeys([package, *filter(None, sys.path)])
+    places = dict.fromkeys([*filter(None, sys.path), package])
     # each arena of malloc takes 64 MiB of addresses, which are limited
     return {**passed, **threads, "PYTHONPATH": os.pathsep.join(places), "MALLOC_ARENA_MAX": "2"}
 
@@ -305,7 +327,7 @@ class Fence:
 
     def __init__(self, modules: tuple[str, ...] = MODULES, requests: int = REQUESTS) -> None:
         self.process, self._requests = os.getpid(), requests
-        self._modules = (*LIBRARIES, *modules)
+        self._modules = (*LIBRARIES, *modules) if modules else ()
         self._spare: deque[Decoder] = deque()
         self._lock, self._template = Lock(), _Template(self._modules)
         # forking and ending decoders takes longer than most of their work
@@ -364,12 +386,8 @@ class Fence:
 
     def _begin(self, name: str, arguments: tuple[Any, ...], most: int) -> Decoder:
         settings = {key: os.environ.get(key) for key in _SETTINGS}
-        decoder = self._take(2**30 + 4 * most)
-        try:
-            decoder.begin((name, arguments, settings))
-        except BaseException:
-            decoder.end()
-            raise
+        decoder = self._take(_SPARE_MEMORY + 4 * most)
+        decoder.begin((name, arguments, settings))
         return decoder
 
     def _take(self, memory: int) -> Decoder:
@@ -441,9 +459,9 @@ def put_up_fence(modules: tuple[str, ...] = MODULES, requests: int = REQUESTS) -
     global _fence
     if not can_fence():
         raise InputError("decoders can be fenced on Linux and macOS only; leave out `fenced`")
+    take_down_fence()  # one that is up may allow more requests
     with _lock:
-        if _fence is None or _fence.process != os.getpid():
-            _fence = Fence(modules, requests)
+        _fence = Fence(modules, requests)
         os.environ[_VARIABLE] = "1"
 
 
@@ -452,7 +470,7 @@ def take_down_fence() -> None:
     global _fence
     with _lock:
         os.environ.pop(_VARIABLE, None)
-        if _fence is not None:
+        if _fence is not None and _fence.process == os.getpid():
             _fence.close()
         _fence = None
 

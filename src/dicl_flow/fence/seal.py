@@ -61,10 +61,10 @@ def leave_the_machine() -> dict[str, bool]:
 
 def _leave_the_files() -> bool:
     """Make an empty folder that exists no more the root of all paths."""
-    folder = Path(tempfile.mkdtemp(prefix="dicl-flow-fence-"))
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    folder.rmdir()
-    with suppress(OSError):
+    with suppress(OSError):  # no folder can be made, or none can become the root
+        folder = Path(tempfile.mkdtemp(prefix="dicl-flow-fence-"))
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        folder.rmdir()
         os.fchdir(place)
         os.chroot(".")
         return True
@@ -102,9 +102,9 @@ def _limit(limits: Limits, used: int) -> dict[str, str]:
         "memory": (resource.RLIMIT_AS, used + limits.memory),
         "processor time": (resource.RLIMIT_CPU, limits.seconds),
         "files": (resource.RLIMIT_FSIZE, 0),
+        "open files": (resource.RLIMIT_NOFILE, limits.files),
+        "core files": (resource.RLIMIT_CORE, 0),
     }
-    wanted["open files"] = (resource.RLIMIT_NOFILE, limits.files)
-    wanted["core files"] = (resource.RLIMIT_CORE, 0)
     refused = {}
     for name, (kind, value) in wanted.items():
         # processor time is limited anew for each answer, by the parent
@@ -120,48 +120,37 @@ def _limit(limits: Limits, used: int) -> dict[str, str]:
 
 # --- the filter of system calls -------------------------------------------------------------------
 
-_X86 = {
-    **{"read": 0, "write": 1, "open": 2, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9},
-    **{"mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14},
-    **{"rt_sigreturn": 15, "pread64": 17, "readv": 19, "writev": 20, "sched_yield": 24},
-    **{"mremap": 25, "madvise": 28, "nanosleep": 35, "getpid": 39, "socket": 41, "connect": 42},
-    **{"sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47, "bind": 49, "listen": 50},
-    **{"clone": 56, "fork": 57, "vfork": 58, "execve": 59, "exit": 60, "kill": 62},
-    **{"gettimeofday": 96, "getrusage": 98, "sysinfo": 99, "times": 100, "ptrace": 101},
-    **{"getuid": 102, "sigaltstack": 131, "gettid": 186, "tkill": 200, "time": 201, "futex": 202},
-    **{"sched_getaffinity": 204, "clock_gettime": 228, "clock_getres": 229},
-    **{"clock_nanosleep": 230, "exit_group": 231, "openat": 257, "ppoll": 271},
-    **{"set_robust_list": 273, "getcpu": 309, "process_vm_readv": 310, "process_vm_writev": 311},
-    **{"getrandom": 318, "execveat": 322, "membarrier": 324, "rseq": 334, "clone3": 435},
-    **{"openat2": 437},
-}
-_ARM = {
-    **{"openat": 56, "close": 57, "lseek": 62, "read": 63, "write": 64, "readv": 65, "writev": 66},
-    **{"pread64": 67, "ppoll": 73, "fstat": 80, "exit": 93, "exit_group": 94, "futex": 98},
-    **{"set_robust_list": 99, "nanosleep": 101, "clock_gettime": 113, "clock_getres": 114},
-    **{"clock_nanosleep": 115, "ptrace": 117, "sched_getaffinity": 123, "sched_yield": 124},
-    **{"kill": 129, "tkill": 130, "sigaltstack": 132, "rt_sigaction": 134},
-    **{"rt_sigprocmask": 135, "rt_sigreturn": 139, "times": 153, "getrusage": 165, "getcpu": 168},
-    **{"gettimeofday": 169, "getpid": 172, "getuid": 174, "gettid": 178, "sysinfo": 179},
-    **{"socket": 198, "bind": 200, "listen": 201, "connect": 203, "sendto": 206, "recvfrom": 207},
-    **{"sendmsg": 211, "recvmsg": 212, "brk": 214, "munmap": 215, "mremap": 216, "clone": 220},
-    **{"execve": 221, "mmap": 222, "mprotect": 226, "madvise": 233, "process_vm_readv": 270},
-    **{"process_vm_writev": 271, "getrandom": 278, "execveat": 281, "membarrier": 283},
-    **{"rseq": 293, "clone3": 435, "openat2": 437},
-}
+
+def _numbers(text: str) -> dict[str, int]:
+    words = text.split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+_X86 = _numbers("""
+    read 0 write 1 open 2 close 3 fstat 5 poll 7 lseek 8 mmap 9 mprotect 10 munmap 11 brk 12
+    rt_sigaction 13 rt_sigprocmask 14 rt_sigreturn 15 pread64 17 readv 19 writev 20
+    sched_yield 24 mremap 25 madvise 28 nanosleep 35 getpid 39 socket 41 connect 42 sendto 44
+    recvfrom 45 sendmsg 46 recvmsg 47 bind 49 listen 50 clone 56 fork 57 vfork 58 execve 59
+    exit 60 kill 62 gettimeofday 96 getrusage 98 sysinfo 99 times 100 ptrace 101 getuid 102
+    sigaltstack 131 gettid 186 tkill 200 time 201 futex 202 sched_getaffinity 204
+    clock_gettime 228 clock_getres 229 clock_nanosleep 230 exit_group 231 openat 257 ppoll 271
+    set_robust_list 273 getcpu 309 process_vm_readv 310 process_vm_writev 311 getrandom 318
+    execveat 322 membarrier 324 rseq 334 clone3 435 openat2 437
+""")
+_ARM = _numbers("""
+    openat 56 close 57 lseek 62 read 63 write 64 readv 65 writev 66 pread64 67 ppoll 73 fstat 80
+    exit 93 exit_group 94 futex 98 set_robust_list 99 nanosleep 101 clock_gettime 113
+    clock_getres 114 clock_nanosleep 115 ptrace 117 sched_getaffinity 123 sched_yield 124
+    kill 129 tkill 130 sigaltstack 132 rt_sigaction 134 rt_sigprocmask 135 rt_sigreturn 139
+    times 153 getrusage 165 getcpu 168 gettimeofday 169 getpid 172 getuid 174 gettid 178
+    sysinfo 179 socket 198 bind 200 listen 201 connect 203 sendto 206 recvfrom 207 sendmsg 211
+    recvmsg 212 brk 214 munmap 215 mremap 216 clone 220 execve 221 mmap 222 mprotect 226
+    madvise 233 process_vm_readv 270 process_vm_writev 271 getrandom 278 execveat 281
+    membarrier 283 rseq 293 clone3 435 openat2 437
+""")
 _MACHINES = {"x86_64": (0xC000003E, _X86), "aarch64": (0xC00000B7, _ARM)}
 """By machine: its number in the filter, and those of its system calls."""
-_ENDS: tuple[str, ...] = (
-    "socket",
-    "connect",
-    "bind",
-    "listen",
-    "fork",
-    "vfork",
-    "execve",
-    "execveat",
-    "ptrace",
-)
+_ENDS = ("socket", "connect", "bind", "listen", "fork", "vfork", "execve", "execveat", "ptrace")
 _ENDS += ("kill", "tkill", "process_vm_readv", "process_vm_writev")
 """Calls that no decoder makes: they end it."""
 _NO_FILE = ("open", "openat", "openat2")

@@ -6,6 +6,7 @@ is its length and the number of bytes that follow it, JSON, and the bytes of its
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
@@ -21,6 +22,7 @@ _LENGTHS = Struct(">IQ")
 _MOST_TEXT = 2**22  # bytes of JSON
 _MOST_FILES = 4
 _PIECE = 2**20
+_DTYPE = re.compile(r"[<>|][biuf][1248]")
 
 
 class BrokenLineError(Exception):
@@ -76,26 +78,26 @@ class Line:
         if self._end.gettimeout() != seconds:  # a system call that a decoder may not make
             self._end.settimeout(seconds)
 
-    def _rest(self, head: bytes | bytearray, most: int, end: float | None) -> Any:
+    def _rest(self, head: "bytes | memoryview[int]", most: int, end: float | None) -> Any:
         length, follow = _LENGTHS.unpack(head)
         if length > _MOST_TEXT or follow > most:
             raise BrokenLineError
         try:
-            packed = json.loads(self._bytes(length, end))
+            packed = json.loads(bytes(self._bytes(length, end)))
             return _unpacked(packed, _Bodies(follow, lambda size: self._bytes(size, end)))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             raise BrokenLineError from None
 
-    def _bytes(self, size: int, end: float | None) -> bytearray:
-        data = bytearray(size)
-        view, place = memoryview(data), 0
+    def _bytes(self, size: int, end: float | None) -> "memoryview[int]":
+        # takes memory as bytes arrive, however many are announced
+        data, place = memoryview(np.empty(size, np.uint8)), 0
         try:
             while place < size:
                 left = None if end is None else end - monotonic()
                 if left is not None and left <= 0:
                     raise TimeoutError
                 self._wait_at_most(left)
-                arrived = self._end.recv_into(view[place : place + _PIECE])
+                arrived = self._end.recv_into(data[place : place + _PIECE])
                 if not arrived:
                     raise BrokenLineError
                 place += arrived
@@ -111,10 +113,10 @@ def _broken(error: OSError) -> Exception:
 class _Bodies:
     """The bytes that follow the text, taken in order."""
 
-    def __init__(self, size: int, take: Callable[[int], bytearray]) -> None:
+    def __init__(self, size: int, take: "Callable[[int], memoryview[int]]") -> None:
         self._left, self._take = size, take
 
-    def __call__(self, size: int) -> bytearray:
+    def __call__(self, size: int) -> "memoryview[int]":
         if not 0 <= size <= self._left:
             raise ValueError
         self._left -= size
@@ -156,9 +158,9 @@ def _unpacked(value: Any, bodies: _Bodies) -> Any:
 
 def _array(content: Any, bodies: _Bodies) -> Array:
     name, shape = content
-    dtype = np.dtype(str(name))
-    if dtype.kind not in "buif" or len(shape) > 4 or any(side < 0 for side in shape):
+    if not _DTYPE.fullmatch(name) or len(shape) > 4 or any(side < 0 for side in shape):
         raise ValueError
+    dtype = np.dtype(name)
     data = bodies(prod(shape) * dtype.itemsize)
     return np.frombuffer(data, dtype).reshape(shape)
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..fence import fenced
-from .reading import Array, check_pixels, check_size, most_bytes, refusing
+from ..fence import fenced, interpreting
+from .reading import Array, check_decoded, check_pixels, check_size, most_bytes, refusing
 
 Window = tuple[int, int, int, int]
 """Left, top, right and bottom pixel, both ends included."""
@@ -57,10 +57,17 @@ def decode_channels(
     """
     openexr()  # complain here if it is missing
     found = _read_channels(data, names, what, *counted)
-    if isinstance(found, list):
-        raise MissingChannelsError(names, found)
-    pixels, window, display, header = found
-    return Channels(pixels, window, display, _from_plain(header))
+    with interpreting():
+        if isinstance(found, list):
+            raise MissingChannelsError(names, [*map(str, found)])
+        pixels, window, display, header = found
+        (width, height), shown = window_size(window), window_size(display)
+        check_size(*shown)
+        for name in names:
+            check_decoded(pixels[name])
+            if pixels[name].shape != (height, width) or min(shown) < 1:
+                raise InputError(f"channel {name!r} has another size than the picture")
+        return Channels(pixels, window, display, _from_plain(header))
 
 
 _KEPT = ("chromaticities", "pixelAspectRatio", "framesPerSecond", "timeCode")

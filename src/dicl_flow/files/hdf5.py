@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from .reading import Array, check_pixels, refusing
+from ..fence import fenced, interpreting
+from .reading import Array, check_pixels, most_bytes, refusing
 
 _GZIP, _SHUFFLE = 1, 2  # the numbers that HDF5 gives these filters
 _LEVEL = 5  # of gzip, as Spring's own files
@@ -33,6 +34,14 @@ def encode_dataset(name: str, array: Array) -> bytes:
 
 def decode_dataset(data: bytes, name: str) -> Array:
     """Return an array of numbers; nothing that the file merely refers to is opened."""
+    h5py()  # complain here if it is missing
+    array = _decode_dataset(data, name)
+    with interpreting():
+        return array.view(np.ndarray)
+
+
+@fenced(most_bytes)
+def _decode_dataset(data: bytes, name: str) -> Array:
     library = h5py()
     # the library documents no errors for damaged files
     with (
@@ -53,7 +62,7 @@ def _check(found: Any) -> None:
     """Refuse an array of other things than numbers, in other files, or too large."""
     if found.is_virtual or found.external:
         raise InputError("the array is stored in other files")
-    if found.dtype.kind not in "fiu":
+    if found.dtype.kind not in "fiu" or found.dtype.itemsize > 8:
         raise InputError(f"the array has the type {found.dtype}, expected numbers")
     if not found.shape:
         raise InputError("the array is empty or a single number")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..fence import fenced
-from .reading import Array, check_size, most_bytes, read_bytes, refusing
+from .reading import Array, check_decoded, check_size, most_bytes, read_bytes, refusing
 
 Size = tuple[int, int]
 
@@ -155,17 +155,24 @@ def decode_image(data: bytes, name: str) -> Array:
         image = decode_pixels(data, cv2.IMREAD_COLOR | cv2.IMREAD_ANYDEPTH)
     if image is None:
         raise InputError(f"{name} is not an image, or has a format that OpenCV cannot read")
-    if image.dtype not in (np.uint8, np.uint16, np.float32):
+    if image.dtype not in (np.uint8, np.uint16, np.float32) or image.shape[2:] != (3,):
         raise InputError(f"{name} has pixels of {image.dtype}; expected 8 or 16 bits, or float32")
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
-@fenced(most_bytes)
 def decode_pixels(data: bytes, flags: int) -> Array | None:
     """Return the pixels from OpenCV; None if it is not an image.
 
     One that is too large, or a truncated PNG or JPEG, is an error.
     """
+    pixels = _decode_pixels(data, flags)
+    if pixels is not None:
+        check_decoded(pixels)
+    return pixels
+
+
+@fenced(most_bytes)
+def _decode_pixels(data: bytes, flags: int) -> Array | None:
     size, pixels = image_size(data), None
     if size is not None:
         check_size(*size)

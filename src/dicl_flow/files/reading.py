@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import InputError
+from ..fence import interpreting
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,6 +70,16 @@ def check_pixels(pixels: int, what: str) -> None:
         size, most = (f"{n:,.0f}" if n >= 10 else f"{n:.3g}" for n in (pixels / 1e6, limit))
         more = f"allow more with `max_size={ceil(pixels / 1e6)}`"
         raise InputError(f"{what} has {size} megapixels, the limit is {most}; {more}")
+
+
+def check_decoded(answer: Array) -> None:
+    """Refuse an answer of a decoder that is no picture, or larger than any it may read."""
+    with interpreting():
+        height, width, *channels = answer.shape
+        # of a video, twice the limit is decoded: coded frames have borders
+        sound = channels in ([], [1], [2], [3], [4]) and answer.dtype.kind in "uif"
+        if not (sound and 0 < height * width <= 2e6 * max_size()):
+            raise TypeError
 
 
 def most_bytes() -> int:

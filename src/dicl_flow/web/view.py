@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..errors import InputError
 
@@ -78,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the page, the pictures or the numbers."""
         # a page of another site can let its own name point here (DNS rebinding)
-        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in _NAMES:
+        if self.headers.get("Host", "").partition(":")[0].lower() not in _NAMES:
             self._send(HTTPStatus.MISDIRECTED_REQUEST, b"unknown host\n", "text/plain")
         elif self.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site"):
             self._send(HTTPStatus.FORBIDDEN, b"pages of other sites may not use it\n", "text/plain")
@@ -112,11 +111,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self._begin(HTTPStatus.OK, f"multipart/x-mixed-replace; boundary={_BETWEEN}")
         self.end_headers()
+        # after each picture at once: Chromium shows it when it has the header of the next one
+        between = f"\r\n--{_BETWEEN}\r\nContent-Type: image/jpeg\r\n\r\n".encode()
         with suppress(OSError):  # the reader left
+            self.wfile.write(between)
             for picture in self.server.view.pictures():
-                head = f"--{_BETWEEN}\r\nContent-Type: image/jpeg\r\n"
-                self.wfile.write(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode())
-                self.wfile.write(picture + b"\r\n")
+                self.wfile.write(picture + between)
 
 
 class _Server(ThreadingHTTPServer):
