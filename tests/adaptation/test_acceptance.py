@@ -66,6 +66,19 @@ def test_calling_everything_hidden_is_no_way_to_look_better(pairs):
     assert right.census < 0.3
 
 
+def test_flow_in_a_blank_border_does_not_count(pairs):
+    image1, image2 = (image.clone() for image in pairs[0])
+    image1[..., :20], image2[..., :20] = 0, 0  # as around what an endoscope shows
+    calm, wild = both_ways(-SPEED), both_ways(-SPEED)
+    for ways in wild:
+        ways.flow[..., :12] = 3.0
+    one, two = pair_errors(image1, image2, [calm, wild])
+    assert one == two
+    image1[..., 8:10], image2[..., 8:10] = 0.1, 0.1
+    one, two = pair_errors(image1, image2, [calm, wild])
+    assert two.disagreement > one.disagreement
+
+
 def test_better_flow_is_accepted(pairs):
     before = [wrong(n, 1.2) for n in range(len(pairs))]
     disagreeing = [
@@ -150,6 +163,16 @@ def test_the_range_of_a_change_is_that_of_its_noise():
     constant = compare([1.0, 2.0], [0.9, 1.9])
     assert constant.falls
     assert constant.low == pytest.approx(constant.high)
+
+
+def test_neighbours_that_change_alike_are_no_further_evidence():
+    alike = np.random.default_rng(1).normal(0, 1, 32).repeat(4)
+    shuffled = np.random.default_rng(2).permutation(alike)
+    zero = np.zeros(len(alike))
+    ranges = [
+        change.high - change.low for change in (compare(zero, alike), compare(zero, shuffled))
+    ]
+    assert ranges[0] > 1.4 * ranges[1]
 
 
 class KnownScenes:

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import sys
 from dataclasses import replace
 
 import pytest
@@ -100,7 +101,8 @@ def test_the_command_refuses_what_is_not_better(
     output = tmp_path / "mine.safetensors"
     output.write_bytes(b"older")
     words = ["adapt", clip, "-o", output, "-w", weights, "--steps", 1, "--device", "cpu", "--json"]
-    words += [word for change in CHANGES for word in ("--set", change)]
+    rarely = [change for change in CHANGES if change != "log_every=1"]  # than it has steps
+    words += [word for change in rarely for word in ("--set", change)]
     code, printed, _ = run(*words)
     assert code == 4
     found = json.loads(printed)
@@ -108,6 +110,8 @@ def test_the_command_refuses_what_is_not_better(
     assert found["written"] == []
     assert any("does not fall by more than its noise" in reason for reason in found["not_accepted"])
     assert output.read_bytes() == b"older"
+    (warning,) = [text for text in found["warnings"] if "mine.safetensors" in text]
+    assert "is older: it was there before and is unchanged" in warning
     report = json.loads((tmp_path / "mine.adapt/report.json").read_text())
     assert report["verdict"]["accepted"] is False
     assert report["teacher"]["kept"] > 0
@@ -214,6 +218,13 @@ def test_bad_input_is_one_sentence_before_any_work(
     assert message in errors
     assert errors.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["few"]
+
+
+def test_a_missing_matplotlib_is_said_before_any_work(clip, weights, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError, match="need matplotlib"):
+        adapt_tiny(clip, tmp_path / "mine.safetensors", weights)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_settings_and_recipe_follow_the_network():

@@ -1,6 +1,9 @@
 """On a CUDA device the student trains with kernels and recorded steps, of all kinds of batches."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
 
 import pytest
 import torch
@@ -12,8 +15,10 @@ from small_adaptation import (
     write_footage,
     write_weights,
 )
+from small_training import QUICK, RandomSource
 
 from dicl_flow import adapt
+from dicl_flow.training import Processes, Trainer
 from dicl_flow.weights import read_weights
 
 pytestmark = [
@@ -37,6 +42,7 @@ def test_all_stages_run_with_the_fused_backend(photometric, tmp_path, monkeypatc
         "augment.crop=[48,64]",
         "render.sizes=[[48,64],[32,64]]",
         "optimizer.precision=bf16",
+        "workers=2",  # a thread pins what they make, also while a step is recorded
     ]
     output = tmp_path / "mine.safetensors"
     ended = adapt(clip, output, weights, steps=12, changes=changes, device="cuda")
@@ -46,3 +52,26 @@ def test_all_stages_run_with_the_fused_backend(photometric, tmp_path, monkeypatc
     assert all("epe" in json.loads(line) for line in lines)
     before, after = read_weights(weights).tensors, read_weights(output).tensors
     assert any(not torch.equal(before[key], after[key]) for key in before)
+
+
+def ask_again_and_again(done):
+    """Ask whether copies have ended, as the loader's thread does before it reuses memory."""
+    stream, asked = torch.cuda.Stream(), 0
+    while not done.is_set():
+        stream.record_event().query()
+        asked += 1
+    return asked
+
+
+def test_a_step_is_recorded_while_another_thread_uses_the_device():
+    device, done = torch.device("cuda"), Event()
+    trainer = Trainer(replace(QUICK, backend="fused"), Processes(device))
+    batches = RandomSource().batches(2, 0, Processes(device))
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(ask_again_and_again, done)
+        try:
+            losses = [trainer.train_step(batches, 0.0)["loss"] for _ in range(3)]
+        finally:
+            done.set()
+        assert asking.result() > 10
+    assert len(losses) == 3

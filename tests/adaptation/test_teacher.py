@@ -1,24 +1,28 @@
 """What the teacher keeps of made-up flows, and what its files and summary say."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from dicl_flow.adaptation.footage import FootagePair
+from dicl_flow.adaptation.footage import NUM_SPEEDS, FootagePair
 from dicl_flow.adaptation.settings import AdaptConfig
 from dicl_flow.adaptation.teacher import (
-    NUM_SPEEDS,
     best_quality,
     count_kept,
     encode_flows,
     kept_pixels,
     lesson,
     read_flow,
+    review,
     speed_name,
     summarize,
+    teach,
 )
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.result import Estimate
+from dicl_flow.files import encode_image, write_files
 
 SETTINGS = AdaptConfig()
 SIZE = (32, 48)
@@ -123,6 +127,31 @@ def test_kept_pixels_are_counted_by_speed_and_region():
     names = [speed_name(octave) for octave in range(NUM_SPEEDS)]
     assert names[:3] == ["below 1", "1 to 2", "2 to 4"]
     assert names[-1] == "above 128"
+
+
+class KnownFlow:
+    """Stands for the teacher: 10 px to the right, and at the left half no way back."""
+
+    estimator = SimpleNamespace(device="cpu", calibration=None)
+
+    def __call__(self, image1, image2):
+        flow, sure = constant((10.0, 0.0)), torch.full((1, 1, *SIZE), 0.9)
+        back = -flow
+        back[..., : SIZE[1] // 2] = 0
+        return Estimate(flow, sure), Estimate(back, sure)
+
+
+def test_what_is_not_kept_counts_with_its_speed(tmp_path):
+    files = lesson(FootagePair(0, 0, 1, 10.0), tmp_path, tmp_path)
+    black = np.zeros((*SIZE, 3), np.uint8)
+    write_files({path: encode_image(path, black) for path in (files.image1, files.image2)})
+    write_files(teach(KnownFlow(), None, files, SETTINGS, 0))
+    found = review([files])
+    pixels = SIZE[0] * SIZE[1]
+    assert found["seen_by_speed"] == [0, 0, 0, 0, pixels, 0, 0, 0, 0]
+    assert found["little_motion"] == 0
+    assert 0.3 < found["kept"] < 0.6
+    assert found["kept_by_speed"][4] == round(found["kept"] * pixels)
 
 
 def test_still_footage_and_a_teacher_without_trust_are_warned_of():

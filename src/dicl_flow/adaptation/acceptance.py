@@ -35,6 +35,8 @@ SCENES = RenderConfig(
 SCENES_SEED = 2000  # of no training and of no calibration
 _LONGEST = 10.0  # px: disagreement beyond is an error in any case, however long
 _DRAWS = 2000  # of the bootstrap
+_BLANK = 2 / 255  # range of grey around a pixel below which there is nothing to see
+_AROUND = 7  # px: the side of that square
 _CERTAIN = 0.95  # probability that a change is not noise
 _SHRUNK = 0.8  # share of the speed below which the motion has shrunk
 
@@ -77,16 +79,24 @@ def pair_errors(image1: Tensor, image2: Tensor, networks: Sequence[Ways]) -> lis
 
     A pixel counts unless all networks say that it is hidden: otherwise one that calls hidden what
     it cannot match would look better. Where its own flow leaves the frame, its error is largest.
+    Borders and bars that show nothing do not count: any flow fits there.
     """
-    frames = [(image1, image2), (image2, image1)]
+    frames, shown = [(image1, image2), (image2, image1)], shows_something(image1, image2)
     parts: list[list[tuple[float, ...]]] = [[] for _ in networks]
     for way, (here, there) in enumerate(frames):
         flows = [(ways[way].flow, ways[1 - way].flow) for ways in networks]
-        counts = ~torch.stack([find_occlusion(*pair) for pair in flows]).all(0)[:, 0]
+        counts = shown & ~torch.stack([find_occlusion(*pair) for pair in flows]).all(0)[:, 0]
         for errors, (flow, backward) in zip(parts, flows, strict=True):
             maps = (census_error(here, there, flow), disagreement(flow, backward), flow.norm(dim=1))
             errors.append(tuple(_mean(each, counts) for each in maps))
     return [PairErrors(*np.mean(errors, 0).tolist()) for errors in parts]
+
+
+def shows_something(image1: Tensor, image2: Tensor) -> Tensor:
+    """(B, H, W) bool: around the pixel, in either frame, not all is of one grey."""
+    greys = torch.cat([_grey(image1), _grey(image2)], 1)
+    most, least = (F.max_pool2d(part, _AROUND, 1, _AROUND // 2).amax(1) for part in (greys, -greys))
+    return most + least > _BLANK  # `least` is negated
 
 
 def census_error(image1: Tensor, image2: Tensor, flow: Tensor) -> Tensor:
@@ -120,10 +130,15 @@ def _mean(values: Tensor, counts: Tensor) -> float:
 
 
 def compare(before: Sequence[float], after: Sequence[float]) -> Change:
-    """Compare two numbers of each pair; the range is that of a bootstrap over the pairs."""
+    """Compare two numbers of each pair; the range is that of a bootstrap over runs of pairs.
+
+    Pairs that are near in time, which may share a frame, are not independent.
+    """
     first, second = np.array(before), np.array(after)
-    generator = np.random.default_rng(0)
-    picks = generator.integers(0, len(first), (_DRAWS, len(first)))
+    count, generator = len(first), np.random.default_rng(0)
+    length = round(count ** (1 / 3))
+    starts = generator.integers(0, count, (_DRAWS, -(-count // length), 1))
+    picks = ((starts + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
     changes = (second - first)[picks].mean(1)
     low, high = np.quantile(changes, [1 - _CERTAIN, _CERTAIN])
     return Change(float(first.mean()), float(second.mean()), float(low), float(high))
@@ -237,17 +252,20 @@ def _warnings(changes: Mapping[str, Change]) -> Iterable[str]:
 
 def measure_pair(networks: Sequence[BothWays], image1: Array, image2: Array) -> list[PairErrors]:
     """Estimate a held-back pair with each network, and return the errors."""
-    device = networks[0].estimator.device
-    frames = [image_batch(image, device)[0] for image in (image1, image2)]
-    return pair_errors(frames[0], frames[1], [both_ways(image1, image2) for both_ways in networks])
+    frames = _on_device(networks, image1, image2)
+    return pair_errors(*frames, [both_ways(image1, image2) for both_ways in networks])
 
 
 def error_pictures(
     networks: Sequence[BothWays], image1: Array, image2: Array
 ) -> tuple[list[Array], list[Array]]:
     """Return the flow (H, W, 2) of each network for a pair, and the warping error (H, W)."""
-    device = networks[0].estimator.device
-    frames = [image_batch(image, device)[0] for image in (image1, image2)]
+    frames = _on_device(networks, image1, image2)
     flows = [both_ways(image1, image2)[0].flow for both_ways in networks]
-    errors = [census_error(frames[0], frames[1], flow)[0].cpu().numpy() for flow in flows]
+    errors = [census_error(*frames, flow)[0].cpu().numpy() for flow in flows]
     return [flow[0].permute(1, 2, 0).cpu().numpy() for flow in flows], errors
+
+
+def _on_device(networks: Sequence[BothWays], image1: Array, image2: Array) -> tuple[Tensor, Tensor]:
+    device = networks[0].estimator.device
+    return image_batch(image1, device)[0], image_batch(image2, device)[0]

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .job import Adapted, run
-from .plan import Item, Plan, Watch, make_plan
+from .plan import Item, Plan, make_plan
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
@@ -42,7 +42,10 @@ def adapt(
     >>> ended.accepted, ended.reasons, ended.report
     """
     texts = [str(clip) for clip in ([clips] if isinstance(clips, str | Path) else clips)]
-    watch: Watch[Any] = _plainly if progress is None else _watching(progress)
+
+    def watch(items: Sequence[Item], words: str) -> Iterator[Item]:
+        return iter(items if progress is None else progress(items, words))
+
     plan = make_plan(
         texts,
         Path(output),
@@ -56,17 +59,6 @@ def adapt(
         watch=watch,
     )
     return run(plan, device=device, restart=restart, watch=watch)
-
-
-def _plainly(items: Sequence[Item], words: str) -> Iterator[Item]:
-    return iter(items)
-
-
-def _watching(progress: Callable[[Sequence[Any], str], Iterable[Any]]) -> Watch[Any]:
-    def watch(items: Sequence[Item], words: str) -> Iterator[Item]:
-        return iter(progress(items, words))
-
-    return watch
 
 
 def expected_seconds(plan: Plan, device: str) -> dict[str, float]:

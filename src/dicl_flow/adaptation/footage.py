@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from math import log2, prod, sqrt
+from math import prod, sqrt
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -37,7 +37,7 @@ _ODD = 3.0  # a cut is this many times less explained than the clip's usual pair
 _LONG = 80  # frames from which the middle of the time line is held back too
 _HELD = "held back"
 _GUARD = 1  # frames between what is trained on and what is held back, which are not used
-_SLOWEST, _FASTEST = 0.5, 128.0  # px: all that is slower, or faster, is alike
+SLOWEST, NUM_SPEEDS = 0.5, 9  # px, octaves: all that is slower, or faster, is alike
 _FAST = 90  # percentile: the speed of a pair is that of its fast parts
 _TRACED = 16  # px: the shorter side of pictures that OpenCV's flow needs
 
@@ -303,7 +303,7 @@ def spread(pairs: Sequence[FootagePair], count: int) -> list[FootagePair]:
     """Choose pairs evenly over speeds, and within each speed evenly over time; in their order."""
     by_speed: dict[int, list[FootagePair]] = defaultdict(list)
     for pair in pairs:
-        by_speed[speed_bin(pair.speed)].append(pair)
+        by_speed[int(speed_bins(pair.speed))].append(pair)
     chosen: list[FootagePair] = []
     left = len(by_speed)
     for bin_pairs in sorted(by_speed.values(), key=len):  # what a rare speed lacks, others get
@@ -313,9 +313,10 @@ def spread(pairs: Sequence[FootagePair], count: int) -> list[FootagePair]:
     return sorted(chosen[:count])
 
 
-def speed_bin(speed: float) -> int:
-    """The number of the octave of a speed in px, from 0."""
-    return int(log2(min(max(speed, _SLOWEST), _FASTEST) / _SLOWEST))
+def speed_bins(speed: Array | float) -> Array:
+    """The number of the octave of each speed in px, from 0."""
+    octave = np.log2(np.maximum(speed, SLOWEST) / SLOWEST)
+    return np.minimum(octave, NUM_SPEEDS - 1).astype(np.int64)
 
 
 # --- frames on disk -------------------------------------------------------------------------------

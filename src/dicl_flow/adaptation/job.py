@@ -76,12 +76,15 @@ def _ended(plan: Plan, folder: WorkFolder) -> Adapted:
         raise InputError(
             f"this run has ended, but {plan.output} is gone; `restart=True` starts anew"
         )
+    warnings = [*taught["warnings"], *verdict["warnings"]]
+    if not verdict["accepted"] and plan.output.is_file():
+        warnings.append(f"{plan.output} is older: it was there before and is unchanged")
     return Adapted(
         verdict["accepted"],
         plan.output if verdict["accepted"] else None,
         folder.path,
         tuple(verdict["reasons"]),
-        (*taught["warnings"], *verdict["warnings"]),
+        tuple(warnings),
         numbers,
     )
 

@@ -13,6 +13,7 @@ from ..config import NORMAL, TrainConfig, to_toml
 from ..errors import InputError
 from ..files import check_writable, write_files
 from ..files.atomic import FolderLock
+from ..pictures.figures import draw_figure
 from ..render import list_photos
 from ..training import RunFolder
 from ..weights import read_weights, resolve
@@ -99,6 +100,7 @@ def make_plan(
     """Look at footage and settings; refuse what cannot be adapted to."""
     if steps is not None and minutes is not None:
         raise InputError("give `steps` or `minutes`, not both")
+    draw_figure(1, 1)  # an error now if matplotlib is missing, not at the report
     if output.suffix != ".safetensors":
         raise InputError(f"{output}: the output must end in .safetensors")
     check_writable(output)
@@ -107,7 +109,7 @@ def make_plan(
     start = resolve(weights)
     model = read_weights(start).config
     if minutes is not None and not any(change.startswith("steps=") for change in changes):
-        steps = _ENDLESS  # the clock ends the training
+        steps = ENDLESS  # the clock ends the training
     settings, recipe = read_settings(changes, model, seed, steps)
     texts = list_clips(clips)
 
@@ -129,7 +131,7 @@ def make_plan(
     )
 
 
-_ENDLESS = 1_000_000  # steps, more than anybody waits for
+ENDLESS = 1_000_000  # steps, more than anybody waits for
 
 
 # --- the folder -----------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..files import Array, encode_image, read_image, write_files
-from ..ops import Size
 from ..pictures.figures import contact_sheet, draw_figure, encode_figure
 from ..pictures.visualize import error_to_rgb, flow_to_rgb, full_color
 from .teacher import Lesson, read_flow, speed_name
@@ -45,15 +44,15 @@ def kept_sheet(lessons: Sequence[Lesson]) -> bytes:
 
 
 def training_curve(log: Path) -> bytes:
-    """Draw loss and end-point error over the steps of a training log."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    lines = [line for line in lines if "epe" in line]
+    """Draw loss and end-point error over the steps of a training log; short runs have none."""
+    texts = log.read_text().splitlines() if log.is_file() else []
+    lines = [line for line in map(json.loads, texts) if "epe" in line]
     figure = draw_figure(9, 3.5)
     for axes, key, name in zip(
         figure.subplots(1, 2), ("loss", "epe"), ("loss", "error (px)"), strict=True
     ):
         axes.plot([line["step"] for line in lines], [line[key] for line in lines], marker=".")
-        axes.set(xlabel="step", ylabel=name)
+        axes.set(xlabel="step", ylabel=name, title=None if lines else "too few steps to draw")
         axes.grid(alpha=0.3)
     return encode_figure(figure)
 
@@ -160,12 +159,8 @@ def _kept_tables(teacher: Mapping[str, Any]) -> list[str]:
 
 def _clip_row(clip: Mapping[str, Any]) -> str:
     skipped = ", ".join(f"{count} {what}" for what, count in clip["skipped"].items() if count)
-    size = _size_text(clip["size"])
+    height, width = clip["size"]
     return (
-        f"| {clip['name']} | {size} | {clip['num_frames']} | {clip['usable']} | "
+        f"| {clip['name']} | {width}x{height} | {clip['num_frames']} | {clip['usable']} | "
         f"{skipped or 'none'} | {clip['sha256'][:12]}… |"
     )
-
-
-def _size_text(size: Size) -> str:
-    return f"{size[1]}x{size[0]}"

@@ -20,8 +20,9 @@ from ..data.loader import stream_batches
 from ..files import Array, read_image
 from ..render import load_textures
 from ..training import BatchSource, Processes, SceneSource
+from .footage import speed_bins
 from .settings import AdaptConfig
-from .teacher import Lesson, read_flow, speed_bins
+from .teacher import Lesson, read_flow
 
 _FEWEST = 0.1  # share of the pixels of the most frequent speed that stays, at least
 _TEXTURES = 64  # most frames of the footage that are textures

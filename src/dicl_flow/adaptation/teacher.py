@@ -5,8 +5,8 @@ rules out much that is wrong, but not what is wrong in the same way both times: 
 how much was kept at each speed and in each part of the picture.
 """
 
+import json
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from ..files import (
     to_uint8,
 )
 from ..ops import warp_with_mask
-from .footage import FootagePair, frame_path
+from .footage import NUM_SPEEDS, SLOWEST, FootagePair, frame_path, speed_bins
 from .new_frames import new_second_frame
 from .settings import AdaptConfig
 
@@ -43,7 +43,6 @@ _SMOOTHED = 5  # px: the side of the squares over which colours are averaged
 _REGIONS = 3  # rows and columns of the picture
 _LITTLE, _LITTLE_MOTION = 0.5, 0.95  # px, share of the pixels
 _FEW = 0.1  # share of kept pixels below which the report warns
-NUM_SPEEDS = 9  # octaves, see `speed_bin`
 
 
 def best_quality(config: ModelConfig) -> str:
@@ -142,6 +141,8 @@ class Lesson:
     image2: Path
     flows: Path
     """Flow and kept pixels from frame 1 to frame 2, then from 2 to 1."""
+    counts: Path
+    """How many pixels there are and were kept: the flow of the others is not stored."""
     new_image2: Path
     """A second frame made from the first; there may be none."""
     new_flow: Path
@@ -151,8 +152,8 @@ def lesson(footage: FootagePair, frames: Path, folder: Path) -> Lesson:
     """Return where the files of a pair are."""
     image1, image2 = (frame_path(frames, footage.clip, n) for n in (footage.first, footage.second))
     stem = f"{footage.clip:03}-{footage.first:06}-{footage.second:06}"
-    made = (folder / f"{stem}-new{suffix}" for suffix in (".png", ".npy"))
-    return Lesson(image1, image2, folder / f"{stem}.npy", *made)
+    ends = (".npy", ".json", "-new.png", "-new.npy")
+    return Lesson(image1, image2, *(folder / f"{stem}{end}" for end in ends))
 
 
 # --- what was kept --------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class Kept(NamedTuple):
 
 def count_kept(flow: Array, kept: Array) -> Kept:
     """Count the pixels of a flow (H, W, 2) by speed and by region."""
-    speed = np.hypot(flow[..., 0], flow[..., 1])
+    speed = np.nan_to_num(np.hypot(flow[..., 0], flow[..., 1]))
     bins = speed_bins(speed)
     by_speed = np.stack([np.bincount(b, minlength=NUM_SPEEDS) for b in (bins.ravel(), bins[kept])])
     regions = [np.array_split(kept, _REGIONS, axis=1) for kept in np.array_split(kept, _REGIONS)]
@@ -178,9 +179,14 @@ def count_kept(flow: Array, kept: Array) -> Kept:
     return Kept(by_speed, np.array([sizes, sums]), slow)
 
 
-def speed_bins(speed: Array) -> Array:
-    """As `speed_bin`, of an array."""
-    return np.log2(np.clip(speed, 0.5, 128) / 0.5).astype(np.int64)
+def encode_counts(kept: Kept) -> bytes:
+    """Counts -> the bytes of a file for `read_counts`."""
+    return json.dumps([part.tolist() for part in kept]).encode()
+
+
+def read_counts(path: Path) -> Kept:
+    """Read the counts of a pair."""
+    return Kept(*map(np.array, json.loads(path.read_text())))
 
 
 def summarize(kept: Sequence[Kept], usable: int) -> dict[str, Any]:
@@ -230,16 +236,20 @@ def teach(
     how = {"calibrated": estimator.calibration is not None}
     kept = kept_pixels(forward, backward, image1, image2, settings, **how)
     kept_back = kept_pixels(backward, forward, image2, image1, settings, **how)
-    data = encode_flows((forward.flow, kept), (backward.flow, kept_back))
+    flow = forward.flow[0].permute(1, 2, 0).cpu().numpy()
+    data = {  # the flows last: they say that all is there
+        files.counts: encode_counts(count_kept(flow, kept[0].cpu().numpy())),
+        files.flows: encode_flows((forward.flow, kept), (backward.flow, kept_back)),
+    }
     if not settings.new_frames:
-        return {files.flows: data}
+        return data
     generator = torch.Generator().manual_seed(_seed_of(pair, seed))
     new_image, new_flow, new_valid = new_second_frame(image1, forward.flow, kept, generator)
     picture = to_uint8(new_image[0].permute(1, 2, 0).clamp(0, 1).cpu().numpy())
-    return {  # the flows last: they say that all is there
+    return {
         files.new_image2: encode_image(files.new_image2, picture),
         files.new_flow: encode_flows((new_flow, new_valid)),
-        files.flows: data,
+        **data,
     }
 
 
@@ -250,16 +260,15 @@ def _seed_of(pair: FootagePair, seed: int) -> int:
 
 def review(lessons: Sequence[Lesson]) -> dict[str, Any]:
     """Count what was kept of all pairs; "lessons" are the numbers of those to learn from."""
-    with ThreadPoolExecutor() as pool:
-        counts = [*pool.map(lambda files: count_kept(*read_flow(files.flows)), lessons)]
+    counts = [read_counts(files.counts) for files in lessons]
     shares = [kept.by_speed[1].sum() / kept.by_speed[0].sum() for kept in counts]
     usable = [number for number, share in enumerate(shares) if share >= LEAST_KEPT]
     return {**summarize(counts, len(usable)), "lessons": usable}
 
 
 def speed_name(octave: int) -> str:
-    """The speeds of an octave of `speed_bin`, in px."""
-    low, high = 0.5 * 2**octave, 2.0**octave
+    """The speeds of an octave of `speed_bins`, in px."""
+    low, high = SLOWEST * 2**octave, SLOWEST * 2 ** (octave + 1)
     if octave == 0:
         return "below 1"
     return f"{low:g} to {high:g}" if octave < NUM_SPEEDS - 1 else f"above {low:g}"

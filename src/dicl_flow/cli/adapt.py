@@ -1,15 +1,14 @@
 """The command `adapt`: better flow on footage, without ground truth."""
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from typer import Argument, Option
 
 from ..errors import InputError
 from . import options
-from .inputs_outputs import check_matplotlib, check_outputs, check_weights, find_photos
+from .inputs_outputs import check_outputs, check_weights, find_photos
 from .options import flag, in_time, optional
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ class Adapt(options.Settings):
                 device=self.device,
                 restart=self.restart,
                 quiet=self.quiet or self.as_json,
-                watch=self._watch,
+                watch=self.track,
             )
         except Stopped as stopped:
             typer.echo("stopped; the same command resumes it", err=True)
@@ -98,7 +97,6 @@ class Adapt(options.Settings):
         if self.steps is not None and self.minutes is not None:
             raise InputError("give --steps or --minutes, not both")
         photos = find_photos(self.photos)
-        check_matplotlib()
 
         from ..adaptation.plan import make_plan
 
@@ -108,12 +106,9 @@ class Adapt(options.Settings):
             self.output,
             photos=photos,
             changes=[*(self.changes or []), *room],
-            watch=self._watch,
+            watch=self.track,
             **self.chosen("weights", "steps", "minutes", "seed", "keep_names"),
         )
-
-    def _watch(self, items: Sequence[Any], words: str) -> Iterator[Any]:
-        return self.track(items, words)
 
     def _conclude(self, ended: "Adapted") -> None:
         """Print how it ended; exit code 4 if the weights were not accepted."""

@@ -17,6 +17,7 @@ from .shapes import Dice
 _WAVES = 24
 _LONGEST = 10_000  # frames of a clip
 _STEPS = 4  # of the integration, per frame
+_UNIT = 2.0**24  # of brightness in whole numbers
 _REACH = 5  # px: how far a dot is drawn
 _LOST = 0.04  # share of dots that leave the sheet of light from one frame to the next
 _SPEED = (1.5, 6.0)  # px per frame, root mean square
@@ -104,9 +105,9 @@ class FluidClip:
         return torch.stack(pictures)[:, None].repeat(1, 3, 1, 1).clamp(0, 1)
 
     def _draw(self, place: Tensor, bright: Tensor) -> Tensor:
-        """(H, W): Gaussian dots, added pixel by pixel."""
+        """(H, W): Gaussian dots, added in whole numbers: the same sum in any order."""
         height, width = self.size
-        picture = torch.zeros(height * width, device=place.device)
+        picture = torch.zeros(height * width, dtype=torch.int64, device=place.device)
         corner = place.floor()
         for down in range(-_REACH, _REACH + 1):
             for across in range(-_REACH, _REACH + 1):
@@ -115,8 +116,8 @@ class FluidClip:
                 value = bright * (-away / (2 * self.radius**2)).exp()
                 inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
                 number = torch.where(inside, y * width + x, 0).long()
-                picture.index_add_(0, number, value * inside)
-        return picture.view(height, width)
+                picture.index_add_(0, number, (value * inside * _UNIT).round().long())
+        return picture.view(height, width) / _UNIT
 
     def _positions(self) -> Tensor:
         """(2, H, W) of all pixels."""

@@ -112,6 +112,7 @@ def open_source(config: TrainConfig, roots: Mapping[str, Path]) -> BatchSource:
 def on_own_stream(batches: Iterator[FlowBatch]) -> Iterator[FlowBatch]:
     """Make each batch on a separate CUDA stream, at the same time as the training step."""
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # textures and shapes are made there
     while True:
         with torch.cuda.stream(stream):
             batch = next(batches)

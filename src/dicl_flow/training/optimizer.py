@@ -201,7 +201,9 @@ class RecordedStep(OptimizerStep):
                 buffer.copy_(value)  # undo the warm-up
             # so that replays overwrite gradients instead of adding to them
             self.model.zero_grad(set_to_none=True)
-            with record(graph, pool=self._pool, stream=stream):
+            # "thread_local": meanwhile a thread of the loader pins memory, which "global" forbids
+            how = {"stream": stream, "capture_error_mode": "thread_local"}
+            with record(graph, pool=self._pool, **how):
                 floats = [b for b in self.model.buffers() if b.is_floating_point()]
                 result = self._take(lambda: backward(batch), floats, self._follow)
         torch.cuda.current_stream().wait_stream(stream)
