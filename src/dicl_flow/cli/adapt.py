@@ -50,6 +50,7 @@ class Adapt(options.Settings):
         "Change a key of the recipe 'adapt', or a setting: adapt.new_frames=0.3.", "--set"
     )
     device: options.Device = "auto"
+    fenced: options.Fenced = False
     restart: bool = flag("--restart", "Start from scratch instead of resuming.")
     dry_run: bool = flag("--dry-run", "Only say what would be done, and how long it takes.")
 
