@@ -69,7 +69,10 @@ def test_convolutions_compute_in_float16_and_the_readout_in_float32(network):
     assert all(part.dtype == torch.float32 for flow in levels for part in flow[:3])
 
 
-def test_the_flow_is_that_of_float32_but_for_rounding(network):
+@pytest.mark.parametrize("matcher", ["dicl", "mlp", "dot", "cosine"])
+def test_the_flow_is_that_of_float32_but_for_rounding(matcher):
+    torch.manual_seed(0)
+    network = build(ModelConfig(matcher=matcher, levels=LEVELS)).eval()
     with torch.no_grad():
         exact, rounded = network(*pair())[-1].refined, in_half(network)(*pair())[-1].refined
     assert 0 < (exact - rounded).norm(dim=1).mean() < TOLERANCES["fp16"] / LEVELS[-1].stride

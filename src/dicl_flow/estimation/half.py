@@ -25,9 +25,9 @@ class AtPrecision(nn.Module):
         super().__init__()
         self.part, self.dtype = part.to(dtype), dtype
 
-    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
+    def forward(self, *inputs: Tensor) -> Tensor | list[Tensor]:
         """The output of the part, in its precision."""
-        return cast(Tensor | list[Tensor], self.part(x.to(self.dtype)))
+        return cast(Tensor | list[Tensor], self.part(*(x.to(self.dtype) for x in inputs)))
 
 
 def in_half(network: FlowNetwork) -> DiclFlow:
@@ -58,7 +58,9 @@ def _fold(block: ConvBlock) -> None:
 def _keep_readout(level: DiclLevel, original: DiclLevel) -> None:
     """Replace what makes the scores of `level` by the layers of the `original`, in float32."""
     level.projection = AtPrecision(copy.deepcopy(original.projection), torch.float32)
-    if isinstance(level.matcher, PairwiseMatcher):
-        layers = cast(nn.Sequential, level.matcher.net)
-        last = cast(nn.Sequential, cast(PairwiseMatcher, original.matcher).net)[-1]
-        layers[-1] = AtPrecision(copy.deepcopy(last), torch.float32)
+    if not isinstance(level.matcher, PairwiseMatcher):  # products of features, no convolutions
+        level.add_module("matcher", AtPrecision(copy.deepcopy(original.matcher), torch.float32))
+        return
+    layers = cast(nn.Sequential, level.matcher.net)
+    last = cast(nn.Sequential, cast(PairwiseMatcher, original.matcher).net)[-1]
+    layers[-1] = AtPrecision(copy.deepcopy(last), torch.float32)
