@@ -21,8 +21,10 @@ from ..errors import InputError
 from ..files import read_image, to_uint8
 from ..ops import Size
 from .estimator import FlowEstimator
+from .half import in_half
 
-TOLERANCE = 0.01  # px, mean: how much a file may differ from the estimator
+TOLERANCES = {"fp32": 0.01, "fp16": 0.02}
+"""px, mean: how much a file of each precision may differ from the estimator in float32."""
 INPUTS = {
     "uint8": "image1, image2: (batch, 3, height, width) uint8, RGB, 0 ... 255",
     "float": "image1, image2: (batch, 3, height, width) float32, RGB, 0 ... 1",
@@ -33,6 +35,7 @@ OUTPUT = (
     "image2; confidence: (batch, 1, height, width) float32 in [0, 1]"
 )
 _DEMO = Path(__file__).parents[1] / "demo"
+_DEMO_SIZE = (384, 512)
 
 Outputs = tuple[Tensor, Tensor]
 Runner = Callable[[Tensor, Tensor], Outputs]
@@ -70,47 +73,80 @@ def export(
     size: Size | None,
     about: dict[str, str],
     input_kind: str = "uint8",
+    precision: str = "fp32",
 ) -> tuple[bytes, Difference]:
     """Return the bytes of a file for images of `size` (None: any), and how far its flow is off.
 
     `estimator` is plain, float32, on the CPU; `about` is added to the metadata of the file;
-    `input_kind` is one of `INPUTS`. The
-    number of pairs is free. A file whose flow differs from the estimator's is an `InputError`.
+    `input_kind` is one of `INPUTS`, `precision` one of `TOLERANCES`. The number of pairs is free.
+    A file whose flow differs from the estimator's is an `InputError`.
     """
     config, quality = estimator.model.config, estimator.quality
     encode, open_file = _encode_torch_export, _open_torch_export
     if kind == "onnx":
         _require_onnx()
         encode, open_file = _encode_onnx, _open_onnx
-    if size is None and (config.max_pixels or quality.scales != (1.0,)):
-        who = f"quality {quality.name!r} scales frames"
-        if config.max_pixels:
-            who = f"these weights scale frames of more than {config.max_pixels} px down"
-        raise InputError(
-            f"{who}, which only a file for one size can do; give `size`, that of the frames"
-        )
-    module = ExportedEstimator(estimator, input_kind)
+    _check_size(estimator, size)
+    module = written = ExportedEstimator(estimator, input_kind)
+    if precision == "fp16":
+        written = ExportedEstimator(_in_float16(estimator), input_kind)
+        _check_float16(module, written, size)
     metadata = {
         "dicl_flow.version": __version__,
         "dicl_flow.config": config.to_json(),
         "dicl_flow.quality": quality.name,
+        "dicl_flow.precision": precision,
         "input": INPUTS[input_kind],
         "output": OUTPUT,
         **about,
     }
     with _silenced():
-        data = encode(_trace(module, size), metadata)
+        data = encode(_trace(written, size), metadata)
     multiple = config.pad_multiple
     # of the free sizes: one that is padded, and one that is not, with another number of pairs
     free = [(1, (multiple - 3, multiple + 5)), (2, (multiple, multiple))]
     difference = _compare(module, open_file(data), [(2, size)] if size else free)
-    if not difference.mean <= TOLERANCE:
+    if not difference.mean <= TOLERANCES[precision]:
         raise InputError(
             f"the {kind} file's flow differs from the estimator's by {difference.mean:.3g} px on "
-            f"average, more than {TOLERANCE}; nothing was written. This is a bug of the "
-            f"exporter or of the runtime: please report it with their versions"
+            f"average, more than {TOLERANCES[precision]}; nothing was written. This is a bug of "
+            f"the exporter or of the runtime: please report it with their versions"
         )
     return data, difference
+
+
+def _check_size(estimator: FlowEstimator, size: Size | None) -> None:
+    """Refuse a file for any size if frames are scaled."""
+    config, quality = estimator.model.config, estimator.quality
+    if size is not None or (not config.max_pixels and quality.scales == (1.0,)):
+        return
+    who = f"quality {quality.name!r} scales frames"
+    if config.max_pixels:
+        who = f"these weights scale frames of more than {config.max_pixels} px down"
+    raise InputError(
+        f"{who}, which only a file for one size can do; give `size`, that of the frames"
+    )
+
+
+def _in_float16(estimator: FlowEstimator) -> FlowEstimator:
+    """The same estimator with the network in float16; all around it stays float32."""
+    calibration, quality = estimator.calibration, estimator.quality
+    how = ("cpu", "fp32", "plain", None)  # "fp32": the network itself says what is rounded
+    return FlowEstimator(in_half(estimator.model), *how, calibration, quality)
+
+
+def _check_float16(module: ExportedEstimator, half: ExportedEstimator, size: Size | None) -> None:
+    """Refuse a network that loses too much in float16, by torch, which computes all of it so.
+
+    onnxruntime may compute in float32 what it lacks in float16, and overflows less than others.
+    """
+    difference = _compare(module, half, [(1, size or _DEMO_SIZE)])
+    if not difference.mean <= TOLERANCES["fp16"]:
+        raise InputError(
+            f"in float16 the flow of these weights differs from that in float32 by "
+            f"{difference.mean:.3g} px on average, more than {TOLERANCES['fp16']}; nothing was "
+            f"written: use `precision='fp32'`"
+        )
 
 
 def demo_frames(size: Size, count: int = 1) -> tuple[Tensor, Tensor]:
@@ -144,9 +180,10 @@ def _compare(module: ExportedEstimator, run: Runner, tried: list[tuple[int, Size
             frame = f"{size[1]}x{size[0]}"
             raise InputError(f"the file gives a flow of shape {tuple(found[0].shape)} at {frame}")
         distances.append((found[0] - expected[0]).norm(dim=1))
+    # not Python's max, which can lose NaN
     return Difference(
-        max(float(distance.mean()) for distance in distances),
-        max(float(distance.max()) for distance in distances),
+        float(torch.stack([distance.mean() for distance in distances]).max()),
+        float(torch.stack([distance.max() for distance in distances]).max()),
     )
 
 
