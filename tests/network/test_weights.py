@@ -2,6 +2,7 @@
 
 import pickle
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
@@ -155,6 +156,17 @@ def test_other_files_are_refused(tmp_path, content, capsys):
 def test_loading_a_pickle_points_to_convert(checkpoint):
     with pytest.raises(InputError, match="run 'dicl-flow convert"):
         read_weights(checkpoint)
+
+
+@pytest.mark.parametrize("start", [b"PK", b"\x80\x02"])
+def test_a_file_that_begins_like_a_pickle_is_none(tmp_path, small_weights, start):
+    weights, path = read_weights(small_weights), tmp_path / "long.safetensors"
+    length = int.from_bytes(encode_weights(replace(weights, about={"note": ""}))[:8], "little")
+    missing = int.from_bytes(start, "little") - length
+    note = "x" * (missing % (1 << 16))
+    path.write_bytes(encode_weights(replace(weights, about={"note": note})))
+    assert path.read_bytes()[:2] == start
+    assert read_weights(path).about["note"] == note
 
 
 def test_other_safetensors_are_refused(tmp_path):

@@ -152,7 +152,8 @@ def resolve(name_or_path: str | Path | None) -> Path:
 def read_weights(path: str | Path) -> Weights:
     """Read a .safetensors file written by this package, and the weights that it completes."""
     data = read_bytes(path)
-    if data[:2] in (b"PK", b"\x80\x02"):  # zip or pickle: what torch.save writes
+    # zip or pickle: what torch.save writes; a header's length can begin with the same two bytes
+    if data[:2] in (b"PK", b"\x80\x02") and data[8:9] != b"{":
         raise InputError(
             f"{path} is a pickled checkpoint; first run 'dicl-flow convert {path} -o "
             f"OUT.safetensors'"
