@@ -16,10 +16,10 @@ import torch
 
 from ..config import AugmentConfig, TrainConfig
 from ..data import FlowBatch, FlowDataset, FlowPair, FlowSample, UnlabelledBatch, augment
-from ..data.loader import stream_batches
 from ..files import Array, read_image
 from ..render import load_textures
 from ..training import BatchSource, Processes, SceneSource
+from ..training.batch_sources import DatasetSource
 from .footage import speed_bins
 from .settings import AdaptConfig
 from .teacher import Lesson, read_flow
@@ -86,22 +86,12 @@ def staying_shares(kept_by_speed: Sequence[int], balance: float) -> Array:
     return shares.clip(_FEWEST, 1).astype(np.float32)
 
 
-class FootageSource:
+class FootageSource(DatasetSource):
     """Batches of views of the footage."""
-
-    def __init__(self, dataset: FootageDataset, workers: int) -> None:
-        self.dataset, self.workers = dataset, workers
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
         """See `BatchSource`."""
-        for batch in stream_batches(
-            self.dataset,
-            size,
-            workers=self.workers,
-            start_step=start_step,
-            rank=processes.rank,
-            world_size=processes.world_size,
-        ):
+        for batch in super().batches(size, start_step, processes):
             yield UnlabelledBatch(**vars(batch))
 
 

@@ -25,16 +25,11 @@ class BatchSource(Protocol):
         """Yield the share of this process in the batch of each step, starting at `start_step`."""
 
 
-class DataSource:
-    """Augmented pairs of data sets on disk."""
+class DatasetSource:
+    """Augmented pairs of a data set."""
 
-    def __init__(self, config: TrainConfig, roots: Mapping[str, Path]) -> None:
-        pairs: list[FlowPair] = []
-        for entry in config.data:
-            root = find_root(entry.name, roots)
-            pairs += list_pairs(entry.name, root, needs_truth=True) * entry.repeat
-        self.dataset = FlowDataset(pairs, config.augment, config.seed)
-        self.workers = config.workers
+    def __init__(self, dataset: FlowDataset, workers: int) -> None:
+        self.dataset, self.workers = dataset, workers
 
     def batches(self, size: int, start_step: int, processes: Processes) -> Iterator[FlowBatch]:
         """See `BatchSource`."""
@@ -46,6 +41,17 @@ class DataSource:
             rank=processes.rank,
             world_size=processes.world_size,
         )
+
+
+class DataSource(DatasetSource):
+    """Those of the data sets on disk that a recipe names."""
+
+    def __init__(self, config: TrainConfig, roots: Mapping[str, Path]) -> None:
+        pairs: list[FlowPair] = []
+        for entry in config.data:
+            root = find_root(entry.name, roots)
+            pairs += list_pairs(entry.name, root, needs_truth=True) * entry.repeat
+        super().__init__(FlowDataset(pairs, config.augment, config.seed), config.workers)
 
 
 class SceneSource:
