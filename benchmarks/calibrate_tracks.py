@@ -1,6 +1,6 @@
 """Fits the expected error and the visibility of tracks to rendered clips, and judges the fit.
 
-    python benchmarks/calibrate_tracks.py TRAIN_PHOTOS -o calibration.json --device cuda
+    python benchmarks/calibrate_tracks.py TRAIN_PHOTOS -o calibration.json --jobs 12
 
 Solid scenes of every kind of place. From random frames of each clip, flows over 1, 2, 4 … 64 frames
 are compared with the truth, both ways, at pixels that are visible and pixels that are hidden. Every
@@ -12,11 +12,13 @@ out; "procedural" uses none.
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from itertools import pairwise
+from itertools import pairwise, repeat
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
@@ -56,36 +58,33 @@ ERROR, SEEN, SHARE, INTERVAL = range(len(CUES), len(CUES) + 4)
 
 def main() -> None:
     options = parse()
-    width, height = map(int, options.size.split("x"))
-    weights = read_weights(resolve(options.weights))
-    estimator = dicl_flow.load(weights, device=options.device, quality=options.quality)
-    photos = None if options.photos == "procedural" else trained_on(Path(options.photos))
-    textures = load_textures(photos, estimator.device, options.seed, limit=options.textures)
-    sequence, parts, start = FlowSequence(estimator, backward=True), [], perf_counter()
-    for number in range(options.clips):
-        clip = draw_clip(number, (height, width), textures, estimator, options)
-        parts.append(torch.cat([*samples(clip, sequence, options)], 1))
-        share = float(parts[-1][SEEN].mean())
-        print(f"clip {number}: {parts[-1].shape[1]} pixels, {share:.0%} visible", flush=True)
-    print(f"{perf_counter() - start:.0f} s")
-    to_fit, to_judge = divided(parts)
-    seen, unseen = torch.cat(to_fit, 1), torch.cat(to_judge, 1)
-    fitted = fit(seen[: len(CUES)], seen[ERROR], seen[SEEN] > 0, seen[SHARE])
-    calibration = replace(
-        fitted,
-        clips=len(to_fit),
-        quality=options.quality,
-        weights=weights.sha256,
-        date=f"{datetime.now(UTC):%Y-%m-%d}",
-    )
-    report(calibration, unseen)
-    if options.tuning:
-        numbers = range(TUNING, TUNING + options.tuning)
-        clips = (draw_clip(n, (height, width), textures, estimator, options) for n in numbers)
-        calibration = tuned(calibration, estimator, clips, options.points)
+    began = perf_counter()
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), start, [options]) as pool:
+        parts = list(pool.map(clip_samples, range(options.clips)))
+        print(f"{perf_counter() - began:.0f} s")
+        to_fit, to_judge = divided(parts)
+        calibration = fitted(to_fit, options)
+        report(calibration, torch.cat(to_judge, 1))
+        if options.tuning:
+            numbers = range(TUNING, TUNING + options.tuning)
+            tries = [*attempts(calibration)]
+            calibration = best_of(tries, list(pool.map(scores_of, numbers, repeat(tries))))
     text = json.dumps(asdict(calibration), indent=2) + "\n"
     write_files({options.output: text.encode()})
     print(f"wrote {options.output}")
+
+
+def fitted(parts: list[Tensor], options: argparse.Namespace) -> TrackCalibration:
+    """The calibration of some clips' samples, with what it was fitted to."""
+    seen = torch.cat(parts, 1)
+    calibration = fit(seen[: len(CUES)], seen[ERROR], seen[SEEN] > 0, seen[SHARE])
+    return replace(
+        calibration,
+        clips=len(parts),
+        quality=options.quality,
+        weights=read_weights(resolve(options.weights)).sha256,
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+    )
 
 
 def parse() -> argparse.Namespace:
@@ -104,6 +103,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quality", default="normal")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, which render on the CPU")
     options = parser.parse_args()
     if options.clips < 2 or options.frames < 2:
         raise InputError("a fit needs at least 2 clips of 2 frames: one clip judges it")
@@ -116,15 +116,47 @@ def trained_on(folder: Path) -> list[Path]:
     return [p for p in photos if not is_held_out(sha256(p.read_bytes()).hexdigest())]
 
 
-def draw_clip(
-    number: int,
-    size: tuple[int, int],
-    textures: TextureAtlas,
-    estimator: FlowEstimator,
-    options: argparse.Namespace,
-) -> Clip:
-    kind, seed = [*PLACES][number % len(PLACES)], options.seed + number
-    return tracking_clip(size, textures, kind, options.frames, estimator.device, seed)
+# --- in a process of the pool ---------------------------------------------------------------------
+
+_options: argparse.Namespace
+_estimator: FlowEstimator
+_textures: TextureAtlas
+
+
+def start(options: argparse.Namespace) -> None:
+    """Open the network and the photographs, once in each process."""
+    global _options, _estimator, _textures
+    _options = options
+    _estimator = dicl_flow.load(options.weights, device=options.device, quality=options.quality)
+    photos = None if options.photos == "procedural" else trained_on(Path(options.photos))
+    # processes that share a GPU draw slowly on it
+    device = torch.device("cpu") if options.jobs > 1 else _estimator.device
+    _textures = load_textures(photos, device, options.seed, limit=options.textures)
+
+
+def draw_clip(number: int) -> Clip:
+    """Kinds of places take turns."""
+    kind, seed = [*PLACES][number % len(PLACES)], _options.seed + number
+    width, height = map(int, _options.size.split("x"))
+    device = _textures.images.device
+    return tracking_clip((height, width), _textures, kind, _options.frames, device, seed)
+
+
+def clip_samples(number: int) -> Tensor:
+    """(C + 4, N) samples of all pairs of a clip."""
+    clip = draw_clip(number)
+    found = torch.cat([*samples(clip, FlowSequence(_estimator, backward=True), _options)], 1)
+    share = float(found[SEEN].mean())
+    print(f"clip {number}: {found.shape[1]} pixels, {share:.0%} visible", flush=True)
+    return found
+
+
+def scores_of(number: int, tries: Sequence[TrackCalibration]) -> list[Scores]:
+    """Scores of points of frame 0, followed with each calibration."""
+    clip, sequence = draw_clip(number), Remembered(_estimator)
+    truth, queries = questions(clip, _options.points)
+    images = images_of(clip)
+    return [follow(images, truth, queries, sequence, attempt) for attempt in tries]
 
 
 def samples(clip: Clip, sequence: FlowSequence, options: argparse.Namespace) -> Iterator[Tensor]:
@@ -160,12 +192,12 @@ def sample(
         some = indices[torch.randperm(len(indices), generator=dice)[: pixels // 2]]
         places.append(some)
         share.append(torch.full((len(some),), len(indices) / max(len(some), 1) / group.numel()))
-    place = torch.cat(places).to(packed.device)
+    place = torch.cat(places)
     points = torch.stack([place % clip.size[1], place // clip.size[1]], 1).float()
-    flow = read_flow_at(packed, points, abs(end - start))
-    error = (flow.vectors - true.flatten(1)[:, place].T.to(packed.device)).norm(dim=1)
+    flow = read_flow_at(packed, points.to(packed.device), abs(end - start))
+    error = (flow.vectors.cpu() - true.cpu().flatten(1)[:, place].T).norm(dim=1)
     known = [
-        error.clamp(max=LARGEST).cpu(),  # of a hidden pixel it is not used
+        error.clamp(max=LARGEST),  # of a hidden pixel it is not used
         (torch.arange(len(place)) < len(places[0])).float(),
         torch.cat(share),
         torch.full((len(place),), float(abs(end - start))),
@@ -231,24 +263,20 @@ class Remembered(FlowSequence):
             self.flows[id(one), id(two)] = flow.clone()
         return (self.flows[id(one), id(two)] for one, two in pairs)
 
-    def forget(self) -> None:
-        """Make room for another clip."""
-        self.frames.clear()
-        self.flows.clear()
+
+# --- how sure, how alike --------------------------------------------------------------------------
 
 
-def tuned(
-    calibration: TrackCalibration, estimator: FlowEstimator, clips: Iterable[Clip], points: int
+def attempts(calibration: TrackCalibration) -> Iterator[TrackCalibration]:
+    """Calibrations that differ in `sure`, then those that differ in `alike`."""
+    yield from (replace(calibration, sure=sure) for sure in SURE)
+    yield from (replace(calibration, alike=alike) for alike in ALIKE)
+
+
+def best_of(
+    tries: Sequence[TrackCalibration], scores: Sequence[Sequence[Scores]]
 ) -> TrackCalibration:
-    """Choose `sure` and `alike`, each by the average Jaccard of points of frame 0."""
-    tries = [replace(calibration, sure=sure) for sure in SURE]
-    tries += [replace(calibration, alike=alike) for alike in ALIKE]
-    sequence, scores = Remembered(estimator), []
-    for clip in clips:
-        truth, queries = questions(clip, points)
-        images = images_of(clip)
-        scores.append([follow(images, truth, queries, sequence, attempt) for attempt in tries])
-        sequence.forget()
+    """Choose `sure` and `alike`, each by the average Jaccard; scores of each clip."""
     means = [mean_scores(parts) for parts in zip(*scores, strict=True)]
     print("\nsure  alike  average Jaccard  occlusion accuracy")
     for attempt, found in zip(tries, means, strict=True):
@@ -257,7 +285,7 @@ def tuned(
     jaccard = [found.average_jaccard for found in means]
     sure = SURE[int(np.argmax(jaccard[: len(SURE)]))]
     alike = ALIKE[int(np.argmax(jaccard[len(SURE) :]))]
-    return replace(calibration, sure=sure, alike=alike)
+    return replace(tries[0], sure=sure, alike=alike)
 
 
 def questions(clip: Clip, points: int) -> tuple[Truth, Queries]:

@@ -84,7 +84,7 @@ class Bench:
         """Kinds of places take turns."""
         kind, seed = [*PLACES][number % len(PLACES)], self.options.seed + number
         width, height = map(int, self.options.size.split("x"))
-        device, frames = self.estimator.device, self.options.frames
+        device, frames = self.textures.images.device, self.options.frames
         return tracking_clip((height, width), self.textures, kind, frames, device, seed)
 
 
@@ -114,7 +114,9 @@ def write(options: argparse.Namespace, machine: str, measured: dict) -> None:
 def set_up(options: argparse.Namespace) -> Bench:
     estimator = dicl_flow.load(options.weights, device=options.device, quality=options.quality)
     photos = None if options.photos == "procedural" else Path(options.photos)
-    textures = load_textures(photos, estimator.device, options.seed, limit=options.textures)
+    # processes that share a GPU draw slowly on it
+    device = torch.device("cpu") if options.jobs > 1 else estimator.device
+    textures = load_textures(photos, device, options.seed, limit=options.textures)
     return Bench(options, estimator, textures)
 
 
@@ -207,7 +209,8 @@ def start(options: argparse.Namespace) -> None:
     """Open the network, once in each process; compile kernels before the clock starts."""
     global _bench
     _bench = set_up(options)
-    images = images_of(_bench.clip(0))[:3]
+    width, height = map(int, options.size.split("x"))
+    images = list(np.random.default_rng(0).integers(0, 256, (3, height, width, 3), np.uint8))
     for method in methods_of(_bench).values():
         method(images, np.array([[0, 8, 8]], np.float32))
 
