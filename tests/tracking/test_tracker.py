@@ -11,7 +11,7 @@ import dicl_flow
 from dicl_flow import InputError
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
-from dicl_flow.tracking.tracker import Tracker, reversed_frames, track
+from dicl_flow.tracking.tracker import PATIENCE, Tracker, reversed_frames, track
 from dicl_flow.tracking.tracks import Reference, grid
 from dicl_flow.video.frames import open_source
 
@@ -158,7 +158,53 @@ def test_a_cut_ends_tracks_and_new_ones_begin_after_it():
     assert cuts == [False] * 4 + [True] + [False] * 3
     assert [one is None for one, _ in found] == [False] * 4 + [True] * 4
     assert [two is None for _, two in found] == [True] * 4 + [False] * 4
-    assert tracker.needs()[0] == 4  # nothing of the scene before is kept
+
+
+def interrupted(first, last):
+    """Frames of a scene, a stretch of which shows another, and flows that know it."""
+    frames = [*scene(first), *scene(last, seed=1)[first:], *scene(40)[last:]]
+    inside = range(first, last)
+
+    def miss(before, after):
+        return 20.0 * ((before in inside) != (after in inside))
+
+    return frames, KnownFlows(steady, miss)
+
+
+@pytest.mark.parametrize("intervals", [(1,), (1, 2, 4, 8, 16, 32)])
+def test_tracks_go_on_if_their_scene_returns(intervals):
+    frames, flows = interrupted(4, 10)
+    tracker = tracker_of(flows, Reference(0, POINTS), Reference(5, POINTS), intervals=intervals)
+    found = [tracker.push(frame) for frame in frames[:30]]
+    assert [one is None for one, _ in found] == [4 <= n < 10 for n in range(30)]
+    for number in range(10, 30):
+        positions = found[number][0]
+        assert positions.visible.all()
+        np.testing.assert_allclose(positions.points, POINTS + [number / 4, 0], atol=1e-4)
+    assert found[9][1] is not None
+    assert found[10][1] is None  # of the other scene
+
+
+def test_a_scene_that_returns_late_is_a_new_one():
+    frames, flows = interrupted(4, 4 + PATIENCE + 1)
+    tracker = tracker_of(flows)
+    found = [tracker.push(frame) for frame in frames[:30]]
+    assert [one is None for (one,) in found] == [n >= 4 for n in range(30)]
+    assert not len(tracker.state()["numbers0"])  # nothing of the scene before is kept
+    assert flows.pairs[-1] == [(28, 29)]
+
+
+def test_a_tracker_that_waits_for_its_scene_can_be_restored():
+    frames, flows = interrupted(4, 10)
+    tracker, other = tracker_of(flows), tracker_of(flows)
+    for frame in frames[:7]:
+        tracker.push(frame)
+    state = tracker.state()
+    other.restore(state, [(number, frames[number]) for number in tracker.needs()])
+    for number in range(7, 20):
+        (expected,), (found,) = (t.push(frames[number], number) for t in (tracker, other))
+        assert (found is None) == (expected is None) == (number < 10)
+        assert found is None or torch.equal(found.points, expected.points)
 
 
 def test_a_sudden_light_is_no_cut():

@@ -27,6 +27,9 @@ from .tracks import Positions, Reference, Tracks, check_points, order_of, refere
 
 RETURNING = 0.4
 """Share of pixels that the backward flow leads back: 0 to 0.2 at cuts, 0.4 to 1 within scenes."""
+PATIENCE = 16
+"""Frames after a cut in which a scene that returns is known again: something that fills the frame
+for a moment looks like a cut."""
 _POINTS_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 512 << 20  # of frames that are read again, to be had in reverse order
 _FIELDS = Positions._fields
@@ -38,6 +41,8 @@ class _Following:
 
     reference: Reference
     positions: dict[int, Positions] = field(default_factory=dict)
+    lost: int | None = None
+    """The frame in which its scene had gone; its points have no positions until it returns."""
     ended: bool = False
 
     @property
@@ -56,8 +61,10 @@ class _Following:
 
     def forget(self, kept: Iterable[int]) -> None:
         """Forget the positions in frames from which no flow starts any more."""
-        numbers = set(kept)
-        self.positions = {n: found for n, found in self.positions.items() if n in numbers}
+        if self.active:
+            numbers = set(kept)
+            self.positions = {n: found for n, found in self.positions.items() if n in numbers}
+            self.ended = not self.positions
 
 
 class Tracker:
@@ -70,7 +77,8 @@ class Tracker:
     Flows lead to each frame from those `intervals` before it and, if `direct`, from the
     references: so points are found again after they were hidden. For each point the chain of
     flows with the lowest expected error counts, of those on which it is visible. A cut, where a
-    new scene begins, ends the tracks of earlier references. `sequence` is that of another
+    new scene begins, ends the tracks of earlier references, unless their scene returns within
+    `PATIENCE` frames: until then there are no positions. `sequence` is that of another
     tracker of the same estimator, for frames of the same size: on a GPU it has been prepared.
 
     It keeps as many frames, prepared, as the longest interval spans, and the references; and of
@@ -103,7 +111,7 @@ class Tracker:
     def push(self, frame: Image, number: int | None = None) -> list[Positions | None]:
         """The next frame -> the positions of each reference's points in it, on the device.
 
-        None stands for a reference that has not begun yet, or was ended by a cut. Frames are
+        None stands for a reference that has not begun yet, or whose scene has gone. Frames are
         counted from 0, or have a `number`; numbers may fall instead, and leave out lost frames.
         """
         number = self._next() if number is None else number
@@ -113,15 +121,11 @@ class Tracker:
         prepared, grey = self._recent.prepare(image), small_grey(image)
         flows = self._recent.flows(prepared, self._starts(number))
         self._step, self.cut = step, self._is_cut(flows, grey, _size(image))
-        if self.cut:
-            for following in self._following:
-                following.end()
-            self._recent.clear()
         for following in self._following:
             if following.reference.frame == number:
                 following.begin(self._device)
             elif following.active:
-                self._follow(following, number, flows)
+                self._go_on(following, number, flows)
         self._keep(number, prepared, grey)
         return [following.positions.get(number) for following in self._following]
 
@@ -135,6 +139,7 @@ class Tracker:
             "frames": np.array(self.needs(), np.int64),
             "step": np.array(self._step),
             "ended": np.array([following.ended for following in self._following]),
+            "lost": np.array([-1 if f.lost is None else f.lost for f in self._following]),
         }
         for place, following in enumerate(self._following):
             found = following.positions
@@ -164,6 +169,8 @@ class Tracker:
             self._grey = small_grey(image)
         for place, following in enumerate(self._following):
             following.ended = bool(state["ended"][place])
+            lost = int(state["lost"][place])
+            following.lost = None if lost < 0 else lost
             following.positions = _stored_positions(state, place, self._device)
         self._keep_references()
 
@@ -201,9 +208,23 @@ class Tracker:
         direct = [following.reference.frame] if self.direct else []
         return list(dict.fromkeys(n for n in (*around, *direct) if n in following.positions))
 
-    def _follow(self, following: _Following, number: int, flows: Mapping[int, Tensor]) -> None:
-        """Find the positions in a frame, in parts of the points: every pixel may be one."""
+    def _go_on(self, following: _Following, number: int, flows: Mapping[int, Tensor]) -> None:
+        """Find the positions in a frame, or wait for a scene that has gone."""
         starts = self._starts_of(following, self._recent.starts(number))
+        if self.cut or following.lost is not None:
+            starts = [start for start in starts if returning(flows[start]) >= RETURNING]
+        if starts:
+            following.lost = None
+            following.positions[number] = self._follow(following, number, starts, flows)
+        elif following.lost is None:
+            following.lost = number
+        elif abs(number - following.lost) >= PATIENCE:
+            following.end()
+
+    def _follow(
+        self, following: _Following, number: int, starts: list[int], flows: Mapping[int, Tensor]
+    ) -> Positions:
+        """The positions in a frame, found in parts of the points: every pixel may be one."""
         parts = []
         for begin in range(0, max(1, len(following.reference.points)), _POINTS_AT_ONCE):
             some = slice(begin, begin + _POINTS_AT_ONCE)
@@ -217,7 +238,7 @@ class Tracker:
                 for start in starts
             ]
             parts.append(choose(candidates))
-        following.positions[number] = Positions(*map(torch.cat, zip(*parts, strict=True)))
+        return Positions(*map(torch.cat, zip(*parts, strict=True)))
 
     def _is_cut(self, flows: Mapping[int, Tensor], grey: Array, size: Size) -> bool:
         """Judged as videos are, by the flow from the latest frame; and few pixels must return.
@@ -226,12 +247,12 @@ class Tracker:
         """
         if self._recent.latest is None or self._grey is None:
             return False
-        forward, backward = (e.flow for e in unpack(flows[self._recent.latest]))
-        small = F.interpolate(forward, small_size(*size), mode="area")
+        packed = flows[self._recent.latest]
+        small = F.interpolate(unpack(packed)[0].flow, small_size(*size), mode="area")
         vectors = small[0].permute(1, 2, 0).cpu().numpy()
         if small_unexplained(self._grey, grey, vectors, size) <= CUT:
             return False
-        return float(find_occlusion(forward, backward).float().mean()) > 1 - RETURNING
+        return returning(packed) < RETURNING
 
     def _keep(self, number: int, prepared: Tensor, grey: Array) -> None:
         self._grey = grey
@@ -243,6 +264,12 @@ class Tracker:
     def _keep_references(self) -> None:
         active = [f.reference.frame for f in self._following if f.active]
         self._recent.keep_references(active if self.direct else ())
+
+
+def returning(packed: Tensor) -> float:
+    """The share of pixels that the backward flow leads back, of an estimate of both ways."""
+    forward, backward = (estimate.flow for estimate in unpack(packed))
+    return 1 - float(find_occlusion(forward, backward).float().mean())
 
 
 def _stored_positions(
