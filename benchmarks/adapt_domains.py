@@ -1,30 +1,32 @@
 """Adapts weights to clips of six domains without truth, and scores them on other clips with it.
 
-    python benchmarks/adapt_domains.py PHOTOS HELD_OUT -o build/domains --minutes 0.4
-    python benchmarks/adapt_domains.py PHOTOS HELD_OUT -o build/domains --stop-after 8  # again
-    python benchmarks/adapt_domains.py procedural procedural -o build/tiny --tiny        # on a CPU
+    python benchmarks/adapt_domains.py PHOTOS HELD_OUT -o build/domains --steps 400 --jobs 3
+    python benchmarks/adapt_domains.py procedural procedural -o build/tiny --tiny   # on a CPU
 
 PHOTOS texture the clips that are adapted to and the rendered scenes, HELD_OUT the clips that are
 scored. Every domain is adapted to once with the best settings (`--best`); on the domains of
 `--compare` the teacher alone is compared with new second frames, the photometric loss and both, and
-with a control that trains on rendered scenes only for the same time, all with three seeds.
+with a control that trains on rendered scenes only for as many steps, all with three seeds.
 
-The same call goes on: `results.json` in the output folder is written after each run, and is all
-that another machine needs to continue; clips are rendered again where they are missing. With
-`--stop-after` no run starts after so many minutes. The table has the mean EPE in px over the valid
+Runs are as long as `--steps` says, so several of them (`--jobs`) may share a GPU. The same call
+goes on: `results.json` in the output folder is written after each run, and is all that another
+machine needs to continue; clips are rendered again where they are missing. With `--stop-after` no
+run starts after so many minutes. The table has the mean EPE in px over the valid
 pixels of the test clips, before and after, and the largest rise on another domain.
 """
 
 import argparse
 import json
-import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
-from time import perf_counter
+from time import perf_counter, time
 from traceback import print_exc
 
 import dicl_flow  # isort: skip (first: torch reads what it sets)
@@ -32,7 +34,6 @@ import dicl_flow  # isort: skip (first: torch reads what it sets)
 import numpy as np
 import torch
 
-from dicl_flow.adaptation.plan import ENDLESS
 from dicl_flow.adaptation.settings import read_settings
 from dicl_flow.config import LevelConfig, ModelConfig, RenderConfig
 from dicl_flow.data import FlowSample, list_pairs, read_sample
@@ -40,9 +41,10 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimation.compute import choose_device
 from dicl_flow.files import encode_image, to_uint8, write_files
 from dicl_flow.lab.data_sets import write_clip
+from dicl_flow.lab.speed import describe_machine
 from dicl_flow.models import build
-from dicl_flow.render import DOMAINS, TextureAtlas, domain_clip, load_textures
-from dicl_flow.training import Limits, Processes, RunFolder, SceneSource, train
+from dicl_flow.render import DOMAINS, Clip, TextureAtlas, domain_clip, load_textures
+from dicl_flow.training import Processes, RunFolder, SceneSource, train
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 
 SCENES = "scenes"  # the control
@@ -55,7 +57,10 @@ VARIANTS = {
 }
 TRAINED, TESTED = 50_000, 60_000  # seeds of the first clips
 PATHS = ("photos", "held_out", "output")  # options that say nothing of the measurement
-MAY_CHANGE = ("stop_after", "only", "best", "domains", "compare", "seeds", "device")
+MAY_CHANGE = (
+    *("stop_after", "deadline", "only", "best", "domains", "compare", "seeds", "device", "jobs"),
+)
+TINY, WHOLE = "tiny.safetensors", ".whole"  # names of files
 LIGHT = [  # short runs, which are judged here, by weights without a calibration
     *("adapt.pairs=120", "adapt.held_back_pairs=16", "adapt.scenes=16"),
     "adapt.calibration_scenes=4",
@@ -75,18 +80,18 @@ TINY_CHANGES = [
 
 def main() -> None:
     options = parse()
-    bench = Bench(options)
-    start = perf_counter()
-    for run in bench.missing():
-        if options.stop_after and perf_counter() - start > 60 * options.stop_after:
-            print(f"{options.stop_after:g} minutes are over; the same call goes on")
-            break
-        try:
-            bench.measure(*run)
-        except Exception:  # the other runs do not depend on it
-            print(f"{name_of(*run):28} failed", flush=True)
-            print_exc()
-    print(table(bench.results))
+    results = Results(options)
+    if options.tiny:
+        write_tiny_network(options.output)
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), start, [options]) as pool:
+        clips = list(product((TRAINED, TESTED), DOMAINS, range(options.clips)))
+        list(pool.map(render, *zip(*clips, strict=True)))
+        if not results.before:
+            results.note_before(pool.submit(errors_before).result())
+        for done in as_completed([pool.submit(measure, *run) for run in results.missing()]):
+            if (found := done.result()) is not None:
+                results.add(*found)
+    print(table(results.contents))
 
 
 def parse() -> argparse.Namespace:
@@ -95,8 +100,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("held_out", help="other photographs for the test clips, or procedural")
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("-w", "--weights", default="rendered")
-    parser.add_argument("--minutes", type=float, default=0.4, help="of training, per run")
+    parser.add_argument("--steps", type=int, default=400, help="of training, per run")
     parser.add_argument("--best", choices=VARIANTS, default="both")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="of all runs"
+    )
     parser.add_argument("--domains", default=",".join(DOMAINS), help="to adapt to, with commas")
     parser.add_argument("--compare", default="thermal,fluid", help="domains, with commas")
     parser.add_argument("--seeds", type=int, default=3, help="of the compared domains")
@@ -106,53 +114,48 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", default="512x384")
     parser.add_argument("--motion", type=float, default=1.0)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, which render on the CPU")
     parser.add_argument("--only", help="a part of the names of the runs, such as fog/")
     parser.add_argument("--stop-after", type=float, metavar="MINUTES")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal: nothing is learned")
     options = parser.parse_args()
     unknown = {*named(options.domains), *named(options.compare)} - {*DOMAINS}
-    if unknown or min(options.seeds, options.clips) < 1 or options.test_frames < 2:
-        raise InputError(f"unknown domains {sorted(unknown)}, or no seeds, clips or frames")
+    counts = (options.seeds, options.clips, options.steps, options.jobs)
+    if unknown or min(counts) < 1 or options.test_frames < 2:
+        raise InputError(f"unknown domains {sorted(unknown)}, or no seeds, clips, steps or frames")
     if options.tiny:
         options.size, options.clips, options.frames, options.test_frames = "48x32", 1, 16, 2
         options.seeds, options.motion, options.compare = 1, 0.2, "thermal"
-        options.domains = "thermal,fluid"
+        options.domains, options.steps = "thermal,fluid", 2
+    options.deadline = options.stop_after and time() + 60 * options.stop_after
     return options
 
 
-class Bench:
-    """The clips, the runs and their results."""
+class Results:
+    """What was found, in a file that is written after each run."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.folder = options, options.output
-        self.device = choose_device(options.device)
-        self.path = self.folder / "results.json"
-        self.results = self._begin()
-        self.weights = self._initial()
-        self._tests: dict[str, list[list[FlowSample]]] = {}
-
-    def _begin(self) -> dict:
-        """What is there already, of the same settings."""
+        """Go on with what is there already, of the same settings."""
+        self.options, self.path = options, options.output / "results.json"
         skipped = (*PATHS, *MAY_CHANGE)
-        setting = {k: v for k, v in vars(self.options).items() if k not in skipped}
-        if not self.path.is_file():
-            name = (
-                torch.cuda.get_device_name() if self.device.type == "cuda" else platform.machine()
-            )
-            about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": name, "options": setting}
-            return {**about, "before": {}, "runs": {}}
-        results = json.loads(self.path.read_text())
-        if results["options"] != setting:
+        setting = {k: v for k, v in vars(options).items() if k not in skipped}
+        machine = describe_machine(choose_device(options.device))["device"]
+        about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine, "options": setting}
+        self.contents: dict = {**about, "before": {}, "runs": {}}
+        if self.path.is_file():
+            self.contents = json.loads(self.path.read_text())
+        if self.contents["options"] != setting:
             raise InputError(f"{self.path} has other settings: give another output folder")
-        return results
 
-    def _initial(self) -> Path:
-        if not self.options.tiny:
-            return resolve(self.options.weights)
-        path = self.folder / "tiny.safetensors"
-        torch.manual_seed(0)
-        write_files({path: encode_weights(Weights(TINY_NETWORK, build(TINY_NETWORK).state_dict()))})
-        return path
+    @property
+    def before(self) -> dict[str, float]:
+        """The EPE of each domain with the initial weights."""
+        return self.contents["before"]
+
+    def note_before(self, errors: dict[str, float]) -> None:
+        """Keep the errors of the initial weights."""
+        self.before.update(errors)
+        self._write()
 
     def missing(self) -> list[tuple[str, str, int]]:
         """The runs that have no result: every domain once, then the comparison, seed by seed."""
@@ -160,51 +163,101 @@ class Bench:
         wanted = [(domain, options.best, 0) for domain in named(options.domains)]
         for seed in range(options.seeds):
             wanted += [(d, v, seed) for d in named(options.compare) for v in VARIANTS]
-        runs = [run for run in dict.fromkeys(wanted) if name_of(*run) not in self.results["runs"]]
+        runs = [run for run in dict.fromkeys(wanted) if name_of(*run) not in self.contents["runs"]]
         return [run for run in runs if (options.only or "") in name_of(*run)]
 
-    def measure(self, domain: str, variant: str, seed: int) -> None:
-        """Adapt, score, and note the result."""
-        self._score_before()
+    def add(self, name: str, result: dict) -> None:
+        """Keep the result of a run, and print it."""
+        self.contents["runs"][name] = result
+        self._write()
+        domain = name.split("/")[0]
+        before, after = self.before[domain], result["epe"][domain]
+        print(f"{name:28} {before:7.3f} -> {after:7.3f} px, {result['seconds']:.0f} s", flush=True)
+
+    def _write(self) -> None:
+        write_files({self.path: (json.dumps(self.contents, indent=1) + "\n").encode()})
+
+
+def write_tiny_network(folder: Path) -> None:
+    torch.manual_seed(0)
+    weights = Weights(TINY_NETWORK, build(TINY_NETWORK).state_dict())
+    write_files({folder / TINY: encode_weights(weights)})
+
+
+# --- in a process of the pool ---------------------------------------------------------------------
+
+_bench: "Bench"
+
+
+def start(options: argparse.Namespace) -> None:
+    global _bench
+    _bench = Bench(options)
+
+
+def render(first_seed: int, domain: str, number: int) -> None:
+    """Draw a clip, if it is not there."""
+    _bench.render(first_seed, domain, number)
+
+
+def errors_before() -> dict[str, float]:
+    return _bench.errors(_bench.weights)
+
+
+def measure(domain: str, variant: str, seed: int) -> tuple[str, dict] | None:
+    """Adapt and score; nothing if it failed, which the other runs do not depend on, or is late."""
+    name = name_of(domain, variant, seed)
+    if _bench.options.deadline and time() > _bench.options.deadline:
+        return None
+    try:
+        return name, _bench.measure(domain, variant, seed)
+    except Exception:
+        print(f"{name:28} failed", flush=True)
+        print_exc()
+        return None
+
+
+class Bench:
+    """The clips and the runs."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.folder = options, options.output
+        self.device = choose_device(options.device)
+        self.weights = self.folder / TINY if options.tiny else resolve(options.weights)
+        self._tests: dict[str, list[list[FlowSample]]] = {}
+
+    def measure(self, domain: str, variant: str, seed: int) -> dict:
+        """Adapt, or train the control, and score."""
         start, name = perf_counter(), name_of(domain, variant, seed)
         changes = [*VARIANTS[variant], *(TINY_CHANGES if self.options.tiny else LIGHT)]
+        changes += self.options.set
         if variant == SCENES:
             weights, about = self._train_on_scenes(name, changes, seed), {}
         else:
             weights, about = self._adapt(domain, name, changes, seed)
         epe = self.errors(weights)
-        seconds = perf_counter() - start
-        self.results["runs"][name] = {**about, "epe": epe, "seconds": round(seconds, 1)}
-        self._write()
-        before = self.results["before"][domain]
-        print(f"{name:28} {before:7.3f} -> {epe[domain]:7.3f} px, {seconds:.0f} s", flush=True)
-
-    def _score_before(self) -> None:
-        if not self.results["before"]:
-            self.results["before"] = self.errors(self.weights)
-            self._write()
+        return {**about, "epe": epe, "seconds": round(perf_counter() - start, 1)}
 
     def _adapt(
         self, domain: str, name: str, changes: Sequence[str], seed: int
     ) -> tuple[Path, dict]:
         """The one place that adapts: the weights count here whether they are accepted or not."""
         ended = dicl_flow.adapt(
-            self.training_clips(domain),
+            [self._clip_folder(TRAINED, domain, n) for n in range(self.options.clips)],
             self.folder / f"runs/{name}.safetensors",
             self.weights,
             photos=self._photos(self.options.photos),
             changes=changes,
             seed=seed,
             device=self.options.device,
-            **self._length(),
+            steps=self.options.steps,
         )
         verdict = {"accepted": ended.accepted, "reasons": list(ended.reasons)}
         return RunFolder(ended.report / "student").weights, verdict
 
     def _train_on_scenes(self, name: str, changes: Sequence[str], seed: int) -> Path:
-        """The same network, recipe and time, without the footage."""
-        length, model = self._length(), read_weights(self.weights).config
-        _, recipe = read_settings(changes, model, seed, length.get("steps", ENDLESS))
+        """The same network, recipe and steps, without the footage."""
+        model = read_weights(self.weights).config
+        _, recipe = read_settings(changes, model, seed, self.options.steps)
         folder = RunFolder(self.folder / f"runs/{name}")
         train(
             recipe,
@@ -213,13 +266,9 @@ class Bench:
             Processes(self.device),
             initial=self.weights,
             resume=True,
-            limits=Limits(length.get("minutes")),
             quiet=True,
         )
         return folder.weights
-
-    def _length(self) -> dict:
-        return {"steps": 2} if self.options.tiny else {"minutes": self.options.minutes}
 
     def errors(self, weights: Path) -> dict[str, float]:
         """Mean EPE in px of the test clips of each domain; every clip counts equally."""
@@ -235,49 +284,43 @@ class Bench:
     def tests(self, domain: str) -> list[list[FlowSample]]:
         """The pairs of each test clip; they stay in memory."""
         if domain not in self._tests:
-            pairs = [list_pairs("pairs", f, needs_truth=True) for f in self.test_clips(domain)]
+            folders = [self._clip_folder(TESTED, domain, n) for n in range(self.options.clips)]
+            pairs = [list_pairs("pairs", folder, needs_truth=True) for folder in folders]
             self._tests[domain] = [[*map(read_sample, clip)] for clip in pairs]
         return self._tests[domain]
 
-    def training_clips(self, domain: str) -> list[Path]:
-        """Folders of frames, without truth."""
-        folders = []
-        for number, folder in self._folders("train", domain):
-            if not (folder / ".whole").is_file():
-                seed, count = TRAINED + number, self.options.frames
-                clip = self._clip(domain, seed, count, self.train_textures)
-                frames = clip.frames().permute(0, 2, 3, 1).cpu().numpy()
-                contents = {
+    def render(self, first_seed: int, domain: str, number: int) -> None:
+        """Write the frames of a clip; of one that is scored also flow and masks."""
+        folder = self._clip_folder(first_seed, domain, number)
+        if (folder / WHOLE).is_file():
+            return
+        if first_seed == TESTED:
+            count = self.options.test_frames
+            clip = self._clip(domain, first_seed + number, count, self.test_textures)
+            write_clip(clip, folder, range(count))
+        else:
+            count = self.options.frames
+            clip = self._clip(domain, first_seed + number, count, self.train_textures)
+            frames = clip.frames().permute(0, 2, 3, 1).cpu().numpy()
+            write_files(
+                {
                     folder / f"{time:03d}.png": encode_image("x.png", to_uint8(frame))
                     for time, frame in enumerate(frames)
                 }
-                write_files(contents)
-                write_files({folder / ".whole": b""})
-            folders.append(folder)
-        return folders
+            )
+        write_files({folder / WHOLE: b""})
 
-    def test_clips(self, domain: str) -> list[Path]:
-        """Folders of frames, flow and masks."""
-        folders = []
-        for number, folder in self._folders("test", domain):
-            if not (folder / "tracks.npz").is_file():  # written last
-                count = self.options.test_frames
-                clip = self._clip(domain, TESTED + number, count, self.test_textures)
-                write_clip(clip, folder, range(count))
-            folders.append(folder)
-        return folders
+    def _clip_folder(self, first_seed: int, domain: str, number: int) -> Path:
+        part = "train" if first_seed == TRAINED else "test"
+        return self.folder / "clips" / part / f"{domain}-{number}"
 
-    def _folders(self, part: str, domain: str) -> Iterator[tuple[int, Path]]:
-        """The number and folder of each clip."""
-        for number in range(self.options.clips):
-            yield number, self.folder / "clips" / part / f"{domain}-{number}"
-
-    def _clip(self, domain: str, seed: int, count: int, textures: TextureAtlas):
+    def _clip(self, domain: str, seed: int, count: int, textures: TextureAtlas) -> Clip:
         width, height = map(int, self.options.size.split("x"))
         config = RenderConfig(motion=self.options.motion)
         if self.options.tiny:
             config = replace(config, num_shapes=8, shape_side=32)
-        return domain_clip(domain, (height, width), textures, count, self.device, seed, config)
+        device = textures.images.device
+        return domain_clip(domain, (height, width), textures, count, device, seed, config)
 
     @cached_property
     def train_textures(self) -> TextureAtlas:
@@ -291,14 +334,13 @@ class Bench:
 
     def _textures(self, photos: str) -> TextureAtlas:
         size = {"size": (32, 32)} if self.options.tiny else {}
-        return load_textures(self._photos(photos), self.device, 0, limit=200, **size)
+        # processes that share a GPU draw slowly on it
+        device = torch.device("cpu") if self.options.jobs > 1 else self.device
+        return load_textures(self._photos(photos), device, 0, limit=200, **size)
 
     @staticmethod
     def _photos(photos: str) -> Path | None:
         return None if photos == "procedural" else Path(photos)
-
-    def _write(self) -> None:
-        write_files({self.path: (json.dumps(self.results, indent=1) + "\n").encode()})
 
 
 def named(names: str) -> list[str]:

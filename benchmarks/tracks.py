@@ -108,7 +108,7 @@ def settings(options: argparse.Namespace) -> dict:
 def write(options: argparse.Namespace, machine: str, measured: dict) -> None:
     about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine}
     contents = {**about, "options": settings(options), **measured}
-    write_files({options.output: (json.dumps(contents, indent=1) + "\n").encode()})
+    write_files({options.output: (json.dumps(contents) + "\n").encode()})
 
 
 def set_up(options: argparse.Namespace) -> Bench:
