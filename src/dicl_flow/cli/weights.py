@@ -13,10 +13,14 @@ from .options import flag, optional, parse_size
 if TYPE_CHECKING:
     from ..weights import Weights
 
-FILE_FORMATS = {"onnx": ".onnx", "torch-export": ".pt2"}
-"""The ending of each format of `export`; listed here as well, so that torch is not imported."""
+FILE_FORMATS = {"onnx": ".onnx", "torch-export": ".pt2", "compiled": ".pt2"}
+"""The ending of each format of `export`, the default of an ending first.
+
+Listed here as well, so that torch is not imported.
+"""
 INPUT_KINDS = ("uint8", "float")
 EXPORT_PRECISIONS = ("fp32", "fp16")
+EXPORT_DEVICES = ("cpu", "cuda")
 
 
 class Info(options.Settings):
@@ -198,28 +202,38 @@ class Export(options.Settings):
     difference above 0.01 px, with fp16 0.02 px, is an error. The number of pairs is always free.
     The file is the plain network; the program that runs it chooses the device.
 
+    With --format compiled the file is machine code for this machine's --device and its like, run
+    by C++ programs without Python. This takes minutes and needs a C++ compiler.
+
     Examples:
       dicl-flow export --size 1024x436 -o flow.onnx
       dicl-flow export --dynamic -w my.safetensors -o flow.pt2
       dicl-flow export --size 640x360 --quality live --input float -o live.onnx
       dicl-flow export --size 640x360 --precision fp16 -o half.onnx
+      dicl-flow export --size 640x360 --format compiled -o compiled.pt2
     """
 
     output: Path = options.output("File to write: .onnx or .pt2.")
-    kind: str | None = optional("onnx or torch-export; default: by the ending.", "--format")
+    kind: str | None = optional("onnx, torch-export, compiled; default: by ending.", "--format")
     size: str | None = optional("The only image size it takes.", metavar="WIDTHxHEIGHT")
     dynamic: bool = flag("--dynamic", "The file will accept images of any size.")
     weights: options.Weights = None
     quality: options.Quality = "normal"
     input_kind: str = Option("uint8", "--input", help="uint8 (0 to 255), or float (0 to 1).")
     precision: str = Option("fp32", help="fp32, or fp16: the network in float16, half the size.")
+    device: str = Option("cpu", help="cpu or cuda; only for --format compiled.")
 
     def __call__(self) -> None:
         check_name("input", self.input_kind, INPUT_KINDS)
         check_name("precision", self.precision, EXPORT_PRECISIONS)
+        check_name("device", self.device, EXPORT_DEVICES)
         if self.kind is not None and self.kind not in FILE_FORMATS:
             raise unknown_name("format", self.kind, FILE_FORMATS)
-        by_ending = {s: kind for kind, s in FILE_FORMATS.items() if self.kind in (None, kind)}
+        if self.device != "cpu" and self.kind != "compiled":
+            raise InputError("only --format compiled has a device; other files run on any")
+        by_ending: dict[str, str] = {}
+        for kind in FILE_FORMATS if self.kind is None else [self.kind]:
+            by_ending.setdefault(FILE_FORMATS[kind], kind)
         check_outputs([self.output], inputs=[self.weights], endings=by_ending)
         if (self.size is not None) == self.dynamic:
             raise InputError("give either --size WIDTHxHEIGHT or --dynamic")
@@ -234,7 +248,7 @@ class Export(options.Settings):
         from ..estimation.export import INPUTS, OUTPUT, export
 
         about = {"weights.sha256": source.sha256, **source.about}
-        estimator = load(self.weights, "cpu", "fp32", "plain", quality=self.quality)
+        estimator = load(self.weights, self.device, "fp32", "plain", quality=self.quality)
         kind = by_ending[self.output.suffix.lower()]
         how = (self.input_kind, self.precision)
         data, difference = export(estimator, kind, frame, about, *how)
@@ -243,7 +257,9 @@ class Export(options.Settings):
             "written": [self.output],
             "megabytes": len(data) / 1e6,
             "size": frame or "any",
+            "format": kind,
             "precision": self.precision,
+            **({"device": self.device} if kind == "compiled" else {}),
             "mean_difference_px": difference.mean,
             "max_difference_px": difference.maximum,
             "input": INPUTS[self.input_kind],

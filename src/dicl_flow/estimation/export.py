@@ -1,10 +1,10 @@
-"""Export of the estimator to a file that other programs can run: ONNX or torch.export."""
+"""Export of the estimator to a file that other programs run: ONNX, torch.export, or compiled."""
 
 import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from .._version import __version__
 from ..errors import InputError
 from ..files import read_image, to_uint8
 from ..ops import Size
+from .compiled import describe_target, encode_compiled, open_compiled, require_compiler
 from .estimator import FlowEstimator
 from .half import in_half
 
@@ -38,7 +39,8 @@ _DEMO = Path(__file__).parents[1] / "demo"
 _DEMO_SIZE = (384, 512)
 
 Outputs = tuple[Tensor, Tensor]
-Runner = Callable[[Tensor, Tensor], Outputs]
+Encoder = Callable[[ExportedProgram, dict[str, str]], bytes]
+Runner = Callable[[Tensor, Tensor], Sequence[Tensor]]
 
 
 class Difference(NamedTuple):
@@ -54,6 +56,7 @@ class ExportedEstimator(nn.Module):
     def __init__(self, estimator: FlowEstimator, input_kind: str) -> None:
         super().__init__()
         self.network, self.white = estimator.model, 255 if input_kind == "uint8" else 1
+        self.device = estimator.device
         self.estimate = estimator.pipeline.estimate_whole  # a file cannot ask for memory
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
@@ -62,9 +65,9 @@ class ExportedEstimator(nn.Module):
         return both[:, :2], both[:, 2:]
 
     def examples(self, size: Size, count: int = 1) -> tuple[Tensor, Tensor]:
-        """Two images of the kind: the demo's pair, scaled to `size`."""
-        frames = demo_frames(size, count)
-        return frames if self.white == 255 else (frames[0] / 255, frames[1] / 255)
+        """Two images of the kind: the demo's pair, scaled to `size`, on the estimator's device."""
+        image1, image2 = (frame.to(self.device) for frame in demo_frames(size, count))
+        return (image1, image2) if self.white == 255 else (image1 / 255, image2 / 255)
 
 
 def export(
@@ -77,15 +80,14 @@ def export(
 ) -> tuple[bytes, Difference]:
     """Return the bytes of a file for images of `size` (None: any), and how far its flow is off.
 
-    `estimator` is plain, float32, on the CPU; `about` is added to the metadata of the file;
-    `input_kind` is one of `INPUTS`, `precision` one of `TOLERANCES`. The number of pairs is free.
+    `estimator` is plain, float32, on the device that the file is compiled for (on the CPU if it is
+    not compiled), and `kind` "onnx", "torch-export" or "compiled"; `about` is added to the
+    metadata of the file; `input_kind` is one of `INPUTS`, `precision` one of `TOLERANCES`. The
+    number of pairs is free.
     A file whose flow differs from the estimator's is an `InputError`.
     """
     config, quality = estimator.model.config, estimator.quality
-    encode, open_file = _encode_torch_export, _open_torch_export
-    if kind == "onnx":
-        _require_onnx()
-        encode, open_file = _encode_onnx, _open_onnx
+    encode, open_file = _prepare(kind)
     _check_size(estimator, size)
     module = written = ExportedEstimator(estimator, input_kind)
     if precision == "fp16":
@@ -98,6 +100,7 @@ def export(
         "dicl_flow.precision": precision,
         "input": INPUTS[input_kind],
         "output": OUTPUT,
+        **({"dicl_flow.target": describe_target(module.device)} if kind == "compiled" else {}),
         **about,
     }
     with _silenced():
@@ -113,6 +116,17 @@ def export(
             f"the exporter or of the runtime: please report it with their versions"
         )
     return data, difference
+
+
+def _prepare(kind: str) -> tuple[Encoder, Callable[[bytes], Runner]]:
+    """Return what writes and what opens files of a kind, or say what is missing for it."""
+    if kind == "onnx":
+        _require_onnx()
+        return _encode_onnx, _open_onnx
+    if kind == "compiled":
+        require_compiler()
+        return encode_compiled, open_compiled
+    return _encode_torch_export, _open_torch_export
 
 
 def _check_size(estimator: FlowEstimator, size: Size | None) -> None:
@@ -131,7 +145,8 @@ def _check_size(estimator: FlowEstimator, size: Size | None) -> None:
 def _in_float16(estimator: FlowEstimator) -> FlowEstimator:
     """The same estimator with the network in float16; all around it stays float32."""
     calibration, quality = estimator.calibration, estimator.quality
-    how = ("cpu", "fp32", "plain", None)  # "fp32": the network itself says what is rounded
+    # "fp32": the network itself says what is rounded
+    how = (str(estimator.device), "fp32", "plain", None)
     return FlowEstimator(in_half(estimator.model), *how, calibration, quality)
 
 
@@ -245,11 +260,13 @@ def _open_torch_export(data: bytes) -> Runner:
 @contextmanager
 def _silenced() -> Iterator[None]:
     """Silence the exporters, which address developers of torch; users rely on the check."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch._inductor")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,62 @@
+"""A traced estimator compiled by AOTInductor for one device, for C++ programs without Python."""
+
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from ..errors import InputError
+from .compute import gpu_name
+
+
+def require_compiler() -> None:
+    """Refuse before minutes of work, not after them; torch looks for the same compiler."""
+    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(name) is None:
+        raise InputError(
+            f"the format 'compiled' needs a C++ compiler, and there is no {name!r} on this "
+            f"machine: install g++, or name another compiler in the environment variable CXX"
+        )
+
+
+def describe_target(device: torch.device) -> str:
+    """Say where a file compiled here runs."""
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        place = f"cuda, compute capability {major}.{minor} ({gpu_name(device)})"
+    else:
+        place = "cpu, with the instructions in AOTI_CPU_ISA"
+    return f"{place}; torch {torch.__version__}; images and outputs are on this device"
+
+
+def encode_compiled(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
+    """Compile for the device of the program's weights, and return the bytes of the package."""
+    # both are imported here, as they take seconds
+    from torch._inductor.exc import CppCompileError
+    from torch._inductor.utils import fresh_cache
+
+    buffer = io.BytesIO()
+    how = {
+        "aot_inductor.metadata": metadata,
+        # those who ask for checks of what they pass in may pass a single pair
+        "aot_inductor.check_lowerbound": False,
+        "cpp.dynamic_threads": True,  # as many as the program has, not as this machine
+    }
+    try:
+        with fresh_cache():  # nothing is left in the folder for temporary files
+            torch._inductor.aoti_compile_and_package(
+                program, package_path=buffer, inductor_configs=how
+            )
+    except CppCompileError as error:
+        raise InputError(f"the C++ compiler failed: {error.output}") from None
+    return buffer.getvalue()
+
+
+def open_compiled(data: bytes) -> Callable[[Tensor, Tensor], Sequence[Tensor]]:
+    """Load a package, which runs on images of its device."""
+    return torch._inductor.aoti_load_package(io.BytesIO(data))
