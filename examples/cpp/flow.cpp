@@ -20,7 +20,7 @@ at::Tensor read_ppm(const std::string& path) {  // (1, 3, H, W) uint8, RGB
 }
 
 void write_flo(const std::string& path, const at::Tensor& flow) {  // (1, 2, H, W) float32
-  auto pixels = flow[0].permute({1, 2, 0}).to(at::kCPU).contiguous();
+  auto pixels = flow[0].permute({1, 2, 0}).contiguous();
   int32_t size[] = {static_cast<int32_t>(pixels.size(1)), static_cast<int32_t>(pixels.size(0))};
   std::ofstream file(path, std::ios::binary);
   file.write("PIEH", 4).write(reinterpret_cast<char*>(size), sizeof size);
@@ -32,10 +32,9 @@ int main(int count, char** words) try {
   if (count != 5) throw std::runtime_error("usage: flow COMPILED.pt2 IMAGE1 IMAGE2 OUTPUT.flo");
   setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 1);  // else images of another size are read beyond
   torch::inductor::AOTIModelPackageLoader estimator(words[1]);
-  at::Device device(estimator.get_metadata()["AOTI_DEVICE_KEY"]);
   auto image1 = read_ppm(words[2]), image2 = read_ppm(words[3]);
   if (image1.sizes() != image2.sizes()) throw std::runtime_error("the images must have one size");
-  auto outputs = estimator.run({image1.to(device), image2.to(device)});
+  auto outputs = estimator.run({image1, image2});
   write_flo(words[4], outputs[0]);  // outputs[1] is the confidence
 } catch (const c10::Error& error) {
   std::cerr << "error: " << error.what_without_backtrace() << "\n";

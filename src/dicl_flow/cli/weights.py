@@ -20,7 +20,6 @@ Listed here as well, so that torch is not imported.
 """
 INPUT_KINDS = ("uint8", "float")
 EXPORT_PRECISIONS = ("fp32", "fp16")
-EXPORT_DEVICES = ("cpu", "cuda")
 
 
 class Info(options.Settings):
@@ -202,8 +201,8 @@ class Export(options.Settings):
     difference above 0.01 px, with fp16 0.02 px, is an error. The number of pairs is always free.
     The file is the plain network; the program that runs it chooses the device.
 
-    With --format compiled the file is machine code for this machine's --device and its like, run
-    by C++ programs without Python. This takes minutes and needs a C++ compiler.
+    With --format compiled the file is machine code for CPUs like this machine's, run by C++
+    programs without Python. Compiling takes minutes and needs a C++ compiler.
 
     Examples:
       dicl-flow export --size 1024x436 -o flow.onnx
@@ -221,16 +220,12 @@ class Export(options.Settings):
     quality: options.Quality = "normal"
     input_kind: str = Option("uint8", "--input", help="uint8 (0 to 255), or float (0 to 1).")
     precision: str = Option("fp32", help="fp32, or fp16: the network in float16, half the size.")
-    device: str = Option("cpu", help="cpu or cuda; only for --format compiled.")
 
     def __call__(self) -> None:
         check_name("input", self.input_kind, INPUT_KINDS)
         check_name("precision", self.precision, EXPORT_PRECISIONS)
-        check_name("device", self.device, EXPORT_DEVICES)
         if self.kind is not None and self.kind not in FILE_FORMATS:
             raise unknown_name("format", self.kind, FILE_FORMATS)
-        if self.device != "cpu" and self.kind != "compiled":
-            raise InputError("only --format compiled has a device; other files run on any")
         by_ending: dict[str, str] = {}
         for kind in FILE_FORMATS if self.kind is None else [self.kind]:
             by_ending.setdefault(FILE_FORMATS[kind], kind)
@@ -248,7 +243,7 @@ class Export(options.Settings):
         from ..estimation.export import INPUTS, OUTPUT, export
 
         about = {"weights.sha256": source.sha256, **source.about}
-        estimator = load(self.weights, self.device, "fp32", "plain", quality=self.quality)
+        estimator = load(self.weights, "cpu", "fp32", "plain", quality=self.quality)
         kind = by_ending[self.output.suffix.lower()]
         how = (self.input_kind, self.precision)
         data, difference = export(estimator, kind, frame, about, *how)
@@ -259,7 +254,6 @@ class Export(options.Settings):
             "size": frame or "any",
             "format": kind,
             "precision": self.precision,
-            **({"device": self.device} if kind == "compiled" else {}),
             "mean_difference_px": difference.mean,
             "max_difference_px": difference.maximum,
             "input": INPUTS[self.input_kind],

@@ -1,4 +1,4 @@
-"""A traced estimator compiled by AOTInductor for one device, for C++ programs without Python."""
+"""A traced estimator compiled by AOTInductor for this CPU, for C++ programs without Python."""
 
 import io
 import os
@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from ..errors import InputError
-from .compute import gpu_name
 
 
 def require_compiler() -> None:
@@ -24,18 +23,13 @@ def require_compiler() -> None:
         )
 
 
-def describe_target(device: torch.device) -> str:
+def describe_target() -> str:
     """Say where a file compiled here runs."""
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        place = f"cuda, compute capability {major}.{minor} ({gpu_name(device)})"
-    else:
-        place = "cpu, with the instructions in AOTI_CPU_ISA"
-    return f"{place}; torch {torch.__version__}; images and outputs are on this device"
+    return f"CPUs with the instructions in AOTI_CPU_ISA; torch {torch.__version__}"
 
 
 def encode_compiled(program: ExportedProgram, metadata: dict[str, str]) -> bytes:
-    """Compile for the device of the program's weights, and return the bytes of the package."""
+    """Compile, and return the bytes of the package."""
     # both are imported here, as they take seconds
     from torch._inductor.exc import CppCompileError
     from torch._inductor.utils import fresh_cache
@@ -58,5 +52,5 @@ def encode_compiled(program: ExportedProgram, metadata: dict[str, str]) -> bytes
 
 
 def open_compiled(data: bytes) -> Callable[[Tensor, Tensor], Sequence[Tensor]]:
-    """Load a package, which runs on images of its device."""
+    """Load a package."""
     return torch._inductor.aoti_load_package(io.BytesIO(data))

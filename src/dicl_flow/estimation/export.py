@@ -56,7 +56,6 @@ class ExportedEstimator(nn.Module):
     def __init__(self, estimator: FlowEstimator, input_kind: str) -> None:
         super().__init__()
         self.network, self.white = estimator.model, 255 if input_kind == "uint8" else 1
-        self.device = estimator.device
         self.estimate = estimator.pipeline.estimate_whole  # a file cannot ask for memory
 
     def forward(self, image1: Tensor, image2: Tensor) -> Outputs:
@@ -65,9 +64,9 @@ class ExportedEstimator(nn.Module):
         return both[:, :2], both[:, 2:]
 
     def examples(self, size: Size, count: int = 1) -> tuple[Tensor, Tensor]:
-        """Two images of the kind: the demo's pair, scaled to `size`, on the estimator's device."""
-        image1, image2 = (frame.to(self.device) for frame in demo_frames(size, count))
-        return (image1, image2) if self.white == 255 else (image1 / 255, image2 / 255)
+        """Two images of the kind: the demo's pair, scaled to `size`."""
+        frames = demo_frames(size, count)
+        return frames if self.white == 255 else (frames[0] / 255, frames[1] / 255)
 
 
 def export(
@@ -80,10 +79,9 @@ def export(
 ) -> tuple[bytes, Difference]:
     """Return the bytes of a file for images of `size` (None: any), and how far its flow is off.
 
-    `estimator` is plain, float32, on the device that the file is compiled for (on the CPU if it is
-    not compiled), and `kind` "onnx", "torch-export" or "compiled"; `about` is added to the
-    metadata of the file; `input_kind` is one of `INPUTS`, `precision` one of `TOLERANCES`. The
-    number of pairs is free.
+    `estimator` is plain, float32, on the CPU; `kind` is "onnx", "torch-export" or "compiled";
+    `about` is added to the metadata of the file; `input_kind` is one of `INPUTS`, `precision` one
+    of `TOLERANCES`. The number of pairs is free.
     A file whose flow differs from the estimator's is an `InputError`.
     """
     config, quality = estimator.model.config, estimator.quality
@@ -100,7 +98,7 @@ def export(
         "dicl_flow.precision": precision,
         "input": INPUTS[input_kind],
         "output": OUTPUT,
-        **({"dicl_flow.target": describe_target(module.device)} if kind == "compiled" else {}),
+        **({"dicl_flow.target": describe_target()} if kind == "compiled" else {}),
         **about,
     }
     with _silenced():
@@ -145,8 +143,7 @@ def _check_size(estimator: FlowEstimator, size: Size | None) -> None:
 def _in_float16(estimator: FlowEstimator) -> FlowEstimator:
     """The same estimator with the network in float16; all around it stays float32."""
     calibration, quality = estimator.calibration, estimator.quality
-    # "fp32": the network itself says what is rounded
-    how = (str(estimator.device), "fp32", "plain", None)
+    how = ("cpu", "fp32", "plain", None)  # "fp32": the network itself says what is rounded
     return FlowEstimator(in_half(estimator.model), *how, calibration, quality)
 
 
