@@ -142,6 +142,7 @@ OPTIONAL = ("pyarrow", "pandas", "duckdb", "webdataset")
 """Modules that Python blocks may import; without them, the block is skipped."""
 
 FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
+    "--build",  # of cmake
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
     *("--requeue", "--array"),  # of Slurm
     *(
