@@ -274,7 +274,6 @@ def track_memory():
 def half_precision():
     """Of the pairs: both mean EPEs, the largest change of one, mean and largest distance."""
     pairs = load("benchmarks/results/exported_half.json")["pairs"].values()
-    assert len(pairs) == 12
     epe = [mean(pair[name] for pair in pairs) for name in ("fp16", "fp32")]
     apart = [pair["mean_distance"] for pair in pairs]
     change = max(abs(pair["fp16"] - pair["fp32"]) for pair in pairs)
