@@ -72,6 +72,7 @@ EXEMPT = {
     r"dicl-flow table2 .*": "scores whole chains; lab/test_table2.py runs the command",
     r"dicl-flow adapt .*": "takes minutes; adaptation/test_adapt.py runs the command",
     r"dicl-flow ablate .*": "several networks each; lab/test_ablation.py runs the command",
+    r"(cmake|build/flow) .*": "compiles; estimation/test_compiled.py builds and runs it",
     r"dicl-flow export .*": "takes a minute; support/exports.py runs it for the page",
 }
 """Commands that are not run, as whole-line patterns, and why."""
@@ -141,6 +142,7 @@ OPTIONAL = ("pyarrow", "pandas", "duckdb", "webdataset")
 """Modules that Python blocks may import; without them, the block is skipped."""
 
 FOREIGN_OPTIONS = {  # of torchrun, pytest, pip and git
+    "--build",  # of cmake
     *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--branch", "--help"),
     *("--requeue", "--array"),  # of Slurm
     *(

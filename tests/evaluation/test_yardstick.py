@@ -152,3 +152,17 @@ def test_the_stored_numbers_are_of_the_packaged_weights():
     }
     for name in ("rendered", "dis"):
         assert {k: len(v) for k, v in methods[name]["scores"].items()} == COUNTS
+
+
+def test_exported_files_are_compared_on_the_pairs_outside_the_manifest(folder):
+    exported_half = pytest.importorskip("benchmarks.exported_half", exc_type=ImportError)
+    pairs = dict(exported_half.find_all(folder))
+    assert {name.partition(":")[0] for name in pairs} == {*list(yardstick.SETS)[2:]}
+    name, pair = next(item for item in pairs.items() if item[0].startswith("Middlebury: "))
+    truth = np.nan_to_num(read_sample(pair).flow)
+    found = exported_half.measure(
+        pair, lambda *_: truth + np.array([3, 4]), lambda *_: truth + np.array([3, 0])
+    )
+    assert found["size"] == [*truth.shape[1::-1]], name
+    assert [found["fp32"], found["fp16"]] == pytest.approx([5, 3])
+    assert [found["mean_distance"], found["largest_distance"]] == pytest.approx([4, 4])

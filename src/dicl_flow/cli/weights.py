@@ -13,8 +13,11 @@ from .options import flag, optional, parse_size
 if TYPE_CHECKING:
     from ..weights import Weights
 
-FILE_FORMATS = {"onnx": ".onnx", "torch-export": ".pt2"}
-"""The ending of each format of `export`; listed here as well, so that torch is not imported."""
+FILE_FORMATS = {"onnx": ".onnx", "torch-export": ".pt2", "compiled": ".pt2"}
+"""The ending of each format of `export`, the default of an ending first.
+
+Listed here as well, so that torch is not imported.
+"""
 INPUT_KINDS = ("uint8", "float")
 EXPORT_PRECISIONS = ("fp32", "fp16")
 
@@ -198,15 +201,19 @@ class Export(options.Settings):
     difference above 0.01 px, with fp16 0.02 px, is an error. The number of pairs is always free.
     The file is the plain network; the program that runs it chooses the device.
 
+    With --format compiled the file is machine code for CPUs like this machine's, run by C++
+    programs without Python. Compiling takes minutes and needs a C++ compiler.
+
     Examples:
       dicl-flow export --size 1024x436 -o flow.onnx
       dicl-flow export --dynamic -w my.safetensors -o flow.pt2
       dicl-flow export --size 640x360 --quality live --input float -o live.onnx
       dicl-flow export --size 640x360 --precision fp16 -o half.onnx
+      dicl-flow export --size 640x360 --format compiled -o compiled.pt2
     """
 
     output: Path = options.output("File to write: .onnx or .pt2.")
-    kind: str | None = optional("onnx or torch-export; default: by the ending.", "--format")
+    kind: str | None = optional("onnx, torch-export, compiled; default: by ending.", "--format")
     size: str | None = optional("The only image size it takes.", metavar="WIDTHxHEIGHT")
     dynamic: bool = flag("--dynamic", "The file will accept images of any size.")
     weights: options.Weights = None
@@ -219,7 +226,9 @@ class Export(options.Settings):
         check_name("precision", self.precision, EXPORT_PRECISIONS)
         if self.kind is not None and self.kind not in FILE_FORMATS:
             raise unknown_name("format", self.kind, FILE_FORMATS)
-        by_ending = {s: kind for kind, s in FILE_FORMATS.items() if self.kind in (None, kind)}
+        by_ending: dict[str, str] = {}
+        for kind in FILE_FORMATS if self.kind is None else [self.kind]:
+            by_ending.setdefault(FILE_FORMATS[kind], kind)
         check_outputs([self.output], inputs=[self.weights], endings=by_ending)
         if (self.size is not None) == self.dynamic:
             raise InputError("give either --size WIDTHxHEIGHT or --dynamic")
@@ -243,6 +252,7 @@ class Export(options.Settings):
             "written": [self.output],
             "megabytes": len(data) / 1e6,
             "size": frame or "any",
+            "format": kind,
             "precision": self.precision,
             "mean_difference_px": difference.mean,
             "max_difference_px": difference.maximum,

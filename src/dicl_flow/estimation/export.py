@@ -1,10 +1,10 @@
-"""Export of the estimator to a file that other programs can run: ONNX or torch.export."""
+"""Export of the estimator to a file that other programs run: ONNX, torch.export, or compiled."""
 
 import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from .._version import __version__
 from ..errors import InputError
 from ..files import read_image, to_uint8
 from ..ops import Size
+from .compiled import describe_target, encode_compiled, open_compiled, require_compiler
 from .estimator import FlowEstimator
 from .half import in_half
 
@@ -38,7 +39,8 @@ _DEMO = Path(__file__).parents[1] / "demo"
 _DEMO_SIZE = (384, 512)
 
 Outputs = tuple[Tensor, Tensor]
-Runner = Callable[[Tensor, Tensor], Outputs]
+Encoder = Callable[[ExportedProgram, dict[str, str]], bytes]
+Runner = Callable[[Tensor, Tensor], Sequence[Tensor]]
 
 
 class Difference(NamedTuple):
@@ -77,15 +79,13 @@ def export(
 ) -> tuple[bytes, Difference]:
     """Return the bytes of a file for images of `size` (None: any), and how far its flow is off.
 
-    `estimator` is plain, float32, on the CPU; `about` is added to the metadata of the file;
-    `input_kind` is one of `INPUTS`, `precision` one of `TOLERANCES`. The number of pairs is free.
+    `estimator` is plain, float32, on the CPU; `kind` is "onnx", "torch-export" or "compiled";
+    `about` is added to the metadata of the file; `input_kind` is one of `INPUTS`, `precision` one
+    of `TOLERANCES`. The number of pairs is free.
     A file whose flow differs from the estimator's is an `InputError`.
     """
     config, quality = estimator.model.config, estimator.quality
-    encode, open_file = _encode_torch_export, _open_torch_export
-    if kind == "onnx":
-        _require_onnx()
-        encode, open_file = _encode_onnx, _open_onnx
+    encode, open_file = _prepare(kind)
     _check_size(estimator, size)
     module = written = ExportedEstimator(estimator, input_kind)
     if precision == "fp16":
@@ -98,6 +98,7 @@ def export(
         "dicl_flow.precision": precision,
         "input": INPUTS[input_kind],
         "output": OUTPUT,
+        **({"dicl_flow.target": describe_target()} if kind == "compiled" else {}),
         **about,
     }
     with _silenced():
@@ -113,6 +114,17 @@ def export(
             f"the exporter or of the runtime: please report it with their versions"
         )
     return data, difference
+
+
+def _prepare(kind: str) -> tuple[Encoder, Callable[[bytes], Runner]]:
+    """Return what writes and what opens files of a kind, or say what is missing for it."""
+    if kind == "onnx":
+        _require_onnx()
+        return _encode_onnx, _open_onnx
+    if kind == "compiled":
+        require_compiler()
+        return encode_compiled, open_compiled
+    return _encode_torch_export, _open_torch_export
 
 
 def _check_size(estimator: FlowEstimator, size: Size | None) -> None:
@@ -245,11 +257,13 @@ def _open_torch_export(data: bytes) -> Runner:
 @contextmanager
 def _silenced() -> Iterator[None]:
     """Silence the exporters, which address developers of torch; users rely on the check."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch._inductor")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
