@@ -139,11 +139,26 @@ def test_lines_come_while_others_are_computed_and_end_when_the_sender_leaves(ope
 def test_a_cut_ends_a_track(open_server):
     server = open_server(clip_of([*FRAMES[:3], *OTHERS]))
     _, *places = lines(server.get(f"{CLIP}/1/track?x=40&y=30"))
-    assert places[-2:] == [{"frame": 3, "cut": 3}, places[-1]]
-    assert [place["frame"] for place in places] == [1, 2, 3, 0]
+    check_places([places[0], places[1], places[-1]], 1, 40, 30)
+    assert places[2:-1] == [{"frame": 3, "cut": 3}, {"frame": 4}, {"frame": 5}]
     _, *places = lines(server.get(f"{CLIP}/4/track?x=40&y=30"))
-    assert [place["frame"] for place in places] == [4, 5, 3, 2]
-    assert places[-1] == {"frame": 2, "cut": 3}
+    assert [place["frame"] for place in places[:3]] == [4, 5, 3]
+    assert places[3:] == [{"frame": 2, "cut": 3}, {"frame": 1}, {"frame": 0}]
+
+
+def test_a_track_goes_on_if_its_scene_returns(open_server):
+    server = open_server(clip_of([*FRAMES[:3], OTHERS[0], *FRAMES[3:]]))
+    _, *places = lines(server.get(f"{CLIP}/0/track?x=40&y=30"))
+    assert [place["frame"] for place in places if "x" not in place] == [3]
+    assert [place["frame"] for place in places if "cut" in place] == [3, 4]
+    assert places[-1]["x"] == pytest.approx(40 + 5 * MOTION[0], abs=0.1)
+
+
+def test_after_a_long_other_scene_nothing_is_asked_for(open_server, monkeypatch):
+    monkeypatch.setattr("dicl_flow.tracking.tracker.PATIENCE", 1)
+    server = open_server(clip_of([*FRAMES[:3], *OTHERS]))
+    _, *places = lines(server.get(f"{CLIP}/0/track?x=40&y=30"))
+    assert [place["frame"] for place in places] == [0, 1, 2, 3, 4]
 
 
 def test_pairs_that_do_not_follow_each_other_are_clips_of_their_own(open_server, tmp_path):

@@ -129,6 +129,11 @@ class Tracker:
         self._keep(number, prepared, grey)
         return [following.positions.get(number) for following in self._following]
 
+    @property
+    def ended(self) -> bool:
+        """Whether no reference can have positions any more."""
+        return all(following.ended for following in self._following)
+
     def needs(self) -> list[int]:
         """The numbers of the frames that `restore` needs for the present `state`."""
         return self._recent.numbers

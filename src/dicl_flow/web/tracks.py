@@ -150,10 +150,12 @@ class Run:
             number = self._frame + direction * count
             check_sizes(image, np.empty((*self._size, 0)), f"frames {self._frame} and {number}")
             positions = tracker.push(image, number)[0]
-            if positions is None:
-                yield Place(number, None, number if direction > 0 else number + 1)
+            cut = (number if direction > 0 else number + 1) if tracker.cut else None
+            if positions is not None:
+                positions = Positions(*(part.cpu() for part in positions))
+            yield Place(number, positions, cut)
+            if tracker.ended:
                 return
-            yield Place(number, Positions(*(part.cpu() for part in positions)))
 
 
 def _points(pixel: Pixel) -> Array:
