@@ -32,7 +32,7 @@ class AdaptConfig:
     disk: float = 4.0
     """Most GB that frames and flows may take on disk while the run lasts."""
 
-    agreement: tuple[float, float] = (0.002, 0.1)
+    agreement: tuple[float, float] = (0.005, 0.3)
     """A pixel is kept if |f + b| is below the first times (|f| + |b|), plus the second in px."""
     confidence: float = 0.6
     """Least confidence of a kept pixel."""
@@ -46,6 +46,9 @@ class AdaptConfig:
     """Share of the footage's views whose second frame is made from the first, with exact flow."""
     footage_textures: float = 0.5
     """Share of the rendered batches that are textured with the footage's own frames."""
+
+    look: float = 0.5
+    """Share of the rendered pairs that get the colours and the noise of the footage."""
 
     scenes: int = 32
     """Rendered scenes, which are never trained on, that show what is forgotten."""

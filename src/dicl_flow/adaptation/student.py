@@ -1,8 +1,10 @@
 """The student: the network trained on hard views of the footage, by turns with rendered scenes.
 
 The views are those of training on pairs: crops, scale, colour, noise, blur, erased parts; here also
-pairs reversed in time. Flow and kept pixels are transformed with the frames. The rendered scenes,
-half of them textured with frames of the footage, have exact flow: nothing is forgotten.
+pairs reversed in time. Flow and kept pixels are transformed with the frames.
+
+Rendered scenes have exact flow: nothing is forgotten. Half are textured with frames of the footage,
+and half get its look.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +23,7 @@ from ..render import load_textures
 from ..training import BatchSource, Processes, SceneSource
 from ..training.batch_sources import DatasetSource
 from .footage import speed_bins
+from .look import InLook, read_looks
 from .settings import AdaptConfig
 from .teacher import Lesson, read_flow
 
@@ -131,4 +134,7 @@ def mixed_source(
         textures = load_textures(sorted(frames), device, config.seed, limit=_TEXTURES)
         own = SceneSource(replace(config, seed=config.seed + 1), textures)
         scenes = Mixed(scenes, own, settings.footage_textures)
+    if settings.look:
+        looks = read_looks([each.look for each in lessons])
+        scenes = InLook(scenes, looks, settings.look, config.seed)
     return Mixed(FootageSource(dataset, config.workers), scenes)
