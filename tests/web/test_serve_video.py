@@ -120,6 +120,15 @@ def test_a_video_that_cannot_be_estimated_fails(server, tmp_path_factory):
     assert server.get(f"/video/{name}/result").status == 409
 
 
+def test_a_thin_video_counts_as_the_network_sees_it(server, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("DICL_FLOW_MAX_SIZE", "0.01")
+    path, thin = tmp_path_factory.mktemp("thin") / "clip.mkv", np.zeros((2, 4000, 3), np.uint8)
+    video = write_video(path, [thin] * 2, codec="ffv1", pix_fmt="bgr0").read_bytes()
+    told = ended(server, server.post("/video", {"video": video}).json["id"])
+    sentence = "the video would be padded from 4000x2 to"
+    assert (told["state"], told["error"][: len(sentence)]) == ("failed", sentence)
+
+
 def test_a_running_video_can_be_removed(server, clip, place):
     with busy_estimator(server):
         name = server.post("/video", {"video": clip}).json["id"]

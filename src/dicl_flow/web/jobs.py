@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from threading import Condition, Thread
 from time import monotonic
+from typing import cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,10 +25,11 @@ from torch import Tensor
 from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..estimation.inputs import Image
+from ..files import Array
 from ..video import CUTS, STILL_RATE, Checkpoint, Outputs, Selection, run, video_source
 from .limits import busy
 from .requests import Write, read_form, video_container
-from .service import FlowService, service_of
+from .service import FlowService, check_seen, service_of
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +237,7 @@ class SharedSequence(FlowSequence):
 
     def prepare(self, frame: Image) -> Tensor:
         """See `FlowSequence`."""
+        check_seen(self.estimator, cast(Array, frame).shape[:2], "the video")
         return self._service.call(partial(super().prepare, frame)).result()
 
     def match(self, before: Tensor, after: Tensor) -> Tensor:

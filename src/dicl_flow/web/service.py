@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from math import isqrt, prod
 from threading import Condition, Thread
 from time import perf_counter
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, FlowResult
-from ..files import Array
+from ..files import Array, max_size
 from .clips import check_sizes
 from .limits import Admission, Counters, Limits, busy
 
@@ -163,6 +164,22 @@ class FlowService:
         self.counters.batch(len(pairs), perf_counter() - start)
         for pair, result in zip(pairs, results, strict=True):
             pair.future.set_result(result)
+
+
+def check_seen(estimator: FlowEstimator, size: tuple[int, int], what: str) -> None:
+    """Refuse frames (height, width) that the network sees with more pixels than may be uploaded.
+
+    It pads them to multiples: a frame of 65535x1 becomes one of 65536x128. A square frame of the
+    largest number of pixels is taken in any case.
+    """
+    feeding = estimator.plan.largest
+    height, width = feeding.seen(size)
+    side = max(feeding.scale, 1) * isqrt(int(max_size() * 1e6)) + feeding.multiple
+    if prod((height, width)) > side**2:
+        raise InputError(
+            f"{what} would be padded from {size[1]}x{size[0]} to {width}x{height} pixels; "
+            f"at most {max_size():g} million are taken"
+        )
 
 
 def service_of(request: Request) -> FlowService:
