@@ -5,11 +5,16 @@
 Two senders take turns with images that are damaged, clips that are damaged, and images whose
 decoder crashes, hangs, takes memory or processor time, opens a socket, a file or a program, or
 answers nonsense. A third sends good pairs all the time: each must be answered with the same
-bytes. At the end, the server must have as many open files and child processes as after the start.
+bytes.
+
+The largest pairs that are taken come first, in several sizes. At the end, the server must have as
+many open files and child processes as after these, and as much memory in use. What it keeps of
+freed memory is bounded, too.
 """
 
 import http.client
 import json
+import math
 import os
 import re
 import signal
@@ -27,14 +32,17 @@ from dicl_flow.files import encode_image
 from .formats import images, videos
 from .inputs import moving_frames, small_weights
 from .report import Options, Part, main
+from .upload_server import MEGAPIXELS
 
 FAULTS = ("crash", "hang", "spin", "eat", "connect", "write", "read", "execute", "fork", "kill")
 FAULTS += ("lie",)
 REFUSALS = (400, 413, 415)
 _LINE = "a-line-between-parts"
+_PARTS = ("largest", "good", "images", "videos", "decoders", "server")
 _IMAGES = ("png", "jpg", "tiff", "webp", "bmp", "ppm")
 _WAIT = 120  # seconds for an answer
-_MORE = 60.0  # MB that the memory of the server may grow
+_MORE = 60.0  # MB more that may be in use at the end
+_MOST = 1400.0  # MB at any time, freed memory that malloc keeps included
 
 
 class Client:
@@ -137,7 +145,7 @@ class Sender:
 
 def upload(options: Options) -> dict[str, Part]:
     """Run the server and the senders."""
-    parts = {name: Part() for name in ("good", "images", "videos", "decoders", "server")}
+    parts = {name: Part() for name in _PARTS}
     seconds = 60 * float(options.more["--minutes"])
     with tempfile.TemporaryDirectory() as name:
         weights = small_weights(Path(name) / "small.safetensors")
@@ -169,7 +177,9 @@ def _run(
     good = [encode_image("x.png", frame) for frame in moving_frames(2, 48, 64)]
     pair = {"image1": good[0], "image2": good[1]}
     expected, over = client.ask("POST", "/flow", pair)[1], Event()
-    before, start, last = _sample(server.pid), time.monotonic(), 0.0
+    _send_largest(client, int(options.more["--largest"]))
+    most = _sample(server.pid)["memory_mb"]
+    before, start, last = _in_use(client, server.pid), time.monotonic(), 0.0
 
     def send_good() -> None:
         while not over.is_set():
@@ -199,6 +209,7 @@ def _run(
     for thread in threads:
         thread.start()
     while time.monotonic() - start < seconds and server.poll() is None:
+        most = max(most, _sample(server.pid)["memory_mb"])
         over.wait(1)
         minute = (time.monotonic() - start) // 60
         if minute > last:
@@ -208,13 +219,34 @@ def _run(
     over.set()
     for thread in threads:
         thread.join()
+    parts["server"].measured["most_memory_mb"] = most
+    if most > _MOST:
+        parts["server"].failures.append(f"{most} MB of memory")
     _judge(client, parts["server"], server.pid, before)
+
+
+def _send_largest(client: Client, count: int) -> None:
+    """Send pairs of the largest sizes that are taken: long ones, then others, nearly square."""
+    side = math.isqrt(int(MEGAPIXELS * 1e6))
+    sizes = [(side // 16, 16 * side), (16 * side, side // 16)]
+    sizes += [(side - 16 * number, side) for number in range(count)]
+    for size in sizes[:count]:
+        frames = [encode_image("x.png", frame) for frame in moving_frames(2, *size)]
+        status, body = client.ask("POST", "/flow", {"image1": frames[0], "image2": frames[1]})
+        refused = "" if status == 200 else f"{size}: {status} {body[:200]!r}"
+        client.count("largest", "answered", refused)
+
+
+def _in_use(client: Client, process: int) -> dict[str, float]:
+    """A sample without the memory that was freed, but kept."""
+    time.sleep(2)  # decoders end, and their successors start
+    client.ask("GET", "/kept")
+    return _sample(process)
 
 
 def _judge(client: Client, part: Part, process: int, before: dict[str, float]) -> None:
     """Compare the server with what it was before, and ask whether anything is still held."""
-    time.sleep(2)  # decoders end, and their successors start
-    after = _sample(process)
+    after = _in_use(client, process)
     part.measured |= {name: [before[name], after[name]] for name in before}
     text = client.ask("GET", "/metrics")[1].decode()
     for name in ("requests_in_progress", "held_bytes", "videos_bytes"):
@@ -247,4 +279,4 @@ def _children(process: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main("uploads", __doc__, upload, more={"--minutes": "60"})
+    main("uploads", __doc__, upload, more={"--minutes": "60", "--largest": "12"})
