@@ -1,11 +1,13 @@
 """One thread owns the estimator: it takes what waits, and estimates pairs of one size together."""
 
 import asyncio
+import ctypes
 import os
 from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isqrt, prod
 from threading import Condition, Thread
@@ -22,6 +24,7 @@ from .clips import check_sizes
 from .limits import Admission, Counters, Limits, busy
 
 Result = TypeVar("Result")
+_RETURN_SECONDS = 10.0  # between returns of freed memory: each can take 0.1 s
 
 
 @dataclass(eq=False)
@@ -111,6 +114,7 @@ class FlowService:
         return work.future
 
     def _run(self) -> None:
+        returned = perf_counter()
         while works := self._take():
             started = [work for work in works if work.future.set_running_or_notify_cancel()]
             if started and started[0].function is not None:
@@ -120,6 +124,9 @@ class FlowService:
                     started[0].future.set_exception(error)
             elif started:
                 self._estimate(started)
+            if perf_counter() - returned >= _RETURN_SECONDS:
+                return_freed_memory()
+                returned = perf_counter()
 
     def _take(self) -> list[_Work]:
         """Wait for work: a call, or pairs for one batch; nothing when the service is closed."""
@@ -164,6 +171,12 @@ class FlowService:
         self.counters.batch(len(pairs), perf_counter() - start)
         for pair, result in zip(pairs, results, strict=True):
             pair.future.set_result(result)
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system: malloc keeps more and more, as sizes of frames vary."""
+    with suppress(AttributeError, OSError, TypeError):  # the C library has no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_seen(estimator: FlowEstimator, size: tuple[int, int], what: str) -> None:
