@@ -5,11 +5,15 @@
 Two senders take turns with images that are damaged, clips that are damaged, and images whose
 decoder crashes, hangs, takes memory or processor time, opens a socket, a file or a program, or
 answers nonsense. A third sends good pairs all the time: each must be answered with the same
-bytes. At the end, the server must have as many open files and child processes as after the start.
+bytes.
+
+The largest pairs that are taken come first, in several sizes. At the end, the server must have as
+many open files and child processes as after these, as much memory in use, and the same peak.
 """
 
 import http.client
 import json
+import math
 import os
 import re
 import signal
@@ -27,14 +31,17 @@ from dicl_flow.files import encode_image
 from .formats import images, videos
 from .inputs import moving_frames, small_weights
 from .report import Options, Part, main
+from .upload_server import MEGAPIXELS
 
 FAULTS = ("crash", "hang", "spin", "eat", "connect", "write", "read", "execute", "fork", "kill")
 FAULTS += ("lie",)
 REFUSALS = (400, 413, 415)
 _LINE = "a-line-between-parts"
+_PARTS = ("largest", "good", "images", "videos", "decoders", "server")
 _IMAGES = ("png", "jpg", "tiff", "webp", "bmp", "ppm")
 _WAIT = 120  # seconds for an answer
-_MORE = 60.0  # MB that the memory of the server may grow
+_MORE = 60.0  # MB more that may be in use at the end
+_MORE_AT_PEAK = 200.0  # MB: malloc keeps freed memory for seconds
 
 
 class Client:
@@ -137,7 +144,7 @@ class Sender:
 
 def upload(options: Options) -> dict[str, Part]:
     """Run the server and the senders."""
-    parts = {name: Part() for name in ("good", "images", "videos", "decoders", "server")}
+    parts = {name: Part() for name in _PARTS}
     seconds = 60 * float(options.more["--minutes"])
     with tempfile.TemporaryDirectory() as name:
         weights = small_weights(Path(name) / "small.safetensors")
@@ -169,7 +176,8 @@ def _run(
     good = [encode_image("x.png", frame) for frame in moving_frames(2, 48, 64)]
     pair = {"image1": good[0], "image2": good[1]}
     expected, over = client.ask("POST", "/flow", pair)[1], Event()
-    before, start, last = _sample(server.pid), time.monotonic(), 0.0
+    _send_largest(client, int(options.more["--largest"]))
+    before, start, last = _in_use(client, server.pid), time.monotonic(), 0.0
 
     def send_good() -> None:
         while not over.is_set():
@@ -211,31 +219,57 @@ def _run(
     _judge(client, parts["server"], server.pid, before)
 
 
+def _send_largest(client: Client, count: int) -> None:
+    """Send pairs of the largest size that is taken: a square one, then those with most border."""
+    pixels = int(MEGAPIXELS * 1e6)
+    sizes = [(math.isqrt(pixels), math.isqrt(pixels))]
+    for number in range(count):
+        thin = (16, pixels // 16 - 16 * number)  # each of another size, as tables are kept for each
+        sizes.append(thin if number % 2 else thin[::-1])
+    for size in sizes[:count]:
+        frames = [encode_image("x.png", frame) for frame in moving_frames(2, *size)]
+        status, body = client.ask("POST", "/flow", {"image1": frames[0], "image2": frames[1]})
+        refused = "" if status == 200 else f"{size}: {status} {body[:200]!r}"
+        client.count("largest", "answered", refused)
+
+
+def _in_use(client: Client, process: int) -> dict[str, float]:
+    """A sample without the memory that was freed, but kept."""
+    time.sleep(2)  # decoders end, and their successors start
+    client.ask("GET", "/kept")
+    return _sample(process)
+
+
 def _judge(client: Client, part: Part, process: int, before: dict[str, float]) -> None:
     """Compare the server with what it was before, and ask whether anything is still held."""
-    time.sleep(2)  # decoders end, and their successors start
-    after = _sample(process)
+    after = _in_use(client, process)
     part.measured |= {name: [before[name], after[name]] for name in before}
     text = client.ask("GET", "/metrics")[1].decode()
     for name in ("requests_in_progress", "held_bytes", "videos_bytes"):
         found = re.search(rf"^dicl_flow_{name} (\S+)$", text, re.MULTILINE)
         if found is None or float(found[1]):
             part.failures.append(f"{name}: {found and found[1]} at the end")
-    for name, more in (("files", 4), ("children", 4), ("memory_mb", _MORE)):
+    for name, more in (
+        ("files", 4),
+        ("children", 4),
+        ("memory_mb", _MORE),
+        ("peak_mb", _MORE_AT_PEAK),
+    ):
         if after[name] > before[name] + more:
             part.failures.append(f"{name}: {before[name]}, then {after[name]}")
 
 
 def _sample(process: int) -> dict[str, float]:
-    """Memory, open files, and processes below the server."""
+    """Memory now and at its peak, open files, and processes below the server."""
     status = Path(f"/proc/{process}/status").read_text()
-    memory = int(status.split("RssAnon:")[1].split()[0]) / 1024
+    memory, peak = (int(status.split(key)[1].split()[0]) / 1024 for key in ("RssAnon:", "VmHWM:"))
     below, waiting = 0, [process]
     while waiting:
         found = _children(waiting.pop())
         below, waiting = below + len(found), waiting + found
     files = len(list(Path(f"/proc/{process}/fd").iterdir()))
-    return {"memory_mb": round(memory, 1), "files": files, "children": below}
+    sizes = {"memory_mb": round(memory, 1), "peak_mb": round(peak, 1)}
+    return {**sizes, "files": files, "children": below}
 
 
 def _children(process: int) -> list[int]:
@@ -247,4 +281,4 @@ def _children(process: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main("uploads", __doc__, upload, more={"--minutes": "60"})
+    main("uploads", __doc__, upload, more={"--minutes": "60", "--largest": "12"})

@@ -112,3 +112,20 @@ def test_the_page_has_the_numbers_of_the_report(path):
     for name, part in report["parts"].items():
         assert (name, f"{part['tried']:,}") in shown
         assert part["failed"] == 0
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DOCS / "reliability").glob("uploads*")), ids=lambda p: p.stem
+)
+def test_the_page_has_the_uploads_of_the_report(path):
+    page = (DOCS / "measurements/reliability.md").read_text()
+    text = " ".join(page.split("## Uploads")[1].split("\n## ")[0].split())
+    parts = json.loads(path.read_text())["parts"]
+    names = {"images": "damaged images", "videos": "damaged clips", "decoders": "bad decoders"}
+    for name, words in names.items():
+        assert f"{parts[name]['tried']:,} {words}" in text
+    assert f"{parts['good']['tried']:,} good pairs" in text
+    before, after = (f"{number:,.0f} MB" for number in parts["server"]["memory_mb"])
+    assert f"{before}, then {after}" in text
+    if any(part["failed"] for part in parts.values()):
+        assert f"found on commit {json.loads(path.read_text())['commit']}" in text

@@ -17,6 +17,6 @@ pytestmark = [
 
 
 def test_only_bad_requests_are_lost():
-    parts = upload(Options(None, 3, more={"--minutes": "0.05"}))
+    parts = upload(Options(None, 3, more={"--minutes": "0.05", "--largest": "1"}))
     assert {name: part.failures for name, part in parts.items() if part.failures} == {}
-    assert all(parts[name].tried for name in ("good", "images"))
+    assert all(parts[name].tried for name in ("largest", "good", "images"))

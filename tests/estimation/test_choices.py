@@ -52,6 +52,14 @@ def test_how_a_frame_is_computed(changes, limit, size, value):
     assert estimator.fits(torch.zeros(1, 3, *size)) == ("tiles" not in value)
 
 
+def test_the_tiles_of_few_sizes_are_remembered(monkeypatch):
+    monkeypatch.setattr("dicl_flow.estimation.pipeline._MOST_SIZES", 3)
+    tiles = FlowEstimator(build(SMALL), "cpu", "fp32").pipeline.tiles
+    for width in range(64, 74):
+        assert tiles.size(torch.zeros(1, 3, 48, width)) == (48, width)
+        assert len(tiles._sizes) <= 3
+
+
 @pytest.mark.parametrize(
     ("changes", "full_size", "computed", "size", "confidence"),
     [

@@ -30,6 +30,7 @@ from servers import BOUNDARY, busy_estimator, form, serving
 from dicl_flow.web.app import bind
 from dicl_flow.web.limits import Limits
 from dicl_flow.web.openapi import describe_interface
+from dicl_flow.web.service import check_seen
 
 IMAGES = formula.pair(37, 51)
 FRAMES = {f"image{i + 1}": bytes(cv2.imencode(".png", image)[1]) for i, image in enumerate(IMAGES)}
@@ -152,6 +153,21 @@ def test_a_small_file_that_claims_many_pixels_is_not_decoded(server, monkeypatch
     assert len(huge) < 100
     answer = server.post("/flow", FRAMES | {"image2": huge})
     assert (answer.status, "32000x32000" in answer.error) == (413, True)
+
+
+def test_a_thin_frame_counts_as_the_network_sees_it(server, monkeypatch):
+    monkeypatch.setenv("DICL_FLOW_MAX_SIZE", "1")
+    monkeypatch.setattr(cv2, "imdecode", pytest.fail)
+    answer = server.post("/flow", FRAMES | {"image2": claimed_png(65535, 1)})
+    multiple = SMALL.pad_multiple
+    padded = f"image2 would be padded from 65535x1 to 65536x{multiple} pixels"
+    assert (answer.status, answer.error.startswith(padded)) == (413, True), answer.error
+
+
+def test_square_frames_of_the_largest_size_are_taken(estimator, monkeypatch):
+    monkeypatch.setenv("DICL_FLOW_MAX_SIZE", "1")
+    for size in ((1000, 1000), (990, 1010), (500, 2000)):
+        check_seen(estimator, size, "a frame")
 
 
 def test_too_many_bytes_are_refused_before_they_are_read(estimator):

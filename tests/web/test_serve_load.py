@@ -4,6 +4,7 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from platform import libc_ver
 from urllib.parse import urlsplit
 
 import cv2
@@ -18,7 +19,8 @@ from load import ask_for, numbers
 from servers import serving
 
 from dicl_flow.estimation.estimator import load
-from dicl_flow.web.limits import Limits
+from dicl_flow.web.limits import Limits, resident_bytes
+from dicl_flow.web.service import FlowService
 
 pytestmark = pytest.mark.heavy
 
@@ -34,6 +36,24 @@ def test_more_clients_than_the_queue_takes():
         assert set(seen.statuses) == {200, 503}
         assert seen.statuses[200] > 10
         assert server.service.admission.requests == 0
+
+
+@pytest.mark.skipif(libc_ver()[0] != "glibc", reason="another malloc")
+def test_freed_memory_is_returned(monkeypatch):
+    monkeypatch.setattr("dicl_flow.web.service._RETURN_SECONDS", 0.0)
+    service, kept = FlowService(StandIn()), []
+
+    def fragment():
+        """200 MB in blocks that malloc takes from its arena, of which a few stay."""
+        kept.extend([bytearray(100_000) for _ in range(2000)][::100])
+
+    service.start()
+    before = resident_bytes()
+    service.call(fragment).result(60)
+    service.call(lambda: None).result(60)
+    service.close()
+    assert resident_bytes() < before + 40 * 2**20
+    assert len(kept) == 20
 
 
 def pairs_per_second(estimator, seconds=10):

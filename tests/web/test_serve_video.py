@@ -1,5 +1,7 @@
 """Videos on the server: upload, progress, result and limits; no file stays."""
 
+import os
+import shutil
 import tempfile
 import time
 from importlib import import_module
@@ -19,6 +21,7 @@ from servers import busy_estimator, serving
 
 from dicl_flow.web import jobs
 from dicl_flow.web.limits import Limits
+from dicl_flow.web.service import FlowService
 
 pytestmark = pytest.mark.heavy
 
@@ -117,6 +120,15 @@ def test_a_video_that_cannot_be_estimated_fails(server, tmp_path_factory):
     assert server.get(f"/video/{name}/result").status == 409
 
 
+def test_a_thin_video_counts_as_the_network_sees_it(server, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("DICL_FLOW_MAX_SIZE", "0.01")
+    path, thin = tmp_path_factory.mktemp("thin") / "clip.mkv", np.zeros((2, 4000, 3), np.uint8)
+    video = write_video(path, [thin] * 2, codec="ffv1", pix_fmt="bgr0").read_bytes()
+    told = ended(server, server.post("/video", {"video": video}).json["id"])
+    sentence = "the video would be padded from 4000x2 to"
+    assert (told["state"], told["error"][: len(sentence)]) == ("failed", sentence)
+
+
 def test_a_running_video_can_be_removed(server, clip, place):
     with busy_estimator(server):
         name = server.post("/video", {"video": clip}).json["id"]
@@ -126,6 +138,59 @@ def test_a_running_video_can_be_removed(server, clip, place):
     while files_in(place):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.fixture
+def empty_job(estimator, place):
+    """A job without an upload, and the jobs that it belongs to."""
+    started = jobs.Jobs(FlowService(estimator))
+    started.start()
+    yield started, started.create("npy", None, "estimate")
+    started.close()
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_space_is_counted_while_folders_are_removed(empty_job, monkeypatch, within):
+    """Another request removes a video right before its folder, or one in it, is listed."""
+    started, job = empty_job
+    parts = job.folder / "flow.npy.parts"
+    parts.mkdir()
+    (parts / "0").write_bytes(bytes(10))
+    before = started.used()
+    assert before >= 10
+    scandir, last = os.scandir, parts if within else job.folder
+
+    def scan(path):
+        if str(path) == str(last):
+            monkeypatch.setattr(os, "scandir", scandir)
+            shutil.rmtree(job.folder)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert started.used() < before
+    assert not job.folder.exists()
+
+
+def test_a_result_stays_while_it_is_read(empty_job):
+    started, job = empty_job
+    job.result.write_bytes(b"flow")
+    with started.reading(job):
+        started.remove(job)
+        assert job.result.read_bytes() == b"flow"
+    assert not job.folder.exists()
+
+
+def test_a_result_that_was_just_removed_is_not_found(server, clip, monkeypatch):
+    name, find = server.post("/video?format=npy", {"video": clip}).json["id"], jobs._find
+    assert ended(server, name)["state"] == "done"
+
+    def find_and_remove(request):
+        job = find(request)
+        jobs.jobs_of(request).remove(job)
+        return job
+
+    monkeypatch.setattr(jobs, "_find", find_and_remove)
+    assert server.get(f"/video/{name}/result").status == 404
 
 
 def test_the_end_stops_videos_and_removes_their_files(estimator, clip, place):

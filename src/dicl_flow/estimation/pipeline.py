@@ -27,6 +27,7 @@ from .confidence import NOISE, find_confidence, find_cues, finest_stride
 from .inputs import Feeding
 
 BLANK = 3 / 255  # one grey level, and half of one for rounding; black to white is 2
+_MOST_SIZES = 1024  # of frames, whose tiles are remembered
 OVERLAP = 128  # px over which neighbouring tiles are blended, a multiple of what networks take
 Progress: TypeAlias = Callable[[int, int], None]
 """Called after each pass: the pixels that the network has seen, and those it will see in all."""
@@ -249,9 +250,13 @@ class Tiles:
 
     def size(self, image: Tensor) -> Size:
         """Tiles (height, width) of a pair like (B, 3, H, W) `image`: all of it, if it fits."""
-        if image.shape not in self._sizes:  # asking for free memory takes time
-            self._sizes[image.shape] = self._find(image)
-        return self._sizes[image.shape]
+        found = self._sizes.get(image.shape)  # asking for free memory takes time
+        if found is None:
+            found = self._find(image)
+            if len(self._sizes) >= _MOST_SIZES:  # a server meets any number of them
+                self._sizes = {}
+            self._sizes[image.shape] = found
+        return found
 
     def at_once(self, size: Size) -> int:
         """How many pairs of frames of `size` to compute at a time: what is faster, and fits."""

@@ -30,7 +30,7 @@ from ..lab.analyses import describe_pixel
 from ..lab.volumes import Volumes, estimate_with_volumes, has_projection, open_networks
 from .clips import Clip, clip_of_arrays, clip_of_upload
 from .requests import read_form, read_frames, video_container
-from .service import service_of
+from .service import check_seen, service_of
 from .tracks import Pixel, Run, Runs
 
 _KEPT_BYTES = 1 << 29  # of estimates and frames
@@ -136,6 +136,7 @@ class Exploration:
 
         def compute() -> Explored:
             network, frames = self._network(view), self.frames(view.clip, view.pair)
+            check_seen(network, frames[0].shape[:2], "the pair")
             result, volumes = estimate_with_volumes(network, *frames)
             return Explored(result.flow, result.confidence, volumes, has_projection(network))
 

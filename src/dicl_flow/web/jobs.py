@@ -1,29 +1,35 @@
 """Videos as jobs: one at a time is estimated, results are kept for a while; what is answered."""
 
 import logging
+import os
 import secrets
 import shutil
 import tempfile
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from threading import Condition, Thread
 from time import monotonic
+from typing import cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 from torch import Tensor
 
 from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..estimation.inputs import Image
+from ..files import Array
 from ..video import CUTS, STILL_RATE, Checkpoint, Outputs, Selection, run, video_source
 from .limits import busy
 from .requests import Write, read_form, video_container
-from .service import FlowService, service_of
+from .service import FlowService, check_seen, service_of
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +48,8 @@ class Job:
         self.folder.mkdir()
         self.source, self.result = self.folder / "video", self.folder / f"flow.{format}"
         self.state, self.error, self.removed, self.done = WAITING, "", False, 0
+        self.readers = 0
+        """How many requests read the result."""
         self.total: int | None = None
         self.ended: float | None = None
 
@@ -108,8 +116,22 @@ class Jobs:
         self.sweep()
         job = self._jobs.get(name)
         if job is None:
-            raise HTTPException(404, "there is no such video, or its time is over")
+            raise _gone()
         return job
+
+    @contextmanager
+    def reading(self, job: Job) -> Iterator[None]:
+        """Keep the files of a job while its result is read, even if it is removed."""
+        with self._changed:
+            if job.removed:
+                raise _gone()
+            job.readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                job.readers -= 1
+            self._remove_files(job)
 
     def remove(self, job: Job) -> None:
         """Stop a job and remove its files."""
@@ -118,8 +140,13 @@ class Jobs:
             job.removed = True
             if job in self._waiting:
                 self._waiting.remove(job)
-            running = job.state == RUNNING
-        if not running:  # otherwise the thread removes them
+        self._remove_files(job)
+
+    def _remove_files(self, job: Job) -> None:
+        """Remove the files of a removed job; whoever still uses them does so afterwards."""
+        with self._changed:
+            used = not job.removed or job.readers or job.state == RUNNING
+        if not used:
             shutil.rmtree(job.folder, ignore_errors=True)
 
     def sweep(self) -> None:
@@ -130,12 +157,13 @@ class Jobs:
                 self.remove(job)
 
     def used(self) -> int:
-        """Bytes on disk."""
+        """Bytes on disk. Other threads write and remove folders and files meanwhile."""
         size = 0
         for job in list(self._jobs.values()):
-            for path in job.folder.rglob("*"):
-                with suppress(OSError):  # just removed
-                    size += path.stat().st_size
+            for folder, *names in os.walk(job.folder):  # no error for one that is gone
+                for name in chain(*names):
+                    with suppress(OSError):  # just removed
+                        size += Path(folder, name).stat().st_size
         return size
 
     def counts(self) -> dict[str, int]:
@@ -169,8 +197,7 @@ class Jobs:
         with self._changed:
             job.state, job.error, job.ended = state, error, monotonic()
         job.source.unlink(missing_ok=True)
-        if job.removed:
-            shutil.rmtree(job.folder, ignore_errors=True)
+        self._remove_files(job)
 
     def _estimate(self, job: Job) -> None:
         def note(done: int, total: int | None) -> None:
@@ -191,6 +218,10 @@ class Jobs:
         return not (self._closed or job.removed)
 
 
+def _gone() -> HTTPException:
+    return HTTPException(404, "there is no such video, or its time is over")
+
+
 def told(problem: InputError, job: Job) -> str:
     """Return the message of an error without paths of the server."""
     text = str(problem).replace(str(job.source), "the video").replace(f"{job.folder}/", "")
@@ -206,6 +237,7 @@ class SharedSequence(FlowSequence):
 
     def prepare(self, frame: Image) -> Tensor:
         """See `FlowSequence`."""
+        check_seen(self.estimator, cast(Array, frame).shape[:2], "the video")
         return self._service.call(partial(super().prepare, frame)).result()
 
     def match(self, before: Tensor, after: Tensor) -> Tensor:
@@ -261,8 +293,21 @@ async def video_result(request: Request) -> Response:
     job = _find(request)
     if job.state != DONE:
         raise HTTPException(409, f"the video is {job.state}; ask again when it is done")
-    kind = VIDEO_FORMATS[job.format]
-    return FileResponse(job.result, media_type=kind, filename=job.result.name)
+    return _Result(jobs_of(request), job)
+
+
+class _Result(FileResponse):
+    """The result of a video; its file stays until it is sent."""
+
+    def __init__(self, jobs: Jobs, job: Job) -> None:
+        kind = VIDEO_FORMATS[job.format]
+        super().__init__(job.result, media_type=kind, filename=job.result.name)
+        self._jobs, self._job = jobs, job
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file, or answer that the video has just been removed."""
+        with self._jobs.reading(self._job):
+            await super().__call__(scope, receive, send)
 
 
 async def delete_video(request: Request) -> Response:

@@ -15,7 +15,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from ..errors import unknown_name
+from ..errors import InputError, unknown_name
 from ..estimation.estimator import FlowResult
 from ..files import (
     Array,
@@ -28,7 +28,7 @@ from ..files import (
 )
 from ..files.images import image_size
 from .limits import BYTES_PER_PIXEL, SLOWEST, Hold
-from .service import service_of
+from .service import FlowService, check_seen, service_of
 
 _MOST_PARTS = 16
 _IMAGES = rb"\x89PNG|\xff\xd8\xff|RIFF....WEBP|II[*+]\0|MM\0[*+]|BM|P[1-6]\s"
@@ -67,7 +67,7 @@ async def read_frames(request: Request, hold: Hold) -> list[Array]:
     files = {name: bytes(data) for name, data in parts.items()}
     parts.clear()  # it is not held twice
     for name, file in files.items():
-        hold(_check_frame(file, name))
+        hold(_check_frame(service, file, name))
     return [await service.in_thread(_decode_frame, file, name) for name, file in files.items()]
 
 
@@ -105,7 +105,7 @@ def _decode_frame(data: bytes, name: str) -> Array:
     return image
 
 
-def _check_frame(data: bytes, name: str) -> int:
+def _check_frame(service: FlowService, data: bytes, name: str) -> int:
     """Refuse what is no image or has too many pixels; return its bytes when it is decoded."""
     size = image_size(data) if re.match(_IMAGES, data, re.DOTALL) else None
     if size is None:
@@ -115,6 +115,10 @@ def _check_frame(data: bytes, name: str) -> int:
         raise HTTPException(
             413, f"{name} has {width}x{height} pixels; at most {max_size():g} million are taken"
         )
+    try:
+        check_seen(service.estimator, (height, width), name)
+    except InputError as error:
+        raise HTTPException(413, str(error)) from None
     return width * height * BYTES_PER_PIXEL
 
 

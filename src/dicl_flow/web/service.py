@@ -1,12 +1,15 @@
 """One thread owns the estimator: it takes what waits, and estimates pairs of one size together."""
 
 import asyncio
+import ctypes
 import os
 from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from math import isqrt, prod
 from threading import Condition, Thread
 from time import perf_counter
 from typing import Any, TypeVar
@@ -16,11 +19,12 @@ from starlette.requests import ClientDisconnect, Request
 
 from ..errors import InputError
 from ..estimation.estimator import FlowEstimator, FlowResult
-from ..files import Array
+from ..files import Array, max_size
 from .clips import check_sizes
 from .limits import Admission, Counters, Limits, busy
 
 Result = TypeVar("Result")
+_RETURN_SECONDS = 10.0  # between returns of freed memory: each can take 0.1 s
 
 
 @dataclass(eq=False)
@@ -110,6 +114,7 @@ class FlowService:
         return work.future
 
     def _run(self) -> None:
+        returned = perf_counter()
         while works := self._take():
             started = [work for work in works if work.future.set_running_or_notify_cancel()]
             if started and started[0].function is not None:
@@ -119,6 +124,9 @@ class FlowService:
                     started[0].future.set_exception(error)
             elif started:
                 self._estimate(started)
+            if perf_counter() - returned >= _RETURN_SECONDS:
+                return_freed_memory()
+                returned = perf_counter()
 
     def _take(self) -> list[_Work]:
         """Wait for work: a call, or pairs for one batch; nothing when the service is closed."""
@@ -163,6 +171,28 @@ class FlowService:
         self.counters.batch(len(pairs), perf_counter() - start)
         for pair, result in zip(pairs, results, strict=True):
             pair.future.set_result(result)
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system: malloc keeps more and more, as sizes of frames vary."""
+    with suppress(AttributeError, OSError, TypeError):  # the C library has no such function
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def check_seen(estimator: FlowEstimator, size: tuple[int, int], what: str) -> None:
+    """Refuse frames (height, width) that the network sees with more pixels than may be uploaded.
+
+    It pads them to multiples: a frame of 65535x1 becomes one of 65536x128. A square frame of the
+    largest number of pixels is taken in any case.
+    """
+    feeding = estimator.plan.largest
+    height, width = feeding.seen(size)
+    side = max(feeding.scale, 1) * isqrt(int(max_size() * 1e6)) + feeding.multiple
+    if prod((height, width)) > side**2:
+        raise InputError(
+            f"{what} would be padded from {size[1]}x{size[0]} to {width}x{height} pixels; "
+            f"at most {max_size():g} million are taken"
+        )
 
 
 def service_of(request: Request) -> FlowService:

@@ -13,6 +13,7 @@ from ..tracking.intervals import INTERVALS
 from ..tracking.tracker import Tracker
 from ..tracking.tracks import Positions, Reference, check_points, grid
 from .clips import Stretch, check_sizes
+from .service import check_seen
 
 _CPU_INTERVALS = (1, 4, 16)  # besides the direct flow; each costs two estimates per frame
 _CPU_REACH, _REACH = 24, 96  # frames on either side of the point's
@@ -49,6 +50,7 @@ class Run:
         image = clip.read(frame)
         self._estimator, self._frame = estimator, frame
         self._size = (image.shape[0], image.shape[1])
+        check_seen(estimator, self._size, "the clip")
         on_cpu = estimator.device.type == "cpu"
         reach = min(_CPU_REACH if on_cpu else _REACH, max(1, _FRAME_BYTES // image.nbytes))
         self.stretch = clip.around(frame, reach)
