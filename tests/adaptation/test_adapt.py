@@ -151,8 +151,9 @@ def test_a_dry_run_says_time_and_disk_and_writes_nothing(
 
 @pytest.mark.heavy
 def test_a_signal_stops_between_two_pairs_and_the_same_call_goes_on(
-    clip, weights, tmp_path, small_scenes
+    clip, weights, tmp_path, small_scenes, monkeypatch
 ):
+    accept_everything(monkeypatch.setattr, accepted=False)
     output, seen = tmp_path / "mine.safetensors", []
 
     def progress(items, words):

@@ -60,11 +60,15 @@ def write_weights(path, config=NETWORK, **facts):
     return path
 
 
-def accept_everything(set_attribute=setattr):
-    """Random weights get better on nothing; what follows on acceptance is to be tested."""
+def accept_everything(set_attribute=setattr, *, accepted=True):
+    """Random weights get better on nothing; what follows on acceptance is to be tested.
+
+    Or refuse everything: weights are not calibrated then.
+    """
     judge = acceptance.judge
 
-    def accept(*measured):
-        return replace(judge(*measured), accepted=True, reasons=())
+    def decide(*measured):
+        reasons = () if accepted else ("for a test",)
+        return replace(judge(*measured), accepted=accepted, reasons=reasons)
 
-    set_attribute(acceptance, "judge", accept)
+    set_attribute(acceptance, "judge", decide)
