@@ -4,9 +4,10 @@
     python benchmarks/adapt_domains.py procedural procedural -o build/tiny --tiny   # on a CPU
 
 PHOTOS texture the clips that are adapted to and the rendered scenes, HELD_OUT the clips that are
-scored. Every domain is adapted to once with the best settings (`--best`); on the domains of
-`--compare` the teacher alone is compared with new second frames, the photometric loss and both, and
-with a control that trains on rendered scenes only for as many steps, all with three seeds.
+scored. Every domain is adapted to once with the best settings (`--best`). On the domains of
+`--compare` the teacher alone is compared with scenes without the footage's look, with new second
+frames, the photometric loss and both, and with a control that trains on rendered scenes only for as
+many steps, all with three seeds.
 
 Runs are as long as `--steps` says, so several of them (`--jobs`) may share a GPU. The same call
 goes on: `results.json` in the output folder is written after each run, and is all that another
@@ -50,6 +51,7 @@ from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 SCENES = "scenes"  # the control
 VARIANTS = {
     "teacher": [],
+    "without-look": ["adapt.look=0.0"],
     "new-frames": ["adapt.new_frames=0.3"],
     "photometric": ["loss.photometric=[0.1,0.02]"],
     "both": ["adapt.new_frames=0.3", "loss.photometric=[0.1,0.02]"],

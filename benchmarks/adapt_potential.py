@@ -69,7 +69,7 @@ def judge(clip: Clip, teachers: list[BothWays], second: int) -> dict:
     """The errors of both qualities, and for each agreement what is kept and what it is worth."""
     frames = clip.frames().permute(0, 2, 3, 1).cpu().numpy()
     arrays = [to_uint8(frames[number]) for number in (0, second)]
-    images = [image_batch(array, clip.view.shapes.device)[0] for array in arrays]
+    images = [image_batch(array, teachers[0].estimator.device)[0] for array in arrays]
     true = clip.flow(0, second)
     valid, both = clip.valid(true), [teacher(*arrays) for teacher in teachers]
     errors = [(forward.flow[0] - true).norm(dim=0) for forward, _ in both]

@@ -180,7 +180,7 @@ def test_tracks_go_on_if_their_scene_returns(intervals):
     for number in range(10, 30):
         positions = found[number][0]
         assert positions.visible.all()
-        np.testing.assert_allclose(positions.points, POINTS + [number / 4, 0], atol=1e-4)
+        np.testing.assert_allclose(positions.points, POINTS + np.array([number / 4, 0]), atol=1e-4)
     assert found[9][1] is not None
     assert found[10][1] is None  # of the other scene
 
