@@ -5,7 +5,8 @@
 Solid scenes of every kind of place. From random frames of each clip, flows over 1, 2, 4 … 64 frames
 are compared with the truth, both ways, at pixels that are visible and pixels that are hidden. Every
 fourth clip is left out of the fit; the tables are of these. Then points are followed through other
-clips: how sure a flow must be, and how errors add up, are chosen by the average Jaccard. The result
+clips: how sure a flow must be, from which expected error on a point is lost, and how errors add up,
+are chosen by the average Jaccard. The result
 belongs in src/dicl_flow/tracking/calibration.json. Photographs that are held out for tests are left
 out; "procedural" uses none.
 """
@@ -17,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from itertools import pairwise, repeat
+from itertools import islice, pairwise, repeat
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -49,7 +50,11 @@ from dicl_flow.weights import read_weights, resolve
 INTERVALS = (1, 2, 4, 8, 16, 32, 64)
 SEED = 5000  # of the first clip; no packaged weights were trained with it
 TUNING = 1000  # the number of the first clip on which points are followed
-SURE, ALIKE = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95), (1.0, 1.2, 1.4, 2.0)
+TRIED = {  # by average Jaccard, each with the others as they are
+    "sure": (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95),
+    "lost": (0.005, 0.0075, 0.01, 0.015, 0.02, 0.04, 1.0),  # 1: hardly ever
+    "alike": (1.0, 1.2, 1.4, 2.0),
+}
 EVERY = 4  # one clip of so many is left out of the fit
 BOUNDS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, LARGEST + 1)  # px
 # rows of a sample: the cues, then these
@@ -264,28 +269,29 @@ class Remembered(FlowSequence):
         return (self.flows[id(one), id(two)] for one, two in pairs)
 
 
-# --- how sure, how alike --------------------------------------------------------------------------
+# --- values that are tried ------------------------------------------------------------------------
 
 
 def attempts(calibration: TrackCalibration) -> Iterator[TrackCalibration]:
-    """Calibrations that differ in `sure`, then those that differ in `alike`."""
-    yield from (replace(calibration, sure=sure) for sure in SURE)
-    yield from (replace(calibration, alike=alike) for alike in ALIKE)
+    """Calibrations that each differ in one of the values that are tried."""
+    for name, values in TRIED.items():
+        yield from (replace(calibration, **{name: value}) for value in values)
 
 
 def best_of(
     tries: Sequence[TrackCalibration], scores: Sequence[Sequence[Scores]]
 ) -> TrackCalibration:
-    """Choose `sure` and `alike`, each by the average Jaccard; scores of each clip."""
+    """Choose each value by the average Jaccard; scores of each clip."""
     means = [mean_scores(parts) for parts in zip(*scores, strict=True)]
-    print("\nsure  alike  average Jaccard  occlusion accuracy")
+    print("\n" + "".join(f"{name:>8}" for name in TRIED) + "  average Jaccard  occlusion accuracy")
     for attempt, found in zip(tries, means, strict=True):
-        shares = f"{found.average_jaccard:16.4f} {found.occlusion_accuracy:19.4f}"
-        print(f"{attempt.sure:4.2f} {attempt.alike:6.1f} {shares}")
-    jaccard = [found.average_jaccard for found in means]
-    sure = SURE[int(np.argmax(jaccard[: len(SURE)]))]
-    alike = ALIKE[int(np.argmax(jaccard[len(SURE) :]))]
-    return replace(tries[0], sure=sure, alike=alike)
+        values = "".join(f"{getattr(attempt, name):8g}" for name in TRIED)
+        print(f"{values}{found.average_jaccard:17.4f} {found.occlusion_accuracy:19.4f}")
+    left, chosen = iter(means), {}
+    for name, values in TRIED.items():
+        jaccard = [found.average_jaccard for found in islice(left, len(values))]
+        chosen[name] = values[int(np.argmax(jaccard))]
+    return replace(tries[0], **chosen)
 
 
 def questions(clip: Clip, points: int) -> tuple[Truth, Queries]:

@@ -20,7 +20,7 @@ def positions(points, error, visible, interval=0):
     )
 
 
-def packed(x, y, miss=0.0, confidence=0.99, size=(20, 30)):
+def packed(x, y, miss=0.0, confidence=0.99, size=(400, 600)):
     values = torch.tensor([x, y, confidence, miss - x, -y, confidence])
     return values[None, :, None, None].expand(1, 6, *size).contiguous()
 
@@ -29,10 +29,10 @@ def test_the_visible_candidate_with_the_lowest_expected_error_is_chosen():
     short = positions(
         [[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]], [0.5, 0.1, 3.0], [True, False, False], 1
     )
-    long = positions([[2.0, 1.0], [2.0, 2.0], [2.0, 3.0]], [0.3, 9.0, 2.0], [True, True, False], 8)
+    long = positions([[9.0, 1.0], [9.0, 2.0], [99.0, 3.0]], [0.3, 9.0, 2.0], [True, True, False], 8)
     found = choose([short, long])
     # the better one; the visible one, though worse; of hidden ones, the better
-    assert found.points.tolist() == [[2, 1], [2, 2], [2, 3]]
+    assert found.points.tolist() == [[9, 1], [9, 2], [99, 3]]
     assert found.error.tolist() == pytest.approx([0.3, 9.0, 2.0])
     assert found.visible.tolist() == [True, True, False]
     assert found.interval.tolist() == [8, 8, 8]
@@ -47,8 +47,35 @@ def test_the_choice_does_not_depend_on_the_order():
         )
         for _ in range(5)
     ]
-    for one, other in zip(choose(candidates), choose(candidates[::-1]), strict=True):
-        assert torch.equal(one, other)
+    (places, *one), (other_places, *other) = choose(candidates), choose(candidates[::-1])
+    torch.testing.assert_close(places, other_places)
+    assert all(map(torch.equal, one, other))
+
+
+def test_the_position_is_the_mean_of_the_candidates_that_agree():
+    best = positions([[10.0, 10.0]], [0.5], [True], 1)
+    near = positions([[11.5, 10.0]], [1.0], [True], 2)
+    hidden = positions([[10.0, 11.0]], [1.0], [False], 4)
+    far = positions([[14.0, 10.0]], [1.0], [True], 8)
+    found = choose([far, near, hidden, best])
+    # weights 4 and 1; the other two are hidden, or further away than twice 0.5 + 1 px
+    torch.testing.assert_close(found.points, torch.tensor([[10.3, 10.0]]))
+    assert (found.error.item(), found.interval.item()) == (0.5, 1)
+
+
+def test_a_point_with_a_large_expected_error_is_hidden():
+    calibration, before = (
+        packaged_calibration(),
+        positions([[8.0, 8.0]] * 2, [1.0, 6.0], [True] * 2),
+    )
+    for size, visible in {(400, 600): [True, False], (1200, 900): [True, True]}.items():
+        assert (
+            extend(before, packed(0.0, 0.0, size=size), 1, calibration).visible.tolist() == visible
+        )
+    small = extend(before, packed(0.0, 0.0, size=(20, 30)), 1, calibration)
+    assert not small.visible.any()  # from 1 px on, however small the frame
+    before = before._replace(error=torch.tensor([0.5, 0.5]))
+    assert extend(before, packed(0.0, 0.0, size=(20, 30)), 1, calibration).visible.all()
 
 
 def test_points_follow_the_flow_and_errors_grow_slower_than_their_sum():
@@ -64,7 +91,7 @@ def test_points_follow_the_flow_and_errors_grow_slower_than_their_sum():
 
 
 def test_a_flow_is_read_between_pixels():
-    ramp = packed(0.0, 0.0)
+    ramp = packed(0.0, 0.0, size=(20, 30))
     ramp[:, 0] = torch.arange(30.0)
     found = read_flow_at(ramp, torch.tensor([[3.25, 4.0], [7.5, 0.0], [-5.0, 2.0]]), 1)
     assert found.vectors[:, 0].tolist() == pytest.approx([3.25, 7.5, 0.0], abs=1e-5)
@@ -74,7 +101,7 @@ def test_a_flow_is_read_between_pixels():
     ("flow", "reason"),
     [
         (packed(1.0, 0.0, miss=40.0, confidence=0.01), "the way back misses"),
-        (packed(30.0, 0.0), "it leaves the frame"),
+        (packed(600.0, 0.0), "it leaves the frame"),
     ],
     ids=["missed", "outside"],
 )
