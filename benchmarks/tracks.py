@@ -1,6 +1,7 @@
 """Tracks against the truth of rendered clips, beside three baselines; speed and memory.
 
     python benchmarks/tracks.py PHOTOS -o tracks.json --jobs 6           # 32 clips of 48 frames
+    python benchmarks/tracks.py PHOTOS -o tracks.json --again tracks     # keeps the baselines
     python benchmarks/tracks.py PHOTOS -o tracks.json --query strided
     python benchmarks/tracks.py PHOTOS -o speed.json --speed             # every pixel of frame 0
     python benchmarks/tracks.py PHOTOS -o memory.json --long 2000
@@ -14,7 +15,7 @@ those of a bootstrap over clips. The file is written after each clip; the same c
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -50,11 +51,11 @@ from dicl_flow.tracking.tracker import Tracker, track
 from dicl_flow.tracking.tracks import Reference, Tracks, grid
 
 SEED = 30_000  # of the first clip
-OURS, CHAINED = "tracks", "chained flow"
+METHODS = OURS, CHAINED, DIRECT, SEARCH = "tracks", "chained flow", "direct flow", "Lucas-Kanade"
 RESAMPLINGS = 10_000
 WARM = 40  # frames, more than the longest interval
 TIMED = 60
-IRRELEVANT = ("photos", "output", "jobs")  # options that do not change what is found
+IRRELEVANT = ("photos", "output", "jobs", "again")  # options that do not change what is found
 EARLY = 100  # frames after which memory should not grow
 
 Method = Callable[[list[Array], Array], Tracks]
@@ -135,6 +136,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--jobs", type=int, default=1, help="processes; frames/s are then lower")
+    parser.add_argument("--again", choices=METHODS, action="append", help="measure these anew")
     parser.add_argument("--speed", action="store_true", help="frames/s of dense tracking")
     parser.add_argument("--long", type=int, metavar="FRAMES", help="memory of so many frames")
     options = parser.parse_args()
@@ -155,13 +157,17 @@ def truth_of(clip: Clip, num_points: int) -> Truth:
 
 def accuracy(options: argparse.Namespace) -> None:
     """Every method on every clip: a table, and the numbers of each clip."""
-    found = read_clips(options)
-    missing = [number for number in range(options.clips) if number not in found]
+    found, again = read_clips(options), options.again or []
+    missing = {number: METHODS for number in range(options.clips) if number not in found}
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), start, [options]) as pool:
-        running = [pool.submit(clip_results, number) for number in missing]
+        running = [
+            pool.submit(clip_results, number, missing.get(number, again))
+            for number in range(options.clips)
+            if number in missing or again
+        ]
         for done in as_completed(running):
             number, machine, results = done.result()
-            found[number] = results
+            found[number] = found.get(number, {}) | results
             write(options, machine, table_of(found, options.frames))
     results = by_method(found)
     print_table(results, options.frames)
@@ -220,13 +226,13 @@ def methods_of(bench: Bench) -> dict[str, Method]:
     return {
         OURS: partial(track, estimator=estimator, backward=both),
         CHAINED: partial(baselines.chained, estimator),
-        "direct flow": partial(baselines.direct, estimator),
-        "Lucas-Kanade": baselines.lucas_kanade,
+        DIRECT: partial(baselines.direct, estimator),
+        SEARCH: baselines.lucas_kanade,
     }
 
 
-def clip_results(number: int) -> tuple[int, str, dict[str, Result]]:
-    """The number of a clip, the device, and what each method found."""
+def clip_results(number: int, methods: Sequence[str]) -> tuple[int, str, dict[str, Result]]:
+    """The number of a clip, the device, and what each of these methods found."""
     bench, options, began = _bench, _bench.options, perf_counter()
     clip = bench.clip(number)
     images, truth = images_of(clip), truth_of(clip, options.points)
@@ -237,6 +243,7 @@ def clip_results(number: int) -> tuple[int, str, dict[str, Result]]:
             kind, clip.seed, len(queries), *run(method, images, truth, queries, options.query)
         )
         for name, method in methods_of(bench).items()
+        if name in methods
     }
     scores = ", ".join(f"{n} {100 * r.scores.average_jaccard:.1f}" for n, r in results.items())
     print(f"clip {number}: {kind}, {len(queries)} queries, {hidden}; AJ: {scores}", flush=True)

@@ -63,19 +63,18 @@ def test_the_position_is_the_mean_of_the_candidates_that_agree():
     assert (found.error.item(), found.interval.item()) == (0.5, 1)
 
 
-def test_a_point_with_a_large_expected_error_is_hidden():
-    calibration, before = (
-        packaged_calibration(),
-        positions([[8.0, 8.0]] * 2, [1.0, 6.0], [True] * 2),
-    )
-    for size, visible in {(400, 600): [True, False], (1200, 900): [True, True]}.items():
-        assert (
-            extend(before, packed(0.0, 0.0, size=size), 1, calibration).visible.tolist() == visible
-        )
-    small = extend(before, packed(0.0, 0.0, size=(20, 30)), 1, calibration)
-    assert not small.visible.any()  # from 1 px on, however small the frame
-    before = before._replace(error=torch.tensor([0.5, 0.5]))
-    assert extend(before, packed(0.0, 0.0, size=(20, 30)), 1, calibration).visible.all()
+@pytest.mark.parametrize(
+    ("size", "visible"),
+    [
+        ((1200, 900), [True, True, False]),  # from 1 % of the shorter side on it is lost
+        ((400, 600), [True, False, False]),
+        ((20, 30), [True, False, False]),  # but not below 4 px
+    ],
+)
+def test_a_point_with_a_large_expected_error_is_hidden(size, visible):
+    before = positions([[8.0, 8.0]] * 3, [3.0, 6.0, 12.0], [True] * 3)
+    after = extend(before, packed(0.0, 0.0, size=size), 1, packaged_calibration())
+    assert after.visible.tolist() == visible
 
 
 def test_points_follow_the_flow_and_errors_grow_slower_than_their_sum():

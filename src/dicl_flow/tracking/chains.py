@@ -10,8 +10,8 @@ from .reliability import TrackCalibration, read_flow_at
 from .tracks import Positions
 
 _LONGEST = torch.iinfo(torch.int16).max
-_SURELY_FOUND = 1.0
-"""px: a smaller expected error is small in any frame."""
+_NEARBY = 4.0
+"""px: with a smaller expected error, a point is not lost, however small the frame."""
 _NEAR = 2.0
 """Candidates agree if they are closer than this times the sum of their expected errors."""
 _FINEST = 0.05  # px: a smaller expected error does not give a candidate more weight
@@ -31,7 +31,7 @@ def extend(
     doubt = flow.vectors.norm(dim=1).where(~before.visible, 0)
     total = calibration.add(before.error, error, doubt)
     sure = calibration.visibility(flow.cues) >= calibration.sure
-    found = total < max(_SURELY_FOUND, calibration.lost * min(size_of(packed)))
+    found = total < max(_NEARBY, calibration.lost * min(size_of(packed)))
     visible = before.visible & flow.inside & sure & found
     intervals = torch.full_like(total, min(interval, _LONGEST), dtype=torch.int16)
     return Positions(before.points + flow.vectors, total, visible, intervals)

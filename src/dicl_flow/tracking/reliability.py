@@ -89,8 +89,8 @@ class TrackCalibration(JsonConfig):
     """The probability from which a flow says that a point is visible. Above one half: several
     flows lead to each frame, and one that says so is enough."""
     lost: float = 0.01
-    """The expected error from which a point counts as hidden, as a share of the frame's shorter
-    side."""
+    """The expected error from which a point is lost and counts as hidden, as a share of the frame's
+    shorter side."""
     alike: float = 1.4
     """How errors of the flows of a chain add up: as powers of this. 2: they are independent; 1:
     they are the same."""
