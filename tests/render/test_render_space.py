@@ -135,11 +135,15 @@ def test_larger_frames_have_more_objects(textures):
         RenderConfig(objects_reference=(3,))
 
 
-def test_what_is_hidden_can_be_left_out(textures):
-    everything = Renderer(CLEAR, SIZE, textures).render(8, 0)
-    visible = Renderer(replace(CLEAR, visible_only=True), SIZE, textures).render(8, 0)
-    assert everything.occluded.float().mean() > 0.02
-    assert torch.equal(visible.valid, everything.valid & ~everything.occluded)
+@pytest.mark.parametrize("weight", [0.0, 0.25])
+def test_what_is_hidden_can_weigh_less(textures, weight):
+    plain = Renderer(CLEAR, SIZE, textures).render(8, 0)
+    lighter = Renderer(replace(CLEAR, occluded_weight=weight), SIZE, textures).render(8, 0)
+    hidden = plain.valid & plain.occluded
+    assert hidden.float().mean() > 0.02
+    assert torch.equal(lighter.image2, plain.image2)
+    assert torch.equal(lighter.valid & ~hidden, plain.valid & ~hidden)
+    assert float(lighter.valid[hidden].float().mean()) == pytest.approx(weight, abs=0.03)
 
 
 def test_wrong_settings_are_refused():

@@ -222,8 +222,9 @@ class RenderConfig:
     """Training: (height, width) of the frames, one size per step; a batch has about as many pixels
     as one of `augment.crop`. Empty: only that size."""
     max_flow: float = 400.0  # longer vectors are marked as invalid
-    visible_only: bool = False
-    """Mark occluded pixels, including those that leave the frame, as invalid."""
+    occluded_weight: float = 1.0
+    """Weight of occluded pixels, including those that leave the frame: that share of them, drawn at
+    random, is valid."""
     solid_share: float = 0.0
     """Share of the batches that are solid scenes: bodies in space, seen by a moving camera. They
     take turns with batches of layers."""

@@ -45,7 +45,7 @@ class RenderedBatch:
     image1: Tensor  # (B, 3, H, W) float32 in [0, 1]
     image2: Tensor
     flow: Tensor  # (B, 2, H, W) float32
-    valid: Tensor  # (B, H, W) bool: as the settings `max_flow` and `visible_only` say
+    valid: Tensor  # (B, H, W) bool: as the settings `max_flow` and `occluded_weight` say
     layers: Tensor  # (2B, H, W) uint8: the visible layer or thing, in frame 1, then in frame 2
     find_occluded: Callable[[], Tensor]
     distance: Tensor | None = None  # (2B, H, W) metres along the camera's axis, 1e6: sky
@@ -138,8 +138,9 @@ class Renderer:
         image1, image2 = photograph(frames, self.config, self.dice).chunk(2)
         flow = frames.flow[: len(image1)].contiguous()
         valid = torch.hypot(flow[:, 0], flow[:, 1]) <= self.config.max_flow
-        if self.config.visible_only:
-            valid &= ~occluded()
+        if self.config.occluded_weight < 1:
+            counts = self.dice.uniform(*valid.shape) < self.config.occluded_weight
+            valid &= counts | ~occluded()
         return RenderedBatch(image1, image2, flow, valid, frames.layer, occluded, distance)
 
 
