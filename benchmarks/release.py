@@ -40,6 +40,7 @@ STORE = "src/dicl_flow/weights/__init__.py"
 RECORD = "benchmarks/results/release.json"
 HISTORY = "benchmarks/history.json"
 """What the packaged weights say of their training: data, recipe, time."""
+TRACKS = "src/dicl_flow/tracking/calibration.json"
 FIGURES = ("dot-product", "cosine", "mlp", "reduced-dicl", "dicl", "dicl-with-dap")
 QUALITIES = ("fast", "normal", "best")  # "live" once the packaged weights have its parts
 
@@ -140,6 +141,24 @@ STEPS: dict[str, Step] = {
         notes=("equality.txt",),
         pages=("docs/speed.md#how-equal",),
         gpu=True,
+    ),
+    "track-calibration": Step(
+        (
+            "python benchmarks/calibrate_tracks.py PHOTOS/train -o calibration.json --jobs 12 "
+            "--device {device}",
+        ),
+        {TRACKS: "calibration.json"},
+        gpu=True,
+        minutes=30,
+    ),
+    "tracks": Step(
+        ("python benchmarks/tracks.py PHOTOS/held-out -o tracks.json --jobs 12 --device {device}",),
+        {"benchmarks/results/tracks.json": "tracks.json"},
+        pages=("docs/measurements/tracks.md#accuracy",),
+        gpu=True,
+        resumes=True,
+        minutes=30,
+        after=("calibrate", "track-calibration"),
     ),
     "figures-2-4": Step(
         (
@@ -320,15 +339,16 @@ class Release:
                 write_files({figures / made.name: made.read_bytes()})
 
     def _environment(self, name: str) -> dict[str, str]:
-        """Return the variables of a step: its package is the one with the new weights."""
-        package = self.root / "src"
-        if "calibrate" in self.steps[name].after:
+        """Return the variables of a step: its package has what the steps before it have made."""
+        package, after = self.root / "src", self.steps[name].after
+        if after:
             package = self.folder / "package"
             shutil.rmtree(package, ignore_errors=True)
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(self.root / "src" / "dicl_flow", package / "dicl_flow", ignore=ignored)
-            weights = self.made(PACKAGED).read_bytes()
-            changed = {PACKAGED: weights, STORE: self._store(weights)}
+            made = [path for step in after for path in self.steps[step].files]
+            changed = {p: self.made(p).read_bytes() for p in made if p.startswith("src/")}
+            changed[STORE] = self._store(changed[PACKAGED])
             write_files({package / path.removeprefix("src/"): changed[path] for path in changed})
         places = [str(package), str(self.root), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(places)}

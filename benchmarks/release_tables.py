@@ -18,6 +18,7 @@ from dicl_flow.errors import InputError
 RESULTS = "benchmarks/results"
 YARDSTICK = f"{RESULTS}/yardstick.json"
 EARLIER = f"{RESULTS}/earlier.json"
+TRACKS = f"{RESULTS}/tracks.json"
 END = "<!-- end -->"
 SHORT = ("Middlebury", "Sintel clean", "KITTI-15", "KITTI-12 noc", "Chairs", "Motorcycle")
 """The sets of the README's table."""
@@ -212,6 +213,19 @@ def known_motion(read: Read) -> str:
     return rows(["pair", "mean flow, px", "mean confidence"], *lines)
 
 
+def tracks(read: Read) -> str:
+    """TAP-Vid's metrics of each method, in percent, and the error in the last frame."""
+    head = ["%", "average Jaccard", "within 1 px", "2", "4", "8", "16", "position", "occlusion"]
+    shares = ("average_jaccard", *(f"within_{px}" for px in (1, 2, 4, 8, 16)))
+    shares += ("position_accuracy", "occlusion_accuracy")
+    lines = []
+    for name, found in read(TRACKS)["means"].items():
+        percent = [f"{100 * found[key]:.1f}" for key in shares]
+        pixels = [f"{found[key]:.2f}" for key in ("mean_error", "median_error")]
+        lines.append([f"**{name}**" if name == "tracks" else name, *percent, *pixels])
+    return rows([*head, "mean error, px", "median"], *lines)
+
+
 PAGES: dict[str, dict[str, Callable[[Read], str]]] = {
     "README.md": {"accuracy": accuracy},
     "docs/model-card.md": {"calibration": calibration, "yardstick": yardstick},
@@ -219,6 +233,7 @@ PAGES: dict[str, dict[str, Callable[[Read], str]]] = {
     "docs/analysis.md": {"levels": levels, "kernels": kernels},
     "docs/ablations/README.md": {"figures": figures},
     "docs/reliability.md": {"known-motion": known_motion},
+    "docs/measurements/tracks.md": {"tracks": tracks},
 }
 """By page: its tables, each between `mark` and `END`."""
 
