@@ -4,7 +4,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from threading import Thread
 from time import monotonic
@@ -57,6 +58,17 @@ def check_name(kind: str, name: object, known: Collection[str]) -> None:
     """Refuse a name that is not among the known ones."""
     if name not in known:
         raise unknown_name(kind, name, known)
+
+
+@contextmanager
+def refusing(start: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Begin errors of these kinds with `start`; an `InputError` that is not one of them passes."""
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, InputError) and InputError not in kinds:
+            raise
+        raise InputError(f"{start}: {error}") from None
 
 
 def counted(number: int, noun: str) -> str:

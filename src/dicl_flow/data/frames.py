@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..fence import handed
 from ..files import Array
 from ..files.reading import check_size, max_size
@@ -125,10 +125,8 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
             stream = opened.streams.video[0]
             if stream.codec_context is None:
                 raise InputError(f"{path} has a video stream of an unknown codec")
-            try:
+            with refusing(str(path), InputError):
                 check_size(stream.width, stream.height)
-            except InputError as error:
-                raise InputError(f"{path}: {error}") from None
             stream.thread_type = "AUTO"
             # the size may change later; twice the limit, because coded frames have borders
             stream.codec_context.options = {"max_pixels": str(int(2e6 * max_size()))}

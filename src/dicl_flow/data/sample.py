@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..files import Array, decode_npy, read_bytes, read_image, read_truth, to_uint8
-from ..files.reading import refusing
 
 if TYPE_CHECKING:
     import torch

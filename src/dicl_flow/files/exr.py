@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..fence import fenced, interpreting
-from .reading import Array, check_decoded, check_pixels, check_size, most_bytes, refusing
+from .reading import Array, check_decoded, check_pixels, check_size, most_bytes
 
 Window = tuple[int, int, int, int]
 """Left, top, right and bottom pixel, both ends included."""

@@ -19,12 +19,12 @@ import cv2
 import numpy as np
 from numpy.lib import format as npy
 
-from ..errors import InputError, counted, unknown_name
+from ..errors import InputError, counted, refusing, unknown_name
 from .atomic import write_files
 from .exr import decode_channels, encode_channels, openexr
 from .hdf5 import decode_dataset, encode_dataset, h5py
 from .images import decode_pixels
-from .reading import Array, check_pixels, check_size, most_bytes, read_bytes, refusing
+from .reading import Array, check_pixels, check_size, most_bytes, read_bytes
 
 _FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
 _FLO_LIMIT, _FLO_UNKNOWN = 1e9, 1e10  # Middlebury: components beyond the limit are unknown

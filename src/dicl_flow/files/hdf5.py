@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..fence import fenced, interpreting
-from .reading import Array, check_pixels, most_bytes, refusing
+from .reading import Array, check_pixels, most_bytes
 
 _GZIP, _SHUFFLE = 1, 2  # the numbers that HDF5 gives these filters
 _LEVEL = 5  # of gzip, as Spring's own files

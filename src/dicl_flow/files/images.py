@@ -10,9 +10,9 @@ from struct import unpack_from
 import cv2
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..fence import fenced
-from .reading import Array, check_decoded, check_size, most_bytes, read_bytes, refusing
+from .reading import Array, check_decoded, check_size, most_bytes, read_bytes
 
 Size = tuple[int, int]
 

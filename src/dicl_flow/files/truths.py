@@ -6,10 +6,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..errors import InputError, check_name
+from ..errors import InputError, check_name, refusing
 from .flow_files import decode_arrays, read_disparity, read_flow
 from .images import decode_pixels
-from .reading import Array, most_bytes, read_bytes, refusing
+from .reading import Array, most_bytes, read_bytes
 
 _KITTI_DISPARITY = 256  # steps per px
 _SINTEL_DISPARITY = np.array([4, 1 / 2**6, 1 / 2**14])  # px per step of red, green and blue
