@@ -24,12 +24,11 @@ from ..errors import InputError, check_name, refusing
 from ..files import (
     Array,
     check_flow_name,
-    decode_npy,
     encode_flow,
     encode_image,
     encode_npy,
-    read_bytes,
     read_flow,
+    read_npy,
     replacing,
     write_files,
 )
@@ -111,7 +110,7 @@ def read_predictions(pairs: Iterable[FlowPair], folder: Path) -> Iterator[Predic
     for pair in pairs:
         flow_file, confidence_file = _paths(folder, pair)
         known = confidence_file.exists()
-        confidence = decode_npy(read_bytes(confidence_file)) if known else None
+        confidence = read_npy(confidence_file) if known else None
         yield Prediction(pair, read_flow(flow_file), confidence)
 
 

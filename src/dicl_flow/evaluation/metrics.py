@@ -224,6 +224,8 @@ def score_pair(pair: FlowPair, estimate: Array, confidence: Array | None = None)
         score = score_flow(estimate, sample)
         if confidence is None:
             return score
+        if confidence.shape != (size := sample.valid.shape):
+            raise InputError(f"the confidence has the shape {confidence.shape}, expected {size}")
         error = sample_error(estimate, sample)[sample.valid]
         return score + score_confidence(confidence[sample.valid], error)
 

@@ -202,6 +202,13 @@ def decode_npy(data: bytes) -> Array:
     return _read_array(io.BytesIO(data), len(data))
 
 
+def read_npy(path: str | Path) -> Array:
+    """Read a .npy file, without unpickling."""
+    data = read_bytes(path)
+    with refusing(str(path), InputError):
+        return decode_npy(data)
+
+
 def _decode_npz(data: bytes) -> Array:
     """Return the array `flow` of a .npz file, or the only array, without unpickling."""
     with (
