@@ -31,7 +31,7 @@ from dicl_flow.weights import Weights, encode_weights
 pytestmark = pytest.mark.heavy
 
 CPU = Processes(torch.device("cpu"))
-SIZE, SEEN = (128, 192), (64, 128)  # half is (64, 96), and the network takes multiples of 64
+SIZE, HALF, SEEN = (64, 192), (32, 96), (64, 128)  # the network takes multiples of 64
 LEVELS = tuple(LevelConfig(stride, 1, ((4, 1),)) for stride in (32, 16, 8))
 MODEL = ModelConfig(matcher="mlp", feature_channels=4, levels=LEVELS)
 CONFIG = TrainConfig(
@@ -88,11 +88,9 @@ def naive_step(model, batch, *, enlarge):
         last = model.eval()(*(resized(image, SEEN) for image in images))[-1].refined
         small = upsample_flow(last, SEEN)
         start = F.interpolate(small, size=SIZE, mode="bilinear", align_corners=False)
-        start = start * torch.tensor([192 / 128, 128 / 64])[:, None, None]
+        start = start * torch.tensor([192 / 128, 64 / 64])[:, None, None]
     if enlarge:
-        images = [
-            resized(resized(image, (64, 96)), SIZE, "bicubic").clamp(-1, 1) for image in images
-        ]
+        images = [resized(resized(i, HALF), SIZE, "bicubic").clamp(-1, 1) for i in images]
     levels = model.train()(*images, initial=InitialFlow(start, 16))
     terms = []
     for level, reach, refined, matched in zip(levels, (16, 24), (0.75, 1), (0.6, 0.8), strict=True):
