@@ -7,9 +7,11 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
 from threading import Thread
 from time import monotonic
 from types import FrameType
+from typing import Any
 
 _LONGEST = 1000  # characters of a message
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)], " ")
@@ -69,6 +71,14 @@ def refusing(start: str, *kinds: type[Exception]) -> Iterator[None]:
         if isinstance(error, InputError) and InputError not in kinds:
             raise
         raise InputError(f"{start}: {error}") from None
+
+
+def import_extra(module: str, need: str, extra: str) -> Any:
+    """Import a library of an extra; without it, the error is `need` and how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(f"{need}: pip install 'dicl-flow[{extra}]'") from None
 
 
 def counted(number: int, noun: str) -> str:

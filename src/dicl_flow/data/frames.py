@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError, refusing
+from ..errors import InputError, import_extra, refusing
 from ..fence import handed
 from ..files import Array
 from ..files.reading import check_size, max_size
@@ -102,11 +102,7 @@ def check_source(text: str) -> None:
 
 def pyav() -> Any:
     """Return the module `av`; if it is missing, the error names the extra to install."""
-    try:
-        import av
-    except ImportError:
-        raise InputError("videos need PyAV: pip install 'dicl-flow[video]'") from None
-    return av
+    return import_extra("av", "videos need PyAV", "video")
 
 
 @contextmanager
