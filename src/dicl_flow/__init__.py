@@ -61,7 +61,7 @@ __all__ = [
 prepare_torch()
 
 if not TYPE_CHECKING:
-    _NAMES = {
+    _names = {
         "adaptation.adapt": "adapt",
         "config": "LevelConfig ModelConfig Quality",
         "errors": "InputError",
@@ -75,8 +75,7 @@ if not TYPE_CHECKING:
         "tracking.tracker": "Tracker track",
         "tracking.tracks": "Reference Tracks",
     }
-    _homes = {name: home for home, names in _NAMES.items() for name in names.split()}
-    __getattr__ = on_first_use(__name__, _homes)
+    __getattr__ = on_first_use(__name__, _names)
 
 
 def __dir__() -> list[str]:

@@ -4,11 +4,14 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib import import_module
 from threading import Thread
 from time import monotonic
 from types import FrameType
+from typing import Any
 
 _LONGEST = 1000  # characters of a message
 _CONTROL = dict.fromkeys([*range(32), *range(127, 160)], " ")
@@ -57,6 +60,25 @@ def check_name(kind: str, name: object, known: Collection[str]) -> None:
     """Refuse a name that is not among the known ones."""
     if name not in known:
         raise unknown_name(kind, name, known)
+
+
+@contextmanager
+def refusing(start: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Begin errors of these kinds with `start`; an `InputError` that is not one of them passes."""
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, InputError) and InputError not in kinds:
+            raise
+        raise InputError(f"{start}: {error}") from None
+
+
+def import_extra(module: str, need: str, extra: str) -> Any:
+    """Import a library of an extra; without it, the error is `need` and how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise InputError(f"{need}: pip install 'dicl-flow[{extra}]'") from None
 
 
 def counted(number: int, noun: str) -> str:

@@ -8,8 +8,9 @@ from importlib import import_module
 from typing import Any
 
 
-def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package; `homes` maps each name to its module."""
+def on_first_use(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package; `names` has the names of each module: "one two"."""
+    homes = {name: home for home, of_home in names.items() for name in of_home.split()}
 
     def get(name: str) -> Any:
         if name not in homes:

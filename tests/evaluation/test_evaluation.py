@@ -44,7 +44,7 @@ from dicl_flow.evaluation import (
 )
 from dicl_flow.evaluation.drawings import draw_prediction
 from dicl_flow.evaluation.evaluate import read_predictions
-from dicl_flow.files import read_flow, read_image
+from dicl_flow.files import encode_npy, read_flow, read_image
 from dicl_flow.models import build
 from dicl_flow.pictures.visualize import error_to_rgb
 from dicl_flow.weights import Weights, encode_weights
@@ -95,6 +95,19 @@ def test_an_error_names_the_pair(sintel, tmp_path):
         score_predictions([(pairs[0], np.full((*SIZE, 2), np.nan))])
     with pytest.raises(FileNotFoundError, match=r"frame_0001\.flo"):
         next(read_predictions(pairs, tmp_path))
+
+
+def test_damaged_predictions_are_named(sintel, tmp_path):
+    pairs = list_pairs("sintel-clean", sintel)[:1]
+    kept = tmp_path / "kept"
+    list(predict(pairs, brightness_method, kept))
+    file = kept / f"{pairs[0].name}.confidence.npy"
+    file.write_bytes(encode_npy(np.zeros(SIZE))[:-1])
+    with pytest.raises(InputError, match=r"frame_0001\.confidence\.npy: truncated file"):
+        list(read_predictions(pairs, kept))
+    file.write_bytes(encode_npy(np.zeros((3, 4))))
+    with pytest.raises(InputError, match=r"pair .*: the confidence has the shape \(3, 4\)"):
+        score_predictions(read_predictions(pairs, kept))
 
 
 def test_without_truth_the_warp_is_judged(tmp_path):

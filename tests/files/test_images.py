@@ -126,6 +126,15 @@ def test_pixels_of_other_types_are_refused(tmp_path):
         read_image(path)
 
 
+@pytest.mark.parametrize("suffix", [".png", ".jpg", ".ppm", ".bmp", ".tif", ".webp"])
+def test_a_truncated_image_is_refused_by_name(tmp_path, suffix):
+    data, path = encode_image(f"x{suffix}", RGB), tmp_path / f"cut{suffix}"
+    for end in {*range(0, len(data), 9), *range(len(data) - 9, len(data))}:
+        path.write_bytes(data[:end])
+        with pytest.raises(InputError, match=rf"cut\{suffix}"):
+            read_image(path)
+
+
 def test_a_truncated_jpeg_is_called_truncated(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), np.uint8)
     for options in ([], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]):

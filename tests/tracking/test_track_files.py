@@ -68,7 +68,7 @@ def test_a_time_that_is_not_known_is_empty(tmp_path, tracks):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda a: a.pop("times"), "no arrays times; it contains points, "),
+        (lambda a: a.pop("times"), "no array named 'times'; it contains points, "),
         (lambda a: a.update(times=np.zeros(4)), "times must have the shape (T) of tracks"),
         (lambda a: a.update(points=np.zeros((2, 3))), "points must have the shape (N, T, 2)"),
         (lambda a: a.update(size=np.array([object()])), "not a .npy file of numbers"),

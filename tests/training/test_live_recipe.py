@@ -19,9 +19,8 @@ from dicl_flow.weights import Weights, encode_weights, load_model, read_weights
 
 pytestmark = pytest.mark.heavy
 
-WIDE = replace(
-    SMALL, levels=(replace(SMALL.levels[0], radius=2), replace(SMALL.levels[1], radius=2))
-)
+LEVELS = tuple(replace(level, radius=2) for level in SMALL.levels)
+WIDE = replace(SMALL, levels=LEVELS, matcher="dot")  # matchers are not trained
 """Quality "live" searches less far at stride 4 alone."""
 RADII = ((4, 1),)
 LIVE_CONFIG = replace(CONFIG, model=WIDE, quality="live", needs_weights=True, steps=4)

@@ -25,6 +25,7 @@ from dicl_flow.training.loss import matching_loss, matching_weight, score_entrop
 
 CONFIG = replace(
     small_training.CONFIG,
+    model=replace(SMALL, matcher="dot"),
     augment=AugmentConfig(crop=(32, 48)),
     loss=LossConfig((0.5, 1.0), (0.4, 0.8), matching=(1.0, 0.5)),
     optimizer=OptimizerConfig(learning_rate=1e-3),

@@ -204,6 +204,19 @@ def test_changes_are_for_all_stages_or_for_one(tmp_path):
         plan_chain("chairs", tmp_path, ["chair-1:steps=7"])
 
 
+@pytest.mark.parametrize("record", ["config.toml", "finished.json"])
+def test_damaged_records_are_named(data, run, tmp_path, record):
+    (stage, *_) = plan_chain("chairs", tmp_path, CHANGES[1::2])
+    stage.folder.prepare(stage.config, resume=True)
+    stage.finish({"step": 3, "best_step": 2, "best_epe": 1.5})
+    file = stage.folder.path / record
+    file.write_bytes(file.read_bytes()[:15])
+    code, out, err = run("reproduce", "chairs", *data, *CHANGES, "--dry-run", "-o", tmp_path)
+    assert (code, out) == (2, "")
+    assert f"{file} is damaged" in err
+    assert err.count("\n") == 1
+
+
 def test_other_settings_need_another_folder(tmp_path):
     (stage, *_) = plan_chain("chairs", tmp_path, [])
     stage.folder.prepare(stage.config, resume=True)

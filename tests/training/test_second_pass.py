@@ -5,45 +5,42 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import small_training
 import torch
 import torch.nn.functional as F
+from small_training import CPU
 
 from dicl_flow.config import (
     AugmentConfig,
-    DataConfig,
     LevelConfig,
     LossConfig,
     ModelConfig,
     OptimizerConfig,
     RenderConfig,
     SecondPassConfig,
-    TrainConfig,
 )
 from dicl_flow.data import FlowBatch
 from dicl_flow.errors import InputError
 from dicl_flow.models import InitialFlow, build
 from dicl_flow.ops import upsample_flow
-from dicl_flow.training import Processes, RunFolder, Trainer, read_recipe, train
+from dicl_flow.training import RunFolder, Trainer, read_recipe, train
 from dicl_flow.training.loss import matching_loss
 from dicl_flow.training.trainer import is_second_pass
 from dicl_flow.weights import Weights, encode_weights
 
 pytestmark = pytest.mark.heavy
 
-CPU = Processes(torch.device("cpu"))
-SIZE, SEEN = (128, 192), (64, 128)  # half is (64, 96), and the network takes multiples of 64
+SIZE, HALF, SEEN = (64, 192), (32, 96), (64, 128)  # the network takes multiples of 64
 LEVELS = tuple(LevelConfig(stride, 1, ((4, 1),)) for stride in (32, 16, 8))
 MODEL = ModelConfig(matcher="mlp", feature_channels=4, levels=LEVELS)
-CONFIG = TrainConfig(
-    name="small",
-    data=(DataConfig("chairs"),),
+CONFIG = replace(
+    small_training.CONFIG,
     steps=1,
     batch=1,
     picture_every=0,
     model=MODEL,
     augment=AugmentConfig(crop=SIZE),
     loss=LossConfig((0.5, 0.75, 1.0), (0.4, 0.6, 0.8), matching=(1.0, 0.5, 0.0)),
-    optimizer=OptimizerConfig(average=0.9, clip=1.0),
     second_pass=SecondPassConfig(every=2),
 )
 
@@ -88,11 +85,9 @@ def naive_step(model, batch, *, enlarge):
         last = model.eval()(*(resized(image, SEEN) for image in images))[-1].refined
         small = upsample_flow(last, SEEN)
         start = F.interpolate(small, size=SIZE, mode="bilinear", align_corners=False)
-        start = start * torch.tensor([192 / 128, 128 / 64])[:, None, None]
+        start = start * torch.tensor([192 / 128, 64 / 64])[:, None, None]
     if enlarge:
-        images = [
-            resized(resized(image, (64, 96)), SIZE, "bicubic").clamp(-1, 1) for image in images
-        ]
+        images = [resized(resized(i, HALF), SIZE, "bicubic").clamp(-1, 1) for i in images]
     levels = model.train()(*images, initial=InitialFlow(start, 16))
     terms = []
     for level, reach, refined, matched in zip(levels, (16, 24), (0.75, 1), (0.6, 0.8), strict=True):

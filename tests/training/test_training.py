@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from children import SUPPORT, run_child, run_forked_child, started
-from conftest import SMALL, needs_bf16
+from conftest import SMALL, TINY, needs_bf16
 from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
 from small_study import use_small_scenes
 from small_training import CONFIG, CPU, KILLED, QUICK, RandomSource, small_changes
@@ -374,7 +374,7 @@ def test_minutes_end_the_run_and_plan_the_schedule(tmp_path, monkeypatch):
 @pytest.mark.heavy
 def test_overfitting_two_samples_stops_when_they_fit(tmp_path):
     make_chairs(tmp_path / "chairs", size=(40, 50))
-    config = replace(CONFIG, steps=400, data=(DataConfig("chairs:all"),), picture_every=0)
+    config = replace(QUICK, model=TINY, steps=400, data=(DataConfig("chairs:all"),))
     config = replace(config, save_every=10**6, optimizer=OptimizerConfig(learning_rate=3e-3))
     source = FixedSource(config, {"chairs": tmp_path / "chairs"}, 2)
     folder = RunFolder(tmp_path / "run")

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, refusing, unknown_name
 from ..files import write_files
-from ..files.reading import refusing
 from .storage import encode_table, is_address, local_path, open_storage, read_input
 
 _END = "\x1f"  # between the entries of a row in memory; a path with it is refused

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..render import Renderer
 
 
-class Check(options.Settings):
+class Check(options.ReadSettings):
     """Count the pairs of a data set, open some, and draw them on one sheet.
 
     Files that cannot be read are listed, and the exit code is 2.
@@ -32,8 +32,6 @@ class Check(options.Settings):
     output: Path | None = options.output("Contact sheet to write, .png or .jpg.", None)
     samples: int = Option(8, min=1, help="How many pairs to open and draw.")
     everything: bool = flag("--all", "Open every pair; the sheet shows --samples of them.")
-    max_size: options.MaxSize = None
-    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..data import data_set, list_pairs
@@ -67,7 +65,7 @@ class Check(options.Settings):
             raise typer.Exit(2)
 
 
-class LoadingSpeed(options.Settings):
+class LoadingSpeed(options.ReadSettings):
     """Measure how many pairs per second can be fed to training, and what limits it.
 
     The loader is measured with its workers, then each stage alone on one core. Files that the
@@ -83,8 +81,6 @@ class LoadingSpeed(options.Settings):
     batch: int = Option(8, min=1, help="Pairs in a batch.")
     workers: int = Option(2, min=0, help="Loader processes, at most one per core; 0: none.")
     seconds: float = Option(10.0, min=0.1, help="How long to measure.")
-    max_size: options.MaxSize = None
-    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..config import AugmentConfig
@@ -116,7 +112,7 @@ class LoadingSpeed(options.Settings):
         self.report(summary)
 
 
-class Render(options.Settings):
+class Render(options.ReadSettings):
     """Render pairs of frames with exact flow, and a sheet to look at them; or a clip.
 
     The folder is ready for training: `--data pairs=DIR`. Each pair has NAME_img1.png,
@@ -146,8 +142,6 @@ class Render(options.Settings):
     frames: int | None = optional("One clip of N frames instead of pairs.", metavar="N")
     stats: Path | None = optional("Draw the statistics of the motion.", metavar="PNG")
     device: options.Device = "auto"
-    max_size: options.MaxSize = None
-    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         photos, config = find_photos(self.photos), self._config()

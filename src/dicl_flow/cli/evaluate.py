@@ -156,7 +156,7 @@ class Submit(options.EstimateSettings):
         self.report({"written": [self.output], "files": len(entries)})
 
 
-class Table2(options.Settings):
+class Table2(options.ReadSettings):
     """Fill in the paper's table 2 with the weights of a chain, below the published rows.
 
     After `things` they are scored on KITTI-15 and Sintel (C+T), after `kitti` and `sintel` on
@@ -175,8 +175,6 @@ class Table2(options.Settings):
     output: Numbers = None
     markdown: Markdown = None
     device: options.Device = "auto"
-    max_size: options.MaxSize = None
-    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..data import list_pairs, parse_data_argument

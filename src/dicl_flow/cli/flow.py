@@ -1,6 +1,7 @@
 """Commands for one pair or one flow file: `demo`, `flow`, `show` and `warp`."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -195,21 +196,15 @@ class Flow(options.EstimateSettings):
 
     def _contents(self, result: "FlowResult", image1: "Array") -> dict[Path, bytes]:
         """Return the bytes of every file that was asked for."""
-        from ..files import encode_flow, encode_image
-        from ..pictures.keys import add_key
-        from ..pictures.visualize import DRAWINGS, default_maximum, draw_estimate
+        from ..files import encode_flow
+        from ..pictures.visualize import DRAWINGS
 
-        drawn = (image1, result.flow, result.confidence, result.occlusion, self.maximum)
+        drawn = {name: getattr(result, name) for name in ("flow", "confidence", "occlusion")}
         flows = {None if self._piped else self.output: result, self.backward: result.backward}
         contents = {path: encode_flow(path, e.flow) for path, e in flows.items() if path and e}
-        for kind, path in self.chosen(*DRAWINGS).items():
-            if path is not None:
-                picture = draw_estimate(kind, *drawn)
-                if self.key:
-                    longest = self.maximum or default_maximum(kind, result.flow)
-                    picture = add_key(kind, picture, longest)
-                contents[path] = encode_image(path, picture)
-        return contents
+        return contents | _pictures(
+            self.chosen(*DRAWINGS), {"image1": image1, **drawn}, self.maximum, key=self.key
+        )
 
     def _summary(self, estimator: "FlowEstimator", result: "FlowResult") -> dict[str, Any]:
         from ..estimation.estimator import computed
@@ -246,6 +241,24 @@ def _check_key(key: bool, **pictures: Path | None) -> None:
         raise InputError(f"--key needs a picture to be drawn on: give {names}")
 
 
+def _pictures(
+    paths: Mapping[str, Path | None], drawn: Mapping[str, Any], maximum: float | None, *, key: bool
+) -> dict[Path, bytes]:
+    """Return the bytes of each kind of picture with a path; `drawn` as `draw_estimate` takes it."""
+    from ..files import encode_image
+    from ..pictures.keys import add_key
+    from ..pictures.visualize import default_maximum, draw_estimate
+
+    contents = {}
+    for kind, path in paths.items():
+        if path is not None:
+            longest = maximum or default_maximum(kind, drawn["flow"])
+            picture = draw_estimate(kind, **drawn, maximum=longest)
+            picture = add_key(kind, picture, longest) if key else picture
+            contents[path] = encode_image(path, picture)
+    return contents
+
+
 def _arrows(flow: "Array", maximum: float | None) -> dict[str, Any]:
     """Return what to print of the lengths of arrows."""
     from ..pictures.visualize import LONGEST_ARROW, arrow_scale, full_arrow, full_color
@@ -257,7 +270,7 @@ def _arrows(flow: "Array", maximum: float | None) -> dict[str, Any]:
     return said
 
 
-class Show(options.Settings):
+class Show(options.ReadSettings):
     """Print the statistics of a flow file, or of the difference of two, and draw it.
 
     Examples:
@@ -275,8 +288,6 @@ class Show(options.Settings):
     maximum: options.Maximum = None
     key: options.Key = False
     file_format: options.FlowFormat = None
-    max_size: options.MaxSize = None
-    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         from ..files import write_files
@@ -295,7 +306,9 @@ class Show(options.Settings):
         summary |= flow_statistics(vectors)
         if self.arrows is not None:
             summary |= _arrows(vectors, self.maximum)
-        write_files(self._contents(vectors, ground))
+        drawn = {"image1": ground, "flow": vectors, "confidence": ground[..., 0]}
+        paths = {"image": self.output, "arrows": self.arrows}
+        write_files(_pictures(paths, drawn, self.maximum, key=self.key))
         self.report({**summary, "written": wanted})
 
     def _read(self) -> "Array":
@@ -328,23 +341,8 @@ class Show(options.Settings):
             raise InputError(f"{self.frame} must have the size of the flow, {size}, got {found}")
         return image
 
-    def _contents(self, vectors: "Array", ground: "Array") -> dict[Path, bytes]:
-        """Return the bytes of the pictures that were asked for."""
-        from ..files import encode_image
-        from ..pictures.keys import add_key
-        from ..pictures.visualize import default_maximum, draw_estimate
 
-        contents = {}
-        for kind, path in {"image": self.output, "arrows": self.arrows}.items():
-            if path is not None:
-                maximum = self.maximum or default_maximum(kind, vectors)
-                picture = draw_estimate(kind, ground, vectors, ground[..., 0], maximum=maximum)
-                picture = add_key(kind, picture, maximum) if self.key else picture
-                contents[path] = encode_image(path, picture)
-        return contents
-
-
-class Warp(options.Settings):
+class Warp(options.ReadSettings):
     """Warp the second frame along the flow, so that it looks like the first.
 
     Pixels whose flow leaves the frame or is unknown are black. Where frame 2 hides a part of
@@ -366,8 +364,6 @@ class Warp(options.Settings):
     alpha: options.Alpha = None
     layer: options.Layer = None
     file_format: options.FlowFormat = None
-    max_size: options.MaxSize = None
-    fenced: options.Fenced = False
 
     def __call__(self) -> None:
         import numpy as np

@@ -280,6 +280,13 @@ class Settings:
                 bar.advance(task)
 
 
+class ReadSettings(Settings):
+    """Settings of a command that reads images, flows or videos."""
+
+    max_size: MaxSize = None
+    fenced: Fenced = False
+
+
 class ComputeSettings(Settings):
     """Settings of a command that estimates, with where and how to compute."""
 

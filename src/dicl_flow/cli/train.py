@@ -27,13 +27,11 @@ STOPPED = "stopped; the same command resumes it"
 PROTOCOLS = ("rendered", "paper")
 
 
-class TrainSettings(options.Settings):
+class TrainSettings(options.ReadSettings):
     """The settings of a command that trains, in one process or, with torchrun, in several."""
 
     data: options.Data = None
     device: options.Device = "auto"
-    max_size: options.MaxSize = None
-    fenced: options.Fenced = False
     silent = False  # with --quiet, and in all processes but the first
 
     @contextmanager

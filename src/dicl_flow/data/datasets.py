@@ -325,12 +325,12 @@ def _sides(
     }
 
 
-def _stereo(name: str, label: str, year: int) -> dict[str, DataSet]:
-    """The stereo of a KITTI: with all pixels, and NAME:noc."""
+def _kitti(
+    name: str, label: str, pairs: Callable[..., list[FlowPair]], year: int
+) -> dict[str, DataSet]:
+    """A KITTI with all pixels, and NAME:noc."""
     return {
-        variant: DataSet(
-            f"{label} ({truth})", partial(kitti_stereo_pairs, year=year, truth=truth), _KITTI
-        )
+        variant: DataSet(f"{label} ({truth})", partial(pairs, year=year, truth=truth), _KITTI)
         for variant, truth in ((name, "occ"), (f"{name}:noc", "noc"))
     }
 
@@ -356,15 +356,13 @@ DATA_SETS: dict[str, DataSet] = {
     ),
     "sintel-clean": DataSet("Sintel clean", partial(sintel_pairs, render_pass="clean")),
     "sintel-final": DataSet("Sintel final", partial(sintel_pairs, render_pass="final")),
-    "kitti12": DataSet("KITTI-12 (occ)", partial(kitti_pairs, year=2012, truth="occ"), _KITTI),
-    "kitti12:noc": DataSet("KITTI-12 (noc)", partial(kitti_pairs, year=2012, truth="noc"), _KITTI),
-    "kitti15": DataSet("KITTI-15 (occ)", partial(kitti_pairs, year=2015, truth="occ"), _KITTI),
-    "kitti15:noc": DataSet("KITTI-15 (noc)", partial(kitti_pairs, year=2015, truth="noc"), _KITTI),
+    **_kitti("kitti12", "KITTI-12", kitti_pairs, 2012),
+    **_kitti("kitti15", "KITTI-15", kitti_pairs, 2015),
     "hd1k": DataSet("HD1K", hd1k_pairs),
     "middlebury": DataSet("Middlebury", middlebury_pairs),
     "stereo": DataSet("Middlebury stereo", middlebury_stereo_pairs),
-    **_stereo("kitti12-stereo", "KITTI-12 stereo", 2012),
-    **_stereo("kitti15-stereo", "KITTI-15 stereo", 2015),
+    **_kitti("kitti12-stereo", "KITTI-12 stereo", kitti_stereo_pairs, 2012),
+    **_kitti("kitti15-stereo", "KITTI-15 stereo", kitti_stereo_pairs, 2015),
     "sintel-stereo-clean": DataSet("Sintel stereo clean", sintel_stereo_pairs),
     "sintel-stereo-final": DataSet(
         "Sintel stereo final", partial(sintel_stereo_pairs, render_pass="final")

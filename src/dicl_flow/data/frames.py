@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, import_extra, refusing
 from ..fence import handed
 from ..files import Array
 from ..files.reading import check_size, max_size
@@ -102,11 +102,7 @@ def check_source(text: str) -> None:
 
 def pyav() -> Any:
     """Return the module `av`; if it is missing, the error names the extra to install."""
-    try:
-        import av
-    except ImportError:
-        raise InputError("videos need PyAV: pip install 'dicl-flow[video]'") from None
-    return av
+    return import_extra("av", "videos need PyAV", "video")
 
 
 @contextmanager
@@ -125,10 +121,8 @@ def open_video(path: Path, container: str | None = None) -> Iterator[Any]:
             stream = opened.streams.video[0]
             if stream.codec_context is None:
                 raise InputError(f"{path} has a video stream of an unknown codec")
-            try:
+            with refusing(str(path), InputError):
                 check_size(stream.width, stream.height)
-            except InputError as error:
-                raise InputError(f"{path}: {error}") from None
             stream.thread_type = "AUTO"
             # the size may change later; twice the limit, because coded frames have borders
             stream.codec_context.options = {"max_pixels": str(int(2e6 * max_size()))}

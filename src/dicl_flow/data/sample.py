@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError
-from ..files import Array, decode_npy, read_bytes, read_image, read_truth, to_uint8
-from ..files.reading import refusing
+from ..files import Array, read_image, read_npy, read_truth, to_uint8
 
 if TYPE_CHECKING:
     import torch
@@ -210,9 +209,7 @@ def _read_mask(path: Path, size: tuple[int, ...], channels: int = 3) -> Array:
 
 
 def _read_codes(path: Path, size: tuple[int, ...]) -> Array:
-    data = read_bytes(path)
-    with refusing(str(path), InputError):
-        codes = decode_npy(data)
+    codes = read_npy(path)
     if codes.shape != size or codes.dtype != np.uint8:
         expected = f"uint8 of shape {size}"
         raise InputError(f"{path} is {codes.dtype} of shape {codes.shape}, expected {expected}")

@@ -44,9 +44,7 @@ ImageInput: TypeAlias = Image | Sequence[Image]
 
 _MODES = ("L", "RGB", "RGBA", "F")  # of PIL, that are arrays as ours
 _WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
-_AHEAD = (
-    4  # frames: the device does not wait for a thread of the host that is a few milliseconds late
-)
+_AHEAD = 4  # frames: the device does not wait for a host thread that is some milliseconds late
 
 
 def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[Tensor, bool]:
@@ -58,7 +56,7 @@ def image_batch(image: ImageInput, device: torch.device | str = "cpu") -> tuple[
     of one size is a batch.
     """
     if isinstance(image, str | Path):
-        return _from_file(image).to(device), False
+        return _unit_range(_from_array(read_seen(image))).to(device), False
     if isinstance(image, list | tuple):
         return _stack(image).to(device), True
     if isinstance(image, Tensor):
@@ -94,14 +92,6 @@ def to_torch(array: Array) -> Tensor:
     Torch would warn of a read-only one, as PIL and others make them.
     """
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
-
-
-def _from_file(path: str | Path) -> Tensor:
-    try:
-        return _unit_range(_from_array(read_seen(path)))
-    except InputError as error:
-        message = str(error)
-        raise InputError(message if str(path) in message else f"{path}: {message}") from None
 
 
 def _stack(images: Sequence[Image]) -> Tensor:

@@ -20,16 +20,15 @@ from ..data import (
     sintel_test_pairs,
     spring_test_pairs,
 )
-from ..errors import InputError, check_name
+from ..errors import InputError, check_name, refusing
 from ..files import (
     Array,
     check_flow_name,
-    decode_npy,
     encode_flow,
     encode_image,
     encode_npy,
-    read_bytes,
     read_flow,
+    read_npy,
     replacing,
     write_files,
 )
@@ -93,12 +92,10 @@ def predict(
     """Estimate the flow of one pair after the other, and keep it in `folder` if one is given."""
     for pair in pairs:
         frames = read_frames(pair)
-        try:
+        with refusing(f"pair {pair.name}", InputError):
             estimate = method(*frames)
             flow, confidence = estimate if isinstance(estimate, tuple) else (estimate, None)
             check_estimate(flow, frames[0])
-        except InputError as error:
-            raise InputError(f"pair {pair.name}: {error}") from None
         if folder is not None:
             flow_file, confidence_file = _paths(folder, pair)
             contents = {flow_file: encode_flow(flow_file, flow)}
@@ -113,7 +110,7 @@ def read_predictions(pairs: Iterable[FlowPair], folder: Path) -> Iterator[Predic
     for pair in pairs:
         flow_file, confidence_file = _paths(folder, pair)
         known = confidence_file.exists()
-        confidence = decode_npy(read_bytes(confidence_file)) if known else None
+        confidence = read_npy(confidence_file) if known else None
         yield Prediction(pair, read_flow(flow_file), confidence)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..data import FlowPair, FlowSample, read_frames, read_sample
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..files import Array
 
 _WAUC_THRESHOLDS = np.arange(1, 101) / 20  # px
@@ -217,17 +217,17 @@ def sparsification_curves(score: Score) -> dict[str, list[float]]:
 
 def score_pair(pair: FlowPair, estimate: Array, confidence: Array | None = None) -> Score:
     """Score one (H, W, 2) estimate and its (H, W) confidence; an error names the pair."""
-    try:
+    with refusing(f"pair {pair.name}", InputError):
         if pair.truth is None:
             return score_by_warping(estimate, *read_frames(pair))
         sample = read_sample(pair)
         score = score_flow(estimate, sample)
         if confidence is None:
             return score
+        if confidence.shape != (size := sample.valid.shape):
+            raise InputError(f"the confidence has the shape {confidence.shape}, expected {size}")
         error = sample_error(estimate, sample)[sample.valid]
         return score + score_confidence(confidence[sample.valid], error)
-    except InputError as error:
-        raise InputError(f"pair {pair.name}: {error}") from None
 
 
 def score_by_warping(estimate: Array, image1: Array, image2: Array) -> Score:

@@ -15,6 +15,7 @@ from .flow_files import (
     flow_suffix,
     read_disparity,
     read_flow,
+    read_npy,
     write_flow,
 )
 from .images import check_unit_range, decode_image, encode_image, read_image, to_integers, to_uint8

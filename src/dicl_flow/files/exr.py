@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, import_extra, refusing
 from ..fence import fenced, interpreting
-from .reading import Array, check_decoded, check_pixels, check_size, most_bytes, refusing
+from .reading import Array, check_decoded, check_pixels, check_size, most_bytes
 
 Window = tuple[int, int, int, int]
 """Left, top, right and bottom pixel, both ends included."""
@@ -31,11 +31,7 @@ class Channels(NamedTuple):
 
 def openexr() -> Any:
     """Return the library; if it is missing, the error names the extra to install."""
-    try:
-        import OpenEXR
-    except ImportError:
-        raise InputError(".exr files need OpenEXR: pip install 'dicl-flow[exr]'") from None
-    return OpenEXR
+    return import_extra("OpenEXR", ".exr files need OpenEXR", "exr")
 
 
 def encode_channels(channels: Mapping[str, Array], header: Mapping[str, Any] = {}) -> bytes:

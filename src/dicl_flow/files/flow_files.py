@@ -19,12 +19,12 @@ import cv2
 import numpy as np
 from numpy.lib import format as npy
 
-from ..errors import InputError, counted, unknown_name
+from ..errors import InputError, counted, refusing, unknown_name
 from .atomic import write_files
 from .exr import decode_channels, encode_channels, openexr
 from .hdf5 import decode_dataset, encode_dataset, h5py
-from .images import decode_pixels
-from .reading import Array, check_pixels, check_size, most_bytes, read_bytes, refusing
+from .images import decode_png
+from .reading import Array, check_pixels, check_size, most_bytes, read_bytes
 
 _FLO_MAGIC = b"PIEH"  # 202021.25 as a little-endian float
 _FLO_LIMIT, _FLO_UNKNOWN = 1e9, 1e10  # Middlebury: components beyond the limit are unknown
@@ -163,14 +163,9 @@ def _floats(data: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
 
 
 def _decode_kitti(data: bytes) -> Array:
-    raw = decode_pixels(data, cv2.IMREAD_UNCHANGED)
-    if raw is None:
-        raise InputError("not a PNG file, or damaged")
-    if raw.dtype != np.uint16 or raw.ndim != 3 or raw.shape[2] != 3:
-        raise InputError("a KITTI flow file is a 16-bit RGB PNG; this is an ordinary picture")
-    valid, v, u = raw[..., 0], raw[..., 1], raw[..., 2]  # OpenCV returns BGR
-    flow = (np.stack([u, v], -1).astype(np.float32) - _KITTI_ZERO) / _KITTI_SCALE
-    flow[valid == 0] = np.nan
+    raw = decode_png(data, np.uint16, 3, "a KITTI flow file is a 16-bit RGB PNG")
+    flow = (raw[..., :2].astype(np.float32) - _KITTI_ZERO) / _KITTI_SCALE
+    flow[raw[..., 2] == 0] = np.nan
     return flow
 
 
@@ -202,18 +197,11 @@ def decode_npy(data: bytes) -> Array:
     return _read_array(io.BytesIO(data), len(data))
 
 
-def _decode_npz(data: bytes) -> Array:
-    """Return the array `flow` of a .npz file, or the only array, without unpickling."""
-    with (
-        refusing("not a .npz archive of numeric arrays", *_DAMAGED_ARCHIVE),
-        zipfile.ZipFile(io.BytesIO(data)) as archive,
-    ):
-        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-        name = next(iter(entries)) if len(entries) == 1 else "flow"
-        if name not in entries:
-            raise InputError(f"no array named 'flow' in the archive; it contains {list(entries)}")
-        with archive.open(entries[name]) as stream:
-            return _read_array(stream, entries[name].file_size)
+def read_npy(path: str | Path) -> Array:
+    """Read a .npy file, without unpickling."""
+    data = read_bytes(path)
+    with refusing(str(path), InputError):
+        return decode_npy(data)
 
 
 def encode_npy(array: Array) -> bytes:
@@ -231,15 +219,23 @@ def encode_arrays(arrays: Mapping[str, Array]) -> bytes:
     return buffer.getvalue()
 
 
-def decode_arrays(data: bytes, names: Collection[str]) -> dict[str, Array]:
-    """Return these arrays of a .npz file, without unpickling; a missing one is an error."""
+def decode_arrays(
+    data: bytes, names: Collection[str], *, any_single: bool = False
+) -> dict[str, Array]:
+    """Return these arrays of a .npz file, without unpickling; a missing one is an error.
+
+    With `any_single`, the only array of a file may have any name.
+    """
     with (
         refusing("not a .npz archive of numeric arrays", *_DAMAGED_ARCHIVE),
         zipfile.ZipFile(io.BytesIO(data)) as archive,
     ):
         entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-        if missing := [name for name in names if name not in entries]:
-            raise InputError(f"no arrays {', '.join(missing)}; it contains {', '.join(entries)}")
+        if any_single and len(entries) == 1:
+            entries = dict(zip(names, entries.values(), strict=True))
+        if missing := [repr(name) for name in names if name not in entries]:
+            there = ", ".join(entries) or "nothing"
+            raise InputError(f"no array named {' or '.join(missing)}; it contains {there}")
         arrays = {}
         for name in names:
             with archive.open(entries[name]) as stream:
@@ -328,7 +324,10 @@ _FORMATS: dict[str, tuple[Callable[[bytes], Array], Callable[[Array], bytes]]] =
     ".flo": (_decode_flo, _encode_flo),
     ".pfm": (_decode_pfm_flow, _encode_pfm),
     ".png": (_decode_kitti, _encode_kitti),
-    ".npz": (_decode_npz, lambda flow: encode_arrays({"flow": flow})),
+    ".npz": (
+        lambda data: decode_arrays(data, ["flow"], any_single=True)["flow"],
+        lambda flow: encode_arrays({"flow": flow}),
+    ),
     ".npy": (decode_npy, encode_npy),
     ".flo5": (
         lambda data: decode_dataset(data, "flow"),

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, import_extra, refusing
 from ..fence import fenced, interpreting
-from .reading import Array, check_pixels, most_bytes, refusing
+from .reading import Array, check_pixels, most_bytes
 
 _GZIP, _SHUFFLE = 1, 2  # the numbers that HDF5 gives these filters
 _LEVEL = 5  # of gzip, as Spring's own files
@@ -17,11 +17,7 @@ _LEVEL = 5  # of gzip, as Spring's own files
 
 def h5py() -> Any:
     """Return the library; if it is missing, the error names the extra to install."""
-    try:
-        import h5py
-    except ImportError:
-        raise InputError(".flo5 files need h5py: pip install 'dicl-flow[hdf5]'") from None
-    return h5py
+    return import_extra("h5py", ".flo5 files need h5py", "hdf5")
 
 
 def encode_dataset(name: str, array: Array) -> bytes:

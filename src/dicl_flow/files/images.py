@@ -10,9 +10,9 @@ from struct import unpack_from
 import cv2
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, counted, refusing
 from ..fence import fenced
-from .reading import Array, check_decoded, check_size, most_bytes, read_bytes, refusing
+from .reading import Array, check_decoded, check_size, most_bytes, read_bytes
 
 Size = tuple[int, int]
 
@@ -169,6 +169,18 @@ def decode_pixels(data: bytes, flags: int) -> Array | None:
     if pixels is not None:
         check_decoded(pixels)
     return pixels
+
+
+def decode_png(data: bytes, kind: type[np.generic], channels: int, expected: str) -> Array:
+    """Decode a PNG with this type and number of channels: (H, W) or (H, W, 3) RGB."""
+    raw = decode_pixels(data, cv2.IMREAD_UNCHANGED)
+    if raw is None:
+        raise InputError("not a PNG file, or damaged")
+    found = raw.shape[2] if raw.ndim == 3 else 1
+    if raw.dtype != kind or found != channels:
+        what = f"{8 * raw.dtype.itemsize} bits and {counted(found, 'channel')}"
+        raise InputError(f"{expected}; this one has {what}")
+    return raw[..., ::-1] if channels == 3 else raw
 
 
 @fenced(most_bytes)

@@ -11,7 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ..errors import InputError, check_name
+from ..errors import InputError, check_name, refusing
 from .exr import (
     Channels,
     MissingChannelsError,
@@ -28,7 +28,7 @@ from .images import (
     encode_image,
     to_integers,
 )
-from .reading import Array, most_bytes, read_bytes, refusing
+from .reading import Array, most_bytes, read_bytes
 
 COLOR_SPACES = ("linear", "srgb")
 ALPHAS = ("straight", "premultiplied")

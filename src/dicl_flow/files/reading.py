@@ -2,8 +2,6 @@
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,17 +16,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _DEFAULT = 150.0  # megapixels; a frame of 16K has 133
 _VARIABLE = "DICL_FLOW_MAX_SIZE"  # an environment variable, so that loader processes inherit it
 _BYTES_PER_PIXEL = 16  # two float64 of a flow, or four float32 of an image
-
-
-@contextmanager
-def refusing(start: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Begin errors of these kinds with `start`; an `InputError` that is not one of them passes."""
-    try:
-        yield
-    except kinds as error:
-        if isinstance(error, InputError) and InputError not in kinds:
-            raise
-        raise InputError(f"{start}: {error}") from None
 
 
 def max_size() -> float:

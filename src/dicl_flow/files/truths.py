@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import cv2
 import numpy as np
 
-from ..errors import InputError, check_name
+from ..errors import InputError, check_name, refusing
 from .flow_files import decode_arrays, read_disparity, read_flow
-from .images import decode_pixels
-from .reading import Array, most_bytes, read_bytes, refusing
+from .images import decode_png
+from .reading import Array, most_bytes, read_bytes
 
 _KITTI_DISPARITY = 256  # steps per px
 _SINTEL_DISPARITY = np.array([4, 1 / 2**6, 1 / 2**14])  # px per step of red, green and blue
@@ -37,14 +36,14 @@ def _from_disparity(disparity: Array) -> Array:
 
 def _decode_kitti_disparity(data: bytes) -> Array:
     """KITTI's 16-bit PNG: 256 times the disparity, 0 where unknown."""
-    raw = _pixels(data, np.uint16, 1, "a KITTI disparity file is a 16-bit grey PNG")
+    raw = decode_png(data, np.uint16, 1, "a KITTI disparity file is a 16-bit grey PNG")
     disparity = raw.astype(np.float32) / _KITTI_DISPARITY
     return _from_disparity(np.where(raw == 0, np.float32(np.nan), disparity))
 
 
 def _decode_sintel_disparity(data: bytes) -> Array:
     """Sintel's 8-bit PNG: 4 red + green / 2^6 + blue / 2^14."""
-    raw = _pixels(data, np.uint8, 3, "a Sintel disparity file is an 8-bit RGB PNG")
+    raw = decode_png(data, np.uint8, 3, "a Sintel disparity file is an 8-bit RGB PNG")
     return _from_disparity((raw @ _SINTEL_DISPARITY).astype(np.float32))
 
 
@@ -53,7 +52,7 @@ def _decode_virtual_kitti(data: bytes) -> Array:
 
     Blue is 0 where the flow is unknown, as in the sky.
     """
-    raw = _pixels(data, np.uint16, 3, "a Virtual KITTI flow file is a 16-bit RGB PNG")
+    raw = decode_png(data, np.uint16, 3, "a Virtual KITTI flow file is a 16-bit RGB PNG")
     height, width = raw.shape[:2]
     flow = (raw[..., :2] * (2 / (2**16 - 1)) - 1) * [width - 1, height - 1]
     flow[raw[..., 2] == 0] = np.nan
@@ -71,18 +70,6 @@ def _decode_viper(data: bytes) -> Array:
     flow = np.stack([u, v], -1).astype(np.float32)
     flow[~np.isfinite(flow).all(2)] = np.nan
     return flow
-
-
-def _pixels(data: bytes, kind: type[np.generic], channels: int, expected: str) -> Array:
-    """Decode a PNG with this type and number of channels: (H, W) or (H, W, 3) RGB."""
-    raw = decode_pixels(data, cv2.IMREAD_UNCHANGED)
-    if raw is None:
-        raise InputError("not a PNG file, or damaged")
-    found = raw.shape[2] if raw.ndim == 3 else 1
-    if raw.dtype != kind or found != channels:
-        what = f"{8 * raw.dtype.itemsize} bits and {found} channel{'s' * (found > 1)}"
-        raise InputError(f"{expected}; this one has {what}")
-    return raw[..., ::-1] if channels == 3 else raw
 
 
 _DECODERS: dict[str, Callable[[bytes], Array]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ..errors import InputError
+from ..errors import import_extra
 from ..files import Array
 
 PAPER, INK = 24, 230
@@ -93,13 +93,8 @@ def _picture_strip(cells: list[Array], width: int, cell_width: int) -> Array:
 
 def draw_figure(width: float, height: float) -> Any:
     """Return an empty matplotlib figure; width and height are in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError(
-            "figures and plots need matplotlib: pip install 'dicl-flow[train]'"
-        ) from None
-    return Figure(figsize=(width, height), layout="constrained")
+    library = import_extra("matplotlib.figure", "figures and plots need matplotlib", "train")
+    return library.Figure(figsize=(width, height), layout="constrained")
 
 
 def encode_figure(figure: Any, file_format: str = "png", dpi: int = 110) -> bytes:

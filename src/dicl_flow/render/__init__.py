@@ -22,20 +22,11 @@ if TYPE_CHECKING:
     )
     from .textures import TextureAtlas, load_textures
 else:
-    _HOMES = {
-        "camera": ["augment_batch"],
-        "domains": ["DOMAINS", "domain_clip"],
-        "fluid": ["FluidClip"],
-        "renderer": [
-            "Clip",
-            "MotionStatistics",
-            "RenderedBatch",
-            "Renderer",
-            "held_out_renderer",
-            "tracking_clip",
-        ],
-        "textures": ["TextureAtlas", "load_textures"],
+    _names = {
+        "camera": "augment_batch",
+        "domains": "DOMAINS domain_clip",
+        "fluid": "FluidClip",
+        "renderer": "Clip MotionStatistics RenderedBatch Renderer held_out_renderer tracking_clip",
+        "textures": "TextureAtlas load_textures",
     }
-    __getattr__ = on_first_use(
-        __name__, {name: module for module, names in _HOMES.items() for name in names}
-    )
+    __getattr__ = on_first_use(__name__, _names)

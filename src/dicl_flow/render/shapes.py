@@ -86,13 +86,13 @@ def smooth_noise(dice: Dice, count: int, size: Size, cells: int, channels: int =
     return F.interpolate(noise, size, mode="bicubic", align_corners=True)
 
 
-def octaves(dice: Dice, count: int, size: Size, cells: int, channels: int = 1) -> Tensor:
-    """(N, C, H, W): sum of smooth noise from `cells` to about two pixels, finer detail weaker."""
-    field = smooth_noise(dice, count, size, cells, channels)
+def octaves(dice: Dice, count: int, size: Size, cells: int) -> Tensor:
+    """(N, 1, H, W): sum of smooth noise from `cells` to about two pixels, finer detail weaker."""
+    field = smooth_noise(dice, count, size, cells)
     height = 1.0
     while cells * 4 < max(size):
         cells, height = cells * 2, height * 0.6
-        field = field + height * smooth_noise(dice, count, size, cells, channels)
+        field = field + height * smooth_noise(dice, count, size, cells)
     return field
 
 

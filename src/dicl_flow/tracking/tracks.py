@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..files import (
     Array,
     decode_arrays,
@@ -21,7 +21,7 @@ from ..files import (
     replacing,
     write_files,
 )
-from ..files.reading import most_bytes, refusing
+from ..files.reading import most_bytes
 from ..ops import Size
 
 

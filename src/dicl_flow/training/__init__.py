@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from .monitoring import Validation
     from .trainer import Trainer
 else:
-    __getattr__ = on_first_use(
-        __name__,
-        {
-            **dict.fromkeys(("Processes", "join", "leave"), "distributed"),
-            **dict.fromkeys(("Limits", "Outcome", "train"), "loop"),
-            **dict.fromkeys(("end_point_error", "pyramid_loss"), "loss"),
-            **dict.fromkeys(("BatchSource", "DataSource", "FixedSource"), "batch_sources"),
-            **dict.fromkeys(("SceneSource", "open_source"), "batch_sources"),
-            "Trainer": "trainer",
-            "Validation": "monitoring",
-        },
-    )
+    _names = {
+        "batch_sources": "BatchSource DataSource FixedSource SceneSource open_source",
+        "distributed": "Processes join leave",
+        "loop": "Limits Outcome train",
+        "loss": "end_point_error pyramid_loss",
+        "monitoring": "Validation",
+        "trainer": "Trainer",
+    }
+    __getattr__ = on_first_use(__name__, _names)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import TrainConfig
 from ..data import list_pairs
-from ..errors import InputError, check_name
+from ..errors import InputError, check_name, refusing
 from ..files import write_files
 from .recipe import data_names, find_root, find_start, read_recipe
 from .run_folder import RunFolder, load_checkpoint
@@ -50,7 +50,10 @@ class Stage:
     @property
     def finished(self) -> dict[str, Any] | None:
         """What `finish` has recorded, if the stage has finished."""
-        return json.loads(self._record.read_text()) if self._record.is_file() else None
+        if not self._record.is_file():
+            return None
+        with refusing(f"{self._record} is damaged; remove it and run the stage again", ValueError):
+            return json.loads(self._record.read_text())
 
     def finish(self, record: Mapping[str, Any]) -> None:
         """Record that the stage has finished, and with what."""
@@ -118,9 +121,9 @@ def open_stages(configs: Sequence[TrainConfig], folder: Path) -> list[Stage]:
     """Return the stages of a chain; refuse a folder in which they have other settings."""
     stages = [Stage(config, folder) for config in configs]
     for stage in stages:
-        if stage.folder.config.is_file():
-            begun = stage.folder.config.read_text(encoding="utf-8")
-            stage.folder.check_settings(begun, stage.config)
+        if (begun := stage.folder.config).is_file():
+            with refusing(f"{begun} is damaged; use another folder", ValueError):
+                stage.folder.check_settings(begun.read_text(encoding="utf-8"), stage.config)
     return stages
 
 

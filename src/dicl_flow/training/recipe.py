@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import ModelConfig, TrainConfig, read_toml_table, structure
-from ..errors import InputError, unknown_name
+from ..errors import InputError, refusing, unknown_name
 from ..weights import check_keys, in_parts, packaged_names, read_weights, resolve
 from .run_folder import RunFolder
 
@@ -41,10 +41,8 @@ def read_recipe(
         table["model"] = json.loads(model.to_json())
     for change in changes:
         parse_change(table, change)
-    try:
+    with refusing(path.name, InputError):
         return structure(TrainConfig, table)
-    except InputError as error:
-        raise InputError(f"{path.name}: {error}") from None
 
 
 def _find(name: str) -> Path:
@@ -144,10 +142,8 @@ def start_from(model: "FlowNetwork", path: str | Path, frozen: Sequence[str] = (
         if any(marker in key for marker in fresh) or (frozen and not in_parts(key, frozen))
     }
     tensors |= {k: t for k, t in weights.tensors.items() if not frozen or in_parts(k, frozen)}
-    try:
+    with refusing(f"cannot start from {path}", InputError):
         check_keys(tensors, model)
-    except InputError as error:
-        raise InputError(f"cannot start from {path}: {error}") from None
     model.load_state_dict(tensors, strict=True)
     return weights.config
 

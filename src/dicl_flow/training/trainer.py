@@ -17,7 +17,7 @@ from ..accelerated.settings import has_tf32, training_arithmetic, warn_if_emulat
 from ..config import BEST, NORMAL, TrainConfig, to_toml
 from ..data import FlowBatch
 from ..errors import InputError
-from ..models import InitialFlow, LevelFlow, build, own_keys, with_radii
+from ..models import FlowNetwork, InitialFlow, LevelFlow, build, own_keys, with_radii
 from ..models.radii import freeze_all_but_own
 from ..ops import Size, normalize, resize_flow_pixels, resize_pixels, size_in_multiples, size_of
 from ..weights import LiveParts, Weights, read_weights
@@ -58,9 +58,30 @@ class Trainer:
         if processes.is_first:
             instead = "set the recipe's optimizer.precision to fp32"
             warn_if_emulated(config.optimizer.precision, processes.device, instead)
-        model = build(config.model)
+        self.backend = choose_backend(config, processes)
+        self.model = self._build(initial)
+        self.parallel: nn.Module = self.model
+        if processes.world_size > 1:  # gradients are averaged
+            self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
+        fused, decay = self.backend == "fused", config.optimizer.average
+        self.optimizer = build_optimizer(self.model, config.optimizer, fused=fused)
+        self.average = WeightAverage(self.model, decay) if decay else None
+        updated = (self.model, self.optimizer, self.average, config.optimizer.clip)
+        self._optimizer_step = RecordedStep(*updated) if fused else OptimizerStep(*updated)
+        # on the device, where a recorded step reads the current value
+        self._matching_weight = torch.zeros((), device=processes.device)
+        self._upcoming: FlowBatch | None = None
+        self._levels: dict[_Key, list[LevelFlow]] = {}
+        self._second_pass = False
+        self.step, self.pairs, self.progress = 0, 0, 0.0
+        self.skipped, self.skipped_in_a_row = 0, 0
+        self.validated = Validated()
+
+    def _build(self, initial: str | Path | None) -> FlowNetwork:
+        """Return the network to train, on its device, and note what it starts from."""
+        config, processes = self.config, self.processes
+        model, frozen = build(config.model), config.optimizer.frozen or ()
         # images are fed as they were to the weights that the run starts from
-        frozen = config.optimizer.frozen or ()
         fed = config.model if initial is None else start_from(model, initial, frozen)
         freeze_parts(model, frozen)
         self._completed = _to_complete(config, initial)
@@ -73,29 +94,11 @@ class Trainer:
         self.fresh_levels = () if initial is None else fresh_levels(config.model, initial)
         self.started_from = RANDOM if initial is None else origin(initial)
         model = share_norms(model.to(processes.device), processes)
-        self.backend = choose_backend(config, processes)
-        fused = self.backend == "fused"
-        if fused:
-            from ..accelerated.training import accelerate
+        if self.backend == "plain":
+            return model
+        from ..accelerated.training import accelerate
 
-            model = accelerate(model)
-        self.model = model
-        self.parallel: nn.Module = self.model
-        if processes.world_size > 1:  # gradients are averaged
-            self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
-        self.optimizer = build_optimizer(self.model, config.optimizer, fused=fused)
-        decay = config.optimizer.average
-        self.average = WeightAverage(self.model, decay) if decay else None
-        updated = (self.model, self.optimizer, self.average, config.optimizer.clip)
-        self._optimizer_step = RecordedStep(*updated) if fused else OptimizerStep(*updated)
-        # on the device, where a recorded step reads the current value
-        self._matching_weight = torch.zeros((), device=processes.device)
-        self._upcoming: FlowBatch | None = None
-        self._levels: dict[_Key, list[LevelFlow]] = {}
-        self._second_pass = False
-        self.step, self.pairs, self.progress = 0, 0, 0.0
-        self.skipped, self.skipped_in_a_row = 0, 0
-        self.validated = Validated()
+        return accelerate(model)
 
     def train_step(self, batches: Iterator[FlowBatch], progress: float) -> dict[str, float]:
         """Take one step of the optimizer; return loss, EPE, gradient norm and learning rate."""

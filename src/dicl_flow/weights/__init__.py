@@ -4,8 +4,8 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +19,7 @@ from ..config import (
     Radii,
     find_quality,
 )
-from ..errors import InputError, unknown_name
+from ..errors import InputError, refusing, unknown_name
 from ..files import read_bytes
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def read_weights(path: str | Path) -> Weights:
         raise InputError(
             f"{path} is damaged: its sha256 differs from the expected one; reinstall the package"
         )
-    with _naming(str(path)):
+    with refusing(str(path), InputError):
         return replace(_decoded(data), sha256=sha256, path=str(path))
 
 
@@ -198,15 +198,6 @@ def _decoded(data: bytes) -> Weights:
         tensors |= base.shared(read_weights(resolve(base.name)).tensors)
     normal = calibrations.pop(NORMAL, None)
     return Weights(config, tensors, about, "", normal, calibrations, base, live)
-
-
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Put the name of the file, if there is one, before an error."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{path}: {error}" if path else str(error)) from None
 
 
 def encode_weights(weights: Weights) -> bytes:
@@ -265,7 +256,7 @@ def load_model(weights: Weights, quality: str | Quality = NORMAL) -> "FlowNetwor
 
     effort = find_quality(quality)
     effort.check_for(weights.config)
-    with _naming(weights.path):
+    with refusing(weights.path, InputError) if weights.path else nullcontext():
         model = build_empty(weights.config)
         check_keys(weights.tensors, model)
         _check_live(weights, model)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import ModelConfig
-from ..errors import InputError
+from ..errors import InputError, refusing
 from ..files import read_bytes
 from . import Weights, check_finite, check_keys
 
@@ -50,11 +50,9 @@ def import_legacy(path: str | Path, padding: str = "replicate") -> Weights:
         raise InputError(f"{path}: two keys of the checkpoint are for the same tensor")
     from ..models import build_empty
 
-    try:
+    with refusing(f"{path} is not a DICL-Flow checkpoint", InputError):
         check_keys(renamed, build_empty(config))
         check_finite(renamed)
-    except InputError as error:
-        raise InputError(f"{path} is not a DICL-Flow checkpoint: {error}") from None
     tensors = {key: t.float() if t.is_floating_point() else t for key, t in renamed.items()}
     return Weights(config, tensors, {"source": f"converted from {Path(path).name}"})
 
