@@ -11,8 +11,10 @@ import pytest
 from clips import read_video
 
 from dicl_flow.errors import InputError
-from dicl_flow.video import find_coding, movies
-from dicl_flow.video.movies import CODINGS, Movie, Segment, SideBySide
+from dicl_flow.video import encoding, find_coding
+from dicl_flow.video.coding import CODINGS
+from dicl_flow.video.encoding import Segment, SideBySide
+from dicl_flow.video.movies import Movie
 
 PICTURE = np.zeros((4, 6, 3), np.uint8)
 
@@ -69,7 +71,7 @@ def test_segments_are_encoded_at_once_and_named_when_complete(tmp_path, permissi
 @pytest.mark.parametrize("limit", ["segments", "bytes"])
 def test_no_more_than_the_limit_waits(tmp_path, permission, monkeypatch, limit):
     if limit == "bytes":
-        monkeypatch.setattr(movies, "_WAITING", 3 * PICTURE.nbytes)
+        monkeypatch.setattr(encoding, "_WAITING", 3 * PICTURE.nbytes)
     at_once = 2 if limit == "segments" else 99
     segments = SideBySide(tmp_path / "x", lambda path: Recorder(path, permission), at_once)
     filling = Thread(target=fill, args=(segments, tmp_path, 5), daemon=True)
@@ -104,7 +106,7 @@ def test_stopped_segments_get_no_name_and_leave_no_thread(tmp_path, permission):
     permission.set()
     segments.stop()
     assert "2" not in names(tmp_path)
-    assert active_count() == threads
+    assert active_count() <= threads  # one of an earlier test may end meanwhile
 
 
 def write_movie(output, at_once):
@@ -150,7 +152,7 @@ def test_encoders_that_cannot_be_used(tmp_path, name, encoder, message):
 def test_an_encoder_by_name_and_few_at_once_on_a_card(tmp_path, monkeypatch):
     coding = find_coding(tmp_path / "a.mp4", "libx264:crf=40:preset=ultrafast")
     assert coding[:4] == ("libx264", "yuv420p", {"crf": "40", "preset": "ultrafast"}, None)
-    monkeypatch.setattr(movies, "_is_hardware", lambda codec: True)
+    monkeypatch.setattr("dicl_flow.video.coding._is_hardware", lambda codec: True)
     assert find_coding(tmp_path / "a.mp4", "libx264").at_once == 2
 
 

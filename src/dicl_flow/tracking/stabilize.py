@@ -41,7 +41,8 @@ from ..video import (
     open_source,
     still_suffix,
 )
-from ..video.movies import CODINGS, Coding, Movie
+from ..video.coding import CODINGS, Coding
+from ..video.movies import Movie
 from ..video.sound import Sound
 from .camera import INTERVALS, MOTIONS, CameraMotion, CameraPath, Steady, calm_path
 from .tracks import Positions, Reference, grid

@@ -4,6 +4,7 @@
 # mypy: implicit-reexport
 
 from ..data.timing import Shot
+from .coding import CONTAINERS, STILL_RATE, check_rate, find_coding, lost_of
 from .flows import CUTS, Behind, FrameFlow, ahead, estimate_flows
 from .frames import (
     Frame,
@@ -17,16 +18,7 @@ from .frames import (
     video_source,
 )
 from .live import LivePictures, LiveState, Newest, paced
-from .movies import (
-    CONTAINERS,
-    STILL_RATE,
-    PictureVideo,
-    SlowMotion,
-    SlowMotionFrames,
-    check_rate,
-    find_coding,
-    lost_of,
-)
+from .movies import PictureVideo, SlowMotion, SlowMotionFrames
 from .run import Checkpoint, Outputs, State, output_kind, run
 from .sound import find_sound
 from .writers import (

@@ -21,9 +21,10 @@ from ..errors import InputError, counted, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name, write_files
 from ..files.atomic import FolderLock
+from .coding import CODINGS, Coding, find_coding
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
 from .frames import Selection, Source, change_marks
-from .movies import CODINGS, Coding, PictureVideo, find_coding
+from .movies import PictureVideo
 from .sound import Sound
 from .writers import (
     EVERYWHERE,
