@@ -459,6 +459,27 @@ def test_images_keep_their_names_and_depth(tmp_path):
     assert cv2.imread(str(tmp_path / "out/shot_3.png"), cv2.IMREAD_UNCHANGED).dtype == np.uint16
 
 
+def test_what_a_killed_run_has_begun_to_write_is_removed(tmp_path):
+    scene = Scene(shaky(2))
+    write_images(tmp_path / "in", [frame.image for frame in scene.frames()])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.shot_0.png.5x7").write_text("half")
+    job = plan(tmp_path / "in", tmp_path / "out", Steadying())
+    run(job, exact(scene), Checkpoint(job.output, {}))
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["shot_0.png", "shot_1.png"]
+
+
+def test_frames_of_another_depth_are_left_out_like_lost_ones(tmp_path):
+    """Points are followed in 8 bits, where such frames are alike."""
+    scene = Scene(shaky(4))
+    pictures = [frame.image.astype(np.uint16) * 257 for frame in scene.frames()]
+    write_images(tmp_path / "in", [*pictures[:2], scene.frame(2), pictures[3]])
+    skipping = stabilize.Selection(on_error="skip")
+    job = plan(tmp_path / "in", tmp_path / "out", Steadying(), selection=skipping)
+    assert run(job, exact(scene), Checkpoint(job.output, {}))["frames"] == 3
+    assert not (tmp_path / "out/shot_2.png").exists()
+
+
 def test_sound_is_kept(tmp_path):
     scene = Scene(shaky(10))
     clip = tmp_path / "loud.mkv"

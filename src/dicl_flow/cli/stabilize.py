@@ -87,8 +87,9 @@ class Stabilize(ClipSettings):
             table=self.path,
             **self.chosen("fps", "encoder", "reading"),
         )
-        notes = assumed(job.source.files, self.reading)
-        notes |= describe_clip(job.source, self.output, self.reading, job.coding)
+        source, coding = job.film.source, job.film.coding
+        notes = assumed(source.files, self.reading)
+        notes |= describe_clip(source, self.output, self.reading, coding)
         self.report((self._planned(job) if self.dry_run else self._run(job)) | notes)
 
     def _check_outputs(self) -> None:
@@ -102,16 +103,16 @@ class Stabilize(ClipSettings):
         """What would be done."""
         from ..video import first_size
 
-        coding = "images" if job.coding is None else f"{job.coding.codec}, {job.coding.bits} bits"
+        coding = job.film.coding
         return {
             "would_write": job.outputs,
             "frames": job.total,
-            "size": Size(*first_size(job.source)),
-            "rate": job.rate,
-            "coding": coding,
+            "size": Size(*first_size(job.film.source)),
+            "rate": job.film.rate,
+            "coding": f"{coding.codec}, {coding.bits} bits" if coding else "images",
             **self.chosen("motion", "border"),
             "smoothing": "locked" if self.lock else f"{job.sigma:.4g} frames",
-            **job.notes,
+            **job.film.notes,
         }
 
     def _run(self, job: "Job") -> dict[str, Any]:
@@ -122,8 +123,8 @@ class Stabilize(ClipSettings):
         estimator = self.load()
         checkpoint = Checkpoint(
             job.output,
-            self.record(job.source, estimator, job.outputs),
-            frames=job.selection.chosen(job.source.files),
+            self.record(job.film.source, estimator, job.outputs),
+            frames=job.frames,
             restart=self.restart,
             remember=True,
         )

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         State,
         Writer,
     )
-    from ..video.sound import Sound
 
 _NOT_RECORDED = {"inputs", "stats", "mask", "on_error", "restart", "max_size", "memory_limit"}
 _NOT_RECORDED |= {"quiet", "as_json", "fenced", "view", "port"}
@@ -70,17 +69,6 @@ class ClipSettings(options.EstimateSettings):
 
         start, end = Moment.parse("--start", self.start), Moment.parse("--end", self.end)
         return Selection(start, end, stride, scale, on_error, **more)
-
-    def find_sound(
-        self, selection: "Selection", outputs: Sequence[Path], *, same_time: bool
-    ) -> "tuple[Sound | None, dict[str, str]]":
-        """Return the sound that a video keeps, and what to print of it."""
-        from ..video import CONTAINERS, find_sound
-
-        containers = [CONTAINERS.get(path.suffix.lower()) for path in outputs]
-        container = next(filter(None, containers), None)
-        clip = Path(self.inputs[0])
-        return find_sound(clip, selection.start, container, same_time=same_time)
 
     def record(
         self, source: "Source", estimator: "FlowEstimator", outputs: Sequence[Path]
@@ -218,7 +206,16 @@ class Video(ClipSettings):
             return
 
         from ..estimation.estimator import FlowSequence
-        from ..video import CUTS, STILL_RATE, check_rate, lost_of, open_source, refuse_one_name
+        from ..video import (
+            CONTAINERS,
+            CUTS,
+            STILL_RATE,
+            check_rate,
+            find_sound,
+            lost_of,
+            open_source,
+            refuse_one_name,
+        )
 
         reading = self.reading
         if self.cuts not in CUTS:
@@ -237,7 +234,9 @@ class Video(ClipSettings):
         sound, notes = None, assumed(source.files, reading)
         if wanted.coding is not None:
             same_time = isclose(rate * self.stride, source.rate or 0, rel_tol=1e-3)
-            sound, said = self.find_sound(selection, wanted.paths, same_time=same_time)
+            containers = (CONTAINERS.get(path.suffix.lower()) for path in wanted.paths)
+            container, clip = next(filter(None, containers), None), Path(self.inputs[0])
+            sound, said = find_sound(clip, selection.start, container, same_time=same_time)
             notes |= said
         wanted = replace(wanted, look=source.look, sound=sound)
         estimator = self.load()
@@ -437,37 +436,14 @@ class Interpolate(ClipSettings):
         from .. import video
         from ..estimation.estimator import FlowSequence
 
-        reading = self.reading
         selection = self.select(1, 1.0, self.on_error or "stop")
-        output, kind = self.output, video.output_kind(self.output)
-        if kind == "array":
-            raise InputError(f"{output}: slow motion is written as a video or a folder of images")
-        to_folder = kind == "folder"
+        output, to_folder = self.output, video.output_kind(self.output) == "folder"
         files, folders = ([], [output]) if to_folder else ([output], [])
         check_outputs(files, folders=folders, inputs=[Path(clip), self.weights])
-        coding = None
-        if self.encoder is not None:  # refuse it before the clip is opened
-            coding = video.find_coding(output, self.encoder)
-        source = video.open_source(clip, reading=reading)
-        if not to_folder:
-            coding = coding or video.find_coding(output, look=source.look)
-            if source.look and output.suffix.lower() != ".gif":
-                coding = coding._replace(tags=source.look.stated_tags)
-        if coding is None or coding.bits > 8:
-            source = video.open_source(
-                clip, keep_depth=True, keep_plates=to_folder, reading=reading
-            )
-        if source.live:
-            raise InputError("a camera is not a clip; record it first, then slow it down")
-        if source.scenes:
-            raise InputError(
-                "KITTI's pairs are not a clip: there is no motion from one pair to the next"
-            )
+        how = self.chosen("fps", "encoder", "reading")
+        film = video.plan_film(clip, output, slower=factor, start=selection.start, **how)
+        source, rate, coding, sound, notes = film
         refuse_inputs([output], folders_of(source.files))
-        rate = self.fps or source.rate or video.STILL_RATE
-        video.check_rate(output, rate)
-        same_time = isclose(rate, (source.rate or 0) * factor, rel_tol=1e-3)
-        sound, said = self.find_sound(selection, [output], same_time=same_time)
 
         def writers(parts: Path) -> "list[Writer]":
             if to_folder:
@@ -476,8 +452,8 @@ class Interpolate(ClipSettings):
 
         sequence = FlowSequence(self.load(), backward=True)
         summary = self.process(source, selection, sequence, writers, [output])
-        kept = describe_clip(source, output, reading, coding)
-        return summary | assumed(source.files, reading) | kept | said
+        kept = describe_clip(source, output, self.reading, coding)
+        return summary | assumed(source.files, self.reading) | kept | notes
 
 
 class VideoProgress:

@@ -87,10 +87,7 @@ class Clip:
 
 def look_at(source: Source, selection: Selection) -> Clip:
     """Return what is known of a clip; refuse what cannot be tracked."""
-    if source.live:
-        raise InputError("a camera cannot be tracked, only a clip; record it first")
-    if source.scenes:
-        raise InputError("KITTI's pairs are not a clip: nothing moves from one pair to the next")
+    source.check_clip()
     with closing(selection.frames(source)) as frames:
         begin = list(islice(frames, 2))
         if len(begin) < 2:

@@ -4,7 +4,16 @@
 # mypy: implicit-reexport
 
 from ..data.timing import Shot
-from .coding import CONTAINERS, STILL_RATE, check_rate, find_coding, lost_of
+from .coding import (
+    CONTAINERS,
+    STILL_RATE,
+    Film,
+    check_rate,
+    find_coding,
+    lost_of,
+    output_kind,
+    plan_film,
+)
 from .flows import CUTS, Behind, FrameFlow, ahead, estimate_flows
 from .frames import (
     Frame,
@@ -19,7 +28,7 @@ from .frames import (
 )
 from .live import LivePictures, LiveState, Newest, paced
 from .movies import PictureVideo, SlowMotion, SlowMotionFrames
-from .run import Checkpoint, Outputs, State, output_kind, run
+from .run import Checkpoint, Outputs, State, run
 from .sound import find_sound
 from .writers import (
     PANELS,

@@ -3,11 +3,15 @@
 from contextlib import suppress
 from fractions import Fraction
 from io import BytesIO
+from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.frames import Look, pyav
 from ..errors import InputError
+from ..files import AS_USUAL, Reading
+from .frames import Moment, Source, open_source
+from .sound import Sound, find_sound
 
 STILL_RATE = 25.0  # frames per second of images, which have no time
 GIF_RATE = 50  # frames per second: viewers show a faster GIF at 10
@@ -139,3 +143,66 @@ def check_rate(output: Path, rate: float) -> None:
             f"a GIF shows at most {GIF_RATE} frames per second, {output} would need {rate:g}; "
             "give a lower rate, or write a video"
         )
+
+
+def output_kind(output: Path) -> str:
+    """Return what an output is, by its name: video, array or folder."""
+    suffix = output.suffix.lower()
+    if output.is_dir() or not suffix:
+        return "folder"
+    if suffix in CODINGS:
+        pyav()  # complain now if it is not installed
+        return "video"
+    if suffix == ".npy":
+        return "array"
+    raise InputError(
+        f"{output}: a video must end in {', '.join(CODINGS)}, an array in .npy, a folder in nothing"
+    )
+
+
+class Film(NamedTuple):
+    """A clip that becomes another one, frame by frame: a video, or images in a folder."""
+
+    source: Source
+    """Its frames, in the depth that is written."""
+    rate: float
+    coding: Coding | None
+    """How the video is encoded; None: images."""
+    sound: Sound | None
+    notes: dict[str, str]
+    """What to print of the sound."""
+
+
+def plan_film(
+    clip: str,
+    output: Path,
+    fps: float | None = None,
+    encoder: str | None = None,
+    reading: Reading = AS_USUAL,
+    *,
+    start: Moment | None = None,
+    slower: int = 1,
+) -> Film:
+    """Open a clip from which `output` is made, `slower` times as slow; refuse what cannot be."""
+    kind = output_kind(output)
+    if kind == "array":
+        raise InputError(f"{output}: a clip is written as a video or a folder of images")
+    coding = None
+    if encoder is not None:  # refuse it before the clip is opened
+        if kind == "folder":
+            raise InputError(f"`encoder` is for a video, and {output} is a folder")
+        coding = find_coding(output, encoder)
+    source = open_source(clip, reading=reading)
+    source.check_clip()
+    if kind == "video":
+        coding = coding or find_coding(output, look=source.look)
+        if source.look and output.suffix.lower() != ".gif":
+            coding = coding._replace(tags=source.look.stated_tags)
+    if coding is None or coding.bits > 8:
+        source = open_source(clip, keep_depth=True, keep_plates=coding is None, reading=reading)
+    rate = fps or source.rate or STILL_RATE
+    check_rate(output, rate)
+    same_time = isclose(rate, (source.rate or 0) * slower, rel_tol=1e-3)
+    container = CONTAINERS.get(output.suffix.lower())
+    sound, notes = find_sound(Path(clip), start, container, same_time=same_time)
+    return Film(source, rate, coding, sound, notes)

@@ -63,6 +63,13 @@ class Source:
     look: Look | None = None
     """How a video file stores its pictures; of EXR plates, as they are seen."""
 
+    def check_clip(self) -> None:
+        """Refuse what has no end, and pairs."""
+        if self.live:
+            raise InputError("a camera is not a clip; record it first")
+        if self.scenes:
+            raise InputError("KITTI's pairs are not a clip: nothing moves from one to the next")
+
 
 def open_source(
     text: str,

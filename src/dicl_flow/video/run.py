@@ -16,12 +16,12 @@ from math import lcm
 from pathlib import Path
 from typing import Any
 
-from ..data.frames import Look, pyav
+from ..data.frames import Look
 from ..errors import InputError, counted, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name, write_files
 from ..files.atomic import FolderLock
-from .coding import CODINGS, Coding, find_coding
+from .coding import Coding, find_coding, output_kind
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
 from .frames import Selection, Source, change_marks
 from .movies import PictureVideo
@@ -36,22 +36,6 @@ from .writers import (
     Writer,
     parse_panels,
 )
-
-
-def output_kind(output: Path) -> str:
-    """Return what an output is, by its name: video, array or folder."""
-    suffix = output.suffix.lower()
-    if output.is_dir() or not suffix:
-        return "folder"
-    if suffix in CODINGS:
-        pyav()  # complain now if it is not installed
-        return "video"
-    if suffix == ".npy":
-        return "array"
-    raise InputError(
-        f"{output}: a video must end in {', '.join(CODINGS)}, an array in .npy, a folder in nothing"
-    )
-
 
 _ONLY_FOR = {"show": ["video"], "key": ["video"], "encoder": ["video"], "format": ["folder"]}
 _ONLY_FOR |= {"backward": ["folder", "array"], "occlusion": ["folder"]}
