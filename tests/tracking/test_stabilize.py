@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -306,6 +307,14 @@ def test_the_crop_moves_off_the_middle_if_that_keeps_more():
     found = largest_crop(np.array([np.eye(3), shift((10, 0))]), SIZE)
     assert found.share == pytest.approx(1 - 5 / MIDDLE[0], abs=3e-4)
     assert found.middle[0] == pytest.approx(-5, abs=0.05)
+
+
+@pytest.mark.parametrize("size", [(1, 64), (64, 1), (1, 1)])
+def test_frames_of_one_row_or_column_keep_their_other_side(size):
+    path = path_of([shift((0.1 * (t % 2), 0.05 * (t % 2))) for t in range(6)])
+    found = calm_path(replace(path, size=size), 2.0)
+    assert camera.LEAST_CROP < found.share <= 1
+    assert not found.reduced
 
 
 @pytest.mark.parametrize("lock", [False, True])
