@@ -63,6 +63,23 @@ class ClipSettings(options.EstimateSettings):
     layer: options.Layer = None
     restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
 
+    def check_clip(self, taken: str = "one clip is taken") -> str:
+        """Return the clip; refuse several, one that is missing, and missing weights."""
+        if len(self.inputs) > 1:
+            raise quote_pattern(self.inputs, taken)
+        from ..data.frames import check_source
+
+        check_source(self.inputs[0])
+        check_weights(self.weights)
+        return self.inputs[0]
+
+    def check_output(self, output: Path, *tables: Path | None) -> None:
+        """Refuse a video, a folder of images or tables that cannot be written."""
+        to_folder = output.is_dir() or not output.suffix
+        files, folders = ([], [output]) if to_folder else ([output], [])
+        inputs = [Path(self.inputs[0]), self.weights]
+        check_outputs([*files, *tables], folders=folders, inputs=inputs)
+
     def select(self, stride: int, scale: float, on_error: str, **more: bool) -> "Selection":
         """Return which frames to use, from --start to --end."""
         from ..video import Moment, Selection
@@ -110,7 +127,9 @@ class ClipSettings(options.EstimateSettings):
             remember=not source.live,
         )
         if checkpoint.finished:
-            return self._finished(checkpoint, outputs)
+            state = checkpoint.state
+            counts = {"flows": state.done - state.missing, "missing_flows": state.missing}
+            return self.already_finished(checkpoint, outputs, **counts, lost_frames=state.lost)
         made = writers(checkpoint.folder)
         expected = selection.expected_flows(source)
         shown = show_progress(checkpoint.done, expected, quiet=self.quiet, rate=source.rate)
@@ -134,14 +153,14 @@ class ClipSettings(options.EstimateSettings):
             summary |= writer.summary()
         return {"written": written, **summary}
 
-    def _finished(self, checkpoint: "Checkpoint", outputs: Sequence[Path]) -> dict[str, Any]:
+    def already_finished(
+        self, checkpoint: "Checkpoint", outputs: Sequence[Path], **counts: int
+    ) -> dict[str, Any]:
         """Return the summary of a run that was finished before."""
-        state = checkpoint.state
         with checkpoint:
             if not self.quiet:
                 typer.echo("already finished; --restart computes it again", err=True)
-        counts = {"flows": state.done - state.missing, "missing_flows": state.missing}
-        return {"already_finished": outputs, **counts, "lost_frames": state.lost}
+        return {"already_finished": outputs, **counts}
 
 
 class Video(ClipSettings):
@@ -194,13 +213,8 @@ class Video(ClipSettings):
     max: options.Maximum = None
 
     def __call__(self) -> None:
-        if len(self.inputs) > 1:
-            raise quote_pattern(self.inputs, "one is taken")
-        from ..data.frames import check_source
-
+        clip = self.check_clip("one is taken")
         self._check_view()
-        check_source(self.inputs[0])
-        check_weights(self.weights)
         if self.view:
             self.report(self._show())
             return
@@ -223,7 +237,7 @@ class Video(ClipSettings):
         more = self.chosen("across_gaps")
         selection = self.select(self.stride, self.scale, self.on_error, **more)
         wanted = self._wanted()
-        source = open_source(self.inputs[0], reading=reading)
+        source = open_source(clip, reading=reading)
         refuse_inputs(self.output, folders_of(source.files))
         if "folder" in wanted.kinds.values():
             refuse_one_name(selection.chosen(source.files), wanted.suffix)
@@ -235,8 +249,8 @@ class Video(ClipSettings):
         if wanted.coding is not None:
             same_time = isclose(rate * self.stride, source.rate or 0, rel_tol=1e-3)
             containers = (CONTAINERS.get(path.suffix.lower()) for path in wanted.paths)
-            container, clip = next(filter(None, containers), None), Path(self.inputs[0])
-            sound, said = find_sound(clip, selection.start, container, same_time=same_time)
+            container = next(filter(None, containers), None)
+            sound, said = find_sound(Path(clip), selection.start, container, same_time=same_time)
             notes |= said
         wanted = replace(wanted, look=source.look, sound=sound)
         estimator = self.load()
@@ -377,7 +391,7 @@ class Interpolate(ClipSettings):
                     "one input is a clip, which takes --factor N (N times slower), not --time or "
                     "-n; give a second frame for the frames between two"
                 )
-            self.report(self._slow_motion(self.inputs[0], self.factor))
+            self.report(self._slow_motion(self.factor))
             return
         clip = self.chosen("factor", "fps", "encoder", "start", "end", "on_error", "restart")
         for name, value in clip.items():
@@ -426,27 +440,22 @@ class Interpolate(ClipSettings):
         stem, suffix, numbers = self.output.stem, self.output.suffix, range(1, self.count + 1)
         return {self.output.with_name(f"{stem}_{n}{suffix}"): n / (self.count + 1) for n in numbers}
 
-    def _slow_motion(self, clip: str, factor: int) -> dict[str, Any]:
+    def _slow_motion(self, factor: int) -> dict[str, Any]:
         """Write a clip `factor` times slower; return the summary."""
-        from ..data.frames import check_source
-
-        check_source(clip)
-        check_weights(self.weights)
+        clip, output = self.check_clip(), self.output
 
         from .. import video
         from ..estimation.estimator import FlowSequence
 
         selection = self.select(1, 1.0, self.on_error or "stop")
-        output, to_folder = self.output, video.output_kind(self.output) == "folder"
-        files, folders = ([], [output]) if to_folder else ([output], [])
-        check_outputs(files, folders=folders, inputs=[Path(clip), self.weights])
+        self.check_output(output)
         how = self.chosen("fps", "encoder", "reading")
         film = video.plan_film(clip, output, slower=factor, start=selection.start, **how)
         source, rate, coding, sound, notes = film
         refuse_inputs([output], folders_of(source.files))
 
         def writers(parts: Path) -> "list[Writer]":
-            if to_folder:
+            if coding is None:
                 return [video.SlowMotionFrames(output, factor, video.still_suffix(source))]
             return [video.SlowMotion(output, parts, rate, factor, coding, sound)]
 
