@@ -205,8 +205,7 @@ class Track(ClipSettings):
             remember=True,
         )
         if checkpoint.finished:
-            lost = checkpoint.state.lost
-            return self.already_finished(checkpoint, paths, lost_frames=lost)
+            return self.already_finished(checkpoint, paths, lost_frames=checkpoint.state.lost)
         sequence = FlowSequence(estimator, backward=True)
 
         def make_tracker(references: "Sequence[Reference]") -> "Tracker":

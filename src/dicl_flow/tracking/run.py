@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .progress import BACKWARD, DRAWING, FORWARD, STAGES, Memory, Progress, Trai
 from .task import Clip, Task
 from .tracks import Positions, Reference, Tracks, write_tracks
 
+if TYPE_CHECKING:
+    from .tracker import Tracker
+
 _CHUNK = 256 << 20  # bytes of frames in memory that are read to be used in reverse
 
 
@@ -32,22 +35,7 @@ class NoReferenceError(InputError):
     """A frame with points to track is not there: the run cannot be resumed either."""
 
 
-class Follower(Protocol):
-    """What a run needs of a `Tracker`."""
-
-    cut: bool
-
-    def push(self, frame: Any, number: int | None = None) -> list[Positions | None]:
-        """Return the positions of each reference's points in the next frame."""
-
-    def state(self) -> dict[str, Array]:
-        """Return what it knows of the frames so far."""
-
-    def needs(self) -> list[int]:
-        """Return the numbers of the frames that `restore` needs again."""
-
-    def restore(self, state: dict[str, Array], frames: Sequence[tuple[int, Any]]) -> None:
-        """Continue where `state` was taken."""
+MakeTracker: TypeAlias = "Callable[[Sequence[Reference]], Tracker]"
 
 
 @dataclass(frozen=True)
@@ -114,7 +102,7 @@ class Run:
     def __init__(
         self,
         task: Task,
-        make_tracker: Callable[[Sequence[Reference]], Follower],
+        make_tracker: MakeTracker,
         outputs: TrackOutputs,
         checkpoint: Checkpoint,
         watch: Callable[[], bool],
@@ -195,7 +183,7 @@ class Run:
         return not stopped
 
     def _frames(
-        self, direction: Direction, tracker: Follower, progress: Progress
+        self, direction: Direction, tracker: "Tracker", progress: Progress
     ) -> Iterator[Placed]:
         """Yield the frames to push, after the tracker was restored if a run is resumed."""
         state: dict[str, Array] = {}
@@ -207,7 +195,7 @@ class Run:
             again = [
                 (place, frame.image)
                 for place, frame in islice(frames, progress.steps - first)
-                if place in needs
+                if place in needs and frame.image is not None
             ]
             if needs:
                 tracker.restore(state, again)
@@ -217,7 +205,7 @@ class Run:
     def _push(
         self,
         stage: int,
-        tracker: Follower,
+        tracker: "Tracker",
         references: Sequence[Reference],
         place: int,
         frame: Frame,
@@ -261,7 +249,7 @@ class Run:
                     record[name][rows] = values[kept]
         behind.do(partial(trail.add, record))
 
-    def _save(self, progress: Progress, tracker: Follower, behind: Behind) -> None:
+    def _save(self, progress: Progress, tracker: "Tracker", behind: Behind) -> None:
         """Queue to save how far the run is, after all that was queued before."""
         if not progress.new:
             return
@@ -374,7 +362,7 @@ def _summary(tracks: Tracks) -> dict[str, Any]:
 
 def run(
     task: Task,
-    make_tracker: Callable[[Sequence[Reference]], Follower],
+    make_tracker: MakeTracker,
     outputs: TrackOutputs,
     checkpoint: Checkpoint,
     watch: Callable[[], bool] = lambda: True,
