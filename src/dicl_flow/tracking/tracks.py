@@ -105,14 +105,18 @@ def grid(size: Size, spacing: int) -> Array:
     return np.stack([part.ravel() for part in np.meshgrid(x, y)], 1).astype(np.float32)
 
 
+def inside(points: Array, size: Size) -> Array:
+    """(P, 2) px -> (P,) bool: whether a pixel of the frame contains the point."""
+    return np.asarray(((points >= -0.5) & (points < np.array(size[::-1]) - 0.5)).all(1))
+
+
 def check_points(references: Sequence[Reference], size: Size) -> None:
     """Refuse points outside the frame."""
     height, width = size
-    low, high = np.float32(-0.5), np.array([width, height]) - np.float32(0.5)
     for points in (reference.points for reference in references):
-        inside = ((points >= low) & (points < high)).all(1)
-        if not inside.all():
-            x, y = points[~inside][0]
+        outside = ~inside(points, size)
+        if outside.any():
+            x, y = points[outside][0]
             raise InputError(
                 f"the point {x:g},{y:g} lies outside the frames, which are {width}x{height}"
             )

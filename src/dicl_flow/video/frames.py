@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import glob, has_magic
-from itertools import pairwise, repeat
+from itertools import islice, pairwise, repeat
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeAlias, TypeVar
@@ -171,9 +171,9 @@ def capture(device: int | str, *, live: bool) -> Source:
     return Source(shots, path, rate or None, int(count) if count > 0 else None, live)
 
 
-def first_size(source: Source) -> tuple[int, int]:
-    """(height, width) of the first frame that can be read."""
-    for shot in source.shots():
+def first_size(source: Source, start: int = 0) -> tuple[int, int]:
+    """(height, width) of the first frame that can be read, from number `start` on."""
+    for shot in islice(source.shots(), start, None):
         with suppress(InputError, OSError):
             height, width = shot.read().shape[:2]
             return height, width
