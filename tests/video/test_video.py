@@ -21,7 +21,7 @@ import pytest
 import torch
 from av.video.stream import VideoStream
 from children import SUPPORT, run_forked_child
-from clips import read_rows, read_video, write_images, write_video
+from clips import connect_camera, read_rows, read_video, write_images, write_video
 from conftest import SMALL
 from video_child import PIECE
 
@@ -758,21 +758,7 @@ def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):
 
 
 def test_a_camera_is_recorded_until_it_is_stopped(video, tmp_path, monkeypatch):
-    class Camera:
-        def __init__(self, number):
-            self.frames = iter(FRAMES)
-
-        def isOpened(self):
-            return True
-
-        def get(self, property):
-            return 30.0 if property == cv2.CAP_PROP_FPS else -1.0
-
-        def read(self):
-            frame = next(self.frames, None)
-            return frame is not None, None if frame is None else frame[..., ::-1]
-
-    monkeypatch.setattr(cv2, "VideoCapture", Camera)
+    connect_camera(monkeypatch, FRAMES)
     assert video("camera:0", "-o", tmp_path / "s.npy", "--end", 5)[0] == 0
     assert np.load(tmp_path / "s.npy").shape == (4, *SIZE, 2)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.frames import Look
-from ..errors import InputError, counted, unknown_name
+from ..errors import InputError, counted, setting_in_words, unknown_name
 from ..estimation.estimator import FlowSequence
 from ..files import FLOW_SUFFIXES, check_flow_name, write_files
 from ..files.atomic import FolderLock
@@ -324,23 +324,10 @@ def _undamaged(path: Path) -> Iterator[Any]:
 def _change(setting: str, before: Any, now: Any) -> str:
     """Describe how a setting differs: "stride was 1 and is 2 now"."""
     name = setting.replace("_", " ")
-    if isinstance(before, dict) and isinstance(now, dict):  # the stamps of a file
-        before, now = before.get("path"), now.get("path")
-        if before == now:
-            return f"{name} ({now}) changed since"
-    return f"{name} was {_word(before)} and is {_word(now)} now"
-
-
-def _word(value: Any) -> str:
-    if value is None:
-        return "not given"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, dict):  # the stamps of a file
-        return str(value.get("path"))
-    if isinstance(value, float):
-        return f"{value:g}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    paths = [value.get("path") if isinstance(value, dict) else value for value in (before, now)]
+    if paths[0] == paths[1]:  # of files, whose stamps differ
+        return f"{name} ({paths[1]}) changed since"
+    return "{} was {} and is {} now".format(name, *map(setting_in_words, paths))
 
 
 def run(
