@@ -26,7 +26,8 @@ from conftest import SMALL
 from video_child import PIECE
 
 import dicl_flow
-from dicl_flow.cli.video import Video, VideoProgress
+from dicl_flow.cli.clips import VideoProgress
+from dicl_flow.cli.video import Video
 from dicl_flow.errors import InputError
 from dicl_flow.files import atomic
 from dicl_flow.models import build
@@ -572,7 +573,7 @@ def test_an_option_is_recorded_unless_it_may_change(tmp_path):
     assert given.keys() - record.keys() == of_files | may_change
 
 
-EACH_FLOW, NEVER = "dicl_flow.cli.video:VideoProgress.__call__", 0
+EACH_FLOW, NEVER = "dicl_flow.cli.clips:VideoProgress.__call__", 0
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -11,9 +11,9 @@ from typer import Argument, Option
 
 from ..errors import StopSignal
 from . import options
+from .clips import ClipSettings
 from .inputs_outputs import assumed, describe_clip
 from .options import Size, flag, in_time, make_bar, optional, showing
-from .video import ClipSettings
 
 if TYPE_CHECKING:
     from ..tracking.stabilize import Job

@@ -12,9 +12,9 @@ from typer import Argument, Option
 
 from ..errors import InputError, StopSignal
 from . import options
+from .clips import ClipSettings
 from .inputs_outputs import assumed, check_outputs, folders_of, refuse_inputs
 from .options import Size, flag, in_time, make_bar, optional, showing
-from .video import ClipSettings
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
