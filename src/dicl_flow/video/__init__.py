@@ -4,6 +4,7 @@
 # mypy: implicit-reexport
 
 from ..data.timing import Shot
+from .checkpoint import Checkpoint, State
 from .coding import (
     CONTAINERS,
     STILL_RATE,
@@ -28,7 +29,7 @@ from .frames import (
 )
 from .live import LivePictures, LiveState, Newest, paced
 from .movies import PictureVideo, SlowMotion, SlowMotionFrames
-from .run import Checkpoint, Outputs, State, run
+from .run import Outputs, run
 from .sound import find_sound
 from .writers import (
     PANELS,
