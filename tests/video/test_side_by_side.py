@@ -17,6 +17,7 @@ from dicl_flow.video.encoding import Segment, SideBySide
 from dicl_flow.video.movies import Movie
 
 PICTURE = np.zeros((4, 6, 3), np.uint8)
+slow = pytest.mark.slow
 
 
 class Recorder:
@@ -156,7 +157,9 @@ def test_an_encoder_by_name_and_few_at_once_on_a_card(tmp_path, monkeypatch):
     assert find_coding(tmp_path / "a.mp4", "libx264").at_once == 2
 
 
-@pytest.mark.parametrize(("suffix", "times"), [(".mp4", 200), (".webm", 20)])
+@pytest.mark.parametrize(
+    ("suffix", "times"), [(".mp4", 20), pytest.param(".mp4", 200, marks=slow), (".webm", 20)]
+)
 def test_what_memory_held_before_does_not_change_a_segment(tmp_path, suffix, times):
     """With x264's macroblock tree, AVX-512 makes 1 or 2 of 100 different."""
     generator = np.random.default_rng(0)
