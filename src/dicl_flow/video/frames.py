@@ -34,7 +34,7 @@ from ..data.timing import (
     read_video_file,
     video_shots,
 )
-from ..errors import InputError, counted, unknown_name
+from ..errors import InputError, check_name, counted
 from ..fence import current_fence
 from ..files import AS_USUAL, Array, Plate, Reading, read_plate, read_seen, to_integers, to_uint8
 from ..files.plates import PLATE_SUFFIX
@@ -293,8 +293,7 @@ class Selection:
             raise InputError(f"`stride` must be at least 1, got {self.stride}")
         if not 0 < self.scale <= 8:
             raise InputError(f"`scale` must be above 0 and at most 8, got {self.scale:g}")
-        if self.on_error not in ("stop", "skip"):
-            raise unknown_name("`on_error`", self.on_error, ("stop", "skip"))
+        check_name("`on_error`", self.on_error, ("stop", "skip"))
         start, end = self.start, self.end
         if start and end and start.in_seconds == end.in_seconds and end.value <= start.value:
             raise InputError(f"the end ({end}) must be after the start ({start})")
