@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer import Argument, Option
 
-from ..errors import InputError, StopSignal, unknown_name
+from ..errors import InputError, StopSignal, check_name
 from . import options
 from .clips import ClipSettings
 from .inputs_outputs import (
@@ -29,6 +29,7 @@ from .options import Size, flag, nothing_written, optional
 
 if TYPE_CHECKING:
     from ..video import Covered, Outputs, Selection, Source, Writer
+    from ..video.sound import Sound
 
 
 class Video(ClipSettings):
@@ -88,20 +89,10 @@ class Video(ClipSettings):
             return
 
         from ..estimation.estimator import FlowSequence
-        from ..video import (
-            CONTAINERS,
-            CUTS,
-            STILL_RATE,
-            check_rate,
-            find_sound,
-            lost_of,
-            open_source,
-            refuse_one_name,
-        )
+        from ..video import CUTS, STILL_RATE, check_rate, lost_of, open_source, refuse_one_name
 
         reading = self.reading
-        if self.cuts not in CUTS:
-            raise unknown_name("--cuts", self.cuts, CUTS)
+        check_name("--cuts", self.cuts, CUTS)
         more = self.chosen("across_gaps")
         selection = self.select(self.stride, self.scale, self.on_error, **more)
         wanted = self._wanted()
@@ -113,13 +104,7 @@ class Video(ClipSettings):
         for path in self.output:
             check_rate(path, rate)
         covered = self._covered(source, selection)
-        sound, notes = None, assumed(source.files, reading)
-        if wanted.coding is not None:
-            same_time = isclose(rate * self.stride, source.rate or 0, rel_tol=1e-3)
-            containers = (CONTAINERS.get(path.suffix.lower()) for path in wanted.paths)
-            container = next(filter(None, containers), None)
-            sound, said = find_sound(Path(clip), selection.start, container, same_time=same_time)
-            notes |= said
+        sound, said = self._sound(source, selection, wanted, rate)
         wanted = replace(wanted, look=source.look, sound=sound)
         estimator = self.load()
         if source.scenes and not self.quiet:
@@ -131,7 +116,8 @@ class Video(ClipSettings):
             partial(wanted.writers, rate=rate, covered=covered),
             [*self.output, *([self.stats] if self.stats else [])],
         )
-        notes |= {**lost_of(source.look, wanted.coding), **self._statistics()}
+        notes = assumed(source.files, reading) | said
+        notes |= lost_of(source.look, wanted.coding) | self._statistics()
         self.report(summary | options.compute_summary(estimator) | notes)
 
     def _check_view(self) -> None:
@@ -177,6 +163,19 @@ class Video(ClipSettings):
                     end.set()
         numbers = {name: v for name, v in asdict(state).items() if name != "ended"}
         return {"written": [], "address": address, **numbers}
+
+    def _sound(
+        self, source: "Source", selection: "Selection", wanted: "Outputs", rate: float
+    ) -> "tuple[Sound | None, dict[str, str]]":
+        """Return the sound of a video, and what to print of it; without a video, nothing."""
+        from ..video import CONTAINERS, find_sound
+
+        if wanted.coding is None:
+            return None, {}
+        containers = (CONTAINERS.get(path.suffix.lower()) for path in wanted.paths)
+        container, clip = next(filter(None, containers), None), Path(self.inputs[0])
+        same_time = isclose(rate * self.stride, source.rate or 0, rel_tol=1e-3)
+        return find_sound(clip, selection.start, container, same_time=same_time)
 
     def _statistics(self) -> dict[str, str]:
         """Return what to print of the statistics; nothing if they are of whole frames."""
