@@ -1,6 +1,7 @@
 """Segments encoded by several threads make the same video."""
 
 from fractions import Fraction
+from pathlib import Path
 from threading import Event, Thread, active_count
 from time import sleep
 
@@ -13,10 +14,11 @@ from clips import read_video
 from dicl_flow.errors import InputError
 from dicl_flow.video import encoding, find_coding
 from dicl_flow.video.coding import CODINGS
-from dicl_flow.video.encoding import Segment, SideBySide
+from dicl_flow.video.encoding import Segment, SideBySide, join
 from dicl_flow.video.movies import Movie
 
 PICTURE = np.zeros((4, 6, 3), np.uint8)
+FULL = Path("/dev/full")
 slow = pytest.mark.slow
 
 
@@ -129,6 +131,20 @@ def test_a_video_does_not_depend_on_how_many_are_encoded_at_once(tmp_path):
     assert one == many
     pictures = [picture.mean() for picture, _ in read_video(tmp_path / "many.mp4")]
     np.testing.assert_allclose(pictures, shades, atol=3)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no disk that is always full")
+@pytest.mark.parametrize("suffix", CODINGS)
+def test_a_full_disk_is_its_own_error_and_nothing_is_printed(tmp_path, capfd, suffix):
+    """What is joined is larger than the buffer of the file."""
+    part, noise = tmp_path / f"0{suffix}", np.random.default_rng(0)
+    segment = Segment(part, Fraction(25), CODINGS[suffix])
+    for number in range(30):
+        segment(noise.integers(0, 256, (48, 64, 3), np.uint8), number)
+    segment.close()
+    with pytest.raises(OSError, match="No space left"):
+        join([part], FULL, suffix, Fraction(25))
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,55 @@ from .coding import CONTAINERS, Coding
 from .sound import Sound, copying
 
 
+class _Sink:
+    """The file of a video; after an error, FFmpeg's writes are dropped, and `check` raises it.
+
+    PyAV prints a second error of its callbacks, or raises one that is no `OSError` at the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")  # PyAV would leave its own open if the disk is full
+        self._error: OSError | None = None
+
+    def __enter__(self) -> "_Sink":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        with self._file:
+            if kind is None:
+                self.check()
+
+    def check(self) -> None:
+        """Raise the error of an earlier write, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def write(self, data: Any) -> int:
+        if self._error is None:
+            try:
+                return self._file.write(data)
+            except OSError as error:
+                self._error = error
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if self._error is None:
+            try:
+                return self._file.seek(offset, whence)
+            except OSError as error:
+                self._error = error
+        return offset
+
+    def tell(self) -> int:
+        return self._file.tell() if self._error is None else 0
+
+
 class Segment:
     """A short, complete video; one thread encodes it, so its bytes do not depend on the cores."""
 
     def __init__(self, path: Path, rate: Fraction, coding: Coding) -> None:
         container = CONTAINERS.get(path.suffix.lower(), "nut")  # a GIF's are lossless video
-        self._file = path.open("wb")  # PyAV would leave its own open if the disk is full
+        self._file = _Sink(path)
         self._container = pyav().open(self._file, "w", format=container)
         self._stream = self._container.add_stream(coding.codec, rate=rate, options=coding.options)
         self._stream.pix_fmt = coding.pixels
@@ -45,6 +88,7 @@ class Segment:
             self._begun = True
         frame.pts = number
         self._container.mux(self._stream.encode(frame))
+        self._file.check()
 
     def close(self) -> None:
         """Write out what is left."""
@@ -96,7 +140,7 @@ def _copy_packets(
     stream: Any = None
     number = -1
     with (
-        output.open("wb") as file,
+        _Sink(output) as file,
         pyav().open(file, "w", format=container) as target,
         ExitStack() as opened,
     ):
@@ -113,6 +157,7 @@ def _copy_packets(
                         packet.duration = 1
                         copy_sound(float(number / rate))
                         target.mux(packet)
+                        file.check()
         if stream is not None:
             copy_sound(float((number + 1) / rate))
 
@@ -128,7 +173,7 @@ def _copied(stream: Any, target: Any) -> Any:
 def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
     """Encode again, each picture with its own palette of 256 colours."""
     hundredth = Fraction(1, 100)  # of a second, the unit of time in a GIF
-    with output.open("wb") as file, pyav().open(file, "w", format="gif") as target:
+    with _Sink(output) as file, pyav().open(file, "w", format="gif") as target:
         stream = target.add_stream("gif", rate=rate)
         stream.pix_fmt, stream.codec_context.time_base = "pal8", hundredth
         palette: Any = None
@@ -143,6 +188,7 @@ def _write_gif(segments: Sequence[Path], output: Path, rate: Fraction) -> None:
                         stream.height, stream.width = frame.height, frame.width
                     palette.push(frame)
                     target.mux(stream.encode(palette.pull()))
+                    file.check()
         target.mux(stream.encode())
 
 
