@@ -467,16 +467,6 @@ def test_images_keep_their_names_and_depth(tmp_path):
     assert cv2.imread(str(tmp_path / "out/shot_3.png"), cv2.IMREAD_UNCHANGED).dtype == np.uint16
 
 
-def test_what_a_killed_run_has_begun_to_write_is_removed(tmp_path):
-    scene = Scene(shaky(2))
-    write_images(tmp_path / "in", [frame.image for frame in scene.frames()])
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/.shot_0.png.5x7").write_text("half")
-    job = plan(tmp_path / "in", tmp_path / "out", Steadying())
-    run(job, exact(scene), Checkpoint(job.output, {}))
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["shot_0.png", "shot_1.png"]
-
-
 def test_frames_of_another_depth_are_left_out_like_lost_ones(tmp_path):
     """Points are followed in 8 bits, where such frames are alike."""
     scene = Scene(shaky(4))

@@ -133,6 +133,13 @@ def test_a_video_does_not_depend_on_how_many_are_encoded_at_once(tmp_path):
     np.testing.assert_allclose(pictures, shades, atol=3)
 
 
+def test_without_parts_there_is_no_video(tmp_path):
+    movie = Movie(tmp_path / "out.mp4", tmp_path / "gone", Fraction(10))
+    with pytest.raises(FileNotFoundError, match="gone is empty or gone"):
+        movie.finish()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no disk that is always full")
 @pytest.mark.parametrize("suffix", CODINGS)
 def test_a_full_disk_is_its_own_error_and_nothing_is_printed(tmp_path, capfd, suffix):

@@ -755,6 +755,24 @@ def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):
     third.remove()
 
 
+def test_a_folder_of_parts_that_is_lost_is_no_empty_video(video, clip, tmp_path, monkeypatch):
+    """Saving the progress makes the folder again, without the parts of the video."""
+    output, save = tmp_path / "out.mp4", Checkpoint.save
+
+    def lose(checkpoint, state):
+        if state.done == 7:
+            checkpoint.folder.rename(tmp_path / "elsewhere")
+        save(checkpoint, state)
+
+    monkeypatch.setattr(Checkpoint, "save", lose)
+    code, _, error = video(clip, "-o", output)
+    assert (code, f"cannot write to {output}.parts: the folder is gone" in error) == (2, True)
+    assert not output.exists()
+    monkeypatch.undo()
+    assert video(clip, "-o", output)[0] == 0
+    assert len(read_video(output)) == 7
+
+
 def test_a_camera_is_recorded_until_it_is_stopped(video, tmp_path, monkeypatch):
     connect_camera(monkeypatch, FRAMES)
     assert video("camera:0", "-o", tmp_path / "s.npy", "--end", 5)[0] == 0

@@ -108,8 +108,15 @@ class Checkpoint:
         contents = {self._path: json.dumps(saved, indent=1).encode()}
         if self._frames and not self._frames_saved:  # only once: there may be thousands
             contents[self._frames_path] = json.dumps(self._frames).encode()
-        write_files(contents)
+        write_files(contents)  # which makes a folder that is gone again
         self._frames_saved = True
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        """Refuse to go on in another folder than the one that is locked: the parts are lost."""
+        if not self._lock.path.exists():
+            self._path.unlink(missing_ok=True)
+            raise FileNotFoundError(f"cannot write to {self.folder}: the folder is gone")
 
     def finish(self, written: Sequence[Path]) -> None:
         """Note what was written, if the run is to be remembered, and remove the folder."""

@@ -84,6 +84,8 @@ class Movie(Writer):
         """Join the segments."""
         self._segments.finish()
         segments = sorted(self._parts.glob(f"*{self.output.suffix}"))
+        if not segments:
+            raise FileNotFoundError(f"cannot write {self.output}: {self._parts} is empty or gone")
         with replacing(self.output) as temporary:
             join(segments, temporary, self.output.suffix, self.rate, self._sound)
         return self.output
