@@ -189,8 +189,9 @@ def read_tracks(path: Path) -> Tracks:
     """Read tracks from a .npz file."""
     if path.suffix.lower() != ".npz":
         raise InputError(f"{path}: tracks are read from .npz files; a .csv file lacks sizes")
+    data = read_bytes(path, most_bytes())
     with refusing(str(path), InputError):
-        arrays = decode_arrays(read_bytes(path, most_bytes()), _SHAPES)
+        arrays = decode_arrays(data, _SHAPES)
         _check_shapes(arrays)
         frames, (height, width) = arrays["frames"], arrays["size"].tolist()
         return Tracks(
@@ -223,9 +224,10 @@ _POINTS = ("frame", "x", "y")
 
 def read_points(path: Path) -> Array:
     """Read a .csv file with the columns frame, x, y, in any order: (N, 3) float32."""
+    data = read_bytes(path, most_bytes())
     with refusing(str(path), InputError):
         try:
-            text = read_bytes(path, most_bytes()).decode("utf-8-sig")
+            text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise InputError("points must be a .csv file, and this is no text") from None
         lines = csv.reader(text.splitlines())
