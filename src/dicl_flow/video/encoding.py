@@ -42,23 +42,21 @@ class _Sink:
             raise self._error
 
     def write(self, data: Any) -> int:
-        if self._error is None:
-            try:
-                return self._file.write(data)
-            except OSError as error:
-                self._error = error
-        return len(data)
+        return self._unless_failed(lambda: self._file.write(data), len(data))
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        if self._error is None:
-            try:
-                return self._file.seek(offset, whence)
-            except OSError as error:
-                self._error = error
-        return offset
+        return self._unless_failed(lambda: self._file.seek(offset, whence), offset)
 
     def tell(self) -> int:
-        return self._file.tell() if self._error is None else 0
+        return self._unless_failed(self._file.tell, 0)
+
+    def _unless_failed(self, call: Callable[[], int], instead: int) -> int:
+        if self._error is None:
+            try:
+                return call()
+            except OSError as error:
+                self._error = error
+        return instead
 
 
 class Segment:
