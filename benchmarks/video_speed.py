@@ -34,8 +34,9 @@ from dicl_flow.video import (
     open_source,
     run,
 )
+from dicl_flow.video.coding import CODINGS
+from dicl_flow.video.encoding import Segment
 from dicl_flow.video.frames import capture
-from dicl_flow.video.movies import CODINGS, Segment
 
 width, height = map(int, (sys.argv[1] if len(sys.argv) > 1 else "1920x1080").split("x"))
 count = int(sys.argv[2]) if len(sys.argv) > 2 else 600

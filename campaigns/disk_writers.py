@@ -84,6 +84,21 @@ WRITERS = {
         "interpolate {in}/frames -w {in}/w.safetensors --factor 2 -o {out}/slow -q",
         keeps=("slow.parts/*", "slow/*.png"),
     ),
+    "track": DiskWriter(
+        "track {in}/frames -w {in}/w.safetensors --grid 16 --intervals 1,2 -o {out}/x.npz "
+        "--video {out}/x.mp4 -q",
+        before=("x.npz",),
+        keeps=("x.npz.parts/*",),
+    ),
+    "stabilize.mp4": DiskWriter(
+        "stabilize {in}/frames -w {in}/w.safetensors -o {out}/x.mp4 --path {out}/x.csv -q",
+        before=("x.mp4",),
+        keeps=("x.mp4.parts/*",),
+    ),
+    "stabilize folder": DiskWriter(
+        "stabilize {in}/frames -w {in}/w.safetensors -o {out}/steady -q",
+        keeps=("steady.parts/*", "steady/*.png"),
+    ),
     "bulk": DiskWriter(
         "bulk run {in}/frames/list.csv -o {out}/bulk -w {in}/w.safetensors --table csv "
         "--fields npy --flows flo -q",

@@ -125,7 +125,7 @@ def _left(writer: DiskWriter, found: Files, whole: Files) -> str:
             continue
         if hidden and name.endswith(".lock"):
             continue
-        if content != whole.get(name):
+        if name not in whole or (writer.is_exact(name) and content != whole[name]):
             return f"leaves {name}"
     return ""
 

@@ -11,7 +11,6 @@ rotated frames, hard cuts.
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +31,8 @@ SIZES = (
 )
 """(height, width); the longest are 1:64."""
 LARGE = (2048, 2048)
-ESTIMATING = ("flow", "video", "interpolate", "interpolate a clip", "bulk", "eval")
+ESTIMATING = ("flow", "video", "interpolate", "interpolate a clip", "track", "stabilize")
+ESTIMATING += ("bulk", "eval")
 """Commands that are run on frames of all contents."""
 MEMORY = 2 * 2**30  # bytes of `--memory-limit`; what is read, drawn and written comes on top
 SLACK = 1 * 2**30
@@ -66,15 +66,15 @@ def numbers(options: Options) -> dict[str, Part]:
     with workplace() as work:
         weights = small_weights(work / "small.safetensors")
         quick = small_weights(work / "quick.safetensors", replace(SMALL, matcher="dot"))
-        for name, words in COMMANDS.items():
+        for name in COMMANDS:
             if options.wants("commands") or options.wants(name):
                 parts[name] = part = Part()
                 for size in SIZES[: options.count]:
-                    _try(part, work, words, size, "texture", weights)
+                    _try(part, work, name, size, "texture", weights)
                 for kind in contents(8, 8) if name in ESTIMATING and not options.count else ():
-                    _try(part, work, words, (37, 51), kind, weights)
+                    _try(part, work, name, (37, 51), kind, weights)
                 if not options.count:
-                    _try(part, work, words, LARGE, "texture", quick, limit=2)
+                    _try(part, work, name, LARGE, "texture", quick, limit=2)
                 print(name, dict(part.outcomes), *part.failures, flush=True)
         if options.wants("huge"):
             parts["flow at 8192x8192"] = _huge(work)
@@ -90,7 +90,7 @@ def numbers(options: Options) -> dict[str, Part]:
 def _try(
     part: Part,
     work: Path,
-    words: Callable[[Pair], list[object]],
+    name: str,
     size: tuple[int, int],
     kind: str,
     weights: Path,
@@ -101,11 +101,11 @@ def _try(
     for path, image in zip((pair.first, pair.second), contents(*size)[kind], strict=True):
         write_files({path: encode_image(path, image)})
     write_flow(pair.truth, np.full((*size, 2), MOTION, np.float32))
-    arguments = words(pair)
+    arguments = pair.words(name)
     if limit is not None:
         arguments += ["--quiet"]
         if "-w" in arguments and arguments[0] != "analyze":
-            arguments += ["--memory-limit", limit]
+            arguments += ["--memory-limit", str(limit)]
     ended = run_forked(command(arguments), pair.out)
     label = f"{arguments[0]} {size[1]}x{size[0]} {kind}"
     _judge(part, label, ended, pair.out)
@@ -184,18 +184,18 @@ def _not_numbers(work: Path, weights: Path) -> Part:
     """NaN and infinite values in .tiff frames are refused."""
     part = Part()
     for bad in (np.nan, np.inf, -np.inf):
-        for command_name in ("flow", "interpolate"):
+        for name in ("flow", "interpolate"):
             pair = _fresh(work, weights, (24, 32))
             pair.first, pair.second = pair.folder / "1.tiff", pair.folder / "2.tiff"
             for path in (pair.first, pair.second):
                 image = texture(24, 32).astype(np.float32) / 255
                 image[3, 4, 1] = bad
                 cv2.imwrite(str(path), image, (cv2.IMWRITE_TIFF_COMPRESSION, 1))  # without loss
-            ended = run_forked(command(COMMANDS[command_name](pair)), pair.out)
+            ended = run_forked(command(pair.words(name)), pair.out)
             before = part.outcomes["done"]
-            _judge(part, f"{command_name} {bad}", ended, pair.out)
+            _judge(part, f"{name} {bad}", ended, pair.out)
             if part.outcomes["done"] > before:
-                part.failures.append(f"{command_name} took {bad}")
+                part.failures.append(f"{name} took {bad}")
     return part
 
 

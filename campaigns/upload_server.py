@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from dicl_flow import load
-from dicl_flow.fence import describe_fence, put_up_fence, readers
+from dicl_flow.fence import decoders, describe_fence, put_up_fence
 from dicl_flow.files import set_max_size
 from dicl_flow.web.app import create_app, run_server
 from dicl_flow.web.limits import Limits
@@ -25,9 +25,10 @@ MEGAPIXELS = 1
 
 def serve(weights: str) -> None:
     """Answer until SIGTERM."""
-    readers.ANSWER_SECONDS, readers.PROCESSOR_SECONDS = 4.0, 2  # of small files, on a busy machine
+    decoders.ANSWER_SECONDS = 4.0  # of small files, on a busy machine
+    decoders.PROCESSOR_SECONDS = 2
     set_max_size(MEGAPIXELS)
-    put_up_fence((*readers.MODULES, "campaigns.bad_decoders"), requests=1)
+    put_up_fence((*decoders.MODULES, "campaigns.bad_decoders"), requests=1)
     print(describe_fence(), flush=True)
     service = FlowService(load(weights, device="cpu", precision="fp32"), Limits())
     app = create_app(service, pages=[Route("/kept", _keep_little)])

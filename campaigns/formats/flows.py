@@ -5,21 +5,19 @@ import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import cv2
 import numpy as np
 
-from dicl_flow.files import encode_arrays, encode_flow, read_flow, read_truth
+from dicl_flow.files import Array, encode_arrays, encode_flow, read_flow, read_truth
 
 from ..mutations import EXTREMES, SIZES, WORDS, extreme, mutated
 from . import Format
 from .archives import nested, packed, packed_zeros, unpacked
 from .images import chunked
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _TYPES = (
     *("<f4", ">f4", "<f8", "<f2", "|i1", "<u8", "<c8", "|b1", "|O", "|O8", "|S4", "<U4", "|V8"),
     *("<M8[s]", "[('a', '<f4')]", "('<f4', (2,))", "<f3", "", "f" * 100, "<f16", "|S0", "|V0"),
@@ -108,16 +106,8 @@ def _npy(dice: Random, seeds: Sequence[bytes]) -> bytes:
     text = repr({"descr": "DTYPE", "fortran_order": dice.random() < 0.5, "shape": shape})
     kind = dice.choice(_TYPES)
     text = text.replace("'DTYPE'", kind if kind[:1] in ("[", "(") else repr(kind))
-    odd = (
-        "",
-        text + text,
-        "(" * 900,
-        "[" * 9000,
-        text[:-2],
-        f"{text} or 1",
-        "{'descr'",
-        "1" * 9000,
-    )
+    odd = ("", text + text, "(" * 900, "[" * 9000, text[:-2], f"{text} or 1", "{'descr'")
+    odd += ("1" * 9000,)
     text = dice.choice(odd) if dice.random() < 0.1 else text
     version, form = dice.choice(((b"\1\0", "<H"), (b"\2\0", "<I"), (b"\3\0", "<I")))
     body = dice.choice(seeds)[-280:]
@@ -230,14 +220,6 @@ def _kitti_seeds() -> list[bytes]:
     return _seeds(".png")
 
 
-def _kitti(dice: Random, seeds: Sequence[bytes]) -> bytes:
-    return chunked(dice, seeds)
-
-
-def _read(path: Path) -> Array:
-    return read_flow(path)
-
-
 def _viper_seeds() -> list[bytes]:
     u, v = np.moveaxis(flow(), 2, 0)
     half = {"u": u.astype(np.float16), "v": v.astype(np.float16)}
@@ -260,21 +242,21 @@ def _png_seeds(kind: type[np.generic], channels: int) -> list[bytes]:
 
 
 def _truth(suffix: str, encoding: str, seeds: Callable[[], list[bytes]]) -> Format:
-    structured = _viper if suffix == ".npz" else _kitti
+    structured = _viper if suffix == ".npz" else chunked
     return Format(suffix, seeds, partial(read_truth, encoding=encoding), structured, _sound)
 
 
 FORMATS = {
-    "flo": Format(".flo", lambda: _seeds(".flo"), _read, _flo, _flo_problem),
-    "pfm": Format(".pfm", lambda: _seeds(".pfm"), _read, _pfm, _pfm_problem),
-    "kitti": Format(".png", _kitti_seeds, _read, _kitti, _sound),
-    "npz": Format(".npz", lambda: _seeds(".npz"), _read, _npz, _numpy_problem),
-    "npy": Format(".npy", lambda: _seeds(".npy"), _read, _npy, _numpy_problem),
-    "flo5": Format(".flo5", _flo5_seeds, _read, _flo5, _flo5_problem),
+    "flo": Format(".flo", lambda: _seeds(".flo"), read_flow, _flo, _flo_problem),
+    "pfm": Format(".pfm", lambda: _seeds(".pfm"), read_flow, _pfm, _pfm_problem),
+    "kitti": Format(".png", _kitti_seeds, read_flow, chunked, _sound),
+    "npz": Format(".npz", lambda: _seeds(".npz"), read_flow, _npz, _numpy_problem),
+    "npy": Format(".npy", lambda: _seeds(".npy"), read_flow, _npy, _numpy_problem),
+    "flo5": Format(".flo5", _flo5_seeds, read_flow, _flo5, _flo5_problem),
     "viper": _truth(".npz", "viper", _viper_seeds),
     "virtual-kitti": _truth(".png", "virtual-kitti", partial(_png_seeds, np.uint16, 3)),
     "kitti-disparity": _truth(".png", "kitti-disparity", partial(_png_seeds, np.uint16, 1)),
     "sintel-disparity": _truth(".png", "sintel-disparity", partial(_png_seeds, np.uint8, 3)),
-    "exr": Format(".exr", lambda: _seeds(".exr", ".half.exr"), _read, _exr, _sound),
-    "st-exr": Format(".st.exr", lambda: _seeds(".st.exr"), _read, _exr, _sound),
+    "exr": Format(".exr", lambda: _seeds(".exr", ".half.exr"), read_flow, _exr, _sound),
+    "st-exr": Format(".st.exr", lambda: _seeds(".st.exr"), read_flow, _exr, _sound),
 }

@@ -4,21 +4,18 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from random import Random
-from typing import Any
 
 import cv2
 import numpy as np
 
-from dicl_flow.files import read_image
+from dicl_flow.files import Array, read_image
 from dicl_flow.files.images import image_size
 
 from ..mutations import EXTREMES, SIZES, WORDS, extreme
 from . import Format
 from .archives import bomb
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _CHUNKS = (
     *(b"PLTE", b"tRNS", b"iCCP", b"zTXt", b"eXIf", b"acTL", b"fcTL", b"fdAT", b"gAMA", b"sBIT"),
     *(b"bKGD", b"hIST", b"IDAT", b"IEND", b"IHDR", b"cICP", b"xxxx", b"iTXt", b"sPLT"),
@@ -232,11 +229,7 @@ def _format(
     seeds: Callable[[], list[bytes]],
     structured: Callable[[Random, Sequence[bytes]], bytes],
 ) -> Format:
-    return Format(suffix, seeds, _read, structured, _sound)
-
-
-def _read(path: Path) -> Array:
-    return read_image(path)
+    return Format(suffix, seeds, read_image, structured, _sound)
 
 
 def _bmp_seeds() -> list[bytes]:

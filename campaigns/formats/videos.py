@@ -4,16 +4,15 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
-from dicl_flow.video.frames import Selection, capture, open_source
+from dicl_flow.files import Array
+from dicl_flow.video.frames import Selection, Source, capture, open_source
 
 from ..mutations import extreme
 from . import Format
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _KINDS = {
     "mp4": ("libx264", "yuv420p"),
     "matroska": ("ffv1", "bgr0"),
@@ -46,32 +45,23 @@ def _clip(container: str, codec: str, pixels: str, frames: int = 4) -> bytes:
 
 def _read(path: Path) -> list[Array]:
     """All frames, as a run with --on-error skip reads them."""
-    source = open_source(str(path))
-    frames = Selection(on_error="skip").frames(source)
-    return [frame.image for frame in frames if frame.image is not None]
+    return _images(open_source(str(path)))
 
 
 def _read_opencv(path: Path) -> list[Array]:
-    frames = Selection(on_error="skip").frames(capture(str(path), live=False))
+    return _images(capture(str(path), live=False))
+
+
+def _images(source: Source) -> list[Array]:
+    frames = Selection(on_error="skip").frames(source)
     return [frame.image for frame in frames if frame.image is not None]
 
 
 def _boxes(dice: Random, seeds: Sequence[bytes]) -> bytes:
     """Change numbers near the names of boxes and tags, where sizes, counts and rates are."""
     data = dice.choice(seeds)
-    names = (b"avcC", b"stsz", b"stsd", b"stts", b"tkhd", b"mdhd", b"mvhd", b"stco", b"strf")
-    names += (
-        b"avih",
-        b"strh",
-        b"idx1",
-        b"\xe0",
-        b"\xb0",
-        b"\xba",
-        b"movi",
-        b"elst",
-        b"avc1",
-        b"!\xf9",
-    )
+    names = b"avcC stsz stsd stts tkhd mdhd mvhd stco strf avih strh idx1".split()
+    names += b"\xe0 \xb0 \xba movi elst avc1 !\xf9".split()
     places = [data.find(name) for name in names if name in data]
     for _ in range(dice.choice((1, 1, 3))):
         place = (dice.choice(places) if places else 0) + dice.randrange(-4, 60)

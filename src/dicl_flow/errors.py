@@ -86,6 +86,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def setting_in_words(value: object) -> str:
+    """Return a setting for people: not given, on, off, 0.5, or "a, b" for a list."""
+    if value is None or value == "":
+        return "not given"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def hide_library_warnings() -> None:
     """Hide the warnings of libraries, which are meant for developers, not for users.
 

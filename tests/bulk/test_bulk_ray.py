@@ -25,10 +25,7 @@ from dicl_flow.bulk import engines
 from dicl_flow.bulk.engines import Actor, Cluster, run_ray
 from dicl_flow.bulk.job import finished
 from dicl_flow.bulk.writing import Outcome
-from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.errors import InputError
-from dicl_flow.models import build
-from dicl_flow.weights import Weights, encode_weights
 
 
 class FakeRay:
@@ -240,24 +237,16 @@ PRIVATE = {
 """Of a cluster that nobody else uses, whose processes do not give way to others."""
 
 
-def write_tiny_weights(path):
-    level = LevelConfig(4, 1)
-    config = ModelConfig(levels=(level,), projection=False, context=False)
-    path.write_bytes(encode_weights(Weights(config, build(config).state_dict())))
-    return path
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("one_thread")
-def test_a_node_that_is_killed_changes_nothing(tmp_path, run):
+def test_a_node_that_is_killed_changes_nothing(tmp_path, run, tiny_weights):
     pytest.importorskip("ray", reason="Ray is not installed")
-    weights = write_tiny_weights(tmp_path / "tiny.safetensors")
     frames = [f"f{number}.png" for number in range(8)]
     write_frames(tmp_path, len(frames), (16, 24))
     pairs = [(frames[n % 8], frames[n // 8 % 8]) for n in range(199)]
     manifest = write_pairs(tmp_path / "manifest.csv", [*pairs, ("none.png", "f0.png")])
-    how = ["--table", "csv", "--fields", "npy", "--segment", 1, "-w", weights]
+    how = ["--table", "csv", "--fields", "npy", "--segment", 1, "-w", tiny_weights]
     how += ["--device", "cpu", "--precision", "fp32", "--quiet"]
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     assert run("bulk", manifest, "-o", alone, *how)[0] == 0

@@ -8,7 +8,7 @@ from conftest import SMALL
 from fake_trees import write_image, write_truth
 
 from campaigns import soak
-from campaigns.commands import COMMANDS, Pair
+from campaigns.commands import Pair
 from campaigns.inputs import moving_frames, write_clip
 from campaigns.numbers import contents
 from dicl_flow.estimation.estimator import FlowEstimator
@@ -33,7 +33,7 @@ def pair(tmp_path, small_weights):
 def test_frames_of_three_pixels(run, pair, name):
     for path, image in zip((pair.first, pair.second), contents(*SIZE)["noise"], strict=True):
         write_image(path, image)
-    code, out, err = run(*COMMANDS[name](pair))
+    code, out, err = run(*pair.words(name))
     assert (code, err) == (0, "")
     assert json.loads(out)["written"]
     if name == "flow":

@@ -16,7 +16,14 @@ from golden import formula
 from campaigns import bad_decoders
 from dicl_flow.data.timing import read_video_file, video_frames, video_shots
 from dicl_flow.errors import InputError
-from dicl_flow.fence import can_fence, current_fence, put_up_fence, readers, take_down_fence
+from dicl_flow.fence import (
+    can_fence,
+    current_fence,
+    decoders,
+    put_up_fence,
+    readers,
+    take_down_fence,
+)
 from dicl_flow.fence.seal import _MACHINES, program
 from dicl_flow.files import decode_flow, decode_image, encode_flow, encode_image
 
@@ -29,7 +36,7 @@ PICTURE = formula.pair(24, 32)[0]
 
 @pytest.fixture(scope="module")
 def fence():
-    put_up_fence((*readers.MODULES, "campaigns.bad_decoders"), requests=1)
+    put_up_fence((*decoders.MODULES, "campaigns.bad_decoders"), requests=1)
     yield current_fence()
     take_down_fence()
 
@@ -141,17 +148,17 @@ def test_a_decoder_that_fails_costs_one_request(fence, name, words):
 
 
 def test_a_decoder_that_hangs_is_ended(fence, monkeypatch):
-    monkeypatch.setattr(readers, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(decoders, "ANSWER_SECONDS", 0.3)
     with pytest.raises(InputError, match=r"gave no answer within 0\.3 s"):
         bad_decoders.act("hang")
-    monkeypatch.setattr(readers, "ANSWER_SECONDS", 30)
+    monkeypatch.setattr(decoders, "ANSWER_SECONDS", 30)
     assert works()
 
 
 @pytest.mark.heavy  # a second of processor time on a busy machine
 def test_a_decoder_that_spins_is_ended(fence, still_open, monkeypatch):
     closed(still_open, "processor time")
-    monkeypatch.setattr(readers, "PROCESSOR_SECONDS", 1)
+    monkeypatch.setattr(decoders, "PROCESSOR_SECONDS", 1)
     with pytest.raises(InputError, match="took more than 1 s of processor time"):
         bad_decoders.act("spin")
 
@@ -213,7 +220,7 @@ def test_nothing_of_a_request_reaches_the_next(fence):
 
 def test_an_interrupted_answer_is_not_taken_for_the_next_one(fence, monkeypatch):
     monkeypatch.setattr(fence, "_requests", 10)
-    receive = readers.Line.receive
+    receive = decoders.Line.receive
 
     def interrupted(line, most=0, seconds=None):
         if most:
@@ -221,7 +228,7 @@ def test_an_interrupted_answer_is_not_taken_for_the_next_one(fence, monkeypatch)
         return receive(line, most, seconds)
 
     with monkeypatch.context() as patch:
-        patch.setattr(readers.Line, "receive", interrupted)
+        patch.setattr(decoders.Line, "receive", interrupted)
         with pytest.raises(KeyboardInterrupt):
             bad_decoders.act("remember")
     assert bad_decoders.act("token") == "none"
@@ -268,7 +275,7 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path, monkeypatch):
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux")
 def test_what_a_machine_forbids_is_said_and_the_rest_goes_on(module, names):
-    forbidding = readers.Fence(("dicl_flow.files.images", module))
+    forbidding = decoders.Fence(("dicl_flow.files.images", module))
     try:
         assert {*forbidding.still_open()} == names
         said = readers._described(forbidding.still_open()).get("not_fenced", "")

@@ -14,7 +14,13 @@ from golden import formula
 from hostile import StandIn
 from servers import serving
 
-from dicl_flow.fence import can_fence, current_fence, put_up_fence, readers, take_down_fence
+from dicl_flow.fence import (
+    can_fence,
+    current_fence,
+    decoders,
+    put_up_fence,
+    take_down_fence,
+)
 from dicl_flow.files import encode_image
 from dicl_flow.web.limits import Limits
 
@@ -34,7 +40,7 @@ def fence():
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setattr("dicl_flow.web.jobs.SharedSequence", KnownMotion)
-    put_up_fence((*readers.MODULES, "campaigns.bad_decoders"), requests=1)
+    put_up_fence((*decoders.MODULES, "campaigns.bad_decoders"), requests=1)
     with serving(StandIn(), Limits()) as running:
         yield running
 
@@ -55,10 +61,10 @@ def test_a_bad_decoder_costs_one_request(server, name):
 
 def test_a_decoder_that_hangs_costs_one_request(server, monkeypatch):
     good = encode_image("x.png", IMAGES[0])
-    monkeypatch.setattr(readers, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(decoders, "ANSWER_SECONDS", 0.5)
     answer = server.post("/flow", {"image1": faulty("hang"), "image2": good})
     assert (answer.status, "gave no answer within 0.5 s" in answer.error) == (400, True)
-    monkeypatch.setattr(readers, "ANSWER_SECONDS", 30)
+    monkeypatch.setattr(decoders, "ANSWER_SECONDS", 30)
     assert server.post("/flow", {"image1": good, "image2": good}).status == 200
 
 

@@ -3,6 +3,7 @@
 import csv
 
 import av
+import cv2
 import fake_trees
 import numpy as np
 import torch
@@ -40,6 +41,26 @@ def write_images(folder, frames, suffix=".png"):
 def read_rows(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def connect_camera(monkeypatch, frames):
+    """Let OpenCV find a camera that has these frames, RGB."""
+
+    class Camera:
+        def __init__(self, number):
+            self.frames = iter(frames)
+
+        def isOpened(self):
+            return True
+
+        def get(self, name):
+            return 30.0 if name == cv2.CAP_PROP_FPS else -1.0
+
+        def read(self):
+            frame = next(self.frames, None)
+            return frame is not None, None if frame is None else frame[..., ::-1]
+
+    monkeypatch.setattr(cv2, "VideoCapture", Camera)
 
 
 class KnownMotion:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import time
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import NamedTuple
@@ -53,6 +54,25 @@ class Running:
         """Send a form; `files` has the bytes by field name."""
         kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
         return self.ask("POST", path, form(files), kind | (headers or {}))
+
+
+def wait_for(condition):
+    """Wait until a condition is true, and return it."""
+    deadline = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
+
+
+def ended(server, name):
+    """The description of a video that does not wait or run any more."""
+
+    def told():
+        answer = server.get(f"/video/{name}").json
+        return None if answer["state"] in ("waiting", "running") else answer
+
+    return wait_for(told)
 
 
 def form(files):

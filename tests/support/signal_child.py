@@ -1,6 +1,6 @@
 """`dicl-flow` in a process that sends itself a signal right after some call of a method.
 
-python signal_child.py SIGKILL 70 dicl_flow.cli.video:VideoProgress.__call__ video clip.mkv …
+python signal_child.py SIGKILL 70 dicl_flow.cli.clips:VideoProgress.__call__ video clip.mkv …
 
 "group-SIGTERM" goes to the process and then to its whole group, as `timeout` sends it.
 """

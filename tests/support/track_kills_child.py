@@ -3,7 +3,6 @@
 python track_kills_child.py FOLDER STEP
 """
 
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,8 @@ import numpy as np
 import torch
 from clips import read_video, write_images
 from followers import KnownTracker
+from killed_runs import check_kills
 
-from campaigns.forked import Moment, run_forked
 from dicl_flow.tracking import progress
 from dicl_flow.tracking.outputs import OverlayVideo
 from dicl_flow.tracking.run import TrackOutputs, run
@@ -42,18 +41,7 @@ def main(place, step):
     frames, _ = fake_trees.moving_frames(4, (16, 24))
     source = open_source(str(write_images(work / "frames", frames)))
     task = point_task(look_at(source, Selection()), np.float32([[2, 8, 8], [0, 5, 5]]))
-    alone = work / "alone"
-    alone.mkdir()
-    last = run_forked(partial(follow, task, alone), alone).operations
-    assert last > 60
-    for operation in range(last, 0, -int(step)):
-        folder = work / str(operation)
-        folder.mkdir()
-        call = partial(follow, task, folder)
-        assert run_forked(call, folder, Moment(operation=operation)).code == -signal.SIGKILL
-        ended = run_forked(call, folder)
-        assert ended.code == 0, (operation, ended.errors)
-        assert contents(folder) == contents(alone), operation
+    check_kills(work, partial(follow, task), contents, lambda count: range(count, 0, -int(step)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""signal_child.py with segments of 8 flows: a short video has several."""
+"""signal_child.py with segments of 6 flows: a short video has several."""
 
 import sys
 
@@ -6,7 +6,7 @@ import signal_child
 
 from dicl_flow.video import PictureVideo
 
-PIECE = 8
+PIECE = 6
 
 
 if __name__ == "__main__":

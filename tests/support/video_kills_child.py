@@ -3,7 +3,6 @@
 python video_kills_child.py FOLDER COUNT
 """
 
-import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -11,8 +10,8 @@ from pathlib import Path
 import fake_trees
 import torch
 from clips import KnownMotion, read_video, write_images
+from killed_runs import check_kills
 
-from campaigns.forked import Moment, run_forked
 from dicl_flow.video import Checkpoint, Outputs, PictureVideo, Selection, open_source, run
 
 FLOWS = 3
@@ -38,20 +37,8 @@ def main(place, count):
     work = Path(place)
     frames, _ = fake_trees.moving_frames(FLOWS + 1, (16, 24))
     source = open_source(str(write_images(work / "frames", frames)))
-    alone = work / "alone"
-    alone.mkdir()
-    last = run_forked(partial(estimate, source, alone), alone).operations
-    assert last > 40
-    for operation in range(max(1, last - int(count)), last + 1):
-        folder = work / str(operation)
-        folder.mkdir()
-        call = partial(estimate, source, folder)
-        assert run_forked(call, folder, Moment(operation=operation)).code == -signal.SIGKILL
-        if (folder / "a.npy").exists():
-            assert (folder / "a.npy").read_bytes() == contents(alone)[0]
-        ended = run_forked(call, folder)
-        assert ended.code == 0, (operation, ended.errors)
-        assert contents(folder) == contents(alone), operation
+    write = partial(estimate, source)
+    check_kills(work, write, contents, lambda c: range(max(1, c - int(count)), c + 1))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from fractions import Fraction
+from dataclasses import replace
 from itertools import pairwise
 
 import av
@@ -308,6 +308,14 @@ def test_the_crop_moves_off_the_middle_if_that_keeps_more():
     assert found.middle[0] == pytest.approx(-5, abs=0.05)
 
 
+@pytest.mark.parametrize("size", [(1, 64), (64, 1), (1, 1)])
+def test_frames_of_one_row_or_column_keep_their_other_side(size):
+    path = path_of([shift((0.1 * (t % 2), 0.05 * (t % 2))) for t in range(6)])
+    found = calm_path(replace(path, size=size), 2.0)
+    assert camera.LEAST_CROP < found.share <= 1
+    assert not found.reduced
+
+
 @pytest.mark.parametrize("lock", [False, True])
 def test_too_large_a_crop_reduces_the_smoothing_of_its_scene_only(lock):
     calm, wild = shaky(40, size=0.5), shaky(40, size=14.0)
@@ -459,46 +467,41 @@ def test_images_keep_their_names_and_depth(tmp_path):
     assert cv2.imread(str(tmp_path / "out/shot_3.png"), cv2.IMREAD_UNCHANGED).dtype == np.uint16
 
 
-def test_sound_is_kept(tmp_path):
-    scene = Scene(shaky(10))
-    clip = tmp_path / "loud.mkv"
-    with av.open(str(clip), "w") as container:
-        video = container.add_stream("ffv1", rate=25)
-        audio = container.add_stream("flac", rate=48000, layout="mono")
-        video.height, video.width, video.pix_fmt = HEIGHT, WIDTH, "bgr0"
-        for frame in scene.frames():
-            container.mux(video.encode(av.VideoFrame.from_ndarray(frame.image, format="rgb24")))
-        container.mux(video.encode())
-        for begin in range(0, 19200, 960):
-            wave = (3000 * np.sin(np.arange(begin, begin + 960) / 9)).astype(np.int16)[None]
-            sound = av.AudioFrame.from_ndarray(wave, format="s16", layout="mono")
-            sound.sample_rate, sound.pts, sound.time_base = 48000, begin, Fraction(1, 48000)
-            container.mux(audio.encode(sound))
-        container.mux(audio.encode())
-    job = plan(clip, tmp_path / "steady.mkv", Steadying())
-    assert run(job, exact(scene), Checkpoint(job.output, {}))["sound"] == "kept"
-    with av.open(str(tmp_path / "steady.mkv")) as opened:
-        assert len(opened.streams.audio) == 1
+def test_frames_of_another_depth_are_left_out_like_lost_ones(tmp_path):
+    """Points are followed in 8 bits, where such frames are alike."""
+    scene = Scene(shaky(4))
+    pictures = [frame.image.astype(np.uint16) * 257 for frame in scene.frames()]
+    write_images(tmp_path / "in", [*pictures[:2], scene.frame(2), pictures[3]])
+    skipping = stabilize.Selection(on_error="skip")
+    job = plan(tmp_path / "in", tmp_path / "out", Steadying(), selection=skipping)
+    assert run(job, exact(scene), Checkpoint(job.output, {}))["frames"] == 3
+    assert not (tmp_path / "out/shot_2.png").exists()
 
 
-def test_ten_bits_and_colour_tags_are_kept(tmp_path):
+def test_ten_bits_colour_tags_and_sound_are_kept(tmp_path):
     scene, clip = Scene(shaky(4)), tmp_path / "film.mov"
     tags = {"color_primaries": 9, "color_trc": 16, "colorspace": 9, "color_range": 1}
     with av.open(str(clip), "w") as container:
         stream = container.add_stream("prores_ks", rate=25)
+        audio = container.add_stream("pcm_s16le", rate=48000, layout="mono")
         stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv422p10le"
         for name, value in tags.items():
             setattr(stream.codec_context, name, value)
-        for frame in scene.frames():
+        for number, frame in enumerate(scene.frames()):
             picture = av.VideoFrame.from_ndarray(frame.image, format="rgb24")
             container.mux(stream.encode(picture.reformat(format="yuv422p10le", dst_colorspace=9)))
+            wave = np.full((1, 1920), 99 * number, np.int16)
+            sound = av.AudioFrame.from_ndarray(wave, format="s16", layout="mono")
+            sound.sample_rate, sound.pts = 48000, 1920 * number
+            container.mux(audio.encode(sound))
         container.mux(stream.encode())
     job = plan(clip, tmp_path / "steady.mov", Steadying())
-    run(job, exact(scene), Checkpoint(job.output, {}))
+    assert run(job, exact(scene), Checkpoint(job.output, {}))["sound"] == "kept"
     with av.open(str(job.output)) as opened:
         context = opened.streams.video[0].codec_context
         assert (context.name, context.pix_fmt) == ("prores", "yuv422p10le")
         assert {name: int(getattr(context, name)) for name in tags} == tags
+        assert len(opened.streams.audio) == 1
 
 
 def test_plates_become_prores_in_a_mov(run, tmp_path, monkeypatch, tiny_weights):

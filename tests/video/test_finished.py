@@ -3,11 +3,10 @@
 import json
 import os
 
-import cv2
 import fake_trees
 import numpy as np
 import pytest
-from clips import know_motion, write_images, write_video
+from clips import connect_camera, know_motion, write_images, write_video
 
 FRAMES, _ = fake_trees.moving_frames(6, (32, 48))
 ALREADY = "already finished; --restart computes it again"
@@ -107,21 +106,7 @@ def test_slow_motion_is_finished_too(run, clip, tmp_path, monkeypatch):
 
 
 def test_a_camera_is_recorded_again(video, tmp_path, monkeypatch):
-    class Camera:
-        def __init__(self, number):
-            self.frames = iter(FRAMES)
-
-        def isOpened(self):
-            return True
-
-        def get(self, name):
-            return 30.0 if name == cv2.CAP_PROP_FPS else -1.0
-
-        def read(self):
-            frame = next(self.frames, None)
-            return frame is not None, frame
-
-    monkeypatch.setattr(cv2, "VideoCapture", Camera)
+    connect_camera(monkeypatch, FRAMES)
     for _ in range(2):
         code, _, error = video("camera:0", "-o", tmp_path / "s.npy")
         assert (code, error) == (0, "")

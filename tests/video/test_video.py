@@ -21,12 +21,13 @@ import pytest
 import torch
 from av.video.stream import VideoStream
 from children import SUPPORT, run_forked_child
-from clips import read_rows, read_video, write_images, write_video
+from clips import connect_camera, read_rows, read_video, write_images, write_video
 from conftest import SMALL
 from video_child import PIECE
 
 import dicl_flow
-from dicl_flow.cli.video import Video, VideoProgress
+from dicl_flow.cli.clips import VideoProgress
+from dicl_flow.cli.video import Video
 from dicl_flow.errors import InputError
 from dicl_flow.files import atomic
 from dicl_flow.models import build
@@ -278,11 +279,14 @@ def packaged(run):
 
 @pytest.mark.xdist_group("both ways")
 def test_backward_flow_and_masks_lie_next_to_the_flow(packaged, short_clip, tmp_path, both_ways):
-    flows, stack = tmp_path / "flows", tmp_path / "stack.npy"
-    code, _, _ = packaged(short_clip, "-o", flows, "-o", stack, "--backward", "--occlusion")
+    flows, stack, movie, table = (tmp_path / n for n in ("flows", "stack.npy", "out.mkv", "s.csv"))
+    outputs = ("-o", flows, "-o", stack, "-o", movie, "--stats", table)
+    code, _, _ = packaged(
+        short_clip, *outputs, "--backward", "--occlusion", "--show", "occlusion", "--no-key"
+    )
     assert code == 0
     assert len(list(flows.iterdir())) == 3 * 2
-    array = np.load(stack)
+    array, pictures, rows = np.load(stack), read_video(movie), read_rows(table)
     assert array.shape == (2, 2, *SIZE, 2)
     for number, result in enumerate(both_ways):
         name = f"frame_{number:06d}"
@@ -293,17 +297,8 @@ def test_backward_flow_and_masks_lie_next_to_the_flow(packaged, short_clip, tmp_
         mask = cv2.imread(str(flows / f"{name}_occlusion.png"), cv2.IMREAD_GRAYSCALE)
         assert set(np.unique(mask)) <= {0, 255}
         assert ((mask == 255) != result.occlusion).mean() < 1e-3  # rounding, at the bound
-
-
-@pytest.mark.xdist_group("both ways")
-def test_a_video_shows_what_is_hidden(packaged, short_clip, tmp_path, both_ways):
-    movie, table = tmp_path / "out.mkv", tmp_path / "s.csv"
-    assert packaged(short_clip, "-o", movie, "--show", "occlusion", "--stats", table)[0] == 0
-    for (picture, _), row, result in zip(
-        read_video(movie), read_rows(table), both_ways, strict=True
-    ):
-        assert ((picture > 127) == result.occlusion[..., None]).mean() > 0.97  # lossy
-        assert float(row["occluded"]) == pytest.approx(result.occlusion.mean(), abs=1e-3)
+        assert ((pictures[number][0] > 127) == result.occlusion[..., None]).mean() > 0.97  # lossy
+        assert float(rows[number]["occluded"]) == pytest.approx(result.occlusion.mean(), abs=1e-3)
 
 
 @pytest.mark.xdist_group("both ways")
@@ -572,13 +567,13 @@ def test_an_option_is_recorded_unless_it_may_change(tmp_path):
     assert given.keys() - record.keys() == of_files | may_change
 
 
-EACH_FLOW, NEVER = "dicl_flow.cli.video:VideoProgress.__call__", 0
+EACH_FLOW, NEVER = "dicl_flow.cli.clips:VideoProgress.__call__", 0
 
 
 @pytest.mark.usefixtures("one_thread")
 def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path, monkeypatch):
     monkeypatch.setattr(PictureVideo, "piece", PIECE)
-    frames, _ = fake_trees.moving_frames(20, (32, 48))
+    frames = fake_trees.moving_frames(20, (32, 48))[0][:15]
     clip = write_video(tmp_path / "long.mkv", frames)
     names = ("out.mp4", "stack.npy")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -592,7 +587,7 @@ def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path
 
     assert video(*arguments(whole))[0] == 0
     command = ("video", *arguments(killed), *usual)
-    child = run_forked_child(SHORT_PIECES, "SIGKILL", 14, EACH_FLOW, *command)
+    child = run_forked_child(SHORT_PIECES, "SIGKILL", 11, EACH_FLOW, *command)
     assert child.returncode == -signal.SIGKILL, child.stderr
     assert not (killed / "out.mp4").exists()
     assert (killed / "out.mp4.parts" / ".lock").exists()  # the file, which nobody holds
@@ -603,7 +598,7 @@ def test_killed_and_started_again_the_frames_are_the_same(video, usual, tmp_path
     assert (whole / "s.csv").read_text() == (killed / "s.csv").read_text()
     assert (whole / "stack.npy").read_bytes() == (killed / "stack.npy").read_bytes()
     one, two = read_video(whole / "out.mp4"), read_video(killed / "out.mp4")
-    assert len(one) == len(two) == 19
+    assert len(one) == len(two) == 14
     for (picture1, time1), (picture2, time2) in zip(one, two, strict=True):
         assert time1 == time2
         np.testing.assert_array_equal(picture1, picture2)
@@ -636,17 +631,20 @@ def replace_frame(frames):
     os.utime(frames / "shot_1.png", ns=(0, 0))  # whatever the clock says
 
 
+def rename_frame(frames):
+    (frames / "shot_7.png").rename(frames / "shot_8.png")
+
+
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("how", "change", "words"),
     [
-        (add_frame, "1 added"),
-        (replace_frame, "1 changed"),
-        (lambda frames: (frames / "shot_1.png").unlink(), "1 gone"),
-        (lambda frames: (frames / "shot_7.png").rename(frames / "shot_8.png"), "1 added, 1 gone"),
+        ("{}", add_frame, "1 added"),
+        ("{}/*.png", replace_frame, "1 changed"),
+        ("{}", lambda frames: (frames / "shot_1.png").unlink(), "1 gone"),
+        ("{}/*.png", rename_frame, "1 added, 1 gone"),
     ],
 )
-@pytest.mark.parametrize("how", ["{}", "{}/*.png"])
-def test_a_run_does_not_go_on_with_other_frames(video, tmp_path, change, words, how):
+def test_a_run_does_not_go_on_with_other_frames(video, tmp_path, how, change, words):
     frames, flows = broken_images(tmp_path), tmp_path / "flows"
     given = how.format(frames)
     assert video(given, "-o", flows)[0] == 2  # two flows are done
@@ -757,22 +755,26 @@ def test_a_lock_on_a_removed_file_is_none(tmp_path, monkeypatch):
     third.remove()
 
 
+def test_a_folder_of_parts_that_is_lost_is_no_empty_video(video, clip, tmp_path, monkeypatch):
+    """Saving the progress makes the folder again, without the parts of the video."""
+    output, save = tmp_path / "out.mp4", Checkpoint.save
+
+    def lose(checkpoint, state):
+        if state.done == 7:
+            checkpoint.folder.rename(tmp_path / "elsewhere")
+        save(checkpoint, state)
+
+    monkeypatch.setattr(Checkpoint, "save", lose)
+    code, _, error = video(clip, "-o", output)
+    assert (code, f"cannot write to {output}.parts: the folder is gone" in error) == (2, True)
+    assert not output.exists()
+    monkeypatch.undo()
+    assert video(clip, "-o", output)[0] == 0
+    assert len(read_video(output)) == 7
+
+
 def test_a_camera_is_recorded_until_it_is_stopped(video, tmp_path, monkeypatch):
-    class Camera:
-        def __init__(self, number):
-            self.frames = iter(FRAMES)
-
-        def isOpened(self):
-            return True
-
-        def get(self, property):
-            return 30.0 if property == cv2.CAP_PROP_FPS else -1.0
-
-        def read(self):
-            frame = next(self.frames, None)
-            return frame is not None, None if frame is None else frame[..., ::-1]
-
-    monkeypatch.setattr(cv2, "VideoCapture", Camera)
+    connect_camera(monkeypatch, FRAMES)
     assert video("camera:0", "-o", tmp_path / "s.npy", "--end", 5)[0] == 0
     assert np.load(tmp_path / "s.npy").shape == (4, *SIZE, 2)
 

@@ -8,8 +8,8 @@ import pytest
 from clips import KnownMotion, know_motion, write_images, write_video
 
 from dicl_flow.cli import main
+from dicl_flow.cli.clips import VideoProgress, show_progress
 from dicl_flow.cli.options import Settings
-from dicl_flow.cli.video import VideoProgress, show_progress
 from dicl_flow.training import run_folder
 from dicl_flow.video import Checkpoint, FlowStack, Selection, Source, State, open_source, run
 from dicl_flow.video.frames import LOGGING

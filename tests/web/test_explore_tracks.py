@@ -3,7 +3,6 @@
 import http.client
 import json
 from threading import Event
-from time import monotonic, sleep
 
 import pytest
 from clips import KnownShifts, write_images, write_video
@@ -11,7 +10,7 @@ from fake_trees import moving_frames
 from networks import explored_networks
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
-from servers import serving
+from servers import serving, wait_for
 
 from dicl_flow.web.clips import Clip, ExploredPair, clip_of_arrays, clip_of_source
 from dicl_flow.web.explorer import Exploration, explorer_pages
@@ -125,10 +124,7 @@ def test_lines_come_while_others_are_computed_and_end_when_the_sender_leaves(ope
     assert [line.get("frame") for line in found] == [None, 0, 1]
     answer.close()
     connection.close()
-    deadline = monotonic() + 60
-    while server.service.admission.requests:
-        assert monotonic() < deadline
-        sleep(0.01)
+    wait_for(lambda: not server.service.admission.requests)
     Gated.go.set()
     server.service.call(lambda: None).result(60)
     assert Shifts.pairs < 5  # frame 1: one, frame 2: two; no frame after it

@@ -137,6 +137,8 @@ def test_the_flow_of_a_level_and_the_path_of_a_pixel(server, networks):
 WRONG = {
     "/explore/clips/7": "there is no clip 7",
     "/explore/clips/0/5/estimate": "there is no pair 5",
+    "/explore/clips/0/-1/estimate": "there is no pair -1",
+    f"/explore/clips/0/{'9' * 5000}/estimate": "a pair must be a whole number",
     "/explore/clips/0/0/estimate?network=2": "expected a network from 0 to 1, got 2",
     "/explore/clips/0/0/beliefs?x=96&y=0": "outside the 96x64 frame",
     "/explore/clips/0/0/beliefs?x=a&y=0": "x must be a whole number",
@@ -144,6 +146,8 @@ WRONG = {
     "/explore/clips/0/0/level?stride=4&stage=before": "no before flow",
     "/explore/clips/0/0/flow.txt": "known flow files",
     "/explore/clips/0/0/frame3.png": "frame1.png and frame2.png",
+    f"/explore/clips/0/0/frame{'9' * 5000}.png": "frame1.png and frame2.png",
+    f"/explore/clips/0/0/beliefs?x={'9' * 5000}&y=0": "x must be a whole number",
     "/static/../explorer.py": "nothing at this address",
     "/static/no.js": "nothing at this address",
 }
@@ -154,6 +158,7 @@ def test_what_cannot_be_answered_is_one_sentence(server):
         answer = server.get(path)
         assert answer.status in (400, 404), path
         assert words in answer.error, path
+        assert len(answer.error) < 1100
 
 
 def test_two_images_are_uploaded(server):

@@ -25,7 +25,7 @@ from dicl_flow.models import build
 
 pytest.importorskip("starlette", reason="the extra web is not installed")
 from hostile import StandIn
-from servers import BOUNDARY, busy_estimator, form, serving
+from servers import BOUNDARY, busy_estimator, form, serving, wait_for
 
 from dicl_flow.web.app import bind
 from dicl_flow.web.limits import Limits
@@ -57,13 +57,6 @@ def held(server):
     """Keep the estimator busy until the event is set."""
     with busy_estimator(server) as go:
         yield go
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def claimed_png(width, height):

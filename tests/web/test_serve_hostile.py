@@ -11,7 +11,7 @@ pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("av", reason="the extra video is not installed")
 from clips import KnownMotion
 from hostile import StandIn, check_answer, dice, hostile_request, mutated, pictures, sent, videos
-from servers import serving
+from servers import ended, serving
 
 from dicl_flow.web.limits import Limits, resident_bytes
 
@@ -54,9 +54,7 @@ def send_videos(server, seeds, number, seed):
         if answer.status == 202:
             accepted += 1
             name = answer.json["id"]
-            deadline = time.monotonic() + 60
-            while (told := server.get(f"/video/{name}").json)["state"] in ("waiting", "running"):
-                assert time.monotonic() < deadline
+            told = ended(server, name)
             assert "the server failed" not in told.get("error", ""), told
             assert server.ask("DELETE", f"/video/{name}").status == 204
     return accepted

@@ -17,7 +17,7 @@ from dicl_flow.models import build
 pytest.importorskip("starlette", reason="the extra web is not installed")
 pytest.importorskip("av", reason="the extra video is not installed")
 from clips import read_video, write_video
-from servers import busy_estimator, serving
+from servers import busy_estimator, ended, serving, wait_for
 
 from dicl_flow.web import jobs
 from dicl_flow.web.limits import Limits
@@ -51,15 +51,6 @@ def server(estimator, place):
     with serving(estimator) as running:
         yield running
     assert list(place.iterdir()) == []
-
-
-def ended(server, name):
-    """The description of a video that does not wait or run any more."""
-    deadline = time.monotonic() + 60
-    while (told := server.get(f"/video/{name}").json)["state"] in ("waiting", "running"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return told
 
 
 def files_in(place):
@@ -134,10 +125,7 @@ def test_a_running_video_can_be_removed(server, clip, place):
         name = server.post("/video", {"video": clip}).json["id"]
         assert server.get(f"/video/{name}/result").status == 409
         assert server.ask("DELETE", f"/video/{name}").status == 204
-    deadline = time.monotonic() + 60
-    while files_in(place):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: not files_in(place))
 
 
 @pytest.fixture

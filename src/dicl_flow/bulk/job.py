@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, setting_in_words, unknown_name
 from ..files import FLOW_SUFFIXES, check_flow_name, read_bytes
 from .manifest import Manifest, Row
 from .storage import Storage, check_table, encode_json, is_address, open_storage, read_json
@@ -148,11 +148,7 @@ def read_settings(storage: Storage, out: str) -> tuple[Settings, dict[str, Any]]
 
 
 def _word(value: Any) -> str:
-    if value is None or value == "":
-        return "not given"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = setting_in_words(value)
     return f"{text[:12]}…" if len(text) == hashlib.sha256().digest_size * 2 else text
 
 

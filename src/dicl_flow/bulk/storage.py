@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, TypeAlias
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, check_name
 from ..files import read_bytes, temporaries, write_files
 
 _CHUNK = 2**22  # bytes that are copied at a time
@@ -253,8 +253,7 @@ def has_parquet() -> bool:
 
 def check_table(kind: str) -> None:
     """Refuse a format that cannot be written here."""
-    if kind not in ("parquet", "csv"):
-        raise unknown_name("`table`", kind, ("parquet", "csv"))
+    check_name("`table`", kind, ("parquet", "csv"))
     if kind == "parquet" and not has_parquet():
         raise InputError("Parquet needs pyarrow: pip install 'dicl-flow[bulk]', or write .csv")
 

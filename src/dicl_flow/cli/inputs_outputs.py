@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..data import FlowPair
     from ..files import Array, Plate, Reading
     from ..video import Source
-    from ..video.movies import Coding
+    from ..video.coding import Coding
 
 STANDARD = Path("-")
 """Stands for the standard input or output."""

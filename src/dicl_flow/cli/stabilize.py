@@ -11,19 +11,12 @@ from typer import Argument, Option
 
 from ..errors import StopSignal
 from . import options
-from .inputs_outputs import (
-    assumed,
-    check_outputs,
-    check_weights,
-    describe_clip,
-    quote_pattern,
-)
+from .clips import ClipSettings
+from .inputs_outputs import assumed, describe_clip
 from .options import Size, flag, in_time, make_bar, optional, showing
-from .video import ClipSettings
 
 if TYPE_CHECKING:
     from ..tracking.stabilize import Job
-    from ..video import Checkpoint
 
 _STAGES = {"follow": "following points", "write": "writing frames"}
 
@@ -69,14 +62,8 @@ class Stabilize(ClipSettings):
     dry_run: bool = flag("--dry-run", "Only say what would be done.")
 
     def __call__(self) -> None:
-        if len(self.inputs) > 1:
-            raise quote_pattern(self.inputs, "one clip is taken")
-        from ..data.frames import check_source
-
-        clip = self.inputs[0]
-        check_source(clip)
-        check_weights(self.weights)
-        self._check_outputs()
+        clip = self.check_clip()
+        self.check_output(self.output, self.path)
 
         from ..tracking.stabilize import Steadying, plan
 
@@ -87,31 +74,25 @@ class Stabilize(ClipSettings):
             table=self.path,
             **self.chosen("fps", "encoder", "reading"),
         )
-        notes = assumed(job.source.files, self.reading)
-        notes |= describe_clip(job.source, self.output, self.reading, job.coding)
+        source, coding = job.film.source, job.film.coding
+        notes = assumed(source.files, self.reading)
+        notes |= describe_clip(source, self.output, self.reading, coding)
         self.report((self._planned(job) if self.dry_run else self._run(job)) | notes)
-
-    def _check_outputs(self) -> None:
-        """Refuse what cannot be written, before torch is imported."""
-        to_folder = self.output.is_dir() or not self.output.suffix
-        files, folders = ([], [self.output]) if to_folder else ([self.output], [])
-        inputs = [Path(self.inputs[0]), self.weights]
-        check_outputs([*files, self.path], folders=folders, inputs=inputs)
 
     def _planned(self, job: "Job") -> dict[str, Any]:
         """What would be done."""
         from ..video import first_size
 
-        coding = "images" if job.coding is None else f"{job.coding.codec}, {job.coding.bits} bits"
+        coding = job.film.coding
         return {
             "would_write": job.outputs,
             "frames": job.total,
-            "size": Size(*first_size(job.source)),
-            "rate": job.rate,
-            "coding": coding,
+            "size": Size(*first_size(job.film.source)),
+            "rate": job.film.rate,
+            "coding": f"{coding.codec}, {coding.bits} bits" if coding else "images",
             **self.chosen("motion", "border"),
             "smoothing": "locked" if self.lock else f"{job.sigma:.4g} frames",
-            **job.notes,
+            **job.film.notes,
         }
 
     def _run(self, job: "Job") -> dict[str, Any]:
@@ -122,13 +103,13 @@ class Stabilize(ClipSettings):
         estimator = self.load()
         checkpoint = Checkpoint(
             job.output,
-            self.record(job.source, estimator, job.outputs),
-            frames=job.selection.chosen(job.source.files),
+            self.record(job.film.source, estimator, job.outputs),
+            frames=job.frames,
             restart=self.restart,
             remember=True,
         )
         if checkpoint.finished:
-            return self._already(checkpoint, job)
+            return self.already_finished(checkpoint, job.outputs, frames=checkpoint.done)
         start = perf_counter()
         with StopSignal() as signal, _show_stages(job.total, quiet=self.quiet) as show:
             done = run(
@@ -140,12 +121,6 @@ class Stabilize(ClipSettings):
             typer.echo(f"stopped; {resumes if checkpoint.done else 'nothing was saved'}", err=True)
             raise typer.Exit(130)
         return done | {"seconds": perf_counter() - start} | options.compute_summary(estimator)
-
-    def _already(self, checkpoint: "Checkpoint", job: "Job") -> dict[str, Any]:
-        with checkpoint:
-            if not self.quiet:
-                typer.echo("already finished; --restart computes it again", err=True)
-        return {"already_finished": job.outputs, "frames": checkpoint.done}
 
 
 class _Stages:

@@ -12,16 +12,9 @@ from typer import Argument, Option
 
 from ..errors import InputError, StopSignal
 from . import options
-from .inputs_outputs import (
-    assumed,
-    check_outputs,
-    check_weights,
-    folders_of,
-    quote_pattern,
-    refuse_inputs,
-)
+from .clips import ClipSettings
+from .inputs_outputs import assumed, check_outputs, folders_of, refuse_inputs
 from .options import Size, flag, in_time, make_bar, optional, showing
-from .video import ClipSettings
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
@@ -29,7 +22,7 @@ if TYPE_CHECKING:
     from ..tracking.task import Clip, Task
     from ..tracking.tracker import Tracker
     from ..tracking.tracks import Reference
-    from ..video import Checkpoint, Selection, Source
+    from ..video import Selection, Source
 
 
 class Track(ClipSettings):
@@ -78,12 +71,7 @@ class Track(ClipSettings):
     dry_run: bool = flag("--dry-run", "Only say what would be done, and the memory it takes.")
 
     def __call__(self) -> None:
-        if len(self.inputs) > 1:
-            raise quote_pattern(self.inputs, "one clip is taken")
-        from ..data.frames import check_source
-
-        check_source(self.inputs[0])
-        check_weights(self.weights)
+        clip = self.check_clip()
         intervals = self._check_words()
         self._check_outputs()
 
@@ -93,7 +81,7 @@ class Track(ClipSettings):
         intervals = [*check_intervals(intervals, direct=True)]
         reading = self.reading
         selection = self.select(self.stride, self.scale, self.on_error)
-        source = open_source(self.inputs[0], reading=reading)
+        source = open_source(clip, reading=reading)
         refuse_inputs(self.output, folders_of(source.files))
         outputs, task = self._outputs(source), self._task(source, selection)
         estimator = self.load()
@@ -217,7 +205,7 @@ class Track(ClipSettings):
             remember=True,
         )
         if checkpoint.finished:
-            return self._found_finished(checkpoint, paths)
+            return self.already_finished(checkpoint, paths, lost_frames=checkpoint.state.lost)
         sequence = FlowSequence(estimator, backward=True)
 
         def make_tracker(references: "Sequence[Reference]") -> "Tracker":
@@ -242,13 +230,6 @@ class Track(ClipSettings):
         recorded = self.record(clip.source, estimator, paths)
         recorded["points"] = None if self.points is None else stamp(self.points)
         return recorded
-
-    def _found_finished(self, checkpoint: "Checkpoint", paths: Sequence[Path]) -> dict[str, Any]:
-        """Return the summary of a run that was finished before."""
-        with checkpoint:
-            if not self.quiet:
-                typer.echo("already finished; --restart computes it again", err=True)
-        return {"already_finished": paths, "lost_frames": checkpoint.state.lost}
 
 
 def output_is_file(path: Path) -> bool:

@@ -1,20 +1,18 @@
-"""The commands `video` and `interpolate`: clips, whose runs resume; frames between two frames."""
+"""The commands `video` and `interpolate`: the flow of clips; frames between two frames."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from math import isclose
 from pathlib import Path
 from threading import Event
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer import Argument, Option
 
-from ..errors import InputError, StopSignal, counted, unknown_name
+from ..errors import InputError, StopSignal, check_name
 from . import options
+from .clips import ClipSettings
 from .inputs_outputs import (
     assumed,
     check_outputs,
@@ -27,133 +25,11 @@ from .inputs_outputs import (
     refuse_inputs,
     refuse_unlike,
 )
-from .options import Size, flag, in_time, make_bar, nothing_written, optional, showing
+from .options import Size, flag, nothing_written, optional
 
 if TYPE_CHECKING:
-    from ..estimation.estimator import FlowEstimator, FlowSequence
-    from ..video import (
-        Checkpoint,
-        Covered,
-        Frame,
-        FrameFlow,
-        Outputs,
-        Selection,
-        Source,
-        State,
-        Writer,
-    )
+    from ..video import Covered, Outputs, Selection, Source, Writer
     from ..video.sound import Sound
-
-_NOT_RECORDED = {"inputs", "stats", "mask", "on_error", "restart", "max_size", "memory_limit"}
-_NOT_RECORDED |= {"quiet", "as_json", "fenced", "view", "port"}
-"""Options that may differ when a run is resumed, or that are recorded as files."""
-
-
-class ClipSettings(options.EstimateSettings):
-    """The settings of a command that processes a clip, and resumes it if it was stopped."""
-
-    inputs: list[str]
-    start: str | None = optional("First frame of the clip: 120, or 3.5s.")
-    end: str | None = optional("Frame of the clip to stop before: 120, or 3.5s.")
-    fps: float | None = optional("Rate of a written video; default: the clip's.", min=0.01, max=480)
-    encoder: str | None = optional(
-        "FFmpeg encoder of a video, such as h264_nvenc or libx264:crf=23:preset=slow.",
-        metavar="NAME[:KEY=VALUE…]",
-    )
-    color_space: options.ColorSpace = None
-    layer: options.Layer = None
-    restart: bool = flag("--restart", "Start a clip from scratch instead of resuming it.")
-
-    def select(self, stride: int, scale: float, on_error: str, **more: bool) -> "Selection":
-        """Return which frames to use, from --start to --end."""
-        from ..video import Moment, Selection
-
-        start, end = Moment.parse("--start", self.start), Moment.parse("--end", self.end)
-        return Selection(start, end, stride, scale, on_error, **more)
-
-    def find_sound(
-        self, selection: "Selection", outputs: Sequence[Path], *, same_time: bool
-    ) -> "tuple[Sound | None, dict[str, str]]":
-        """Return the sound that a video keeps, and what to print of it."""
-        from ..video import CONTAINERS, find_sound
-
-        containers = [CONTAINERS.get(path.suffix.lower()) for path in outputs]
-        container = next(filter(None, containers), None)
-        clip = Path(self.inputs[0])
-        return find_sound(clip, selection.start, container, same_time=same_time)
-
-    def record(
-        self, source: "Source", estimator: "FlowEstimator", outputs: Sequence[Path]
-    ) -> dict[str, Any]:
-        """Return what must be the same to resume a run: all options that are not excluded."""
-        from ..video import stamp
-        from ..weights import resolve
-
-        return {
-            "input": source.stamp,
-            **self.chosen(*(name for name in self.option_types() if name not in _NOT_RECORDED)),
-            "output": [path.resolve() for path in outputs],
-            "weights": stamp(resolve(self.weights)),
-            **{name: stamp(path) for name, path in self.chosen("mask").items() if path},
-            **options.compute_summary(estimator),
-        }
-
-    def process(
-        self,
-        source: "Source",
-        selection: "Selection",
-        sequence: "FlowSequence",
-        writers: "Callable[[Path], Sequence[Writer]]",
-        outputs: Sequence[Path],
-    ) -> dict[str, Any]:
-        """Process a clip and return the summary; a signal stops it with exit code 130.
-
-        `writers` makes the writers, given a folder for unfinished parts.
-        """
-        from ..estimation.estimator import computed
-        from ..video import Checkpoint, run
-
-        checkpoint = Checkpoint(
-            outputs[0],
-            self.record(source, sequence.estimator, outputs),
-            frames=selection.chosen(source.files),
-            used=partial(selection.used_frames, source),
-            restart=self.restart,
-            remember=not source.live,
-        )
-        if checkpoint.finished:
-            return self._finished(checkpoint, outputs)
-        made = writers(checkpoint.folder)
-        expected = selection.expected_flows(source)
-        shown = show_progress(checkpoint.done, expected, quiet=self.quiet, rate=source.rate)
-        with checkpoint, StopSignal() as signal, shown as progress:
-            written = run(
-                *(source, selection, sequence, made, checkpoint),
-                watch=lambda flow: progress(flow) and not signal.received,
-                on_progress=progress.progress,
-                **self.chosen("min_confidence", "cuts"),
-            )
-        if not written:
-            done = checkpoint.done
-            typer.echo(
-                f"stopped; {counted(done, 'flow')} done; the same command resumes it", err=True
-            )
-            raise typer.Exit(130)
-        size = progress.frame_size
-        seen = computed(sequence.estimator, size) if size else {}
-        summary = progress.summary(checkpoint.state) | seen
-        for writer in made:
-            summary |= writer.summary()
-        return {"written": written, **summary}
-
-    def _finished(self, checkpoint: "Checkpoint", outputs: Sequence[Path]) -> dict[str, Any]:
-        """Return the summary of a run that was finished before."""
-        state = checkpoint.state
-        with checkpoint:
-            if not self.quiet:
-                typer.echo("already finished; --restart computes it again", err=True)
-        counts = {"flows": state.done - state.missing, "missing_flows": state.missing}
-        return {"already_finished": outputs, **counts, "lost_frames": state.lost}
 
 
 class Video(ClipSettings):
@@ -206,13 +82,8 @@ class Video(ClipSettings):
     max: options.Maximum = None
 
     def __call__(self) -> None:
-        if len(self.inputs) > 1:
-            raise quote_pattern(self.inputs, "one is taken")
-        from ..data.frames import check_source
-
+        clip = self.check_clip("one is taken")
         self._check_view()
-        check_source(self.inputs[0])
-        check_weights(self.weights)
         if self.view:
             self.report(self._show())
             return
@@ -221,12 +92,11 @@ class Video(ClipSettings):
         from ..video import CUTS, STILL_RATE, check_rate, lost_of, open_source, refuse_one_name
 
         reading = self.reading
-        if self.cuts not in CUTS:
-            raise unknown_name("--cuts", self.cuts, CUTS)
+        check_name("--cuts", self.cuts, CUTS)
         more = self.chosen("across_gaps")
         selection = self.select(self.stride, self.scale, self.on_error, **more)
         wanted = self._wanted()
-        source = open_source(self.inputs[0], reading=reading)
+        source = open_source(clip, reading=reading)
         refuse_inputs(self.output, folders_of(source.files))
         if "folder" in wanted.kinds.values():
             refuse_one_name(selection.chosen(source.files), wanted.suffix)
@@ -234,11 +104,7 @@ class Video(ClipSettings):
         for path in self.output:
             check_rate(path, rate)
         covered = self._covered(source, selection)
-        sound, notes = None, assumed(source.files, reading)
-        if wanted.coding is not None:
-            same_time = isclose(rate * self.stride, source.rate or 0, rel_tol=1e-3)
-            sound, said = self.find_sound(selection, wanted.paths, same_time=same_time)
-            notes |= said
+        sound, said = self._sound(source, selection, wanted, rate)
         wanted = replace(wanted, look=source.look, sound=sound)
         estimator = self.load()
         if source.scenes and not self.quiet:
@@ -250,7 +116,8 @@ class Video(ClipSettings):
             partial(wanted.writers, rate=rate, covered=covered),
             [*self.output, *([self.stats] if self.stats else [])],
         )
-        notes |= {**lost_of(source.look, wanted.coding), **self._statistics()}
+        notes = assumed(source.files, reading) | said
+        notes |= lost_of(source.look, wanted.coding) | self._statistics()
         self.report(summary | options.compute_summary(estimator) | notes)
 
     def _check_view(self) -> None:
@@ -296,6 +163,19 @@ class Video(ClipSettings):
                     end.set()
         numbers = {name: v for name, v in asdict(state).items() if name != "ended"}
         return {"written": [], "address": address, **numbers}
+
+    def _sound(
+        self, source: "Source", selection: "Selection", wanted: "Outputs", rate: float
+    ) -> "tuple[Sound | None, dict[str, str]]":
+        """Return the sound of a video, and what to print of it; without a video, nothing."""
+        from ..video import CONTAINERS, find_sound
+
+        if wanted.coding is None:
+            return None, {}
+        containers = (CONTAINERS.get(path.suffix.lower()) for path in wanted.paths)
+        container, clip = next(filter(None, containers), None), Path(self.inputs[0])
+        same_time = isclose(rate * self.stride, source.rate or 0, rel_tol=1e-3)
+        return find_sound(clip, selection.start, container, same_time=same_time)
 
     def _statistics(self) -> dict[str, str]:
         """Return what to print of the statistics; nothing if they are of whole frames."""
@@ -378,7 +258,7 @@ class Interpolate(ClipSettings):
                     "one input is a clip, which takes --factor N (N times slower), not --time or "
                     "-n; give a second frame for the frames between two"
                 )
-            self.report(self._slow_motion(self.inputs[0], self.factor))
+            self.report(self._slow_motion(self.factor))
             return
         clip = self.chosen("factor", "fps", "encoder", "start", "end", "on_error", "restart")
         for name, value in clip.items():
@@ -427,160 +307,26 @@ class Interpolate(ClipSettings):
         stem, suffix, numbers = self.output.stem, self.output.suffix, range(1, self.count + 1)
         return {self.output.with_name(f"{stem}_{n}{suffix}"): n / (self.count + 1) for n in numbers}
 
-    def _slow_motion(self, clip: str, factor: int) -> dict[str, Any]:
+    def _slow_motion(self, factor: int) -> dict[str, Any]:
         """Write a clip `factor` times slower; return the summary."""
-        from ..data.frames import check_source
-
-        check_source(clip)
-        check_weights(self.weights)
+        clip, output = self.check_clip(), self.output
 
         from .. import video
         from ..estimation.estimator import FlowSequence
 
-        reading = self.reading
         selection = self.select(1, 1.0, self.on_error or "stop")
-        output, kind = self.output, video.output_kind(self.output)
-        if kind == "array":
-            raise InputError(f"{output}: slow motion is written as a video or a folder of images")
-        to_folder = kind == "folder"
-        files, folders = ([], [output]) if to_folder else ([output], [])
-        check_outputs(files, folders=folders, inputs=[Path(clip), self.weights])
-        coding = None
-        if self.encoder is not None:  # refuse it before the clip is opened
-            coding = video.find_coding(output, self.encoder)
-        source = video.open_source(clip, reading=reading)
-        if not to_folder:
-            coding = coding or video.find_coding(output, look=source.look)
-            if source.look and output.suffix.lower() != ".gif":
-                coding = coding._replace(tags=source.look.stated_tags)
-        if coding is None or coding.bits > 8:
-            source = video.open_source(
-                clip, keep_depth=True, keep_plates=to_folder, reading=reading
-            )
-        if source.live:
-            raise InputError("a camera is not a clip; record it first, then slow it down")
-        if source.scenes:
-            raise InputError(
-                "KITTI's pairs are not a clip: there is no motion from one pair to the next"
-            )
+        self.check_output(output)
+        how = self.chosen("fps", "encoder", "reading")
+        film = video.plan_film(clip, output, slower=factor, start=selection.start, **how)
+        source, rate, coding, sound, notes = film
         refuse_inputs([output], folders_of(source.files))
-        rate = self.fps or source.rate or video.STILL_RATE
-        video.check_rate(output, rate)
-        same_time = isclose(rate, (source.rate or 0) * factor, rel_tol=1e-3)
-        sound, said = self.find_sound(selection, [output], same_time=same_time)
 
         def writers(parts: Path) -> "list[Writer]":
-            if to_folder:
+            if coding is None:
                 return [video.SlowMotionFrames(output, factor, video.still_suffix(source))]
             return [video.SlowMotion(output, parts, rate, factor, coding, sound)]
 
         sequence = FlowSequence(self.load(), backward=True)
         summary = self.process(source, selection, sequence, writers, [output])
-        kept = describe_clip(source, output, reading, coding)
-        return summary | assumed(source.files, reading) | kept | said
-
-
-class VideoProgress:
-    """Reports broken frames and progress, and keeps the numbers for the summary."""
-
-    def __init__(
-        self,
-        done: int,
-        total: int | None,
-        print_line: Callable[[str], None],
-        show: Callable[["VideoProgress"], None],
-        rate: float | None = None,
-    ) -> None:
-        self.before, self.done, self.total, self._rate = done, done, total, rate
-        self._print_line, self._show = print_line, show
-        self._start = perf_counter()
-        self.frame_size: Size | None = None  # known after the first flow
-        self._broken: list[Frame] = []  # neighbours with the same problem
-        self._late = 0  # frames that come later than the rate says
-
-    def __call__(self, flow: "FrameFlow") -> bool:
-        """Note a flow; True: continue."""
-        for frame in flow.broken_after(self._broken[-1].number if self._broken else -1):
-            if self._broken and self._broken[-1].problem != frame.problem:
-                self.print_broken()
-            self._broken.append(frame)
-        if not flow.problem:
-            self.print_broken()
-            self.frame_size = Size(*flow.images[0].shape[:2])
-            steps = flow.following.number - flow.frame.number
-            self._late += (flow.seconds or 0) * (self._rate or 0) > 1.5 * steps
-        return True
-
-    def print_broken(self) -> None:
-        """Print which frames were skipped since the last time."""
-        if self._broken:
-            first, last = self._broken[0], self._broken[-1]
-            which = f"frame {first.number} ({first.name})"
-            if first is not last:
-                which = f"frames {first.number} to {last.number}"
-            self._print_line(f"skipped {which}: {last.problem}")
-        self._broken.clear()
-
-    def progress(self, done: int, total: int | None) -> None:
-        """Note how many flows are done, and show it."""
-        self.done, self.total = done, total
-        self._show(self)
-
-    @property
-    def speed(self) -> float:
-        """Frames per second in this run."""
-        return (self.done - self.before) / (perf_counter() - self._start)
-
-    def line(self) -> str:
-        """The progress so far: "120 of 899 flows, 13 %, 2.1 frames/s, about 6 min left"."""
-        if not self.total:
-            return f"{counted(self.done, 'flow')}, {self.speed:.2g} frames/s"
-        text = f"{self.done} of {counted(self.total, 'flow')}, {self.done / self.total:.0%}"
-        if self.done == self.before:
-            return text
-        left = in_time((self.total - self.done) / self.speed)
-        return f"{text}, {self.speed:.2g} frames/s, about {left} left"
-
-    def summary(self, state: "State") -> dict[str, Any]:
-        """Return what to print at the end."""
-        return {
-            "size": self.frame_size,
-            "flows": self.done - state.missing,
-            "missing_flows": state.missing,
-            "lost_frames": state.lost,
-            "flows_of_earlier_runs": self.before,
-            **self._unevenness(),
-            "seconds": perf_counter() - self._start,
-            "frames_per_second": self.speed,
-        }
-
-    def _unevenness(self) -> dict[str, str]:
-        """Return what to print of a variable rate; nothing if it is constant."""
-        if not self._late:
-            return {}
-        which = f"{self._late} frames are" if self._late > 1 else "1 frame is"
-        longer = f"{which} shown for longer than 1/{self._rate:.4g} s"
-        return {"uneven": f"{longer}; a written video has a constant rate"}
-
-
-@contextmanager
-def show_progress(
-    done: int, total: int | None, *, quiet: bool, rate: float | None = None
-) -> Iterator[VideoProgress]:
-    """Show a bar with frames/s and the time left, or a line every half minute."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-
-    speed = TextColumn("{task.fields[speed]}")
-    bar = make_bar("flow", BarColumn(), MofNCompleteColumn(), speed, TimeRemainingColumn())
-    task = bar.add_task("", total=total, completed=done, speed="")
-
-    def show(progress: VideoProgress) -> None:
-        speed = f"{progress.speed:.1f} frames/s"
-        bar.update(task, completed=progress.done, total=progress.total, speed=speed)
-
-    progress = VideoProgress(done, total, bar.console.print, show, rate)
-    with showing(bar, progress.line, quiet=quiet):
-        try:
-            yield progress
-        finally:
-            progress.print_broken()
+        kept = describe_clip(source, output, self.reading, coding)
+        return summary | assumed(source.files, self.reading) | kept | notes

@@ -2,15 +2,14 @@
 # ruff: noqa: F401
 # mypy: implicit-reexport
 
+from .decoders import LostDecoderError, interpreting
 from .readers import (
-    LostDecoderError,
     can_fence,
     current_fence,
     describe_fence,
     fenced,
     fenced_stream,
     handed,
-    interpreting,
     machine_fences,
     put_up_fence,
     take_down_fence,

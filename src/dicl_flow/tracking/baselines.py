@@ -13,7 +13,7 @@ from ..estimation.estimator import FlowEstimator, FlowSequence
 from ..estimation.result import unpack
 from ..files import Array
 from ..ops import Size, sample_clamped
-from .tracks import Tracks, check_points, references_of
+from .tracks import Tracks, check_points, inside, references_of
 
 Move = Callable[[int, int, Array], tuple[Array, Array]]
 """Points (P, 2) of a frame in another: (P, 2), and (P,) bool, whether they were lost."""
@@ -70,7 +70,7 @@ def _follow(
     for source, target, chosen in _steps(begin, len(images), from_query):
         places, lost = move(source, target, points[chosen, source])
         points[chosen, target], interval[chosen, target] = places, target - source
-        visible[chosen, target] = visible[chosen, source] & ~lost & _inside(places, size)
+        visible[chosen, target] = visible[chosen, source] & ~lost & inside(places, size)
     return Tracks(
         points=points,
         visible=visible,
@@ -120,12 +120,6 @@ def sample_at(maps: Tensor, points: Tensor) -> Tensor:
     height, width = maps.shape[-2:]
     middle = points.new_tensor([max(width - 1, 1), max(height - 1, 1)]) / 2
     return sample_clamped(maps, (points / middle - 1)[None, None])[0, :, 0].T
-
-
-def _inside(points: Array, size: Size) -> Array:
-    """(P, 2) -> (P,) bool."""
-    high = np.array([size[1], size[0]]) - 0.5
-    return np.all((points >= -0.5) & (points < high), axis=1)
 
 
 def _checked(images: Sequence[Array], queries: Array) -> Size:

@@ -333,7 +333,7 @@ def largest_crop(warps: Array, size: Size) -> Crop:
     That corners are inside is linear in the share and the middle, also with perspective: each of
     the four edges limits the share by (distance of the middle) / (reach of the corners).
     """
-    half = (np.array(size[::-1]) - 1) / 2  # x, y
+    half = np.maximum(np.array(size[::-1]) - 1, 1) / 2  # x, y; a side of one pixel has room too
     edges = np.array([[1, 0, -half[0]], [-1, 0, -half[0]], [0, 1, -half[1]], [0, -1, -half[1]]])
     limits = (edges @ warps).reshape(-1, 3)  # inside: limits @ (x, y, 1) <= 0
     front = np.concatenate([-warps[:, 2, :2], 0.1 - warps[:, 2, 2:]], 1)  # not behind the camera

@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, check_name
 from ..files import Array, write_files
 from ..files.exr import encode_channels, openexr
 from ..video.movies import Movie
@@ -26,8 +26,7 @@ ERROR_CHANNEL = "track.expected_error"
 
 def check_map_format(name: str) -> None:
     """Refuse, before any work is done, maps of another format, or without the library."""
-    if name not in MAP_FORMATS:
-        raise unknown_name("`format`", name, MAP_FORMATS)
+    check_name("`format`", name, MAP_FORMATS)
     openexr()
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .progress import BACKWARD, DRAWING, FORWARD, STAGES, Memory, Progress, Trai
 from .task import Clip, Task
 from .tracks import Positions, Reference, Tracks, write_tracks
 
+if TYPE_CHECKING:
+    from .tracker import Tracker
+
 _CHUNK = 256 << 20  # bytes of frames in memory that are read to be used in reverse
 
 
@@ -32,22 +35,7 @@ class NoReferenceError(InputError):
     """A frame with points to track is not there: the run cannot be resumed either."""
 
 
-class Follower(Protocol):
-    """What a run needs of a `Tracker`."""
-
-    cut: bool
-
-    def push(self, frame: Any, number: int | None = None) -> list[Positions | None]:
-        """Return the positions of each reference's points in the next frame."""
-
-    def state(self) -> dict[str, Array]:
-        """Return what it knows of the frames so far."""
-
-    def needs(self) -> list[int]:
-        """Return the numbers of the frames that `restore` needs again."""
-
-    def restore(self, state: dict[str, Array], frames: Sequence[tuple[int, Any]]) -> None:
-        """Continue where `state` was taken."""
+MakeTracker: TypeAlias = "Callable[[Sequence[Reference]], Tracker]"
 
 
 @dataclass(frozen=True)
@@ -89,23 +77,26 @@ def frames_back(clip: Clip, start: int) -> Generator[Placed, None, None]:
 OnProgress: TypeAlias = Callable[[int, int, int | None], None]
 
 
-class Direction(NamedTuple):
-    """The frames of a stage: forward in time or backward."""
+class Way(NamedTuple):
+    """One way through a clip, forward in time or backward, and the tracker that goes it."""
 
-    clip: Clip
-    begin: int
-    """The place of its first frame."""
-    way: int
-    """1 or -1."""
+    task: Task
+    stage: int
+    references: Sequence[Reference]
+    tracker: "Tracker"
+    progress: Progress
+    behind: Behind
+    """Writes what was found."""
 
     def frames(self, steps: int) -> Generator[Placed, None, None]:
         """Yield the frames after `steps` of them; read in another thread."""
-        order = frames_on if self.way > 0 else frames_back
-        return ahead(order(self.clip, self.begin + self.way * steps))
+        if self.stage == FORWARD:
+            return ahead(frames_on(self.task.clip, steps))
+        return ahead(frames_back(self.task.clip, self.task.last - steps))
 
     def steps_to(self, place: int) -> int:
         """How many frames come before a place."""
-        return (place - self.begin) * self.way
+        return place if self.stage == FORWARD else self.task.last - place
 
 
 class Run:
@@ -114,7 +105,7 @@ class Run:
     def __init__(
         self,
         task: Task,
-        make_tracker: Callable[[Sequence[Reference]], Follower],
+        make_tracker: MakeTracker,
         outputs: TrackOutputs,
         checkpoint: Checkpoint,
         watch: Callable[[], bool],
@@ -141,13 +132,12 @@ class Run:
         for folder, reference in zip(self._maps, self.task.references, strict=False):
             folder.resume(max(0, steps - reference.frame) if stage == FORWARD else 1)
         if self._at[0] == FORWARD:
-            if not self._follow(FORWARD, Direction(self.task.clip, 0, 1)):
+            if not self._follow(FORWARD):
                 return False
             self._check_end()
             self._enter(BACKWARD)
         if self._at[0] == BACKWARD:
-            back = Direction(self.task.clip, self.task.last, -1)
-            if self.task.steps_back and not self._follow(BACKWARD, back):
+            if self.task.steps_back and not self._follow(BACKWARD):
                 return False
             self._enter(DRAWING)
         return True
@@ -168,113 +158,97 @@ class Run:
                 f"a reference is frame {max(self.task.numbers)}, but the last frame is {last}"
             )
 
-    def _follow(self, stage: int, direction: Direction) -> bool:
+    def _follow(self, stage: int) -> bool:
         """Push frames to a tracker, and keep the positions; false if stopped."""
         progress = Progress(stage, self._checkpoint.state)
         self.trails[stage].resume(progress.steps)
         # backward, nothing comes before the first frame
         references = [r for r in self.task.references if r.frame or stage == FORWARD]
-        tracker = self._make_tracker(references)
+        tracker, goes_on = self._make_tracker(references), True
         with Behind() as behind:
-            stopped = False
+            way = Way(self.task, stage, references, tracker, progress, behind)
             try:
-                for place, frame in self._frames(direction, tracker, progress):
-                    found = self._push(stage, tracker, references, place, frame)
-                    self._queue(stage, place, frame, found, tracker.cut, behind)
+                for place, frame in self._frames(way):
+                    self._queue(way, place, frame, self._push(way, place, frame))
                     progress.count(frame)
                     self._on_progress(stage, progress.state.done, self.task.steps)
-                    stopped = not self._watch()
-                    if progress.is_due and not stopped:
-                        self._save(progress, tracker, behind)
-                    if stopped:
+                    goes_on = self._watch()
+                    if not goes_on:
                         break
+                    if progress.is_due:
+                        self._save(way)
             except InputError:  # of a frame: what was done before it is not lost
-                self._save(progress, tracker, behind)
+                self._save(way)
                 raise
-            self._save(progress, tracker, behind)
-        return not stopped
+            self._save(way)
+        return goes_on
 
-    def _frames(
-        self, direction: Direction, tracker: Follower, progress: Progress
-    ) -> Iterator[Placed]:
+    def _frames(self, way: Way) -> Iterator[Placed]:
         """Yield the frames to push, after the tracker was restored if a run is resumed."""
         state: dict[str, Array] = {}
         needs: list[int] = []
-        if progress.steps:
-            state, needs = self._memory.load(progress.name)
-        first = min([progress.steps, *map(direction.steps_to, needs)])
-        with closing(direction.frames(first)) as frames:
+        steps = way.progress.steps
+        if steps:
+            state, needs = self._memory.load(way.progress.name)
+        first = min([steps, *map(way.steps_to, needs)])
+        with closing(way.frames(first)) as frames:
             again = [
                 (place, frame.image)
-                for place, frame in islice(frames, progress.steps - first)
-                if place in needs
+                for place, frame in islice(frames, steps - first)
+                if place in needs and frame.image is not None
             ]
             if needs:
-                tracker.restore(state, again)
+                way.tracker.restore(state, again)
             del again  # the tracker has what it needs
             yield from frames
 
-    def _push(
-        self,
-        stage: int,
-        tracker: Follower,
-        references: Sequence[Reference],
-        place: int,
-        frame: Frame,
-    ) -> dict[int, Positions]:
+    def _push(self, way: Way, place: int, frame: Frame) -> dict[int, Positions]:
         """Return the positions of each reference's points, by the frame of the reference."""
         if frame.image is None:
-            if any(reference.frame == place for reference in references):
+            if any(reference.frame == place for reference in way.references):
                 number, problem = frame.number, frame.problem
                 raise NoReferenceError(
                     f"frame {number} has points to track, but cannot be read: {problem}"
                 )
             return {}
-        if stage == FORWARD and all(place < reference.frame for reference in references):
+        if way.stage == FORWARD and all(place < each.frame for each in way.references):
             return {}  # nothing to follow yet
-        found = zip(references, tracker.push(frame.image, place), strict=True)
+        found = zip(way.references, way.tracker.push(frame.image, place), strict=True)
         return {each.frame: positions for each, positions in found if positions is not None}
 
-    def _queue(
-        self,
-        stage: int,
-        place: int,
-        frame: Frame,
-        found: dict[int, Positions],
-        cut: bool,
-        behind: Behind,
-    ) -> None:
+    def _queue(self, way: Way, place: int, frame: Frame, found: dict[int, Positions]) -> None:
         """Queue the positions in a frame to be written."""
         on_host = {at: _on_host(positions) for at, positions in found.items()}
         for folder, reference in zip(self._maps, self.task.references, strict=False):
-            is_new = stage == FORWARD or place < reference.frame
+            is_new = way.stage == FORWARD or place < reference.frame
             if is_new and reference.frame in on_host:
-                behind.do(partial(folder.save, frame.name, on_host[reference.frame]))
-        trail = self.trails[stage]
+                way.behind.do(partial(folder.save, frame.name, on_host[reference.frame]))
+        trail = self.trails[way.stage]
         record = trail.blank(frame)
-        record["cut"] = cut and frame.image is not None
+        record["cut"] = way.tracker.cut and frame.image is not None
         begin = 0
         for reference, kept in zip(self.task.references, self.task.kept, strict=True):
             rows = slice(begin, begin := begin + len(kept))
             if len(kept) and reference.frame in on_host:
                 for name, values in on_host[reference.frame]._asdict().items():
                     record[name][rows] = values[kept]
-        behind.do(partial(trail.add, record))
+        way.behind.do(partial(trail.add, record))
 
-    def _save(self, progress: Progress, tracker: Follower, behind: Behind) -> None:
+    def _save(self, way: Way) -> None:
         """Queue to save how far the run is, after all that was queued before."""
+        progress = way.progress
         if not progress.new:
             return
         begin, state, name = perf_counter(), replace(progress.state), progress.name
-        needs = tracker.needs()
-        known = tracker.state() if needs else {}
+        needs = way.tracker.needs()
+        known = way.tracker.state() if needs else {}
 
         def save() -> None:
             self._memory.save(name, known, needs)
             self._checkpoint.save(state)
             self._memory.forget_others(name)
 
-        behind.do(save)
+        way.behind.do(save)
         progress.saved(perf_counter() - begin)
 
     def tracks(self) -> Tracks:
@@ -374,7 +348,7 @@ def _summary(tracks: Tracks) -> dict[str, Any]:
 
 def run(
     task: Task,
-    make_tracker: Callable[[Sequence[Reference]], Follower],
+    make_tracker: MakeTracker,
     outputs: TrackOutputs,
     checkpoint: Checkpoint,
     watch: Callable[[], bool] = lambda: True,

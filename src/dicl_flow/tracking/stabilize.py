@@ -3,13 +3,12 @@
 Two passes over the clip, in constant memory. The path is saved after the first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
 from itertools import starmap
-from math import isclose
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -23,31 +22,19 @@ from ..files import (
     check_folder,
     check_writable,
     encode_plate,
+    to_uint8,
     write_files,
 )
 from ..ops import Size
-from ..video import (
-    CONTAINERS,
-    STILL_RATE,
-    Checkpoint,
-    Frame,
-    Selection,
-    Source,
-    State,
-    ahead,
-    check_rate,
-    find_coding,
-    find_sound,
-    open_source,
-    still_suffix,
-)
-from ..video.movies import CODINGS, Coding, Movie
-from ..video.sound import Sound
+from ..video import Checkpoint, Film, Frame, Selection, State, ahead, plan_film, still_suffix
+from ..video.movies import Movie
+from ..video.writers import FolderWriter
 from .camera import INTERVALS, MOTIONS, CameraMotion, CameraPath, Steady, calm_path
-from .tracks import Positions, Reference, grid
+from .tracks import Reference, grid
 
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
+    from .tracker import Tracker
 
 BORDERS = ("crop", "fill", "black")
 """Where a calm camera sees more than a frame: not shown, from frames before, or black."""
@@ -83,17 +70,7 @@ class Steadying:
             raise InputError(f"`scale` must be above 0 and at most 1, got {self.scale:g}")
 
 
-class Follows(Protocol):
-    """What is needed of a `Tracker`."""
-
-    cut: bool
-
-    def push(self, frame: Array, number: int | None = None) -> Sequence[Positions | None]:
-        """Return the positions in the next frame."""
-        ...
-
-
-Begin: TypeAlias = Callable[[Reference], Follows]
+Begin: TypeAlias = "Callable[[Reference], Tracker]"
 """Makes a tracker of the points of one frame."""
 Watch: TypeAlias = Callable[[str, int], bool]
 """Gets what is done and in how many frames; returns whether to continue."""
@@ -116,15 +93,15 @@ class Follower:
 
     def __init__(self, begin: Begin, how: Steadying) -> None:
         self._begin, self._how = begin, how
-        self._tracker: Follows | None = None
+        self._tracker: Tracker | None = None
         self._since = 0  # frames, that the points are followed
         self._camera: CameraMotion | None = None
         self._rows: list[tuple[int, Array, int, bool]] = []
         self.size: Size = (0, 0)
 
     def add(self, image: Array, number: int) -> None:
-        """Take the next frame, (H, W, 3)."""
-        small = Selection(scale=self._how.scale).resized(image)
+        """Take the next frame, (H, W, 3) of any depth."""
+        small = Selection(scale=self._how.scale).resized(to_uint8(image))
         if self._camera is None:
             self.size = (image.shape[0], image.shape[1])
             self._camera = self._new_camera()
@@ -272,21 +249,12 @@ def shown(mask: Array, warp: Array) -> Array:
 class Job:
     """A clip to make steady, all of it checked."""
 
-    source: Source
-    """Its frames in 8 bits, as points are followed in them."""
-    pictures: Source
-    """The same, in the depth that is written."""
+    film: Film
     selection: Selection
     output: Path
     how: Steadying
-    rate: float
-    coding: Coding | None
-    """How a video is encoded; None: images in a folder."""
-    sound: Sound | None = None
     table: Path | None = None
     """A .csv file for the path."""
-    notes: dict[str, str] = field(default_factory=dict)
-    """What to print."""
 
     @property
     def outputs(self) -> list[Path]:
@@ -294,15 +262,20 @@ class Job:
         return [self.output, *([self.table] if self.table else [])]
 
     @property
+    def frames(self) -> list[Path]:
+        """The files of the selected frames, if each is a file."""
+        return [*self.selection.chosen(self.film.source.files)]
+
+    @property
     def total(self) -> int | None:
         """How many frames there are, if known."""
-        flows = self.selection.expected_flows(self.source)
+        flows = self.selection.expected_flows(self.film.source)
         return None if flows is None else flows + 1
 
     @property
     def sigma(self) -> float:
         """Frames over which the path is smoothed."""
-        return self.how.smooth * (self.source.rate or self.rate)
+        return self.how.smooth * (self.film.source.rate or self.film.rate)
 
 
 def plan(
@@ -318,70 +291,34 @@ def plan(
 ) -> Job:
     """Open a clip; refuse what cannot be made steady or written."""
     text, output, selection = str(clip), Path(output), selection or Selection()
-    to_folder = _is_folder(output)
-    _check_names(Path(text), output, table, to_folder=to_folder)
-    coding = None if to_folder or encoder is None else find_coding(output, encoder)
-    if to_folder and encoder is not None:
-        raise InputError(f"`encoder` is for a video, and {output} is a folder")
-    source = open_source(text, reading=reading)
-    _check_source(source, selection, output)
-    if not to_folder:
-        coding = coding or find_coding(output, look=source.look)
-        if source.look and output.suffix.lower() != ".gif":
-            coding = coding._replace(tags=source.look.stated_tags)
-    pictures = source
-    if coding is None or coding.bits > 8:
-        pictures = open_source(text, keep_depth=True, keep_plates=to_folder, reading=reading)
-    rate = fps or source.rate or STILL_RATE
-    check_rate(output, rate)
-    same_time = isclose(rate, source.rate or 0, rel_tol=1e-3)
-    container = CONTAINERS.get(output.suffix.lower())
-    sound, said = find_sound(Path(text), selection.start, container, same_time=same_time)
-    return Job(source, pictures, selection, output, how, rate, coding, sound, table, said)
-
-
-def _is_folder(output: Path) -> bool:
-    suffix = output.suffix.lower()
-    if output.is_dir() or not suffix:
-        return True
-    if suffix not in CODINGS:
-        raise InputError(
-            f"{output}: a video must end in {', '.join(CODINGS)}, a folder of images in nothing"
-        )
-    return False
-
-
-def _check_names(clip: Path, output: Path, table: Path | None, *, to_folder: bool) -> None:
-    """Refuse outputs that cannot be written, or that are the input."""
-    (check_folder if to_folder else check_writable)(output)
+    (check_writable if output.suffix and not output.is_dir() else check_folder)(output)
     if table is not None:
         check_writable(table)
         if table.suffix.lower() != ".csv":
             raise InputError(f"{table}: the path must be a .csv file")
-    for path in filter(None, (output, table)):
-        if path.exists() and clip.exists() and path.samefile(clip):
-            raise InputError(f"{path} is the input as well; write elsewhere")
-
-
-def _check_source(source: Source, selection: Selection, output: Path) -> None:
-    """Refuse what is no clip, and to write over its frames."""
-    if source.live:
-        raise InputError("a camera is not a clip; record it first, then make it steady")
-    if source.scenes:
-        raise InputError("KITTI's pairs are not a clip: no camera moves from one to the next")
-    if selection.expected_flows(source) == 0:
-        with closing(selection.frames(source)) as frames:
+    film = plan_film(text, output, fps, encoder, reading, start=selection.start)
+    job = Job(film, selection, output, how, table)
+    _check_inputs(job, Path(text))
+    if job.total == 1:
+        with closing(selection.frames(job.film.source)) as frames:
             next(frames, None)  # says it if the start is past the end
         raise InputError(_ONE_FRAME)
+    return job
+
+
+def _check_inputs(job: Job, clip: Path) -> None:
+    """Refuse to write over the clip or its frames, or two frames to one file."""
     names: dict[str, Path] = {}
-    for file in selection.chosen(source.files):
-        if output.exists() and output.is_dir() and output.samefile(file.parent):
-            raise InputError(f"{output} is the input as well; write elsewhere")
-        if names.setdefault(file.stem, file) is not file:
+    for frame in job.frames:
+        if names.setdefault(frame.stem, frame) is not frame:
             raise InputError(
-                f"{names[file.stem]} and {file} would be one file; select frames by a pattern "
+                f"{names[frame.stem]} and {frame} would be one file; select frames by a pattern "
                 "such as 'frames/*.png', or rename one"
             )
+    for output in filter(Path.exists, job.outputs):
+        for given in {clip, *(frame.parent for frame in job.frames)}:
+            if given.exists() and output.samefile(given):
+                raise InputError(f"{output} is the input as well; write elsewhere")
 
 
 def run(
@@ -400,7 +337,7 @@ def run(
         if job.table is not None:
             write_files({job.table: path.table().encode()})
         checkpoint.finish(job.outputs)
-        return {"written": job.outputs, **summary(job, path, found), **job.notes}
+        return {"written": job.outputs, **summary(job, path, found), **job.film.notes}
 
 
 def _saved_path(job: Job, begin: Begin, checkpoint: Checkpoint, watch: Watch) -> CameraPath | None:
@@ -410,7 +347,7 @@ def _saved_path(job: Job, begin: Begin, checkpoint: Checkpoint, watch: Watch) ->
     path = None
     try:
         checkpoint.save(State())
-        with closing(ahead(job.selection.frames(job.source))) as frames:
+        with closing(ahead(job.selection.frames(job.film.source))) as frames:
             path = follow(frames, begin, job.how, watch)
     finally:
         if path is None:  # nothing to resume
@@ -423,63 +360,53 @@ def _saved_path(job: Job, begin: Begin, checkpoint: Checkpoint, watch: Watch) ->
 
 def _write(job: Job, path: CameraPath, warper: Warper, parts: Path, watch: Watch) -> bool:
     """Write all pictures; return false if `watch` stopped it."""
-    make = _Images if job.coding is None else _Video
-    writer, first, whole = make(job, parts), int(path.numbers[0]), False
-    known = set(path.numbers.tolist())
-    try:
-        with closing(ahead(job.selection.frames(job.pictures))) as frames:
-            for done, frame in enumerate(frames, 1):
-                if frame.number in known:
-                    writer.add(frame, warper, frame.number - first)
-                if not watch("write", done):
-                    return False
+    writer = _Images(job) if job.film.coding is None else _Video(job, parts)
+    first, known = int(path.numbers[0]), set(path.numbers.tolist())
+    writer.resume(0)
+    with ExitStack() as stack:
+        stack.callback(writer.stop)
+        frames = stack.enter_context(closing(ahead(job.selection.frames(job.film.source))))
+        for done, frame in enumerate(frames, 1):
+            if frame.number in known:
+                writer.add_frame(frame, warper, frame.number - first)
+            if not watch("write", done):
+                return False
         writer.finish()
-        whole = True
-    finally:
-        if not whole:
-            writer.stop()
     return True
 
 
-class _Video:
-    """The pictures as a video, encoded in segments as other commands do it."""
+class _Video(Movie):
+    """The pictures as a video."""
 
     def __init__(self, job: Job, parts: Path) -> None:
-        self._movie = Movie(job.output, parts, job.rate, job.coding, job.sound)
-        self._movie.resume(0)
+        film = job.film
+        super().__init__(job.output, parts, film.rate, film.coding, film.sound)
 
-    def add(self, frame: Frame, warper: Warper, number: int) -> None:
+    def add_frame(self, frame: Frame, warper: Warper, number: int) -> None:
         assert frame.image is not None
-        self._movie.add(warper(frame.image), number)
-        self._movie.done += 1
-        if self._movie.done % self._movie.piece == 0:
-            self._movie.commit()
+        self.add(warper(frame.image), number)
+        self.done += 1
+        if self.done % self.piece == 0:
+            self.commit()
 
-    def finish(self) -> None:
-        self._movie.commit()
-        self._movie.finish()
-
-    def stop(self) -> None:
-        self._movie.stop()
+    def finish(self) -> Path:
+        self.commit()
+        return super().finish()
 
 
-class _Images:
+class _Images(FolderWriter):
     """The pictures as files, named after the frames; alpha and depth are kept."""
 
-    def __init__(self, job: Job, parts: Path) -> None:
-        self._folder, self._suffix = job.output, still_suffix(job.pictures)
+    def __init__(self, job: Job) -> None:
+        self._suffix = still_suffix(job.film.source)
+        super().__init__(job.output, f".*{self._suffix}.*")
 
-    def add(self, frame: Frame, warper: Warper, number: int) -> None:
+    def add_frame(self, frame: Frame, warper: Warper, number: int) -> None:
         assert frame.image is not None
+        self.make_folder()
         plate = frame.plate or Plate(frame.image)
-        path = self._folder / f"{frame.name}{self._suffix}"
+        path = self.folder / f"{frame.name}{self._suffix}"
         write_files({path: encode_plate(path, plate.with_values(warper(plate.values)))})
-
-    def finish(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
 
 
 def summary(job: Job, path: CameraPath, found: Steady) -> dict[str, Any]:
@@ -525,9 +452,8 @@ def stabilize(
         from ..estimation.estimator import load
 
         estimator = load()
-    record = {"input": job.source.stamp, "output": job.output.resolve(), **asdict(how)}
-    files = job.selection.chosen(job.source.files)
-    checkpoint = Checkpoint(job.output, record, frames=files, restart=restart)
+    record = {"input": job.film.source.stamp, "output": job.output.resolve(), **asdict(how)}
+    checkpoint = Checkpoint(job.output, record, frames=job.frames, restart=restart)
     done = run(job, trackers(estimator), checkpoint)
     assert done is not None  # nothing stops it
     return done

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import Array
 from ..ops import Size
-from ..video import Frame, Selection, Source
+from ..video import Selection, Source, first_size
 from .tracks import Reference, check_points, grid, order_of, references_of
 
 
@@ -87,10 +87,7 @@ class Clip:
 
 def look_at(source: Source, selection: Selection) -> Clip:
     """Return what is known of a clip; refuse what cannot be tracked."""
-    if source.live:
-        raise InputError("a camera cannot be tracked, only a clip; record it first")
-    if source.scenes:
-        raise InputError("KITTI's pairs are not a clip: nothing moves from one pair to the next")
+    source.check_clip()
     with closing(selection.frames(source)) as frames:
         begin = list(islice(frames, 2))
         if len(begin) < 2:
@@ -99,20 +96,8 @@ def look_at(source: Source, selection: Selection) -> Clip:
     if image is None:
         raise InputError("the input has no frame that can be read")
     used = (image.shape[0], image.shape[1])
-    size = used if selection.scale == 1 else _source_size(source, begin)
+    size = used if selection.scale == 1 else first_size(source, begin[0].number)
     return Clip(source, selection, size, used, begin[0].number)
-
-
-def _source_size(source: Source, begin: Sequence[Frame]) -> Size:
-    """(height, width) of the first selected frame that can be read, before it is resized."""
-    for number, shot in enumerate(source.shots()):
-        if number >= begin[0].number:
-            try:
-                height, width = shot.read().shape[:2]
-            except (InputError, OSError):
-                continue
-            return height, width
-    raise InputError("the input has no frame that can be read")
 
 
 @dataclass(frozen=True)

@@ -105,14 +105,18 @@ def grid(size: Size, spacing: int) -> Array:
     return np.stack([part.ravel() for part in np.meshgrid(x, y)], 1).astype(np.float32)
 
 
+def inside(points: Array, size: Size) -> Array:
+    """(P, 2) px -> (P,) bool: whether a pixel of the frame contains the point."""
+    return np.asarray(((points >= -0.5) & (points < np.array(size[::-1]) - 0.5)).all(1))
+
+
 def check_points(references: Sequence[Reference], size: Size) -> None:
     """Refuse points outside the frame."""
     height, width = size
-    low, high = np.float32(-0.5), np.array([width, height]) - np.float32(0.5)
     for points in (reference.points for reference in references):
-        inside = ((points >= low) & (points < high)).all(1)
-        if not inside.all():
-            x, y = points[~inside][0]
+        outside = ~inside(points, size)
+        if outside.any():
+            x, y = points[outside][0]
             raise InputError(
                 f"the point {x:g},{y:g} lies outside the frames, which are {width}x{height}"
             )
@@ -185,8 +189,9 @@ def read_tracks(path: Path) -> Tracks:
     """Read tracks from a .npz file."""
     if path.suffix.lower() != ".npz":
         raise InputError(f"{path}: tracks are read from .npz files; a .csv file lacks sizes")
+    data = read_bytes(path, most_bytes())
     with refusing(str(path), InputError):
-        arrays = decode_arrays(read_bytes(path, most_bytes()), _SHAPES)
+        arrays = decode_arrays(data, _SHAPES)
         _check_shapes(arrays)
         frames, (height, width) = arrays["frames"], arrays["size"].tolist()
         return Tracks(
@@ -219,9 +224,10 @@ _POINTS = ("frame", "x", "y")
 
 def read_points(path: Path) -> Array:
     """Read a .csv file with the columns frame, x, y, in any order: (N, 3) float32."""
+    data = read_bytes(path, most_bytes())
     with refusing(str(path), InputError):
         try:
-            text = read_bytes(path, most_bytes()).decode("utf-8-sig")
+            text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise InputError("points must be a .csv file, and this is no text") from None
         lines = csv.reader(text.splitlines())

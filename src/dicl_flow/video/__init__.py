@@ -4,6 +4,17 @@
 # mypy: implicit-reexport
 
 from ..data.timing import Shot
+from .checkpoint import Checkpoint, State
+from .coding import (
+    CONTAINERS,
+    STILL_RATE,
+    Film,
+    check_rate,
+    find_coding,
+    lost_of,
+    output_kind,
+    plan_film,
+)
 from .flows import CUTS, Behind, FrameFlow, ahead, estimate_flows
 from .frames import (
     Frame,
@@ -17,17 +28,8 @@ from .frames import (
     video_source,
 )
 from .live import LivePictures, LiveState, Newest, paced
-from .movies import (
-    CONTAINERS,
-    STILL_RATE,
-    PictureVideo,
-    SlowMotion,
-    SlowMotionFrames,
-    check_rate,
-    find_coding,
-    lost_of,
-)
-from .run import Checkpoint, Outputs, State, output_kind, run
+from .movies import PictureVideo, SlowMotion, SlowMotionFrames
+from .run import Outputs, run
 from .sound import find_sound
 from .writers import (
     PANELS,

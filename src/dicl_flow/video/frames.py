@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import glob, has_magic
-from itertools import pairwise, repeat
+from itertools import islice, pairwise, repeat
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeAlias, TypeVar
@@ -34,7 +34,7 @@ from ..data.timing import (
     read_video_file,
     video_shots,
 )
-from ..errors import InputError, counted, unknown_name
+from ..errors import InputError, check_name, counted
 from ..fence import current_fence
 from ..files import AS_USUAL, Array, Plate, Reading, read_plate, read_seen, to_integers, to_uint8
 from ..files.plates import PLATE_SUFFIX
@@ -62,6 +62,13 @@ class Source:
     """The scene of each frame, if there are several: KITTI's pairs, _10 and _11."""
     look: Look | None = None
     """How a video file stores its pictures; of EXR plates, as they are seen."""
+
+    def check_clip(self) -> None:
+        """Refuse what has no end, and pairs."""
+        if self.live:
+            raise InputError("a camera is not a clip; record it first")
+        if self.scenes:
+            raise InputError("KITTI's pairs are not a clip: nothing moves from one to the next")
 
 
 def open_source(
@@ -164,9 +171,9 @@ def capture(device: int | str, *, live: bool) -> Source:
     return Source(shots, path, rate or None, int(count) if count > 0 else None, live)
 
 
-def first_size(source: Source) -> tuple[int, int]:
-    """(height, width) of the first frame that can be read."""
-    for shot in source.shots():
+def first_size(source: Source, start: int = 0) -> tuple[int, int]:
+    """(height, width) of the first frame that can be read, from number `start` on."""
+    for shot in islice(source.shots(), start, None):
         with suppress(InputError, OSError):
             height, width = shot.read().shape[:2]
             return height, width
@@ -286,8 +293,7 @@ class Selection:
             raise InputError(f"`stride` must be at least 1, got {self.stride}")
         if not 0 < self.scale <= 8:
             raise InputError(f"`scale` must be above 0 and at most 8, got {self.scale:g}")
-        if self.on_error not in ("stop", "skip"):
-            raise unknown_name("`on_error`", self.on_error, ("stop", "skip"))
+        check_name("`on_error`", self.on_error, ("stop", "skip"))
         start, end = self.start, self.end
         if start and end and start.in_seconds == end.in_seconds and end.value <= start.value:
             raise InputError(f"the end ({end}) must be after the start ({start})")

@@ -12,9 +12,10 @@ from ..data.timing import Shot
 from ..errors import InputError
 from ..estimation.estimator import FlowSequence
 from ..files import encode_image, to_uint8
+from .coding import STILL_RATE
 from .flows import FrameFlow, Pairs
 from .frames import Frame, Frames, Source
-from .movies import STILL_RATE, smooth_scale
+from .movies import smooth_scale
 from .writers import draw
 
 

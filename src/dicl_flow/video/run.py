@@ -3,27 +3,25 @@
 The progress of a run is saved, so that the same command resumes it.
 """
 
-import json
-import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from math import lcm
 from pathlib import Path
-from typing import Any
 
-from ..data.frames import Look, pyav
-from ..errors import InputError, counted, unknown_name
+from ..data.frames import Look
+from ..errors import InputError, check_name, counted, unknown_name
 from ..estimation.estimator import FlowSequence
-from ..files import FLOW_SUFFIXES, check_flow_name, write_files
-from ..files.atomic import FolderLock
+from ..files import FLOW_SUFFIXES, check_flow_name
+from .checkpoint import Checkpoint, State
+from .coding import Coding, find_coding, output_kind
 from .flows import CUTS, Behind, Flows, FrameFlow, ahead, estimate_flows, settle_cuts
-from .frames import Selection, Source, change_marks
-from .movies import CODINGS, Coding, PictureVideo, find_coding
+from .frames import Selection, Source
+from .movies import PictureVideo
 from .sound import Sound
 from .writers import (
     EVERYWHERE,
@@ -35,22 +33,6 @@ from .writers import (
     Writer,
     parse_panels,
 )
-
-
-def output_kind(output: Path) -> str:
-    """Return what an output is, by its name: video, array or folder."""
-    suffix = output.suffix.lower()
-    if output.is_dir() or not suffix:
-        return "folder"
-    if suffix in CODINGS:
-        pyav()  # complain now if it is not installed
-        return "video"
-    if suffix == ".npy":
-        return "array"
-    raise InputError(
-        f"{output}: a video must end in {', '.join(CODINGS)}, an array in .npy, a folder in nothing"
-    )
-
 
 _ONLY_FOR = {"show": ["video"], "key": ["video"], "encoder": ["video"], "format": ["folder"]}
 _ONLY_FOR |= {"backward": ["folder", "array"], "occlusion": ["folder"]}
@@ -142,222 +124,6 @@ class Outputs:
         return [*made, *([StatisticsTable(self.stats, parts, covered)] if self.stats else [])]
 
 
-@dataclass
-class State:
-    """The progress of a run."""
-
-    done: int = 0
-    """Flows that need not be computed again."""
-    missing: int = 0
-    """How many of them do not exist because a frame is broken."""
-    lost: int = 0
-    """Frames that are broken or lost."""
-    last_lost: int = -1
-    """The number of the last of them."""
-    begin: int = 0
-    """The first flow to estimate: number `done`, or an earlier one that cuts still show."""
-    memory: list[dict[str, float]] = field(default_factory=list)
-    """What each writer remembers of earlier flows."""
-
-
-class Checkpoint:
-    """The folder OUTPUT.parts, next to the output, that holds an unfinished run.
-
-    state.json contains the settings of the run and its `State`; frames.json lists the files of the
-    frames. `used` returns how many frames a number of flows needs. The folder is locked until the
-    `with` block ends. With `remember`, the hidden file .OUTPUT.finished.json next to the output
-    holds the same of a finished run.
-    """
-
-    def __init__(
-        self,
-        output: Path,
-        settings: Mapping[str, Any],
-        *,
-        frames: Sequence[Path] = (),
-        used: Callable[[int], int] = lambda flows: flows + 1,
-        restart: bool = False,
-        remember: bool = False,
-    ) -> None:
-        self._output = output
-        output = output.resolve()
-        self._record = output.with_name(f".{output.name}.finished.json") if remember else None
-        self.finished = False
-        """Whether there is nothing left to do."""
-        self.folder = output.with_name(f"{output.name}.parts")
-        self._path = self.folder / "state.json"
-        self._frames_path = self.folder / "frames.json"
-        self._frames = {  # a broken link has no change marks
-            str(path.absolute()): change_marks(path) if path.exists() else {} for path in frames
-        }
-        self._settings = json.loads(json.dumps(settings, default=str))
-        self._used, self._frames_saved = used, False
-        self.state = State()
-        self._lock = FolderLock(self.folder)
-        strange = any(not path.name.startswith(".") for path in self.folder.glob("*"))
-        if strange and not self._path.exists():
-            raise InputError(f"{self.folder} is in the way: unfinished runs are stored there")
-        if not self._lock.acquire():
-            raise InputError(
-                f"another run is writing to {self.folder}; wait until it ends, or give another "
-                "output"
-            )
-        try:
-            if restart:
-                self._clear()
-                if self._record:
-                    self._record.unlink(missing_ok=True)
-            elif self._path.exists():
-                self._resume()
-            elif self._record and self._record.exists():
-                self._recall(self._record)
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __enter__(self) -> "Checkpoint":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._path.exists():
-            self._lock.release()
-        else:
-            self._lock.remove()  # nothing was saved
-
-    @property
-    def done(self) -> int:
-        """How many flows need not be computed again."""
-        return self.state.done
-
-    def save(self, state: State) -> None:
-        """Save the progress of the run."""
-        self.state = state
-        saved = {"settings": self._settings, **asdict(state)}
-        contents = {self._path: json.dumps(saved, indent=1).encode()}
-        if self._frames and not self._frames_saved:  # only once: there may be thousands
-            contents[self._frames_path] = json.dumps(self._frames).encode()
-        write_files(contents)
-        self._frames_saved = True
-
-    def finish(self, written: Sequence[Path]) -> None:
-        """Note what was written, if the run is to be remembered, and remove the folder."""
-        if self._record:
-            record = {"settings": self._settings, **asdict(self.state), "frames": self._frames}
-            record["written"] = {str(path.resolve()): _contents(path) for path in written}
-            write_files({self._record: json.dumps(record).encode()})
-        self.remove()
-
-    def remove(self) -> None:
-        """Remove the folder: nothing is left to do."""
-        self._clear()
-        self._lock.remove()
-
-    def _clear(self) -> None:
-        """Remove all but the lock; the state last, because it marks the folder as a checkpoint.
-
-        Until then it is empty: killed in between, the run must not be resumed with what is left.
-        """
-        if self._path.exists():
-            write_files({self._path: b"{}"})
-        for path in sorted(self.folder.iterdir(), key=self._path.__eq__):
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path != self._lock.path:
-                path.unlink()
-
-    def _resume(self) -> None:
-        with _undamaged(self._path) as saved:
-            settings = dict(saved.pop("settings")) if saved else {}
-            self.state = State(**saved)
-        if not saved:  # killed while it was removed
-            return self._clear()
-        self._compare(settings, f"{self.folder} holds an unfinished run")
-        if self._frames and self.done:
-            with _undamaged(self._frames_path) as frames:
-                before: dict[str, Any] = dict(frames)
-            self._compare_frames(before, f"{self.folder} holds an unfinished run")
-
-    def _recall(self, record: Path) -> None:
-        """Find out whether this is the run that made the output, if that is still as it was."""
-        with _undamaged(record) as saved:
-            settings, frames, written = (
-                dict(saved.pop(name)) for name in ("settings", "frames", "written")
-            )
-            state = State(**saved)
-        if any(_contents(Path(path)) != before for path, before in written.items()):
-            return
-        self.state = state
-        self._compare(settings, f"{self._output} is the result of a finished run")
-        self._compare_frames(frames, f"{self._output} is the result of a finished run")
-        self.finished = True
-
-    def _compare(self, settings: dict[str, Any], what: str) -> None:
-        """Refuse other settings than those of `what`."""
-        changes = [
-            _change(key, settings.get(key), self._settings.get(key))
-            for key in {**settings, **self._settings}
-            if settings.get(key) != self._settings.get(key)
-        ]
-        if changes:
-            raise InputError(
-                f"{what} with other settings: {', '.join(changes)}; use the same settings"
-                f", or start again with `restart=True`"
-            )
-
-    def _compare_frames(self, before: dict[str, Any], what: str) -> None:
-        """Refuse other frames; a frame without a flow so far may have been repaired."""
-        used = list(before)[: self._used(self.done)]
-        counts = {
-            "added": sum(name not in before for name in self._frames),
-            "changed": sum(before[name] != self._frames.get(name, before[name]) for name in used),
-            "gone": sum(name not in self._frames for name in before),
-        }
-        changes = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
-        if changes:
-            raise InputError(
-                f"{what} of other frames ({changes} since); restore them, or "
-                "start again with `restart=True`"
-            )
-
-
-def _contents(path: Path) -> dict[str, object]:
-    """Marks of an output that differ if it has changed; of a folder, the number of its files."""
-    if path.is_dir():
-        return {"files": sum(1 for _ in path.iterdir())}
-    return change_marks(path) if path.exists() else {}
-
-
-@contextmanager
-def _undamaged(path: Path) -> Iterator[Any]:
-    """Yield what a file of a checkpoint contains; refuse it if that cannot be used."""
-    try:
-        yield json.loads(path.read_text())
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(f"{path} is damaged; start again with `restart=True`") from None
-
-
-def _change(setting: str, before: Any, now: Any) -> str:
-    """Describe how a setting differs: "stride was 1 and is 2 now"."""
-    name = setting.replace("_", " ")
-    if isinstance(before, dict) and isinstance(now, dict):  # the stamps of a file
-        before, now = before.get("path"), now.get("path")
-        if before == now:
-            return f"{name} ({now}) changed since"
-    return f"{name} was {_word(before)} and is {_word(now)} now"
-
-
-def _word(value: Any) -> str:
-    if value is None:
-        return "not given"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, dict):  # the stamps of a file
-        return str(value.get("path"))
-    if isinstance(value, float):
-        return f"{value:g}"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
 def run(
     source: Source,
     selection: Selection,
@@ -380,21 +146,11 @@ def run(
     """
     if source.live and checkpoint.done:
         raise InputError("a camera recording cannot be resumed; start again with `restart=True`")
-    if cuts not in CUTS:
-        raise unknown_name("cuts", cuts, CUTS)
-    if not checkpoint.done:
-        checkpoint.save(State(memory=[{} for _ in writers]))
-    for writer, memory in zip(writers, checkpoint.state.memory, strict=True):
-        writer.memory, writer.done = memory, checkpoint.done
-        writer.resume(writer.done)
-    piece, total = lcm(*(writer.piece for writer in writers)), selection.expected_flows(source)
+    check_name("cuts", cuts, CUTS)
+    _resume(writers, checkpoint)
     state, stopped, errors = replace(checkpoint.state), False, list[InputError]()
-    frames = ahead(selection.frames(source, skip=selection.first_frame(source, state.begin)))
-    at_most = 1 if source.live else total  # live, a flow should not wait for later frames
-    across = selection.across_gaps
-    flows = estimate_flows(frames, sequence, min_confidence, at_most=at_most, across_gaps=across)
-    if cuts != "estimate":
-        flows = settle_cuts(flows, cuts)
+    piece, total = lcm(*(writer.piece for writer in writers)), selection.expected_flows(source)
+    flows = _estimated(source, selection, sequence, state.begin, min_confidence, cuts)
     new, output = _new_flows(flows, state.done - state.begin, errors), _Output(writers, checkpoint)
     with ExitStack() as stack:
         for writer in writers:
@@ -410,27 +166,58 @@ def run(
                 on_progress(state.done, total)
                 if stopped:
                     break
-        if not state.done:
-            checkpoint.remove()
-            needs = "a flow needs at least two frames"
-            if source.scenes:
-                needs = "no pair is selected: KITTI's flow goes from NNNNNN_10 to NNNNNN_11"
-            raise errors[0] if errors else InputError(needs)
-        output.commit(state)
-        output.save(wait=True)
-    if errors:
+        if state.done:
+            output.commit(state)
+            output.save(wait=True)
+    if errors and state.done:
         raise errors[0]
     if stopped and not source.live:
         return []
     if state.missing == state.done:
         checkpoint.remove()
-        raise InputError(
-            f"nothing is written: none of the {counted(state.done, 'pair')} of frames can be used, "
-            f"because {state.lost} of the frames are broken or lost"
-        )
+        raise errors[0] if errors else _no_flow(source, state)
     written = [writer.finish() for writer in writers]
     checkpoint.finish(written)
     return written
+
+
+def _resume(writers: Sequence[Writer], checkpoint: Checkpoint) -> None:
+    """Begin a run, or let the writers continue where the last one stopped."""
+    if not checkpoint.done:
+        checkpoint.save(State(memory=[{} for _ in writers]))
+    for writer, memory in zip(writers, checkpoint.state.memory, strict=True):
+        writer.memory, writer.done = memory, checkpoint.done
+        writer.resume(writer.done)
+
+
+def _estimated(
+    source: Source,
+    selection: Selection,
+    sequence: FlowSequence,
+    begin: int,
+    min_confidence: float | None,
+    cuts: str,
+) -> Flows:
+    """The flows from number `begin` on."""
+    frames = ahead(selection.frames(source, skip=selection.first_frame(source, begin)))
+    # live, a flow should not wait for later frames
+    at_most = 1 if source.live else selection.expected_flows(source)
+    across = selection.across_gaps
+    flows = estimate_flows(frames, sequence, min_confidence, at_most=at_most, across_gaps=across)
+    return flows if cuts == "estimate" else settle_cuts(flows, cuts)
+
+
+def _no_flow(source: Source, state: State) -> InputError:
+    """Why there is no flow at all."""
+    if state.done:
+        return InputError(
+            f"nothing is written: none of the {counted(state.done, 'pair')} of frames can be used, "
+            f"because {state.lost} of the frames are broken or lost"
+        )
+    if source.scenes:
+        pairs = "KITTI's flow goes from NNNNNN_10 to NNNNNN_11"
+        return InputError(f"no pair is selected: {pairs}")
+    return InputError("a flow needs at least two frames")
 
 
 def _new_flows(flows: Flows, known: int, errors: list[InputError]) -> Flows:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, check_name
 from ..estimation.result import FlowResult
 from ..estimation.warping import warp
 from ..files import Array, encode_flow, encode_image, naming, read_image, replacing, write_files
@@ -425,8 +425,7 @@ def parse_panels(text: str) -> tuple[str, ...]:
     """Read "frame,wheel": names of `PANELS`, in the order in which they are shown."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
-        if name not in PANELS:
-            raise unknown_name("`show`", name, PANELS)
+        check_name("`show`", name, PANELS)
     if len(set(names)) < len(names):
         raise InputError(f"`show` names a picture twice: {text}")
     return names

@@ -209,13 +209,13 @@ _STATIC = Path(__file__).with_name("static")
 def explorer_pages(exploration: Exploration) -> list[BaseRoute]:
     """Return the routes of the page and of what it asks for."""
     endpoints = _Endpoints(exploration)
-    pair = "/explore/clips/{clip}/{pair:int}"
+    pair = "/explore/clips/{clip}/{pair}"
     return [
         Route("/", endpoints._page),
         Mount("/static", StaticFiles(directory=_STATIC)),
         Route("/explore/clips", endpoints.upload, methods=["POST"]),
         Route("/explore/clips/{clip}", endpoints.clip),
-        Route(f"{pair}/frame{{number:int}}.png", endpoints.frame),
+        Route(f"{pair}/frame{{number}}.png", endpoints.frame),
         Route(f"{pair}/flow.{{suffix}}", endpoints.flow),
         *(
             Route(f"{pair}/{name}", getattr(endpoints, name))
@@ -238,11 +238,11 @@ class _Endpoints:
 
     async def frame(self, request: Request) -> Response:
         number = request.path_params["number"]
-        if number not in (1, 2):
+        if number not in ("1", "2"):
             raise HTTPException(404, "a pair has frame1.png and frame2.png")
         service = service_of(request)
         frames = await service.in_thread(self._exploration.frames, *_place(request))
-        png = await service.in_thread(encode_image, "frame.png", to_uint8(frames[number - 1]))
+        png = await service.in_thread(encode_image, "frame.png", to_uint8(frames[int(number) - 1]))
         return Response(png, media_type="image/png")
 
     async def estimate(self, request: Request) -> Response:
@@ -360,7 +360,7 @@ async def _read_video(request: Request, name: str) -> Clip:
 
 
 def _place(request: Request) -> tuple[str, int]:
-    return request.path_params["clip"], request.path_params["pair"]
+    return request.path_params["clip"], _whole("a pair", request.path_params["pair"])
 
 
 def _view(request: Request) -> View:
@@ -372,11 +372,14 @@ def _pixel(request: Request) -> Pixel:
 
 
 def _integer(request: Request, name: str, default: str = "") -> int:
-    text = request.query_params.get(name, default)
+    return _whole(name, request.query_params.get(name, default))
+
+
+def _whole(name: str, text: str) -> int:
     try:
         return int(text)
-    except ValueError:
-        raise HTTPException(400, f"{name} must be a whole number, got {text!r}") from None
+    except ValueError:  # also of a number with thousands of digits
+        raise InputError(f"{name} must be a whole number, got {text!r}") from None
 
 
 def _planes(array: Array) -> Response:

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from torch import Tensor
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, check_name
 from ..estimation.estimator import FlowSequence
 from ..estimation.inputs import Image
 from ..files import Array
@@ -266,10 +266,8 @@ async def create_video(request: Request) -> Response:
     """Take a video that waits for its turn."""
     service, jobs, query = service_of(request), jobs_of(request), request.query_params
     format, cuts = query.get("format", "mp4"), query.get("cuts", "estimate")
-    if format not in VIDEO_FORMATS:
-        raise unknown_name("format", format, VIDEO_FORMATS)
-    if cuts not in CUTS:
-        raise unknown_name("cuts", cuts, CUTS)
+    check_name("format", format, VIDEO_FORMATS)
+    check_name("cuts", cuts, CUTS)
     with service.admission.enter():
         job = jobs.create(format, query.get("show"), cuts)
         try:

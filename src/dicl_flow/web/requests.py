@@ -15,7 +15,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from ..errors import InputError, unknown_name
+from ..errors import InputError, check_name
 from ..estimation.estimator import FlowResult
 from ..files import (
     Array,
@@ -246,8 +246,7 @@ def read_wanted(request: Request) -> Wanted:
     if chosen is None:
         accepted = _accepted(request.headers.get("accept", "*/*"))
         chosen = accepted or ("npz" if asked else "flo")
-    if chosen not in FORMATS:
-        raise unknown_name("format", chosen, FORMATS)
+    check_name("format", chosen, FORMATS)
     if chosen != "npz" and asked:
         names = " and ".join(asked)
         raise HTTPException(400, f"only format=npz has room for {names}; {chosen} has the flow")

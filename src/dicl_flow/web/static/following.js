@@ -1,6 +1,6 @@
 // The inspector's panel of a track: the point, the frame that is shown, and the chain of flows.
 
-import { find, make } from "./page.js";
+import { find, make, makeRows } from "./page.js";
 
 const INVITATION =
   "Click a point to follow it through the clip. Each position comes from a chain of flows: " +
@@ -23,10 +23,7 @@ function numbers({ frame, x, y, visible, error }) {
     ["Seen", visible ? "visible" : "hidden"],
     ["Error", error === null ? "–" : `${error.toFixed(2)} px expected`],
   ];
-  const rows = texts.map(([name, text]) =>
-    make("div", { "data-track": name }, make("dt", {}, name), make("dd", {}, String(text))),
-  );
-  return make("dl", { class: "rows" }, ...rows);
+  return make("dl", { class: "rows" }, ...makeRows(texts, "data-track"));
 }
 
 // A row for each flow of the chain, the latest first.

@@ -40,9 +40,9 @@ export function flowPicture({ width, height }, { u, v }, maximum) {
 export function warp(image2, { u, v }) {
   const { width, height, data } = image2;
   return picture(width, height, (pixels, place, i) => {
+    if (leavesFrame(image2, { u, v }, i)) return;
     const x = (i % width) + u[i];
     const y = Math.floor(i / width) + v[i];
-    if (!(x >= 0 && y >= 0 && x <= width - 1 && y <= height - 1)) return;
     const left = Math.min(Math.floor(x), width - 2);
     const top = Math.min(Math.floor(y), height - 2);
     const [right, down] = [x - left, y - top];

@@ -10,6 +10,13 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// Rows of a definition list: [name, text]; each can be found by its name.
+export function makeRows(texts, attribute) {
+  return texts.map(([name, text]) =>
+    make("div", { [attribute]: name }, make("dt", {}, name), make("dd", {}, String(text))),
+  );
+}
+
 // Numbers with a sign of fixed width, so that columns do not jump.
 export const signed = (value, digits = 2) =>
   (value < 0 ? "−" : "+") + Math.abs(value).toFixed(digits);

@@ -1,6 +1,7 @@
 // The pixel under the pointer: its numbers, and magnified patches of both frames.
 
-import { find, make, prepare, signed, vector } from "./page.js";
+import { INK, stroke } from "./marks.js";
+import { find, makeRows, prepare, signed, vector } from "./page.js";
 import { state } from "./state.js";
 
 const PATCH = 15; // pixels on a side
@@ -8,8 +9,8 @@ const SIDE = 120; // screen pixels
 
 export function showReadout(pair, pixel) {
   const found = pixel && pair?.look(pixel, state.network);
-  find("places").replaceChildren(...rows(places(pixel, found)));
-  find("readout").replaceChildren(...rows(found ? numbers(found) : []));
+  find("places").replaceChildren(...makeRows(places(pixel, found), "data-name"));
+  find("readout").replaceChildren(...makeRows(found ? numbers(found) : [], "data-name"));
   showPatches(pair, pixel, found);
 }
 
@@ -35,12 +36,6 @@ function numbers({ u, v, confidence, hidden, truth }) {
   return texts;
 }
 
-function rows(texts) {
-  return texts.map(([name, text]) =>
-    make("div", { "data-name": name }, make("dt", {}, name), make("dd", {}, text)),
-  );
-}
-
 function showPatches(pair, pixel, found) {
   const context1 = prepare(find("patch1"), SIDE, SIDE);
   const context2 = prepare(find("patch2"), SIDE, SIDE);
@@ -58,12 +53,6 @@ function drawPatch(context, picture, x, y) {
   context.scale(scale, scale);
   context.drawImage(picture, -x - 0.5, -y - 0.5);
   context.restore();
-  for (const [color, width] of [
-    ["rgb(0 0 0 / 75%)", 3.5],
-    ["#ffd23f", 1.5],
-  ]) {
-    context.strokeStyle = color;
-    context.lineWidth = width;
-    context.strokeRect((SIDE - scale) / 2, (SIDE - scale) / 2, scale, scale);
-  }
+  const corner = (SIDE - scale) / 2;
+  stroke(context, INK, 1.5, () => context.rect(corner, corner, scale, scale));
 }
