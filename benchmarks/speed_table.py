@@ -68,7 +68,8 @@ def section(report: dict) -> str:
     for one in report["results"]:
         if one["backend"] != "compiled":  # docs/decisions/0010 has these
             rows.setdefault(frames(one), {})[column(report["host"], one)] = cell(one)
-    made = f"`{report['command']}`, torch {report['torch']}, {report['date']}"
+    command = re.sub(r" (--path|-o|--plot) \S+", "", report["command"])  # the columns show them
+    made = f"`{command}`, torch {report['torch']}, {report['date']}"
     return f"**{report['device']}** ({made}):\n\n{table('frames', rows)}"
 
 

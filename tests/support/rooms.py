@@ -36,11 +36,11 @@ ROOMS = {
         "models data pictures files config environ fence errors _version",
     ),
     "web": room(
-        "the HTTP server: uploads, the estimator thread, jobs, security; the explorer",
+        "the HTTP server and the explorer",
         "lab tracking video estimation files errors",
     ),
     "bulk": room(
-        "millions of pairs: manifests, segments written whole or not at all, engines",
+        "millions of pairs: manifests, segments, engines",
         "video estimation pictures files errors",
     ),
     "lab": room(
@@ -49,15 +49,15 @@ ROOMS = {
         "config errors",
     ),
     "adaptation": room(
-        "better flow on footage without truth: pairs, teacher, student, acceptance, report",
+        "better flow on footage without truth",
         "video evaluation training estimation render weights ops data pictures files config errors",
     ),
     "tracking": room(
-        "points through a clip: intervals, chains, visibility, choice; outputs, steady videos",
+        "points through a clip; steady videos",
         "video estimation ops files config errors",
     ),
     "video": room(
-        "sources, frames, flows, cuts, writers, checkpoints; movies and slow motion",
+        "sources, frames, flows, cuts, writers, checkpoints; slow motion",
         "estimation data pictures files fence errors",
     ),
     "evaluation": room(

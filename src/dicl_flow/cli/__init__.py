@@ -82,7 +82,7 @@ _ANALYSES: Commands = {
     "compare": analyze.Compare,
     "levels": analyze.Levels,
 }
-_ABOUT_BULK = "Estimate millions of pairs: `dicl-flow bulk MANIFEST -o OUT` is `bulk run`."
+_ABOUT_BULK = "Estimate millions of pairs: `bulk MANIFEST -o OUT` is short for `bulk run`."
 _add(app, _COMMANDS)
 for _name, _about, _commands, _class in (
     ("bulk", _ABOUT_BULK, _BULK, bulk.BulkGroup),

@@ -72,7 +72,7 @@ class Run(options.EstimateSettings):
     actors: str | None = optional("Processes on Ray; default: all that fit.", metavar="N|MIN:MAX")
     cpus_per_actor: float | None = optional("Cores and threads of each; default: 1.")
     gpus_per_actor: float | None = optional("GPUs of each, or a share of one; default: 1.")
-    dry_run: bool = flag("--dry-run", "Only say how many flows, bytes and hours it is.")
+    dry_run: bool = flag("--dry-run", "Only print the estimated flows, bytes and hours.")
     full_size: options.FullSize = False
 
     def __call__(self) -> None:

@@ -159,15 +159,15 @@ class Submit(options.EstimateSettings):
 class Table2(options.ReadSettings):
     """Fill in the paper's table 2 with the weights of a chain, below the published rows.
 
-    After `things` they are scored on KITTI-15 and Sintel (C+T), after `kitti` and `sintel` on
-    that data set (+K/S), in float32. What is missing stays empty and is named.
+    C+T is scored on KITTI-15 and Sintel after `things`, +K/S after `kitti` or `sintel` on that
+    data set, in float32. What is missing stays empty and is named.
 
     Examples:
       dicl-flow table2 runs/reproduce --data kitti15=KITTI --data sintel-clean=Sintel
       dicl-flow table2 runs/a --without-projection runs/b --data kitti15=KITTI --markdown table2.md
     """
 
-    chain: Path | None = Argument(None, metavar="[CHAIN]", help="Folder written by `reproduce`.")
+    chain: Path | None = Argument(None, metavar="CHAIN", help="Folder written by `reproduce`.")
     without_projection: Path | None = optional(
         "Folder written by `reproduce --without-projection`.", metavar="DIR"
     )

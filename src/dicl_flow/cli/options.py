@@ -129,7 +129,7 @@ Fenced = Annotated[
     bool,
     Option(
         "--fenced",
-        help="Decode images and videos in processes without network, files and other programs.",
+        help="Decode images and videos in processes without network, files or programs.",
         callback=_put_up_fence,
     ),
 ]
@@ -170,7 +170,7 @@ Maximum = Annotated[
 
 Key = Annotated[
     bool,
-    Option("--key", help="Add to pictures of flow what full colour is, or how long an arrow is."),
+    Option("--key", help="Add the length of full colour, or of an arrow, to pictures."),
 ]
 
 

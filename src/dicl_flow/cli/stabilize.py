@@ -59,7 +59,7 @@ class Stabilize(ClipSettings):
     )
     on_error: str = Option("stop", help="At a broken or lost frame: stop, or skip it.")
     full_size: options.FullSize = False
-    dry_run: bool = flag("--dry-run", "Only say what would be done.")
+    dry_run: bool = flag("--dry-run", "Only print what would be done.")
 
     def __call__(self) -> None:
         clip = self.check_clip()

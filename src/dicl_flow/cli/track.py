@@ -68,7 +68,7 @@ class Track(ClipSettings):
     scale: float = Option(1.0, max=8, help="Compute with frames scaled by this.")
     on_error: str = Option("stop", help="At a broken or lost frame: stop, or skip it.")
     full_size: options.FullSize = False
-    dry_run: bool = flag("--dry-run", "Only say what would be done, and the memory it takes.")
+    dry_run: bool = flag("--dry-run", "Only print what would be done, and the memory it takes.")
 
     def __call__(self) -> None:
         clip = self.check_clip()

@@ -18,7 +18,7 @@ from .options import flag, optional
 if TYPE_CHECKING:
     from ..web.clips import Clip
 
-Host = Annotated[str, Option(help="Address to listen on; another than loopback needs a token.")]
+Host = Annotated[str, Option(help="Address to listen on; any but loopback needs a token.")]
 Port = Annotated[int, Option(min=0, max=65535, help="Port; 0: a free one.")]
 
 
