@@ -24,6 +24,7 @@ from .volumes import Volumes, has_projection, peak_distance, read_volumes, soft_
 ZERO = "zero flow"
 BANDS = ("epe", "s0_10", "s10_40", "s40_plus")
 _BINS = 1000  # the paper's bins of 0.001
+_DRAWN_BINS = 50
 _READINGS = {"winner_takes_all": winner, "soft_argmin": soft_argmax}
 _PATCH = 48  # px shown around the pixel
 _NEAR, _FAR = 1.5, 3.0  # in displacements: the eight neighbours; farther than half a window
@@ -173,14 +174,17 @@ def draw_peaks(found: Mapping[str, Peaks]) -> Any:
     """The paper's histogram of d_peak over pixels, with the medians as lines."""
     figure = draw_figure(6.4, 4)
     axes = figure.subplots()
-    places = (np.arange(_BINS) + 0.5) / _BINS
+    edges, highest = np.linspace(0, 1, _DRAWN_BINS + 1), []
     for number, (name, peaks) in enumerate(found.items()):
         label, color = f"{name}: median {peaks.median:.2f}", f"C{number}"
-        axes.fill_between(places, peaks.share, step="mid", alpha=0.45, color=color, label=label)
+        share = peaks.share.reshape(_DRAWN_BINS, -1).sum(1)
+        axes.stairs(share, edges, color=color, linewidth=1.5, label=label)
+        axes.stairs(share, edges, color=color, fill=True, alpha=0.12)
         axes.axvline(peaks.median, color=color, linestyle="--", linewidth=1)
-    axes.set(xlim=(0, 1), xlabel="$d_{peak}$", ylabel="share of the pixels (%), bins of 0.001")
-    # without the few highest bins, which would hide the rest
-    axes.set_ylim(0, 1.15 * max(np.percentile(peaks.share, 99.5) for peaks in found.values()))
+        highest.append(np.partition(share, -2)[-2])
+    width = 1 / _DRAWN_BINS
+    axes.set(xlim=(0, 1), xlabel="$d_{peak}$", ylabel=f"share of the pixels (%), bins of {width:g}")
+    axes.set_ylim(0, 1.15 * max(highest))  # one bin at the end may be higher and hide the rest
     axes.legend()
     return figure
 
