@@ -32,7 +32,7 @@ from .folded import (
 )
 from .settings import displacements_at_once, dtype_of_most, has_winograd, processor
 
-_COARSE, _COARSE_IF_SUMMED = 32, 16
+_COARSE_IF_SUMMED = 16
 
 
 class ScoreConv(nn.Module):
@@ -277,6 +277,8 @@ class AcceleratedDiclFlow(DiclFlow):
     `model` is).
     """
 
+    _coarse = 64  # the least stride of a level that does not compute in bfloat16
+
     def __init__(
         self,
         model: DiclFlow,
@@ -291,7 +293,7 @@ class AcceleratedDiclFlow(DiclFlow):
             )
         device = device or next(model.parameters()).device
         most = dtype_of_most(dtype, device)
-        dtypes = (_level_dtype(dtype, most, stride) for stride in model.config.strides)
+        dtypes = (self._level_dtype(dtype, most, stride) for stride in model.config.strides)
         levels = [
             self._make_level(cast(DiclLevel, level), level_dtype, memory_limit)
             for level, level_dtype in zip(model.levels.values(), dtypes, strict=True)
@@ -308,6 +310,14 @@ class AcceleratedDiclFlow(DiclFlow):
         both = torch.cat([image1, image2])
         return self.flow_from_pairs(self._halves(self.features(both)), image1, initial)
 
+    @classmethod
+    def _level_dtype(cls, dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:
+        """Coarse levels cost little, and their rounding is multiplied by their stride."""
+        # that of bfloat16 is too much at some, and where sums are float16 as well, at more of them
+        if most != dtype:
+            return most if stride >= _COARSE_IF_SUMMED else dtype
+        return torch.float32 if dtype == torch.bfloat16 and stride >= cls._coarse else dtype
+
     @staticmethod
     def _make_level(level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
         assert isinstance(level.matcher, PairwiseMatcher)
@@ -322,11 +332,3 @@ class AcceleratedDiclFlow(DiclFlow):
         if is_reduced(dtype):
             accelerated.stem[0] = ImageConv(cast(ConvBlock, pyramid.stem[0]), dtype)
         return accelerated
-
-
-def _level_dtype(dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:
-    """Coarse levels cost little, and their rounding is multiplied by their stride."""
-    # that of bfloat16 is too much at some, and where sums are float16 as well, at more of them
-    if most != dtype:
-        return most if stride >= _COARSE_IF_SUMMED else dtype
-    return torch.float32 if dtype == torch.bfloat16 and stride >= _COARSE else dtype
