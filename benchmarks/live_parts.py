@@ -56,13 +56,13 @@ class Trial:
         self.document: dict[str, Any] = {"trainings": {}, "methods": {}}
         if self.path.exists():
             self.document = json.loads(self.path.read_text())
-        limits = {"minutes": arguments.minutes, "steps": arguments.steps}
-        settings = {"weights": self.weights.sha256, **limits, "changes": arguments.changes}
-        if self.document.setdefault("settings", settings) != settings:
-            raise InputError(f"{self.path} is of other settings; use another folder")
 
     def run(self, pairs: Pairs) -> None:
         """Score each combination without its parts, then with them."""
+        given = {name: getattr(self.arguments, name) for name in ("minutes", "steps", "changes")}
+        settings = {"weights": self.weights.sha256, **given}
+        if self.document.setdefault("settings", settings) != settings:
+            raise InputError(f"{self.path} is of other settings; use another folder")
         for text in self.arguments.combination or COMBINATIONS:
             quality = quality_of(text)
             self.score(text, quality, replace(self.weights, live=None), "cut out", pairs)
