@@ -3,9 +3,10 @@
     python -m benchmarks.int8 FOLDER -o benchmarks/results/int8.json
 
 On a pair of `--size`, on one thread, processor time (other programs disturb the time that passes):
-which share of the accelerated estimate in bfloat16 is convolutions and maxima of the matching nets,
-and how long both take with int8 at some levels, in runs that alternate. On the real pairs of
-FOLDER, as in `yardstick.py`: how far the flow is from the accelerated one in float32, and the EPE.
+which share of the accelerated estimate in bfloat16 is convolutions and first layers of the
+matching nets, and how long both take with int8 at some levels, in runs that alternate. On the real
+pairs of FOLDER, as in `yardstick.py`: how far the flow is from the accelerated one in float32, and
+the EPE.
 
 Weights have one scale for each output channel, activations one for each channel: the extremes on
 the two demo pairs. First layers stay in bfloat16.
@@ -33,7 +34,7 @@ from torch import Tensor, nn
 
 import dicl_flow
 from benchmarks.yardstick import SETS, find_pairs
-from dicl_flow.accelerated.cpu import FactoredMatcher
+from dicl_flow.accelerated.cpu import DirectMatcher, FactoredMatcher
 from dicl_flow.accelerated.first_layer import FactoredLayer
 from dicl_flow.accelerated.first_layer.cpu import PartialWindows
 from dicl_flow.accelerated.folded import cells_to_pixels, fold, up_to_corners
@@ -271,11 +272,13 @@ def measure_shares(
         times: dict[str, float] = defaultdict(float)
         with ExitStack() as stack:
             for level in levels_of(estimator).values():
-                matcher = cast(FactoredMatcher, level.matcher)
+                matcher = cast(DirectMatcher | FactoredMatcher, level.matcher)
+                factored = isinstance(matcher, FactoredMatcher)
+                first = (matcher, "_first_layer") if factored else (matcher.first, "forward")
                 for part in (matcher.down, *matcher.inner):
                     stack.enter_context(clocked(part, "forward", times, "convolutions"))
                 stack.enter_context(clocked(matcher.score, "forward", times, "scores"))
-                stack.enter_context(clocked(matcher, "_first_layer", times, "maxima"))
+                stack.enter_context(clocked(first[0], first[1], times, "first layers"))
                 stack.enter_context(clocked(matcher, "forward", times, "matching nets"))
             start = process_time()
             estimator(*frames)

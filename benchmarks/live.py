@@ -11,6 +11,11 @@ that passes, less so that of the processor: both are written, and the picture sh
 
 An output that exists is continued, combination by combination.
 
+    python -m benchmarks.live --speed --size 640x360
+
+prints the pairs/s of live, fast, normal and DIS (or of each `--combination`), and the frames/s of a
+video, where the features of a frame are computed once; runs alternate, on the demo's frames.
+
     python -m benchmarks.live --clip CLIP --combination 33221
 
 compares, on the frames of a video, estimates that start from the flow of the pair before, moved
@@ -18,15 +23,17 @@ along itself, with those that start afresh: the mean difference of brightness be
 frame 2 moved back, and the time of the processor.
 """
 
+import dicl_flow  # isort: skip (first: torch reads what it sets)
+
 import argparse
 import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -46,9 +53,9 @@ from benchmarks.yardstick import (
     summarize,
 )
 from dicl_flow.config import LIVE, QUALITIES, Quality, find_quality
-from dicl_flow.data import FlowPair, read_frames
+from dicl_flow.data import FlowPair, demo_pairs, read_frames
 from dicl_flow.errors import InputError
-from dicl_flow.estimation.estimator import FlowEstimator, load
+from dicl_flow.estimation.estimator import FlowEstimator, FlowSequence
 from dicl_flow.estimation.warping import splat, warp
 from dicl_flow.evaluation import BASELINES
 from dicl_flow.files import Array, write_files
@@ -92,7 +99,7 @@ def open_combination(text: str, weights: str, precision: str) -> Method:
     if text in BASELINES:
         return open_method(text, "normal", "cpu", precision)
     quality = quality_of(text)
-    estimator, stored = load(weights, "cpu", precision, quality=quality), resolve(weights)
+    estimator, stored = dicl_flow.load(weights, "cpu", precision, quality=quality), resolve(weights)
     about = {
         "weights": read_weights(stored).sha256,
         "trained": read_weights(stored).trained_for(quality),
@@ -219,6 +226,48 @@ def draw(document: Mapping[str, Any]) -> bytes:
     return encode_figure(figure)
 
 
+def compare_speeds(arguments: argparse.Namespace) -> None:
+    """Print pairs/s and frames/s of each combination: medians of runs that alternate."""
+    names = arguments.combination or ["live", "fast", "normal", "dis"]
+    methods = []
+    for name in names:
+        alone = open_combination(name, arguments.weights, arguments.precision)
+        methods.append(alone._replace(name=f"{name} pair"))
+        if name not in BASELINES:
+            estimator = dicl_flow.load(
+                arguments.weights, "cpu", arguments.precision, quality=quality_of(name)
+            )
+            methods.append(alone._replace(name=f"{name} video", estimate=in_a_video(estimator)))
+    frames = timed_frames(demo_pairs()[0], arguments.size)
+    timed = time_all(methods, frames, arguments.repeats)
+    machine = describe_machine(torch.device("cpu"))
+    print(f"{machine['device']}, {arguments.size}, {date.today().isoformat()}\n")
+    print("| | pair, ms | processor, ms | pairs/s | in a video, ms | processor, ms | frames/s |")
+    print("|---" * 7 + "|")
+    for name in names:
+        cells = []
+        for kind in ("pair", "video"):
+            one = timed.get(f"{name} {kind}")
+            seconds = (one["seconds"], one["processor_seconds"]) if one else ()
+            cells += [*(f"{1000 * s:.0f}" for s in seconds), *(f"{1 / s:.2f}" for s in seconds[:1])]
+        print(f"| {name} | {' | '.join([*cells, *[''] * (6 - len(cells))])} |")
+    if arguments.output is not None:
+        about = {**machine, "size": arguments.size, "repeats": arguments.repeats}
+        save(arguments.output, {**about, "date": date.today().isoformat(), "timed": timed})
+
+
+def in_a_video(estimator: FlowEstimator) -> Callable[[Array, Array], tuple[Array, None]]:
+    """Two frames that follow each other again and again: each call pushes one."""
+    sequence, number = FlowSequence(estimator), count()
+
+    def push(*frames: Array) -> tuple[Array, None]:
+        result = sequence.push(frames[next(number) % 2]) or sequence.push(frames[next(number) % 2])
+        assert result is not None  # only the very first frame has no flow
+        return result.flow, None
+
+    return push
+
+
 def compare_starts(arguments: argparse.Namespace) -> None:
     """Print, for each stride to start at, the error of moved frames and the time; 0: afresh."""
     frames = read_clip(arguments.clip, arguments.frames)
@@ -226,10 +275,12 @@ def compare_starts(arguments: argparse.Namespace) -> None:
         quality = quality_of(text)
         for start in (0, 16, 8):
             chosen = Quality(text, quality.scales, start or 8, quality.radii)
-            estimator = load(arguments.weights, "cpu", arguments.precision, quality=chosen)
+            estimator = dicl_flow.load(
+                arguments.weights, "cpu", arguments.precision, quality=chosen
+            )
             error, seconds = follow(estimator, frames, warm=start > 0)
-            how = f"from stride {start}" if start else "afresh"
-            print(f"{arguments.clip.name}, {text}, {how}: {error:.3f}, {seconds:.3f} s", flush=True)
+            way = f"from stride {start}" if start else "afresh"
+            print(f"{arguments.clip.name}, {text}, {way}: {error:.3f}, {seconds:.3f} s", flush=True)
 
 
 def read_clip(path: Path, count: int) -> list[Array]:
@@ -273,12 +324,16 @@ def main() -> None:
     parser.add_argument("--size", default="640x384", help="WIDTHxHEIGHT of the pair that is timed")
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each combination")
     parser.add_argument("--errors", type=Path, help="take known ones from yardstick.py's JSON")
+    parser.add_argument("--speed", action="store_true", help="compare speeds alone")
     parser.add_argument("--clip", type=Path, help="compare starts on a video instead")
     parser.add_argument("--frames", type=int, default=40, help="of the video")
     parser.add_argument("-o", "--output", type=Path, help="JSON file, continued if it exists")
     parser.add_argument("--picture", type=Path, help="also draw error against time, .png")
     arguments = parser.parse_args()
     try:
+        if arguments.speed:
+            compare_speeds(arguments)
+            return
         if arguments.clip is not None:
             compare_starts(arguments)
             return

@@ -10,8 +10,8 @@ from golden import formula
 from networks import randomize_norms_and_biases
 
 import dicl_flow
-from dicl_flow.accelerated import settings
-from dicl_flow.accelerated.cpu import AcceleratedDiclFlow, FactoredMatcher
+from dicl_flow.accelerated import cpu, settings
+from dicl_flow.accelerated.cpu import AcceleratedDiclFlow, DirectMatcher, FactoredMatcher
 from dicl_flow.accelerated.folded import folded_block
 from dicl_flow.accelerated.recording import BYTES_KEPT, MOST_KEPT, surplus
 from dicl_flow.data import demo_pairs
@@ -65,9 +65,13 @@ def test_folding_keeps_what_a_block_computes(kind, args, options):
         torch.testing.assert_close(single.double(), block(x), atol=1e-4, rtol=1e-4)
 
 
+both_versions = pytest.mark.parametrize("version", [DirectMatcher, FactoredMatcher])
+
+
+@both_versions
 @pytest.mark.parametrize("scene", ["whole", "leaves the frame", "holes", "nothing to see"])
 @pytest.mark.parametrize("size", [(10, 14), (2, 2), (4, 20)])
-def test_factored_first_layer_is_exact(scene, size):
+def test_matchers_for_a_cpu_are_exact(version, scene, size):
     torch.manual_seed(0)
     matcher = randomize_norms_and_biases(build_matcher("dicl", 6, 3)).double()
     features1, features2 = torch.randn(2, 2, 6, *size).double().unbind(0)
@@ -79,11 +83,12 @@ def test_factored_first_layer_is_exact(scene, size):
         features2 = 0 * features2
     with torch.no_grad():
         expected = matcher(features1, features2)
-        result = FactoredMatcher(matcher, torch.float64)(features1, features2)
+        result = version(matcher, torch.float64)(features1, features2)
     torch.testing.assert_close(result, expected, atol=1e-10, rtol=0)
 
 
-def test_another_matching_net_needs_no_other_code_on_a_cpu():
+@both_versions
+def test_another_matching_net_needs_no_other_code_on_a_cpu(version):
     """A wider window, other widths and one layer more: all are read from the net."""
     torch.manual_seed(0)
     matcher = build_matcher("dicl", 6, 2)
@@ -93,11 +98,12 @@ def test_another_matching_net_needs_no_other_code_on_a_cpu():
     matcher = randomize_norms_and_biases(matcher).double()
     maps = torch.randn(2, 1, 6, 8, 10).double() * (torch.rand(2, 1, 1, 8, 10) > 0.2)
     with torch.no_grad():
-        result = FactoredMatcher(matcher, torch.float64)(*maps)
+        result = version(matcher, torch.float64)(*maps)
         torch.testing.assert_close(result, matcher(*maps), atol=1e-10, rtol=0)
 
 
-def test_chunks_do_not_change_the_scores(monkeypatch):
+@both_versions
+def test_chunks_do_not_change_the_scores(monkeypatch, version):
     torch.manual_seed(0)
     matcher = randomize_norms_and_biases(build_matcher("dicl", 4, 2)).double()
     maps = torch.randn(2, 3, 4, 8, 6).double()
@@ -105,7 +111,7 @@ def test_chunks_do_not_change_the_scores(monkeypatch):
     for budget in (1, 100_000, 1 << 30):
         monkeypatch.setitem(settings._AT_ONCE, "cpu", budget)
         with torch.no_grad():
-            results.append(FactoredMatcher(matcher, torch.float64)(*maps))
+            results.append(version(matcher, torch.float64)(*maps))
     for result in results[1:]:
         torch.testing.assert_close(result, results[0], atol=1e-12, rtol=0)
 
@@ -148,6 +154,14 @@ def test_reduced_precision_stays_near(golden_model, small_model, precision):
     assert 0 < difference.mean() < (0.03 if exact_sums else 0.2)
 
 
+@pytest.mark.parametrize("units", [True, False])
+def test_matrix_units_get_pairs(small_model, monkeypatch, units):
+    monkeypatch.setattr(cpu, "processor", lambda: settings.Processor(amx=units))
+    network = AcceleratedDiclFlow(small_model, torch.bfloat16)
+    chosen = {type(level.matcher) for level in network.levels.values()}
+    assert chosen == {DirectMatcher if units else FactoredMatcher}
+
+
 def test_sizes_and_batches_may_change_call_by_call(small_model):
     plain = FlowEstimator(small_model, "cpu", "fp32", "plain")
     fast = FlowEstimator(small_model, "cpu", "fp32", "fast")
@@ -157,14 +171,15 @@ def test_sizes_and_batches_may_change_call_by_call(small_model):
             torch.testing.assert_close(a, b, atol=1e-3, rtol=0)
 
 
-def test_another_layer_at_half_the_size_is_accelerated_as_it_is():
+@both_versions
+def test_another_layer_at_half_the_size_is_accelerated_as_it_is(version):
     torch.manual_seed(0)
     matcher = build_matcher("dicl", 6, 2)
     matcher.net.insert(3, ConvBlock(128, 128))
     matcher = randomize_norms_and_biases(matcher).double()
     maps = torch.randn(2, 2, 6, 8, 10).double()
     with torch.no_grad():
-        found = FactoredMatcher(matcher, torch.float64)(*maps)
+        found = version(matcher, torch.float64)(*maps)
         torch.testing.assert_close(found, matcher(*maps), atol=1e-10, rtol=0)
 
 

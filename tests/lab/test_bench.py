@@ -10,11 +10,13 @@ import pytest
 import torch
 from conftest import SMALL
 
-from dicl_flow.config import ModelConfig
+from dicl_flow.config import QUALITIES, ModelConfig, find_quality
 from dicl_flow.errors import InputError
+from dicl_flow.estimation.inputs import Feeding
 from dicl_flow.lab import speed
 from dicl_flow.lab.speed import Case, count_work, moving_pattern
 from dicl_flow.models import build
+from dicl_flow.weights import read_weights, resolve
 
 pytestmark = pytest.mark.heavy
 
@@ -180,6 +182,24 @@ def test_a_compiler_that_fails_is_named():
         speed.explained(),
     ):
         raise failed
+
+
+@pytest.mark.parametrize("quality", QUALITIES)
+@pytest.mark.parametrize("size", [(384, 640), (436, 1024), (360, 640)])
+def test_the_network_sees_frames_as_in_an_estimate(quality, size):
+    """Frames of 640x384 at quality "fast" are seen as 512x256; padded, they would be 512x384."""
+    weights, quality = read_weights(resolve("rendered")), find_quality(quality)
+    model, _ = speed.open_network("rendered", quality, None)
+    for scale in quality.scales:
+        measured, estimated = (
+            Feeding.of(config, scale).seen(size) for config in (model.config, weights.config)
+        )
+        assert measured == estimated
+
+
+def test_frames_that_would_be_scaled_down_are_measured_at_full_size():
+    model, _ = speed.open_network("rendered", find_quality("normal"), None)
+    assert Feeding.of(model.config).seen((1080, 1920)) == (1152, 1920)
 
 
 def test_counted_work_grows_with_pixels_and_pairs():

@@ -1,9 +1,13 @@
 """The accelerated network in plain torch operations: for CPUs; that for CUDA derives from it."""
 
 import copy
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import pairwise, starmap
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import InputError
@@ -26,9 +30,9 @@ from .folded import (
     up_to_corners,
     with_remainder,
 )
-from .settings import displacements_at_once, dtype_of_most, has_winograd
+from .settings import displacements_at_once, dtype_of_most, has_winograd, processor
 
-_COARSE, _COARSE_IF_SUMMED = 32, 16
+_COARSE_IF_SUMMED = 16
 
 
 class ScoreConv(nn.Module):
@@ -74,12 +78,10 @@ class CellScoreConv(ScoreConv):
         return self._add(cells_to_pixels(products).transpose(0, 1).unflatten(0, (3, 3)))
 
 
-class FactoredMatcher(Matcher):
-    """The accelerated version of a `PairwiseMatcher` with a `MatchingNet`.
+class FoldedMatcher(Matcher):
+    """A `PairwiseMatcher` with a `MatchingNet`, accelerated: some displacements at a time.
 
-    The first layer is max(A(p) + B(p+u), 0) = max(B(p+u), -A(p)) + A(p), the bias being in A.
-    Its second term passes through the next convolution once for all displacements: what remains
-    for each of them is one maximum.
+    Its versions differ in how they compute the first layer.
     """
 
     def __init__(
@@ -89,12 +91,8 @@ class FactoredMatcher(Matcher):
         net = matcher.net
         assert isinstance(net, MatchingNet)
         self.memory_limit = memory_limit
-        most = dtype_of_most(dtype)
-        self.first = FactoredLayer(net.first, matcher.radius, most, negated=True)
-        weight, bias = fold(net.down)
-        self.down = FoldedConv(net.down.conv, weight, 0 * bias, dtype, relu=True)
-        self.down_of_minus_first = FoldedConv(net.down.conv, weight, -bias, most, relu=False)
-        by_cells = has_winograd()  # then products with zeros cost nothing
+        most, by_cells = dtype_of_most(dtype), has_winograd()
+        # with Winograd, products with zeros cost nothing
         weight, bias = (up_to_cells if by_cells else up_to_corners)(*fold(net.up))
         around = nn.Conv2d(weight.shape[1], len(weight), weight.shape[-1], padding=1)
         self.inner = nn.Sequential(
@@ -106,22 +104,94 @@ class FactoredMatcher(Matcher):
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps of even sides -> (B, 1, U, V, H, W)."""
         side = 2 * self.radius + 1
+        count, size = side * side, size_of(features1)
+        scores = self.score.bias.new_empty(count, len(features1), *size)
+        for chunk, halved in self._halved(features1, features2):
+            found = self.score(self.inner(halved)).unflatten(0, (len(chunk), -1))
+            scores[chunk.start : chunk.stop] = found
+        return scores.unflatten(0, (side, side)).permute(2, 0, 1, 3, 4).unsqueeze(1)
+
+    @abstractmethod
+    def _halved(self, features1: Tensor, features2: Tensor) -> Iterator[tuple[range, Tensor]]:
+        """Yield displacements, and the output of the strided layer for all of them.
+
+        (displacements · B, channels, H/2, W/2).
+        """
+
+    def _chunks(self, first_layer: Tensor) -> Iterator[range]:
+        """Displacements that are computed together, by the first layer of one of them."""
+        count = (2 * self.radius + 1) ** 2
+        steps = -(-count // displacements_at_once(first_layer, self.memory_limit))
+        bounds = [count * step // steps for step in range(steps + 1)]
+        return starmap(range, pairwise(bounds))
+
+
+class DirectMatcher(FoldedMatcher):
+    """Computes the first layer from the pairs themselves: for matrix units.
+
+    They take less time than to find and correct the partial windows of a factored layer.
+    """
+
+    def __init__(
+        self, matcher: PairwiseMatcher, dtype: torch.dtype, memory_limit: int | None = None
+    ) -> None:
+        super().__init__(matcher, dtype, memory_limit)
+        net = cast(MatchingNet, matcher.net)
+        self.first, self.down = (folded_block(block, dtype) for block in (net.first, net.down))
+
+    def _halved(self, features1: Tensor, features2: Tensor) -> Iterator[tuple[range, Tensor]]:
+        first, second = (self.first.prepare(f).permute(0, 2, 3, 1) for f in (features1, features2))
+        second = F.pad(second, (0, 0, *[self.radius] * 4))
+        hidden = ~second.any(-1)
+        layer = first.new_empty(*first.shape[:3], len(self.first.bias))
+        for chunk in self._chunks(layer):
+            yield chunk, self.down(self.first(self._pairs(first, second, hidden, chunk)))
+
+    def _pairs(self, first: Tensor, second: Tensor, hidden: Tensor, chunk: range) -> Tensor:
+        """(B, H, W, C), (B, H+2r, W+2r, C), which of these are hidden -> (chunk · B, 2C, H, W)."""
+        batch, height, width, channels = first.shape
+        pairs = first.new_empty(len(chunk), batch, height, width, 2 * channels)
+        pairs[..., :channels] = first
+        gone = hidden.new_empty(pairs.shape[:-1])
+        for number, displacement in enumerate(chunk):
+            u, v = divmod(displacement, 2 * self.radius + 1)
+            seen = (slice(None), slice(v, v + height), slice(u, u + width))
+            pairs[number, ..., channels:] = second[seen]
+            gone[number] = hidden[seen]
+        pairs.flatten(0, 3)[gone.flatten().nonzero().squeeze(1)] = 0
+        return pairs.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+class FactoredMatcher(FoldedMatcher):
+    """A matcher whose first layer is factored: for processors without matrix units.
+
+    The layer is max(A(p) + B(p+u), 0) = max(B(p+u), -A(p)) + A(p), the bias being in A.
+    Its second term passes through the next convolution once for all displacements: what remains
+    for each of them is one maximum.
+    """
+
+    def __init__(
+        self, matcher: PairwiseMatcher, dtype: torch.dtype, memory_limit: int | None = None
+    ) -> None:
+        super().__init__(matcher, dtype, memory_limit)
+        net = cast(MatchingNet, matcher.net)
+        most = dtype_of_most(dtype)
+        self.first = FactoredLayer(net.first, self.radius, most, negated=True)
+        weight, bias = fold(net.down)
+        self.down = FoldedConv(net.down.conv, weight, 0 * bias, dtype, relu=True)
+        self.down_of_minus_first = FoldedConv(net.down.conv, weight, -bias, most, relu=False)
+
+    def _halved(self, features1: Tensor, features2: Tensor) -> Iterator[tuple[range, Tensor]]:
         features1, features2 = map(self.first.prepare, (features1, features2))
         minus_first = self.down.prepare(self.first.first_term(features1))
         second = self.down.prepare(self.first.second_term(features2))
         partial = PartialWindows(self.first, features1, features2, minus_first)
-        batch, _, height, width = features1.shape
-        step = min(displacements_at_once(minus_first, self.memory_limit), side * side)
-        less = _repeated(self.down.prepare(self.down_of_minus_first(minus_first)), step)
-        scores = self.score.bias.new_empty(side * side, batch, height, width)
-        for start in range(0, side * side, step):
-            chunk = range(start, min(start + step, side * side))
+        chunks = [*self._chunks(minus_first)]
+        most = max(map(len, chunks))
+        less = _repeated(self.down.prepare(self.down_of_minus_first(minus_first)), most)
+        for chunk in chunks:
             hidden = self._first_layer(minus_first, second, partial, chunk)
-            hidden = self.down(hidden, less[: len(hidden)])
-            scores[chunk.start : chunk.stop] = self.score(self.inner(hidden)).unflatten(
-                0, (len(chunk), batch)
-            )
-        return scores.unflatten(0, (side, side)).permute(2, 0, 1, 3, 4).unsqueeze(1)
+            yield chunk, self.down(hidden, less[: len(hidden)])
 
     def _first_layer(
         self, minus_first: Tensor, second: Tensor, partial: PartialWindows, chunk: range
@@ -137,6 +207,14 @@ class FactoredMatcher(Matcher):
             torch.maximum(moved, minus_first, out=target)
         partial.correct(result, chunk)
         return result
+
+
+def _matcher(
+    matcher: PairwiseMatcher, dtype: torch.dtype, memory_limit: int | None
+) -> FoldedMatcher:
+    """The faster one of both, for this processor."""
+    direct = dtype == torch.bfloat16 and processor().amx
+    return (DirectMatcher if direct else FactoredMatcher)(matcher, dtype, memory_limit)
 
 
 def _repeated(tensor: Tensor, times: int) -> Tensor:
@@ -199,6 +277,8 @@ class AcceleratedDiclFlow(DiclFlow):
     `model` is).
     """
 
+    _coarse = 64  # the least stride of a level that does not compute in bfloat16
+
     def __init__(
         self,
         model: DiclFlow,
@@ -213,7 +293,7 @@ class AcceleratedDiclFlow(DiclFlow):
             )
         device = device or next(model.parameters()).device
         most = dtype_of_most(dtype, device)
-        dtypes = (_level_dtype(dtype, most, stride) for stride in model.config.strides)
+        dtypes = (self._level_dtype(dtype, most, stride) for stride in model.config.strides)
         levels = [
             self._make_level(cast(DiclLevel, level), level_dtype, memory_limit)
             for level, level_dtype in zip(model.levels.values(), dtypes, strict=True)
@@ -230,13 +310,21 @@ class AcceleratedDiclFlow(DiclFlow):
         both = torch.cat([image1, image2])
         return self.flow_from_pairs(self._halves(self.features(both)), image1, initial)
 
+    @classmethod
+    def _level_dtype(cls, dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:
+        """Coarse levels cost little, and their rounding is multiplied by their stride."""
+        # that of bfloat16 is too much at some, and where sums are float16 as well, at more of them
+        if most != dtype:
+            return most if stride >= _COARSE_IF_SUMMED else dtype
+        return torch.float32 if dtype == torch.bfloat16 and stride >= cls._coarse else dtype
+
     @staticmethod
     def _make_level(level: DiclLevel, dtype: torch.dtype, memory_limit: int | None) -> DiclLevel:
         assert isinstance(level.matcher, PairwiseMatcher)
         projection = copy.deepcopy(level.projection).to(torch.promote_types(dtype, torch.float32))
         most, context = dtype_of_most(dtype), level.context
         context = None if context is None else FoldedContext(context, most)
-        return DiclLevel(FactoredMatcher(level.matcher, dtype, memory_limit), projection, context)
+        return DiclLevel(_matcher(level.matcher, dtype, memory_limit), projection, context)
 
     @staticmethod
     def _make_pyramid(pyramid: FeaturePyramid, dtype: torch.dtype) -> FeaturePyramid:
@@ -244,11 +332,3 @@ class AcceleratedDiclFlow(DiclFlow):
         if is_reduced(dtype):
             accelerated.stem[0] = ImageConv(cast(ConvBlock, pyramid.stem[0]), dtype)
         return accelerated
-
-
-def _level_dtype(dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:
-    """Coarse levels cost little, and their rounding is multiplied by their stride."""
-    # that of bfloat16 is too much at some, and where sums are float16 as well, at more of them
-    if most != dtype:
-        return most if stride >= _COARSE_IF_SUMMED else dtype
-    return torch.float32 if dtype == torch.bfloat16 and stride >= _COARSE else dtype

@@ -121,6 +121,7 @@ def _now(tensor: Tensor) -> torch.cuda.Event | None:
 class KernelDiclFlow(AcceleratedDiclFlow):
     """An `AcceleratedDiclFlow` for CUDA; it can be recorded."""
 
+    _coarse = 32
     _stream: torch.cuda.Stream | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -206,7 +206,8 @@ def open_network(
         quality.check_for(config)
         return with_radii(build(config), quality.radii), None
     stored = read_weights(resolve(weights))
-    model = load_model(replace(stored, config=stored.config.at_full_size()), quality)
+    # resized as these weights ask: padded, scaled frames would get more pixels
+    model = load_model(replace(stored, config=replace(stored.config, max_pixels=0)), quality)
     return model, stored.calibration_for(quality)
 
 

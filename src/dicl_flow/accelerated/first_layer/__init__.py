@@ -10,7 +10,9 @@ Where no tap is visible, it is relu(bias). A window that sees some taps and not 
 *partial*: at the border of either image, and around holes. There, each term lacks the taps that
 the other frame hides, and the layer is computed by its definition.
 
-- `cpu`: max(A + B, 0) = max(B, -A) + A, so that the next convolution sees A once for all
+- With matrix units on a CPU it is not factored (`cpu.py` of the folder above): they convolve the
+  pairs in less time than the partial windows take.
+- `cpu`, else: max(A + B, 0) = max(B, -A) + A, so that the next convolution sees A once for all
   displacements, and one maximum remains for each. Terms of partial windows are shared.
 - `cuda`: one kernel adds the terms, two others list the partial windows and compute them.
 - `training`: the same; batch norm, ReLU and gradients go through the layer tile by tile (`tiles`),
