@@ -293,6 +293,14 @@ def half_precision():
     return [len(pairs), *epe, change, mean(apart), max(apart)]
 
 
+def imitation():
+    """The errors of each domain and the share that is kept in percent, as the defaults keep it."""
+    for found in load("benchmarks/results/adapt_potential.json")["domains"].values():
+        taught = found["0.005, 0.3 px"]
+        after = found["normal"] * (1 - taught["gain"])
+        yield [found["normal"], found["best"], 100 * taught["kept"], after]
+
+
 ARMS = ("start", "layers", "mixed", "solid")
 CLAIMS = [
     Table(
@@ -372,6 +380,12 @@ CLAIMS = [
         TRACKS,
         "{} GiB on the GPU and {} GiB in main memory, after {} frames and after {}",
         track_memory,
+    ),
+    # adaptation
+    Table(
+        "docs/decisions/0017-adaptation-learns-from-scenes-too.md",
+        "| domain | `normal` |",
+        lambda: list(imitation()),
     ),
     # architecture
     Sentence(
