@@ -28,7 +28,7 @@ def lessons(tmp_path):
     """Three pairs with smooth flow, another one backwards, and holes in what is kept."""
     made = []
     for number in range(3):
-        names = ("1.png", "2.png", "f.npy", "f.json", "new.png", "new.npy", "look.json")
+        names = ("1.png", "2.png", "f.npy", "f.json", "new.png", "new.npy", "look.npy")
         files = Lesson(*(tmp_path / f"{number}{name}" for name in names))
         frames = moving_picture(3, SIZE, seed=number)
         flows = [wavy_flow(10 * number + seed) for seed in range(3)]

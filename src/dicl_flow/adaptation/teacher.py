@@ -157,7 +157,7 @@ def lesson(footage: FootagePair, frames: Path, folder: Path) -> Lesson:
     """Return where the files of a pair are."""
     image1, image2 = (frame_path(frames, footage.clip, n) for n in (footage.first, footage.second))
     stem = f"{footage.clip:03}-{footage.first:06}-{footage.second:06}"
-    ends = (".npy", ".json", "-new.png", "-new.npy", "-look.json")
+    ends = (".npy", ".json", "-new.png", "-new.npy", "-look.npy")
     return Lesson(image1, image2, *(folder / f"{stem}{end}" for end in ends))
 
 
