@@ -157,6 +157,12 @@ def test_sources_take_turns_and_each_step_has_its_batch():
         assert next(source.batches(2, start, CPU)) == steps[start]
 
 
+@pytest.mark.parametrize(("share", "name"), [(0.0, "footage"), (1.0, "scenes")])
+def test_a_source_without_a_share_is_never_asked(share, name):
+    source = Mixed(Counting("footage"), Counting("scenes"), share)
+    assert {kind for kind, _ in islice(source.batches(2, 3, CPU), 20)} == {name}
+
+
 def test_a_resumed_stream_goes_on_with_the_same_batches(lessons):
     dataset = FootageDataset(lessons, HARD, seed=5, new_frames=0.3)
     source = Mixed(FootageSource(dataset, 0), RandomSource())

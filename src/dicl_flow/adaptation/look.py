@@ -27,7 +27,7 @@ from ..training import BatchSource, Processes
 _OPPONENT = (
     torch.tensor([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / torch.tensor([3, 2, 6]).sqrt()[:, None]
 )
-BANDS = 4  # each twice as coarse as the one before
+BANDS = 6  # each twice as coarse as the one before
 PARTS = (6, 8)  # rows and columns of the frame
 LOOK = (3, BANDS + 4, *PARTS)
 """Shape of a look: of each colour, maps of contrast, the noise of each pixel, the noise that stays,
