@@ -4,10 +4,9 @@
     python benchmarks/adapt_domains.py procedural procedural -o build/tiny --tiny   # on a CPU
 
 PHOTOS texture the clips that are adapted to and the rendered scenes, HELD_OUT the clips that are
-scored. Every domain is adapted to once with the best settings (`--best`). On the domains of
-`--compare` the teacher alone is compared with scenes without the footage's look, with new second
-frames, the photometric loss and both, and with a control that trains on rendered scenes only for as
-many steps, all with three seeds.
+scored. Every domain is adapted to with the best settings (`--best`), those of `--compare` with
+three seeds, and there once also with the other ways of `--variants`. The control trains on rendered
+scenes only for as many steps; it does not depend on the domain and is scored on all of them.
 
 Runs are as long as `--steps` says, so several of them (`--jobs`) may share a GPU. The same call
 goes on: `results.json` in the output folder is written after each run, and is all that another
@@ -48,19 +47,20 @@ from dicl_flow.render import DOMAINS, Clip, TextureAtlas, domain_clip, load_text
 from dicl_flow.training import Processes, RunFolder, SceneSource, train
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 
-SCENES = "scenes"  # the control
+SCENES, EVERY = "scenes", "every"  # the control, which is of every domain
 VARIANTS = {
-    "teacher": [],
+    "default": [],
     "without-look": ["adapt.look=0.0"],
+    "looks": ["adapt.views=0.25", "adapt.look=0.8"],
+    "looks-only": ["adapt.views=0.0", "adapt.look=0.8"],
     "new-frames": ["adapt.new_frames=0.3"],
     "photometric": ["loss.photometric=[0.1,0.02]"],
-    "both": ["adapt.new_frames=0.3", "loss.photometric=[0.1,0.02]"],
-    SCENES: [],
 }
 TRAINED, TESTED = 50_000, 60_000  # seeds of the first clips
 PATHS = ("photos", "held_out", "output")  # options that say nothing of the measurement
 MAY_CHANGE = (
-    *("stop_after", "deadline", "only", "best", "domains", "compare", "seeds", "device", "jobs"),
+    *("stop_after", "deadline", "only", "best", "variants", "domains", "compare", "seeds"),
+    *("device", "jobs"),
 )
 TINY, WHOLE = "tiny.safetensors", ".whole"  # names of files
 LIGHT = [  # short runs, which are judged here, by weights without a calibration
@@ -103,7 +103,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("-w", "--weights", default="rendered")
     parser.add_argument("--steps", type=int, default=400, help="of training, per run")
-    parser.add_argument("--best", choices=VARIANTS, default="both")
+    parser.add_argument("--best", choices=VARIANTS, default="default")
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="to compare, with commas")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="of all runs"
     )
@@ -122,9 +123,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true", help="a rehearsal: nothing is learned")
     options = parser.parse_args()
     unknown = {*named(options.domains), *named(options.compare)} - {*DOMAINS}
+    unknown |= {*named(options.variants)} - {*VARIANTS}
     counts = (options.seeds, options.clips, options.steps, options.jobs)
     if unknown or min(counts) < 1 or options.test_frames < 2:
-        raise InputError(f"unknown domains {sorted(unknown)}, or no seeds, clips, steps or frames")
+        raise InputError(f"unknown names {sorted(unknown)}, or no seeds, clips, steps or frames")
     if options.tiny:
         options.size, options.clips, options.frames, options.test_frames = "48x32", 1, 16, 2
         options.seeds, options.motion, options.compare = 1, 0.2, "thermal"
@@ -160,11 +162,12 @@ class Results:
         self._write()
 
     def missing(self) -> list[tuple[str, str, int]]:
-        """The runs that have no result: every domain once, then the comparison, seed by seed."""
-        options = self.options
+        """The runs that have no result: every domain once, the comparison, then more seeds."""
+        options, compared = self.options, named(self.options.compare)
         wanted = [(domain, options.best, 0) for domain in named(options.domains)]
-        for seed in range(options.seeds):
-            wanted += [(d, v, seed) for d in named(options.compare) for v in VARIANTS]
+        wanted += [(EVERY, SCENES, 0), *product(compared, named(options.variants), (0,))]
+        for seed in range(1, options.seeds):
+            wanted += [(EVERY, SCENES, seed), *((d, options.best, seed) for d in compared)]
         runs = [run for run in dict.fromkeys(wanted) if name_of(*run) not in self.contents["runs"]]
         return [run for run in runs if (options.only or "") in name_of(*run)]
 
@@ -172,9 +175,8 @@ class Results:
         """Keep the result of a run, and print it."""
         self.contents["runs"][name] = result
         self._write()
-        domain = name.split("/")[0]
-        before, after = self.before[domain], result["epe"][domain]
-        print(f"{name:28} {before:7.3f} -> {after:7.3f} px, {result['seconds']:.0f} s", flush=True)
+        print(f"{name}, {result['seconds']:.0f} s", flush=True)
+        print(*rows_of(name.rsplit("/", 1)[0], [result], self.before), sep="\n", flush=True)
 
     def _write(self) -> None:
         write_files({self.path: (json.dumps(self.contents, indent=1) + "\n").encode()})
@@ -230,7 +232,7 @@ class Bench:
     def measure(self, domain: str, variant: str, seed: int) -> dict:
         """Adapt, or train the control, and score."""
         start, name = perf_counter(), name_of(domain, variant, seed)
-        changes = [*VARIANTS[variant], *(TINY_CHANGES if self.options.tiny else LIGHT)]
+        changes = [*VARIANTS.get(variant, ()), *(TINY_CHANGES if self.options.tiny else LIGHT)]
         changes += self.options.set
         if variant == SCENES:
             weights, about = self._train_on_scenes(name, changes, seed), {}
@@ -359,32 +361,38 @@ def pair_error(estimator, sample) -> float:
 
 
 def table(results: dict) -> str:
-    """A row per domain and variant, the mean over its seeds."""
-    before, runs = results["before"], results["runs"]
+    """A row per domain and variant, the mean over its seeds; of the control, for each domain."""
     lines = [
         "| domain | trained with | seeds | before | after | change | each seed "
         "| worst elsewhere | accepted |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for kind in dict.fromkeys(name.rsplit("/", 1)[0] for name in runs):
-        domain, variant = kind.split("/")
-        found = [run for name, run in runs.items() if name.rsplit("/", 1)[0] == kind]
-        changes = [change(run["epe"][domain], before[domain]) for run in found]
-        others = [
-            (mean(change(run["epe"][other], before[other]) for run in found), other)
-            for other in DOMAINS
-            if other != domain
-        ]
-        rise, where = max(others)
-        after = mean(run["epe"][domain] for run in found)
-        accepted = sum(run.get("accepted", False) for run in found)
-        each = ", ".join(f"{value:+.1%}" for value in changes)
-        told = "-" if variant == SCENES else f"{accepted}/{len(found)}"
-        lines.append(
-            f"| {domain} | {variant} | {len(found)} | {before[domain]:.3f} | {after:.3f} | "
-            f"{mean(changes):+.1%} | {each} | {rise:+.1%} ({where}) | {told} |"
-        )
+    for kind in dict.fromkeys(name.rsplit("/", 1)[0] for name in results["runs"]):
+        found = [run for name, run in results["runs"].items() if name.rsplit("/", 1)[0] == kind]
+        lines += rows_of(kind, found, results["before"])
     return "\n".join(lines)
+
+
+def rows_of(kind: str, runs: list[dict], before: dict[str, float]) -> list[str]:
+    """The rows of the runs of a domain and a variant, one per seed."""
+    domain, variant = kind.split("/")
+    accepted = f"{sum(run.get('accepted', False) for run in runs)}/{len(runs)}"
+    rows = []
+    for scored in DOMAINS if domain == EVERY else (domain,):
+        changes = [change(run["epe"][scored], before[scored]) for run in runs]
+        rise, where = max(
+            (mean(change(run["epe"][other], before[other]) for run in runs), other)
+            for other in DOMAINS
+            if other != scored
+        )
+        after = mean(run["epe"][scored] for run in runs)
+        each = ", ".join(f"{value:+.1%}" for value in changes)
+        rows.append(
+            f"| {scored} | {variant} | {len(runs)} | {before[scored]:.3f} | {after:.3f} | "
+            f"{mean(changes):+.1%} | {each} | {rise:+.1%} ({where}) | "
+            f"{'-' if domain == EVERY else accepted} |"
+        )
+    return rows
 
 
 def change(after: float, before: float) -> float:

@@ -2,9 +2,10 @@
 
     python benchmarks/adapt_potential.py PHOTOS -o potential.json
 
-Frames of each domain's clips are estimated as `dicl-flow adapt` does. On the pixels that the
-teacher keeps, its error is compared with that of quality "normal", which would imitate it; the rest
-cannot be learned from it. PHOTOS is a folder of photographs, or procedural.
+Frames of each domain's clips are estimated as `dicl-flow adapt` does, at quality "best", and at
+"normal" for pairs of which that keeps more. On the pixels that are kept, the error is compared with
+that of "normal", which would imitate it; the rest cannot be learned from it. PHOTOS is a folder of
+photographs, or procedural.
 """
 
 import argparse

@@ -4,8 +4,10 @@
     python benchmarks/page_pictures.py explorer         # explore.webp, explore-levels.webp
     python benchmarks/page_pictures.py places PHOTOS    # places.webp: solid scenes of every kind
     python benchmarks/page_pictures.py domains PHOTOS   # domains.webp: clips of every domain
+    python benchmarks/page_pictures.py adapting CLIP RUN.adapt [START]   # adapting.webp
 
-The explorer's need Playwright and a browser, Debian's `chromium`.
+The explorer's need Playwright and a browser, Debian's `chromium`. RUN.adapt is the folder that
+`dicl-flow adapt CLIP -o RUN.safetensors` leaves, START the weights it began with.
 """
 
 import json
@@ -21,14 +23,20 @@ import cv2
 import numpy as np
 
 import dicl_flow
+from dicl_flow.adaptation.acceptance import error_pictures
+from dicl_flow.adaptation.footage import used_images
+from dicl_flow.adaptation.report import pairs_sheet
+from dicl_flow.adaptation.teacher import BothWays
 from dicl_flow.config import PLACES, RenderConfig
 from dicl_flow.config.render import EFFECTS
 from dicl_flow.data import demo_pairs
 from dicl_flow.evaluation import draw_demo
-from dicl_flow.files import Array, to_uint8, write_files
+from dicl_flow.files import Array, decode_image, to_uint8, write_files
 from dicl_flow.pictures.figures import contact_sheet, thumbnail
 from dicl_flow.pictures.visualize import flow_to_rgb
 from dicl_flow.render import Renderer, domain_clip, load_textures
+from dicl_flow.training import RunFolder
+from dicl_flow.weights import read_weights, resolve
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 EXPLORE = ("-m", "dicl_flow", "explore", "--port", "0", "--no-browser", "--json", "--device", "cpu")
@@ -102,6 +110,23 @@ def draw_domains(photos: Path) -> None:
     write(Path("domains.webp"), np.concatenate(halves, 1))
 
 
+def draw_adapting(clip: str, run: Path, start: str = "rendered") -> None:
+    """The held-back pair with the largest warping error before, before and after."""
+    pairs = json.loads((run / "report.json").read_text())["pairs"]
+    worst = max(pairs, key=lambda pair: pair["before"][0])
+    paths = (resolve(start), RunFolder(run / "student").weights)
+    numbers, max_pixels = (
+        {worst["first"], worst["second"]},
+        read_weights(paths[0]).config.max_pixels,
+    )
+    frames = [image for _, image in used_images(clip, numbers, max_pixels)]
+    networks = [BothWays(dicl_flow.load(path)) for path in paths]
+    label = f"frames {worst['first']} and {worst['second']}: warping error "
+    label += "{:.3f} before, {:.3f} after".format(worst["before"][0], worst["after"][0])
+    sheet = pairs_sheet([(label, frames[0], *error_pictures(networks, *frames))])
+    write(Path("adapting.webp"), decode_image(sheet, "the sheet"))
+
+
 def draw_explorer_pictures() -> None:
     """Screenshots of the page."""
     from playwright.sync_api import sync_playwright
@@ -142,7 +167,9 @@ if __name__ == "__main__":
             draw_places(Path(photos))
         case ["domains", photos]:
             draw_domains(Path(photos))
+        case ["adapting", clip, run, *start] if len(start) < 2:
+            draw_adapting(clip, Path(run), *start)
         case [name] if name in DRAW:
             DRAW[name]()
         case _:
-            sys.exit(f"error: expected one of {', '.join(DRAW)}, places PHOTOS or domains PHOTOS")
+            sys.exit("error: expected what the first lines of this file list")

@@ -28,7 +28,7 @@ def lessons(tmp_path):
     """Three pairs with smooth flow, another one backwards, and holes in what is kept."""
     made = []
     for number in range(3):
-        names = ("1.png", "2.png", "f.npy", "f.json", "new.png", "new.npy", "look.json")
+        names = ("1.png", "2.png", "f.npy", "f.json", "new.png", "new.npy", "look.npy")
         files = Lesson(*(tmp_path / f"{number}{name}" for name in names))
         frames = moving_picture(3, SIZE, seed=number)
         flows = [wavy_flow(10 * number + seed) for seed in range(3)]
@@ -155,6 +155,12 @@ def test_sources_take_turns_and_each_step_has_its_batch():
         assert numbers == [*range(len(numbers))]
     for start in range(40):
         assert next(source.batches(2, start, CPU)) == steps[start]
+
+
+@pytest.mark.parametrize(("share", "name"), [(0.0, "footage"), (1.0, "scenes")])
+def test_a_source_without_a_share_is_never_asked(share, name):
+    source = Mixed(Counting("footage"), Counting("scenes"), share)
+    assert {kind for kind, _ in islice(source.batches(2, 3, CPU), 20)} == {name}
 
 
 def test_a_resumed_stream_goes_on_with_the_same_batches(lessons):

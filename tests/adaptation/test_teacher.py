@@ -9,6 +9,7 @@ import torch
 from dicl_flow.adaptation.footage import NUM_SPEEDS, FootagePair
 from dicl_flow.adaptation.settings import AdaptConfig
 from dicl_flow.adaptation.teacher import (
+    best_quality,
     count_kept,
     encode_flows,
     kept_pixels,
@@ -18,7 +19,6 @@ from dicl_flow.adaptation.teacher import (
     speed_name,
     summarize,
     teach,
-    teaching_qualities,
 )
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.result import Estimate
@@ -130,47 +130,28 @@ def test_kept_pixels_are_counted_by_speed_and_region():
 
 
 class KnownFlow:
-    """Stands for a quality of the teacher: 10 px to the right, and at the left no way back."""
+    """Stands for the teacher: 10 px to the right, and at the left half no way back."""
 
-    def __init__(self, quality="normal", lost=SIZE[1] // 2):
-        self.lost = lost
-        about = {"device": "cpu", "calibration": None}
-        self.estimator = SimpleNamespace(quality=SimpleNamespace(name=quality), **about)
+    estimator = SimpleNamespace(device="cpu", calibration=None)
 
     def __call__(self, image1, image2):
         flow, sure = constant((10.0, 0.0)), torch.full((1, 1, *SIZE), 0.9)
         back = -flow
-        back[..., : self.lost] = 0
+        back[..., : SIZE[1] // 2] = 0
         return Estimate(flow, sure), Estimate(back, sure)
 
 
-@pytest.fixture
-def files(tmp_path):
-    """Those of a pair of black frames."""
+def test_what_is_not_kept_counts_with_its_speed(tmp_path):
     files = lesson(FootagePair(0, 0, 1, 10.0), tmp_path, tmp_path)
     black = np.zeros((*SIZE, 3), np.uint8)
     write_files({path: encode_image(path, black) for path in (files.image1, files.image2)})
-    return files
-
-
-def test_what_is_not_kept_counts_with_its_speed(files):
-    write_files(teach([KnownFlow()], None, files, SETTINGS, 0))
+    write_files(teach(KnownFlow(), None, files, SETTINGS, 0))
     found = review([files])
     pixels = SIZE[0] * SIZE[1]
     assert found["seen_by_speed"] == [0, 0, 0, 0, pixels, 0, 0, 0, 0]
     assert found["little_motion"] == 0
     assert 0.3 < found["kept"] < 0.6
     assert found["kept_by_speed"][4] == round(found["kept"] * pixels)
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_of_two_qualities_the_one_counts_that_agrees_with_itself(files, order):
-    teachers = [KnownFlow("best", lost=30), KnownFlow("normal", lost=20)][::order]
-    write_files(teach(teachers, None, files, SETTINGS, 0))
-    assert review([files])["qualities"] == {"normal": 1}
-    one = read_flow(files.flows)[1]
-    write_files(teach([KnownFlow("normal", lost=20)], None, files, SETTINGS, 0))
-    np.testing.assert_array_equal(one, read_flow(files.flows)[1])
 
 
 def test_still_footage_and_a_teacher_without_trust_are_warned_of():
@@ -182,9 +163,9 @@ def test_still_footage_and_a_teacher_without_trust_are_warned_of():
     assert "trusts only 0.0%" in warning
 
 
-def test_the_teacher_tries_the_qualities_that_its_network_has():
-    assert teaching_qualities(ModelConfig()) == ("best", "normal")
-    assert teaching_qualities(ModelConfig(host="pwcnet")) == ("normal",)
+def test_the_teacher_has_the_finest_quality_of_its_network():
+    assert best_quality(ModelConfig()) == "best"
+    assert best_quality(ModelConfig(host="pwcnet")) == "normal"
 
 
 def test_lessons_of_different_pairs_have_different_files(tmp_path):

@@ -293,6 +293,14 @@ def half_precision():
     return [len(pairs), *epe, change, mean(apart), max(apart)]
 
 
+def imitation():
+    """The errors of each domain, with the default agreement."""
+    for found in load("benchmarks/results/adapt_potential.json")["domains"].values():
+        gains = [found["0.005, 0.3 px"][key] for key in ("gain_of_best_alone", "gain")]
+        after = [found["normal"] * (1 - gain) for gain in gains]
+        yield [found["normal"], found["best"], *after]
+
+
 ARMS = ("start", "layers", "mixed", "solid")
 CLAIMS = [
     Table(
@@ -372,6 +380,12 @@ CLAIMS = [
         TRACKS,
         "{} GiB on the GPU and {} GiB in main memory, after {} frames and after {}",
         track_memory,
+    ),
+    # adaptation
+    Table(
+        "docs/decisions/0017-adaptation-learns-from-scenes-too.md",
+        "| domain | `normal` |",
+        lambda: list(imitation()),
     ),
     # architecture
     Sentence(

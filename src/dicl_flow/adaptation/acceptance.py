@@ -185,12 +185,9 @@ class Verdict:
 
     def document(self) -> dict[str, Any]:
         """Return all as plain values."""
-        changes = ("census", "disagreement", "scenes", "speed")
-        values = {
-            name: {**getattr(self, name)._asdict(), "relative": getattr(self, name).relative}
-            for name in changes
-        }
-        return {**asdict(self), **values}
+        changes = {key: value for key, value in vars(self).items() if isinstance(value, Change)}
+        plain = {key: {**c._asdict(), "relative": c.relative} for key, c in changes.items()}
+        return {**asdict(self), **plain}
 
 
 def judge(
@@ -205,15 +202,10 @@ def judge(
         for name in PairErrors._fields
     }
     on_scenes = compare(*scenes)
-    reasons = [*_reasons(changes, on_scenes, forgotten)]
+    reasons = tuple(_reasons(changes, on_scenes, forgotten))
+    warnings = tuple(_warnings(changes))
     return Verdict(
-        changes["census"],
-        changes["disagreement"],
-        on_scenes,
-        changes["speed"],
-        not reasons,
-        tuple(reasons),
-        tuple(_warnings(changes)),
+        **changes, scenes=on_scenes, accepted=not reasons, reasons=reasons, warnings=warnings
     )
 
 

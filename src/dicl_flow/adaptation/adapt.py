@@ -72,12 +72,12 @@ def expected_seconds(plan: Plan, device: str) -> dict[str, float]:
     size = max((plan.size(pair.clip) for pair in plan.footage.training), key=lambda s: s[0] * s[1])
     both_ways = {
         quality: _pair_seconds(load(plan.weights, device, quality=quality), size)
-        for quality in {*plan.qualities, NORMAL}
+        for quality in {plan.quality, NORMAL}
     }
     judged = 2 * len(plan.footage.held_back) + plan.settings.scenes
     calibrated = 3 * plan.settings.calibration_scenes
     expected = {
-        "teacher": len(plan.footage.training) * sum(both_ways[q] for q in plan.qualities),
+        "teacher": len(plan.footage.training) * both_ways[plan.quality],
         "checks": (judged + calibrated) * both_ways[NORMAL],
     }
     if plan.minutes is not None:

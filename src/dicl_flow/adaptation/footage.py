@@ -7,7 +7,7 @@ the time line: no frame of them is trained on.
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -384,21 +384,33 @@ def store_frames(footage: Footage, folder: Path, max_pixels: int) -> None:
 def _store_clip(
     scan: ClipScan, clip: int, numbers: set[int], folder: Path, max_pixels: int
 ) -> None:
-    height, width = stored_size(scan.size, max_pixels)
     images: dict[Path, Array] = {}
-    for frame in readable_frames(open_clip(scan.text), scan.text):
-        if frame.number in numbers:
+    for number, image in used_images(scan.text, numbers, max_pixels):
+        images[frame_path(folder, clip, number)] = image
+        if len(images) == _BATCH:
+            _write_images(images)
+            images.clear()
+    _write_images(images)
+
+
+def _write_images(images: Mapping[Path, Array]) -> None:
+    with ThreadPoolExecutor() as pool:
+        encoded = pool.map(encode_image, images.keys(), images.values())
+        write_files(dict(zip(images, encoded, strict=True)))
+
+
+def used_images(text: str, numbers: set[int], max_pixels: int) -> Iterator[tuple[int, Array]]:
+    """Yield frames of a clip with their numbers, in the size in which they are used."""
+    left = set(numbers)
+    for frame in readable_frames(open_clip(text), text):
+        if frame.number in left:
             assert frame.image is not None
             image = to_uint8(frame.image)
-            if (height, width) != scan.size:
+            height, width = stored_size((image.shape[0], image.shape[1]), max_pixels)
+            if (height, width) != image.shape[:2]:
                 image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-            images[frame_path(folder, clip, frame.number)] = image
-            numbers.discard(frame.number)
-        if len(images) == _BATCH or not numbers:
-            with ThreadPoolExecutor() as pool:
-                encoded = pool.map(encode_image, images.keys(), images.values())
-                write_files(dict(zip(images, encoded, strict=True)))
-            images.clear()
-        if not numbers:
+            yield frame.number, image
+            left.discard(frame.number)
+        if not left:
             return
-    raise InputError(f"{scan.text} has changed: it has fewer frames than before")
+    raise InputError(f"{text} has changed: it has fewer frames than before")

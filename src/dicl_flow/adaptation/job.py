@@ -140,13 +140,10 @@ class _Stages:
         lessons = self._lessons(everything)
         missing = [number for number in everything if not lessons[number].flows.is_file()]
         if missing:
-            teachers = [
-                BothWays(load(plan.weights, self.device, quality=quality))
-                for quality in plan.qualities
-            ]
+            both_ways = BothWays(load(plan.weights, self.device, quality=plan.quality))
             for number in self._watched(missing, "teacher"):
                 seed = plan.recipe.seed
-                contents = teach(teachers, pairs[number], lessons[number], plan.settings, seed)
+                contents = teach(both_ways, pairs[number], lessons[number], plan.settings, seed)
                 write_files(contents)
         return review(lessons)
 

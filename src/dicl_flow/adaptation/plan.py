@@ -45,8 +45,8 @@ class Plan:
     max_pixels: int
     minutes: float | None = None
     keep_names: bool = False
-    qualities: tuple[str, ...] = (NORMAL,)
-    """Those that the teacher tries."""
+    quality: str = NORMAL
+    """That of the teacher."""
 
     @property
     def folder(self) -> Path:
@@ -75,7 +75,7 @@ class Plan:
             "steps": None if self.minutes else self.recipe.steps,
             "minutes": self.minutes,
             "batch": self.recipe.batch,
-            "teacher": " or ".join(self.qualities),
+            "teacher": self.quality,
         }
 
 
@@ -113,7 +113,7 @@ def make_plan(
     settings, recipe = read_settings(changes, model, seed, steps)
     texts = list_clips(clips)
 
-    from .teacher import teaching_qualities
+    from .teacher import best_quality
 
     scans = [scan_clip(text) for text in watch(texts, "looking at the footage")]
     footage = choose_pairs(scans, settings, model.max_pixels)
@@ -127,7 +127,7 @@ def make_plan(
         model.max_pixels,
         minutes,
         keep_names,
-        teaching_qualities(model),
+        best_quality(model),
     )
 
 

@@ -82,9 +82,8 @@ def markdown(document: Mapping[str, Any]) -> str:
         *(_measured(document) if "pairs" in document else ()),
         "## What the teacher kept",
         "",
-        f"{teacher['kept']:.1%} of the pixels of {teacher['pairs']} pairs; quality "
-        + ", ".join(f"`{name}` of {count}" for name, count in teacher["qualities"].items())
-        + ". What is never kept can be learned from rendered scenes only.",
+        f"{teacher['kept']:.1%} of the pixels of {teacher['pairs']} pairs. What is never kept can "
+        "be learned from rendered scenes only.",
         "",
         *_kept_tables(teacher),
         "",

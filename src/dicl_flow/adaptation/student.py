@@ -137,4 +137,4 @@ def mixed_source(
     if settings.look:
         looks = read_looks([each.look for each in lessons])
         scenes = InLook(scenes, looks, settings.look, config.seed)
-    return Mixed(FootageSource(dataset, config.workers), scenes)
+    return Mixed(FootageSource(dataset, config.workers), scenes, 1 - settings.views)

@@ -1,13 +1,11 @@
-"""The teacher: flow in both directions, where there is reason to trust it.
+"""The teacher: flow of the best quality in both directions, where there is reason to trust it.
 
-Two qualities are tried: "best" sees more detail, and more noise. Of each pair, the one counts of
-which more pixels are kept. A pixel is kept where both directions agree, the confidence is high and
-the colours agree. That rules out much that is wrong, but not what is wrong in the same way both
-times: the summary says how much was kept at each speed and in each part of the picture.
+A pixel is kept where both directions agree, the confidence is high and the colours agree. That
+rules out much that is wrong, but not what is wrong in the same way both times: the summary says
+how much was kept at each speed and in each part of the picture.
 """
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +46,13 @@ _LITTLE, _LITTLE_MOTION = 0.5, 0.95  # px, share of the pixels
 _FEW = 0.1  # share of kept pixels below which the report warns
 
 
-def teaching_qualities(config: ModelConfig) -> tuple[str, ...]:
-    """The qualities that are tried: "best" and "normal", or "normal" for those that cannot."""
+def best_quality(config: ModelConfig) -> str:
+    """The finest quality that a network supports: "best", or "normal" for those that cannot."""
     try:
         QUALITIES["best"].check_for(config)
     except InputError:
-        return (NORMAL,)
-    return ("best", NORMAL)
+        return NORMAL
+    return "best"
 
 
 class BothWays:
@@ -157,7 +155,7 @@ def lesson(footage: FootagePair, frames: Path, folder: Path) -> Lesson:
     """Return where the files of a pair are."""
     image1, image2 = (frame_path(frames, footage.clip, n) for n in (footage.first, footage.second))
     stem = f"{footage.clip:03}-{footage.first:06}-{footage.second:06}"
-    ends = (".npy", ".json", "-new.png", "-new.npy", "-look.json")
+    ends = (".npy", ".json", "-new.png", "-new.npy", "-look.npy")
     return Lesson(image1, image2, *(folder / f"{stem}{end}" for end in ends))
 
 
@@ -184,15 +182,14 @@ def count_kept(flow: Array, kept: Array) -> Kept:
     return Kept(by_speed, np.array([sizes, sums]), slow)
 
 
-def encode_counts(kept: Kept, quality: str) -> bytes:
-    """Counts, and the quality that counted, -> the bytes of a file for `read_counts`."""
-    return json.dumps([quality, *(part.tolist() for part in kept)]).encode()
+def encode_counts(kept: Kept) -> bytes:
+    """Counts -> the bytes of a file for `read_counts`."""
+    return json.dumps([part.tolist() for part in kept]).encode()
 
 
-def read_counts(path: Path) -> tuple[Kept, str]:
-    """Read the counts of a pair, and the quality that counted."""
-    quality, *parts = json.loads(path.read_text())
-    return Kept(*map(np.array, parts)), quality
+def read_counts(path: Path) -> Kept:
+    """Read the counts of a pair."""
+    return Kept(*map(np.array, json.loads(path.read_text())))
 
 
 def summarize(kept: Sequence[Kept], usable: int) -> dict[str, Any]:
@@ -232,22 +229,22 @@ LEAST_KEPT = 0.01  # share of the pixels of a pair: below, nothing is learned fr
 
 
 def teach(
-    teachers: Sequence[BothWays],
-    pair: FootagePair,
-    files: Lesson,
-    settings: AdaptConfig,
-    seed: int,
+    both_ways: BothWays, pair: FootagePair, files: Lesson, settings: AdaptConfig, seed: int
 ) -> dict[Path, bytes]:
     """Estimate a pair; return the contents of its files."""
+    estimator = both_ways.estimator
     arrays = [read_image(path) for path in (files.image1, files.image2)]
-    tried = [_estimate(both_ways, arrays, settings) for both_ways in teachers]
-    found = max(tried, key=lambda each: each.num_kept)
-    image1, flow, kept = found.images[0], found.forward.flow, found.kept
+    image1, image2 = (image_batch(array, estimator.device)[0] for array in arrays)
+    forward, backward = both_ways(*arrays)
+    how = {"calibrated": estimator.calibration is not None}
+    kept = kept_pixels(forward, backward, image1, image2, settings, **how)
+    kept_back = kept_pixels(backward, forward, image2, image1, settings, **how)
+    flow = forward.flow
     counts = count_kept(flow[0].permute(1, 2, 0).cpu().numpy(), kept[0].cpu().numpy())
     data = {  # the flows last: they say that all is there
-        files.counts: encode_counts(counts, found.quality),
-        files.look: encode_look(measure_look(*found.images, flow, kept)),
-        files.flows: encode_flows((flow, kept), (found.backward.flow, found.kept_back)),
+        files.counts: encode_counts(counts),
+        files.look: encode_look(measure_look(image1, image2, flow, kept)),
+        files.flows: encode_flows((flow, kept), (backward.flow, kept_back)),
     }
     if not settings.new_frames:
         return data
@@ -261,32 +258,6 @@ def teach(
     }
 
 
-class _Estimated(NamedTuple):
-    """A pair as one quality sees it; kept pixels are (1, H, W)."""
-
-    quality: str
-    images: tuple[Tensor, Tensor]
-    forward: Estimate
-    backward: Estimate
-    kept: Tensor
-    kept_back: Tensor
-
-    @property
-    def num_kept(self) -> int:
-        return int(self.kept.sum() + self.kept_back.sum())
-
-
-def _estimate(both_ways: BothWays, arrays: Sequence[Array], settings: AdaptConfig) -> _Estimated:
-    estimator = both_ways.estimator
-    image1, image2 = (image_batch(array, estimator.device)[0] for array in arrays)
-    forward, backward = both_ways(*arrays)
-    how = {"calibrated": estimator.calibration is not None}
-    kept = kept_pixels(forward, backward, image1, image2, settings, **how)
-    kept_back = kept_pixels(backward, forward, image2, image1, settings, **how)
-    quality = estimator.quality.name
-    return _Estimated(quality, (image1, image2), forward, backward, kept, kept_back)
-
-
 def _seed_of(pair: FootagePair, seed: int) -> int:
     mixed = np.random.SeedSequence([seed, pair.clip, pair.first, pair.second])
     return int(mixed.generate_state(1)[0])
@@ -294,14 +265,10 @@ def _seed_of(pair: FootagePair, seed: int) -> int:
 
 def review(lessons: Sequence[Lesson]) -> dict[str, Any]:
     """Count what was kept of all pairs; "lessons" are the numbers of those to learn from."""
-    counts, qualities = zip(*(read_counts(files.counts) for files in lessons), strict=True)
+    counts = [read_counts(files.counts) for files in lessons]
     shares = [kept.by_speed[1].sum() / kept.by_speed[0].sum() for kept in counts]
     usable = [number for number, share in enumerate(shares) if share >= LEAST_KEPT]
-    return {
-        **summarize(counts, len(usable)),
-        "qualities": dict(Counter(qualities)),
-        "lessons": usable,
-    }
+    return {**summarize(counts, len(usable)), "lessons": usable}
 
 
 def speed_name(octave: int) -> str:

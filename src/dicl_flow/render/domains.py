@@ -208,14 +208,18 @@ class DomainClip(Clip):
         self.shown = round_opening(size, device) if is_round else None
 
     @torch.no_grad()
-    def frames(self) -> Tensor:
-        """(T, 3, H, W) in [0, 1]."""
+    def shot(self) -> Shot:
+        """What the frames are made from, without the look."""
         view, dice = self.view, Dice(self.view.shapes.device, self.seed)
         color, _ = shade(view, self.textures.mips, draw_fog(self.config, dice, 1))
         distance = view.distance[:, None].clamp(max=_FARTHEST)
         along = torch.stack([rays(scene[0], self.size) for scene in view.layout.scene])
-        shot = Shot(color.clamp(0, 1), distance, view.layer, along * distance, dice)
-        return self.domain.look(shot).clamp(0, 1)
+        return Shot(color.clamp(0, 1), distance, view.layer, along * distance, dice)
+
+    @torch.no_grad()
+    def frames(self) -> Tensor:
+        """(T, 3, H, W) in [0, 1]."""
+        return self.domain.look(self.shot()).clamp(0, 1)
 
     def valid(self, flow: Tensor) -> Tensor:
         """(H, W) bool: what is seen and not longer than the settings allow."""
