@@ -54,7 +54,7 @@ PAPER = {
     "DICL": {"training_gb": 1.1, "estimate_seconds": 0.08},
     "VCN": {"training_gb": 1.9, "estimate_seconds": 0.18},
 }
-CROP, CHAIRS, TINY = (256, 384), (384, 512), (128, 128)
+CROP, CHAIRS, TINY = (256, 384), (384, 512), (128, 256)
 GIB = 2**30
 
 
