@@ -135,7 +135,8 @@ class Laboratory:
             for scene, flow in _estimate(weights, self.scenes):
                 estimates = flow.permute(0, 2, 3, 1).cpu().numpy()
                 scores += map(score_flow, estimates, scene.to_samples())
-            by_scene = {f"{number:04d}": score.values for number, score in enumerate(scores)}
+            found = {f"{number:04d}": score.values for number, score in enumerate(scores)}
+            by_scene = {scene: {"epe": v["epe"]} for scene, v in found.items() if "epe" in v}
             held_out = DataScore(len(scores), pool(scores).values, by_scene)
             scored: dict[str, Any] = {"curve": curve.points, "scores": {HELD_OUT: held_out}}
             result = _result(variant, weights, folder.run.log, self.device, **scored)

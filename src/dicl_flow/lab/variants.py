@@ -201,7 +201,7 @@ class DataScore:
     num_pairs: int
     metrics: Mapping[str, float]
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By name of the pair, or number of the held-out scene."""
+    """By name of the pair; by number of the held-out scene, of which the EPE alone."""
 
 
 @dataclass(frozen=True)
