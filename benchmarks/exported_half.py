@@ -39,7 +39,7 @@ Estimate = Callable[[Array, Array], Array]
 
 def find_all(folder: Path) -> Iterator[tuple[str, FlowPair]]:
     """Yield name and pair of each set outside the manifest."""
-    for name, (_, place, _) in SETS.items():
+    for name, (_, place) in SETS.items():
         if place != MANIFEST:
             yield from ((f"{name}: {pair.name}", pair) for pair in find_pairs(folder, name))
 

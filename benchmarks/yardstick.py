@@ -46,14 +46,12 @@ class PairSet(NamedTuple):
     """The data set's name, as for `dicl-flow eval --data`."""
     place: str
     """Its folder or manifest, in the folder of all sets."""
-    prefix: str = ""
-    """The manifest's pairs whose first frame starts with this."""
 
 
 MANIFEST = "validation/pairs.csv"
 SETS = {
-    "KITTI-15 stereo": PairSet("pairs", MANIFEST, "kitti15-stereo-"),
-    "stereo 2006": PairSet("pairs", MANIFEST, "stereo2006-"),
+    "KITTI-15 stereo": PairSet("pairs:kitti15-stereo", MANIFEST),
+    "stereo 2006": PairSet("pairs:stereo2006", MANIFEST),
     "Middlebury": PairSet("middlebury", "Middlebury"),
     "Sintel clean": PairSet("sintel-clean", "Sintel"),
     "Sintel final": PairSet("sintel-final", "Sintel"),
@@ -81,15 +79,11 @@ Scores = dict[str, dict[str, dict[str, list[float]]]]
 
 def find_pairs(folder: Path, name: str) -> list[FlowPair]:
     """List the pairs of a set; a missing one is an error that says how it is laid out."""
-    data, place, prefix = SETS[name]
+    data, place = SETS[name]
     try:
-        pairs = list_pairs(data, folder / place, needs_truth=True)
+        return list_pairs(data, folder / place, needs_truth=True)
     except FileNotFoundError as error:
         raise InputError(f"set {name!r}: {error} (--set leaves sets out)") from None
-    chosen = [pair for pair in pairs if pair.image1.name.startswith(prefix)]
-    if not chosen:
-        raise InputError(f"set {name!r}: no image1 of {folder / place} starts with {prefix!r}")
-    return chosen
 
 
 def open_method(entry: str, quality: str, device: str, precision: str) -> Method:

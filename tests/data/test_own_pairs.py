@@ -10,7 +10,15 @@ import fake_trees
 import numpy as np
 import pytest
 
-from dicl_flow.data import list_pairs, own, own_pairs, read_frames, read_sample, video_frames
+from dicl_flow.data import (
+    data_set,
+    list_pairs,
+    own,
+    own_pairs,
+    read_frames,
+    read_sample,
+    video_frames,
+)
 from dicl_flow.errors import InputError
 
 
@@ -210,6 +218,16 @@ def test_frames_on_two_drives_are_named_by_the_drives(monkeypatch):
     frames = [Path(r"C:\shots\a\f1.png"), Path(r"D:\shots\a\f1.png")]
     assert own._told_apart(frames) == ["C", "D"]
     assert own._told_apart([*frames, Path(r"D:\b.png")]) == ["C/shots/a/f1", "D/shots/a/f1", "D/b"]
+
+
+def test_pairs_are_chosen_by_the_start_of_their_names(tmp_path):
+    fake_trees.make_own_pairs(tmp_path, num_pairs=12)
+    assert names(list_pairs("pairs:pair1", tmp_path)) == ["pair1", "pair10", "pair11"]
+    assert data_set("pairs:pair1").label == "pair1"
+    with pytest.raises(InputError, match="has a name that starts with 'street'"):
+        list_pairs("pairs:street", tmp_path)
+    with pytest.raises(InputError, match="unknown data set 'pairs:'"):
+        data_set("pairs:")
 
 
 def test_manifest_without_a_flow_column(tmp_path):

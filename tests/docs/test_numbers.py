@@ -204,6 +204,56 @@ def host_rows():
     ]
 
 
+def of_seeds(study, variant):
+    return mean(scores(study, variant))
+
+
+def peaks():
+    return load("docs/analysis/peaks-sintel.json")["found"].values()
+
+
+def claims():
+    """The rows of the page of claims that name numbers; None: they are elsewhere."""
+    names = "DICL", "dot product", "cosine", "MLP"
+    found = {name: of_seeds("metrics", name) for name in names}
+    paper = {name: published("metrics", name, "sintel_clean_epe") for name in METRICS}
+    with_dap = published("projection", "DICL", "sintel_clean_epe")
+    dap = [of_seeds("projection", name) for name in ("DICL without DAP", "DICL")]
+    hosts = {
+        name: [of_seeds("hosts", name), published("hosts", name, "chairs_epe")] for name in HOSTS
+    }
+    gains = [
+        100 * (1 - after / before)
+        for column in (1, 0)
+        for before, after in (
+            (hosts["PWC-Net"][column], hosts["PWC-Net + DICL"][column]),
+            (hosts["VCN"][column], hosts["VCN + DICL"][column]),
+        )
+    ]
+    others = *(found[name] for name in names), of_seeds("reduced", "reduced DICL")
+    layers = {row["name"]: row for row in load("docs/analysis/layers.json")["layers"]}
+    vcn, ours = layers["VCN, separable"], layers["matching net, one by one"]
+    memory = find_table("docs/architecture.md", "| | `dicl` |")[0]
+    milliseconds = host_milliseconds()
+    return [
+        None,
+        [paper["DICL"], *(paper[name] for name in METRICS[:4]), *others],
+        [paper["MLP"], paper["cosine"], found["MLP"], found["cosine"]],
+        [paper["DICL"], with_dap, *dap],
+        None,
+        None,
+        None,
+        gains,
+        [
+            vcn["parameters"] / ours["parameters"],
+            vcn["measured_bytes"] / ours["measured_bytes"],
+        ],
+        [1.1, 1.9, float(memory[1]), float(memory[4])],
+        [80, 180, milliseconds[0], milliseconds[3]],
+        None,
+    ]
+
+
 def vcn_ratios():
     memory = find_table("docs/architecture.md", "| | `dicl` |")[0]
     seconds = bench("h200_vcn", "plain", "fp32")["seconds"]
@@ -309,6 +359,13 @@ CLAIMS = [
         lambda: list(precisions()),
     ),
     # ablations
+    Table("docs/claims.md", "| claim |", claims),
+    Sentence(
+        "docs/claims.md",
+        """on the three Sintel pairs, from {} before DAP to {} after, and so does the EPE before the
+        context net, from {} to {} px""",
+        lambda: [row[key] for key in ("median_d_peak", "epe_soft_argmin") for row in peaks()],
+    ),
     Table("docs/measurements/ablations.md", "| without DAP |", metric_rows),
     Table("docs/measurements/ablations.md", "| | PWC-Net |", host_rows),
     Table(

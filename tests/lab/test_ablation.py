@@ -11,7 +11,7 @@ import pytest
 import torch
 from children import SUPPORT, run_forked_child
 from conftest import TINY_LEVEL
-from fake_trees import make_chairs, make_kitti15, make_sintel, make_things
+from fake_trees import make_chairs, make_kitti15, make_own_pairs, make_sintel, make_things
 from signal_child import signal_after
 from small_study import RECIPE
 
@@ -20,12 +20,14 @@ from dicl_flow.config import MATCHERS
 from dicl_flow.data import list_pairs, read_frames
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.estimator import load
+from dicl_flow.estimation.inputs import Feeding
 from dicl_flow.evaluation import PUBLISHED_ABLATIONS, score_pair
+from dicl_flow.evaluation.table import published_ablation
+from dicl_flow.files import read_flow
 from dicl_flow.lab import ablation, paper_tables
 from dicl_flow.lab.ablation import keep_to, split_photos
 from dicl_flow.lab.variants import STUDIES, paper_variants, recipe_variants
 from dicl_flow.models import build
-from dicl_flow.ops import size_in_multiples
 from dicl_flow.training import SceneSource, read_recipe
 from dicl_flow.training import chain as pace
 from dicl_flow.training.chain import TARGETS
@@ -76,12 +78,13 @@ def test_variants_differ_in_the_model_alone():
     for study in STUDIES:
         variants = recipe_variants(study, "ablation", [], [0, 1])
         assert len({variant.folder for variant in variants}) == len(variants)
-        feeds = {(v.config.model.pad_multiple, v.config.model.max_pixels) for v in variants}
         for size in ((436, 1024), (375, 1242), (384, 512), (100, 100)):  # fed as in training
-            assert {size_in_multiples(size, *feed) for feed in feeds} == {base.augment.crop}
+            seen = {Feeding.of(variant.config.model).seen(size) for variant in variants}
+            assert seen == {base.augment.crop}
         for variant in variants:
             for key in ("steps", "batch", "data", "augment", "render", "optimizer", "schedule"):
                 assert getattr(variant.config, key) == getattr(base, key)
+            assert any(variant.config.loss.matching) == ("matching loss" in variant.name)
     metrics = {v.name: v for v in recipe_variants("metrics", "ablation", [], [0])}
     assert {v.config.model.matcher or "dicl" for v in metrics.values()} == set(MATCHERS)
     assert not any(variant.config.model.projection for variant in metrics.values())
@@ -99,8 +102,20 @@ def test_a_recipe_that_starts_from_weights_is_refused():
 
 def test_every_variant_has_its_row_in_the_paper():
     rows = [(row.study, row.variant) for row in PUBLISHED_ABLATIONS]
-    tables = {study: names for study, names in STUDIES.items() if study != "figures"}
+    tables = {study: STUDIES[study] for study in ("metrics", "projection", "hosts")}
     assert rows == [(study, name) for study, names in tables.items() for name in names]
+
+
+def test_the_claims_have_the_rows_of_table_3_and_that_of_dap():
+    rows = {row.variant: row.sintel_clean_epe for row in published_ablation("claims")}
+    assert rows == {
+        **{row.variant: row.sintel_clean_epe for row in published_ablation("metrics")},
+        "DICL with DAP": 1.94,
+    }
+    assert [*rows, "DICL with matching loss"] == [*STUDIES["claims"]]
+    with pytest.raises(InputError, match="variants differ in loss"):
+        recipe_variants("claims", None, ["loss.matching=[]"], [0])
+    assert recipe_variants("metrics", None, ["loss.matching=[1.0,1.0,1.0,0.0,0.0]"], [0])
 
 
 def test_the_folder_name_knows_what_matters():
@@ -110,7 +125,7 @@ def test_the_folder_name_knows_what_matters():
     name = changed()
     assert changed("workers=9", "log_every=7", "name=x") == name
     assert changed("steps=7") != name
-    assert changed("render.motion=1.0") != name
+    assert changed("render.motion=0.5") != name
 
 
 def test_a_study_end_to_end(command, run, tmp_path, monkeypatch):
@@ -166,6 +181,53 @@ def test_a_study_end_to_end(command, run, tmp_path, monkeypatch):
     code, _, err = run(*command, "--data", f"sintel-final={tmp_path / 'more'}")
     assert code == 0
     assert "not scored on sintel-final: no weights" in err
+
+
+def test_a_study_in_parts(command, run, tmp_path, monkeypatch):
+    """Each part trains and scores what fits in its time; estimates of the first seed are kept."""
+    plain, with_dap = (STUDIES["claims"][name] for name in ("DICL", "DICL with DAP"))
+    claims = {"DICL": plain, "DICL with DAP": {**with_dap, "loss.matching": [1.0]}}
+    monkeypatch.setitem(STUDIES, "claims", claims)
+    command[1] = "claims"
+    sets = {"sintel-clean": make_sintel, "pairs:pair1": make_own_pairs}
+    data = [f"--data={name}={make(tmp_path / name[:5])}" for name, make in sets.items()]
+    study = [*command, *RENDERED, *data, "--seeds", 2, "--pairs", 2, "--keep", "sintel-clean"]
+    out, brief = tmp_path / "out", ["--minutes", 0.0001]
+    for left in range(3, 0, -1):
+        code, _, err = run(*study, *brief)
+        assert code == 0
+        assert len(results(out)) == 4 - left
+        assert f"{left} variant{'s' * (left > 1)} left; the same command continues" in err
+        for result in results(out).values():  # scored before the next one is begun
+            assert set(result["scores"]) == {"held-out", *sets}
+    for weights in out.glob("*/weights.safetensors"):  # as on a machine that is new
+        weights.unlink()
+    assert run(*study, *brief)[0] == 0
+
+    found = results(out).values()
+    assert {len(result["scores"]["held-out"]["pairs"]) for result in found} == {3}
+    for result in found:
+        has_dap = "matching = [1.0]" in result["config"]
+        assert len(result["peaks"]["sintel-clean"]) == 1 + has_dap  # before and after
+    pairs = list_pairs("sintel-clean", tmp_path / "sinte")
+    folders = {folder.name for folder in (out / "flows").iterdir()}
+    assert folders == {"dicl", "dicl-with-dap"}
+    flows = [out / "flows" / "dicl" / "sintel-clean" / f"{pair.name}.png" for pair in pairs]
+    document = json.loads((out / "claims.json").read_text())
+    first = document["variants"]["DICL"][0]["scores"]["sintel-clean"]["pairs"]
+    for pair, flow in zip(pairs, flows, strict=True):
+        epe = score_pair(pair, read_flow(flow)).values["epe"]
+        assert epe == pytest.approx(first[pair.name]["epe"], abs=0.02)  # steps of 1/64 px
+
+    text = (out / "claims.md").read_text()
+    for title in ("By set", "Against DICL", "d_peak"):
+        assert f"### {title}\n" in text
+    assert [*document["errors"]["DICL"]][-1] == "mean of the sets"
+    assert len(document["errors"]["DICL"]["held-out"]) == 2
+    assert set(document["differences"]["variants"]) == {"DICL with DAP"}
+    code, _, err = run(*study, "--keep", "sintel-clan")
+    assert code == 2
+    assert "did you mean 'sintel-clean'" in err
 
 
 def test_a_study_on_data_from_disk(command, run, tmp_path):
@@ -256,7 +318,7 @@ def test_the_paper_s_protocol_end_to_end(paper, run, tmp_path, monkeypatch):
     best = halve(read_weights(out / name / "things" / "best.safetensors")).tensors
     scored = read_weights(out / name / "weights.safetensors").tensors
     assert all(torch.equal(tensor, best[key]) for key, tensor in scored.items())
-    chairs = load(out / name / "chairs-2" / "best.safetensors", "cpu", "fp32")
+    chairs = load(out / name / "chairs-2" / "best.safetensors", "cpu", "fp32", "plain")
     epe = score_pair(pair, chairs(*read_frames(pair)).flow).values["epe"]
     assert result["scores"]["chairs:val"]["metrics"]["epe"] == pytest.approx(epe)
     assert not [*(out / name).glob("*/last.ckpt")]
@@ -370,6 +432,7 @@ def stopped_study(command, run, tmp_path):
     study = [*command, *RENDERED, "--quiet"]
     assert run(*study)[0] == 0
     undisturbed = results(tmp_path / "out")
+    table = (tmp_path / "out" / "projection.md").read_text()
     out = study[study.index("-o") + 1] = tmp_path / "stopped"
     yield study
     (checkpoint,) = out.glob("*/last.ckpt")
@@ -379,6 +442,7 @@ def stopped_study(command, run, tmp_path):
     for name, result in results(out).items():
         for key in ("curve", "scores"):
             assert undisturbed[name][key] == result[key]
+    assert (out / "projection.md").read_text() == table
 
 
 def test_a_stopped_study_is_resumed(stopped_study, run, monkeypatch):
@@ -426,6 +490,12 @@ def test_photographs_are_held_out_by_name(tmp_path):
     (tmp_path / "another.jpg").touch()
     again = split_photos(tmp_path)[1]
     assert set(apart) <= set(again)  # a photograph stays on its side
+    packed = {name: tmp_path / "packed" / name / "photo.jpg" for name in ("train", "held-out")}
+    for photo in packed.values():
+        photo.parent.mkdir(parents=True)
+        photo.touch()
+    assert split_photos(tmp_path / "packed") == ([packed["train"]], [packed["held-out"]])
+    rmtree(tmp_path / "packed")
     for photo in apart:
         photo.unlink()
     (tmp_path / "another.jpg").unlink()

@@ -231,6 +231,16 @@ def test_frames_of_more_than_max_pixels_are_scaled_down_to_about_that():
     assert Feeding.of(coarse).seen((100, 300)) == (256, 512)
 
 
+def test_frame_size_is_that_of_every_frame():
+    fixed = Feeding.of(replace(ModelConfig(), padding="resize", frame_size=(384, 512)))
+    for size in ((436, 1024), (375, 1242), (384, 512), (100, 100)):
+        assert fixed.seen(size) == (384, 512)
+    flow = fixed.unfit_flow(spread(1.0, 2.0, (384, 512)), (768, 256))
+    torch.testing.assert_close(flow[0, :, 7, 9], torch.tensor([0.5, 4.0]))
+    full = replace(ModelConfig(), padding="resize", frame_size=(384, 512)).at_full_size()
+    assert Feeding.of(full).seen((436, 1024)) == (512, 1024)
+
+
 def test_resized_frames_are_areas_and_the_flow_is_resized_to_match():
     image = torch.zeros(1, 3, 256, 512)
     image[..., ::2] = 1  # an average of areas is 0.5 everywhere

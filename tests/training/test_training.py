@@ -234,7 +234,8 @@ def test_a_missing_stage_is_named(tmp_path, capsys):
 
 
 def test_fine_tuned_weights_are_fed_like_those_they_started_from(tmp_path):
-    fed = replace(SMALL, padding="resize", max_pixels=5000, multiple=2 * SMALL.pad_multiple)
+    multiple = 2 * SMALL.pad_multiple
+    fed = replace(SMALL, padding="resize", multiple=multiple, frame_size=(multiple, multiple))
     path = tmp_path / "start.safetensors"
     path.write_bytes(encode_weights(Weights(fed, build(fed).state_dict())))
     trainer = Trainer(CONFIG, CPU, path)

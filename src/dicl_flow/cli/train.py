@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -259,9 +260,10 @@ class Ablate(TrainSettings):
       dicl-flow ablate hosts --protocol paper --data chairs=FlyingChairs_release -o runs/paper
       dicl-flow ablate metrics --protocol paper --variant DICL --dry-run -o runs/paper
       dicl-flow ablate figures --data rendered=PHOTOS -o runs/figures
+      dicl-flow ablate claims --seeds 3 --minutes 9 --data rendered=PHOTOS -o runs/claims
     """
 
-    study: str = Argument(..., help="metrics, projection, hosts, or figures.")
+    study: str = Argument(..., help="metrics, projection, hosts, figures, or claims.")
     output: Path = options.output("Folder for all results.", ..., "DIR")
     protocol: str = Option(
         "rendered", help="rendered: one short stage; paper: the stages of Chairs, then Things."
@@ -271,6 +273,13 @@ class Ablate(TrainSettings):
     seed: int = Option(0, min=0, max=1_000_000, help="The first seed.")
     seeds: int = Option(1, min=1, help="Seeds to train each variant with.")
     scenes: int | None = optional("Held-out scenes to score on; default: 64.", min=1)
+    minutes: float | None = optional(
+        "Begin no variant that would not be finished and scored after N minutes.", metavar="N"
+    )
+    keep: list[str] | None = optional(
+        "Keep the first seed's estimates on this data set in flows/VARIANT; repeatable.",
+        metavar="NAME",
+    )
     recipe: str | None = optional("Packaged name or .toml; default: ablation, or figures.")
     init: str | None = optional("Weights to start from, for recipes that need them.")
     start_from: str | None = optional("Weights a stage takes; default: best.", metavar="best|last")
@@ -298,7 +307,7 @@ class Ablate(TrainSettings):
         check_outputs(folders=[self.output])
         with self.joined() as processes:
             if self._trains:
-                self._train_stages(processes) if self._of_paper else self._train(processes)
+                self._train_stages(processes) if self._of_paper else self._train(processes, sets)
         if not processes.is_first:
             return
         finished = finished_variants(self._variants, self.output)
@@ -309,7 +318,7 @@ class Ablate(TrainSettings):
         if self.study == "figures":
             report.contents.update(small_files(finished, self.output))
         write_files(report.contents)
-        self.report_grids(report.document, report.contents, [report.grid])
+        self.report_grids(report.document, report.contents, report.grids)
 
     @property
     def _of_paper(self) -> bool:
@@ -321,7 +330,7 @@ class Ablate(TrainSettings):
             raise unknown_name("protocol", self.protocol, PROTOCOLS)
         refused = {"start-from": self.start_from, "dry-run": self.dry_run or None}
         if self._of_paper:
-            refused = self.chosen("recipe", "pairs", "scenes", "init")
+            refused = self.chosen("recipe", "pairs", "scenes", "init", "minutes", "keep")
         used = ", ".join(f"--{name}" for name, value in refused.items() if value is not None)
         if used and self._of_paper:
             raise InputError(f"--protocol paper has its own recipes; leave out {used}")
@@ -370,6 +379,9 @@ class Ablate(TrainSettings):
             check_roots(self._variants[0].config, self._roots)
         if self._of_paper and "chairs" in self._roots:
             others.setdefault("chairs:val", self._roots["chairs"])
+        for name in self.keep or ():
+            if name not in others:
+                raise unknown_name("data set to keep estimates of", name, others)
         return {name: list_pairs(name, root, needs_truth=True) for name, root in others.items()}
 
     def _print_plans(self) -> None:
@@ -419,8 +431,8 @@ class Ablate(TrainSettings):
             if processes.is_first:
                 conclude_stages(variant, self.output, processes.device)
 
-    def _train(self, processes: "Processes") -> None:
-        """Train the variants that are not finished, each in one stage."""
+    def _train(self, processes: "Processes", sets: "Mapping[str, list[FlowPair]]") -> None:
+        """Train the variants that are not finished, each in one stage, and score each at once."""
         from ..lab.ablation import open_laboratory
 
         if processes.world_size > 1:
@@ -428,21 +440,35 @@ class Ablate(TrainSettings):
         unfinished = self._unfinished()
         if not unfinished:
             return
+        begin, longest = monotonic(), 0.0
         how = (unfinished[0].config, self._roots, self.scenes or 64, processes.device)
         laboratory = open_laboratory(self.output, *how, quiet=self.quiet)
-        for variant in unfinished:
+        for number, variant in enumerate(unfinished):
+            start = monotonic()
+            late = self.minutes is not None and start + longest > begin + 60 * self.minutes
+            if number and late:
+                left = counted(len(unfinished) - number, "variant")
+                self.print_line(f"{left} left; the same command continues")
+                return
             self.print_line(_title(variant))
             outcome = laboratory.train(variant)
             if not outcome.finished:
                 typer.echo(STOPPED, err=True)
                 raise typer.Exit(128 + (outcome.signal or 0))
+            for name, listed in sets.items():
+                self._evaluate([variant], name, listed)
+            longest = max(longest, monotonic() - start)
 
     def _evaluate(self, variants: "Iterable[Variant]", data: str, pairs: "list[FlowPair]") -> None:
+        from ..evaluation.evaluate import folder_name
         from ..lab.ablation import evaluate_variant
 
         for variant in variants:
             tracked = self.track(pairs, f"{variant.name} on {data}")
-            if not evaluate_variant(variant, self.output, data, pairs, self.device, tracked):
+            kept = data in (self.keep or ()) and variant.config.seed == self.seed
+            place = self.output / "flows" / variant.file_name / folder_name(data)
+            how = (self.device, tracked, place if kept else None)
+            if not evaluate_variant(variant, self.output, data, pairs, *how):
                 folder = self.output / variant.folder
                 missing = f"{variant.name} is not scored on {data}: no weights in {folder}"
                 typer.echo(missing, err=True)

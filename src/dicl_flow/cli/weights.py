@@ -85,6 +85,7 @@ def _weights(name: str) -> dict[str, Any]:
         "padding": config.padding,
         "max_pixels": config.max_pixels or "any number",
         "multiple": config.pad_multiple,
+        **({"frame_size": list(config.frame_size)} if config.frame_size else {}),
         "levels": ", ".join(f"1/{level.stride} (radius {level.radius})" for level in config.levels),
         "reach": f"{config.reach[-1]} px per axis",
         "confidence": calibration.meaning if calibration else f"uncalibrated: {UNCALIBRATED}",

@@ -203,6 +203,9 @@ class ModelConfig(JsonConfig):
     multiple: int = 1
     """The sides of frames are also multiples of this, so that networks that are compared see the
     same frames, or the sizes they were trained with."""
+    frame_size: tuple[int, ...] = ()
+    """With "resize": (height, width) that every frame is resized to, for networks that know one
+    size only; empty: by `max_pixels` and multiples."""
     levels: tuple[LevelConfig, ...] = FROM_HOST
     """Coarsest first; each has half the stride of the one before."""
 
@@ -212,19 +215,30 @@ class ModelConfig(JsonConfig):
             if getattr(self, key) is FROM_HOST:
                 object.__setattr__(self, key, getattr(self.host_record, key))
         self._check_host()
+        self._check_feeding()
         if self.matcher is not None:
             check_name("matcher", self.matcher, MATCHERS)
-        check_name("padding", self.padding, PADDINGS)
-        if self.max_pixels < 0 or (self.max_pixels and not self.resizes):
-            raise InputError(f"max_pixels goes with padding 'resize', got {self.max_pixels}")
         for key in ("multiple", "feature_channels"):
             if not 1 <= (value := getattr(self, key)) <= MOST_CHANNELS:
                 raise InputError(f"{key} must be 1 to {MOST_CHANNELS}, got {value}")
         if not self.levels:
             raise InputError("levels is empty; a network needs at least one level")
+        if any(side < 1 or side % self.pad_multiple for side in self.frame_size):
+            multiples = f"multiples of {self.pad_multiple}"
+            raise InputError(f"frame_size must be {multiples}, got {list(self.frame_size)}")
         if any(coarse != 2 * fine for coarse, fine in pairwise(self.strides)):
             order = "from coarse to fine, each with half the stride of the one before"
             raise InputError(f"levels must go {order}; got {self.strides}")
+
+    def _check_feeding(self) -> None:
+        check_name("padding", self.padding, PADDINGS)
+        if self.max_pixels < 0 or (self.max_pixels and not self.resizes):
+            raise InputError(f"max_pixels goes with padding 'resize', got {self.max_pixels}")
+        if self.frame_size and (not self.resizes or self.max_pixels):
+            why = "goes with padding 'resize', without max_pixels"
+            raise InputError(f"frame_size {why}, got {list(self.frame_size)}")
+        if len(self.frame_size) not in (0, 2):
+            raise InputError(f"frame_size must be (height, width), got {list(self.frame_size)}")
 
     def _check_host(self) -> None:
         host, finest = self.host_record, self.host_record.finest_stride
@@ -291,7 +305,8 @@ class ModelConfig(JsonConfig):
 
     def at_full_size(self) -> "ModelConfig":
         """The same network, fed with frames that are padded instead of resized."""
-        return replace(self, padding="replicate", max_pixels=0) if self.resizes else self
+        padded = replace(self, padding="replicate", max_pixels=0, frame_size=())
+        return padded if self.resizes else self
 
 
 NORMAL = "normal"

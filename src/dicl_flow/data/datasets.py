@@ -381,7 +381,13 @@ DATA_SETS: dict[str, DataSet] = {
 
 
 def data_set(name: str) -> DataSet:
-    """Return the data set of a name such as "sintel-clean" or "kitti15:noc"."""
+    """Return the data set of a name such as "sintel-clean" or "kitti15:noc".
+
+    "pairs:STREET" is those own pairs whose names start with "STREET".
+    """
+    start = name.removeprefix("pairs:")
+    if start not in ("", name):
+        return DataSet(start, partial(own_pairs, start=start))
     check_name("data set", name, DATA_SETS)
     return DATA_SETS[name]
 
@@ -389,7 +395,9 @@ def data_set(name: str) -> DataSet:
 def list_pairs(name: str, root: Path, *, needs_truth: bool = False) -> list[FlowPair]:
     """List the pairs of a data set; with `needs_truth`, a pair without truth is an error."""
     entry = data_set(name)
-    if needs_truth and name == "pairs" and is_video(root):  # before its frames are extracted
+    if (
+        needs_truth and name.partition(":")[0] == "pairs" and is_video(root)
+    ):  # before its frames are extracted
         raise InputError(f"{root}: a video has no ground truth, which is needed here")
     pairs = entry.list_pairs(root)
     bare = next((pair for pair in pairs if pair.truth is None), None)

@@ -21,7 +21,7 @@ _MASK = "_occ"  # after the name of a frame or a pair, as `dicl-flow render` wri
 _RowFiles = tuple[Path, Path, Path | None, Path | None]  # frames, truth and mask
 
 
-def own_pairs(root: Path) -> list[FlowPair]:
+def own_pairs(root: Path, start: str = "") -> list[FlowPair]:
     """List your own pairs; `root` is a folder, a manifest or a video.
 
     A **folder** holds one clip (frame_1.png, frame_1.flo, frame_2.png …, each frame paired with the
@@ -39,7 +39,17 @@ def own_pairs(root: Path) -> list[FlowPair]:
     scenes/Venus/frame1.png, Grove3 and Venus.
 
     A **video** has no ground truth; its frames are extracted into a temporary folder.
+
+    `start` chooses the pairs whose names start with it.
     """
+    pairs = _all_pairs(root)
+    chosen = [pair for pair in pairs if pair.name.startswith(start)]
+    if not chosen:
+        raise InputError(f"no pair in {root} has a name that starts with {start!r}")
+    return chosen
+
+
+def _all_pairs(root: Path) -> list[FlowPair]:
     if root.is_dir():
         manifests = [root / f"{_MANIFEST}{suffix}" for suffix in _DELIMITERS]
         found = _unique({file: _MANIFEST for file in manifests if file.is_file()})

@@ -328,8 +328,11 @@ def _explain_one_pass(feeding: Feeding, size: Size, quality: str) -> Choice:
     how = f"{_seen([feeding], size)}, {share}"
     if feeding.scale != 1:
         reason = quality
+    elif feeding.frame_size:
+        fixed = _text((feeding.frame_size[0], feeding.frame_size[1]))
+        reason = f"frame_size: these weights see every frame at {fixed}"
     if feeding.scales_down(size):
-        if feeding.scale == 1:
+        if feeding.scale == 1 and not feeding.frame_size:
             reason = f"max_pixels: these weights take about {feeding.max_pixels} px at most"
         return Choice(f"scaled down to {how}", reason)
     return Choice(f"whole, resized to {how}", reason)

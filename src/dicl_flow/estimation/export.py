@@ -130,11 +130,14 @@ def _prepare(kind: str) -> tuple[Encoder, Callable[[bytes], Runner]]:
 def _check_size(estimator: FlowEstimator, size: Size | None) -> None:
     """Refuse a file for any size if frames are scaled."""
     config, quality = estimator.model.config, estimator.quality
-    if size is not None or (not config.max_pixels and quality.scales == (1.0,)):
+    fixed = config.max_pixels or config.frame_size
+    if size is not None or (not fixed and quality.scales == (1.0,)):
         return
     who = f"quality {quality.name!r} scales frames"
     if config.max_pixels:
         who = f"these weights scale frames of more than {config.max_pixels} px down"
+    elif config.frame_size:
+        who = "these weights resize all frames to one size"
     raise InputError(
         f"{who}, which only a file for one size can do; give `size`, that of the frames"
     )

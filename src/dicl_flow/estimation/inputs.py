@@ -195,15 +195,21 @@ class Feeding:
     """Both sides of what the network sees are multiples of this."""
     scale: float = 1.0
     """How many times larger than normal the network sees the frames."""
+    frame_size: tuple[int, ...] = ()
+    """(height, width) that every frame counts as, whatever its size; empty: its own."""
 
     @classmethod
     def of(cls, config: ModelConfig, scale: float = 1.0) -> "Feeding":
         """As the weights with this `config` expect their frames."""
         padding = None if config.resizes else config.padding
-        return cls(padding, config.max_pixels, config.pad_multiple, scale)
+        fixed = config.frame_size
+        limit = prod(fixed) if fixed else config.max_pixels
+        return cls(padding, limit, config.pad_multiple, scale, fixed)
 
     def resized(self, size: Size) -> Size:
         """The size to which frames of `size` are resized, before they are padded."""
+        if self.frame_size:
+            size = (self.frame_size[0], self.frame_size[1])
         if self.padding is not None:
             return self._scaled(size)
         if self.scale < 1:  # the nearest multiples: the next larger ones cost more

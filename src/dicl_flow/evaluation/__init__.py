@@ -7,6 +7,7 @@ from .calibrate import Calibrated, calibrate
 from .drawings import draw_demo, draw_sparsification
 from .evaluate import (
     BASELINES,
+    KITTI_RANGE,
     Evaluation,
     Prediction,
     dis,

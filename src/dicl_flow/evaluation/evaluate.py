@@ -40,7 +40,7 @@ from .table import as_document, to_markdown
 if TYPE_CHECKING:
     from ..estimation.estimator import FlowEstimator
 
-_KITTI_RANGE = (-512.0, 511.984375)  # what 16 bits at 1/64 px hold
+KITTI_RANGE = (-512.0, 511.984375)  # what 16 bits at 1/64 px hold
 Method: TypeAlias = Callable[[Array, Array], Array | tuple[Array, Array]]
 """Two (H, W, 3) uint8 RGB frames -> (H, W, 2) float32 flow, or it and (H, W) confidence."""
 Methods: TypeAlias = "Iterable[str | Path | None] | Mapping[str, FlowEstimator | Method]"
@@ -328,6 +328,6 @@ def write_submission(path: Path, names: Iterable[str], predictions: Iterable[Pre
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         for name, (_, flow, *_) in zip(names, predictions, strict=True):
-            kept = np.clip(flow, *_KITTI_RANGE) if name.endswith(".png") else flow
+            kept = np.clip(flow, *KITTI_RANGE) if name.endswith(".png") else flow
             packed = zipfile.ZIP_STORED if name.endswith(".flo5") else None  # is compressed itself
             archive.writestr(name, encode_flow(name, kept), packed)

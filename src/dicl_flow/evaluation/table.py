@@ -141,6 +141,16 @@ PUBLISHED_ABLATIONS = (
     AblationRow("hosts", "VCN", 1.66),
     AblationRow("hosts", "VCN + DICL", 1.45),
 )
+
+
+def published_ablation(study: str) -> list[AblationRow]:
+    """The paper's rows of a study; those of "claims" are of two."""
+    if study != "claims":
+        return [row for row in PUBLISHED_ABLATIONS if row.study == study]
+    with_projection = next(row for row in published_ablation("projection") if row.variant == "DICL")
+    return [*published_ablation("metrics"), with_projection._replace(variant="DICL with DAP")]
+
+
 PUBLISHED_PEAKS = {"without DAP": 0.57, "with DAP": 0.63}
 """The paper's medians of d_peak on Sintel."""
 

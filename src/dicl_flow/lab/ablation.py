@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,24 +18,41 @@ from ..data import FlowPair
 from ..errors import InputError
 from ..estimation.compute import gpu_name
 from ..estimation.estimator import FlowEstimator, load
-from ..evaluation import Score, pool, predict, score_flow, score_predictions
-from ..files import write_files
+from ..evaluation import (
+    KITTI_RANGE,
+    Prediction,
+    Score,
+    pool,
+    predict,
+    score_flow,
+    score_predictions,
+)
+from ..files import encode_flow, write_files
 from ..models import count_parameters
 from ..render import RenderedBatch, Renderer, is_held_out, list_photos, load_textures
 from ..training import BatchSource, Outcome, Processes, SceneSource, Trainer, open_source, train
 from ..training.recipe import PROCEDURAL
 from ..weights import Weights, encode_weights, halve, leave_out, load_model, read_weights
+from .analyses import find_peaks
 from .variants import HELD_OUT, DataScore, Variant, VariantFolder, VariantResult
+from .volumes import has_scores, open_networks
 
 _SEED = 2**20  # of the held-out scenes; not for training
 _BATCH = 16
-_POINTS = 10  # of a training curve
+_POINTS = 5  # of a training curve
+_WITH_PEAKS = ("sintel-clean", "sintel-final")  # the paper measures d_peak on Sintel
 
 
 def split_photos(place: Path) -> tuple[list[Path], list[Path]]:
-    """Split photographs into those to train on and held-out ones, by a hash of their names."""
+    """Split photographs into those to train on and held-out ones.
+
+    A folder with `train` and `held-out` is split already, others are by a hash of the names.
+    """
     if str(place) == PROCEDURAL:
         return [], []
+    train, held_out = place / "train", place / "held-out"
+    if train.is_dir() and held_out.is_dir():
+        return list_photos(train), list_photos(held_out)
     photos = list_photos(place)
     digests = {photo: hashlib.sha256(photo.name.encode()).hexdigest() for photo in photos}
     apart = {photo for photo in photos if is_held_out(digests[photo])}
@@ -117,7 +135,9 @@ class Laboratory:
             for scene, flow in _estimate(weights, self.scenes):
                 estimates = flow.permute(0, 2, 3, 1).cpu().numpy()
                 scores += map(score_flow, estimates, scene.to_samples())
-            held_out = DataScore(len(scores), pool(scores).values)
+            found = {f"{number:04d}": score.values for number, score in enumerate(scores)}
+            by_scene = {scene: {"epe": v["epe"]} for scene, v in found.items() if "epe" in v}
+            held_out = DataScore(len(scores), pool(scores).values, by_scene)
             scored: dict[str, Any] = {"curve": curve.points, "scores": {HELD_OUT: held_out}}
             result = _result(variant, weights, folder.run.log, self.device, **scored)
             frozen = config.optimizer.frozen
@@ -144,11 +164,22 @@ def _result(
         seed=variant.config.seed,
         trained_pairs=variant.pairs,
         device=gpu_name(device) or device.type,
+        code=code_version(),
         parameters=count_parameters(load_model(weights)),
         pairs_per_second=median(speeds) if speeds else 0.0,
         curve=curve,
         scores=scores,
     )
+
+
+@cache
+def code_version() -> str:
+    """The first digits of a hash of the package's source files."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def conclude_stages(variant: Variant, root: Path, device: torch.device) -> None:
@@ -191,10 +222,12 @@ def evaluate_variant(
     pairs: Sequence[FlowPair],
     device: str,
     watched: Iterable[FlowPair] | None = None,
+    keep: Path | None = None,
 ) -> bool:
     """Score a finished variant on a data set, unless it has been scored on these pairs.
 
-    Return whether there is a score; that needs the weights. `watched`: the same, showing progress.
+    On Sintel, d_peak is measured as well. Return whether there is a score; that needs the weights.
+    `watched`: the same pairs, showing progress. `keep`: a folder for the estimates.
     """
     folder = VariantFolder(root, variant)
     result = folder.read()
@@ -206,9 +239,29 @@ def evaluate_variant(
     weights = folder.weights_for(data)
     if not weights.exists():
         return False
-    estimator = load(weights, device, "fp32")
-    scores = score_predictions(predict(watched or pairs, lambda *frames: estimator(*frames).flow))
+    estimator = load(weights, device, "fp32", "plain")  # "fast" takes longer to start
+    predictions = predict(watched or pairs, lambda *frames: estimator(*frames).flow)
+    scores = score_predictions(predictions if keep is None else _kept(predictions, keep))
     by_pair = {name: score.values for name, score in scores.items()}
     score = DataScore(len(pairs), pool(scores.values()).values, by_pair)
-    folder.write(replace(result, scores={**result.scores, data: score}))
+    peaks = dict(result.peaks)
+    if data in _WITH_PEAKS and has_scores(estimator):
+        peaks[data] = _measure_peaks(variant.name, weights, pairs, device)
+    folder.write(replace(result, scores={**result.scores, data: score}, peaks=peaks))
     return True
+
+
+def _kept(predictions: Iterable[Prediction], folder: Path) -> Iterator[Prediction]:
+    """The same predictions; their flows are written in KITTI's format, in steps of 1/64 px."""
+    for prediction in predictions:
+        path = folder / f"{prediction.pair.name}.png"
+        write_files({path: encode_flow(path, prediction.flow.clip(*KITTI_RANGE))})
+        yield prediction
+
+
+def _measure_peaks(
+    name: str, weights: Path, pairs: Sequence[FlowPair], device: str
+) -> dict[str, dict[str, float]]:
+    """d_peak before and after DAP, and the errors of two readouts, over all pairs."""
+    (network,) = open_networks([str(weights)], device, "fp32").values()
+    return {stage: peaks.summary() for stage, peaks in find_peaks({name: network}, pairs).items()}

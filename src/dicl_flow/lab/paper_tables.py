@@ -6,27 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, NamedTuple, TypeAlias
 
 from ..config import TrainConfig, structure
 from ..data import FlowPair, data_set
 from ..errors import InputError
-from ..evaluation import PUBLISHED_ABLATIONS, Grid, Result, evaluate, grid_markdown, table
+from ..evaluation import Grid, Result, evaluate, grid_markdown, table
 from ..evaluation.evaluate import Progress
 from ..evaluation.metrics import METRICS
 from ..pictures.figures import draw_figure, encode_figure
 from ..training.run_folder import RunFolder
+from .spread import Results, label, spread_document, spread_grids, with_spread
 from .variants import HELD_OUT, Variant, VariantResult
 
 _HEADINGS = {"epe": "", "epe_images": "", "fl_all": " Fl-all"}  # after the data set's name
-Results: TypeAlias = Mapping[str, Sequence[VariantResult]]  # by variant: one per seed
 
 
 class Report(NamedTuple):
-    """A study as a table, as numbers, and as files."""
+    """A study as tables, as numbers, and as files."""
 
-    grid: Grid
+    grids: list[Grid]
     document: dict[str, Any]
     contents: dict[Path, bytes]  # STUDY.md, .json, .svg and .png
 
@@ -36,9 +36,9 @@ def report_study(study: str, finished: Mapping[Variant, VariantResult], folder: 
     results: dict[str, list[VariantResult]] = {}
     for variant, result in finished.items():
         results.setdefault(variant.name, []).append(result)
-    published = [row for row in PUBLISHED_ABLATIONS if row.study == study]
-    grid = _ablation_grid(study, results, published)
-    text, curves = f"{grid_markdown(grid)}\n", {}
+    published = table.published_ablation(study)
+    grids = [_ablation_grid(study, results, published), *spread_grids(study, results)]
+    text, curves = "\n\n".join(map(grid_markdown, grids)) + "\n", {}
     if any(result.curve for result in finished.values()):  # the paper's stages have no scenes
         text += f"\n![EPE on held-out scenes against the pairs seen]({study}.svg)\n"
         curves = {kind: ablation_plot(study, results, kind) for kind in ("svg", "png")}
@@ -46,11 +46,12 @@ def report_study(study: str, finished: Mapping[Variant, VariantResult], folder: 
         "study": study,
         "variants": {name: [asdict(run) for run in runs] for name, runs in results.items()},
         "published": [row._asdict() for row in published],
+        **spread_document(study, results),
     }
     numbers = json.dumps(document, indent=1) + "\n"
     contents = {"md": text.encode(), "json": numbers.encode(), **curves}
     files = {folder / f"{study}.{kind}": content for kind, content in contents.items()}
-    return Report(grid, document, files)
+    return Report(grids, document, files)
 
 
 def ablation_plot(study: str, results: Results, file_format: str) -> bytes:
@@ -74,7 +75,7 @@ def ablation_plot(study: str, results: Results, file_format: str) -> bytes:
 def _ablation_grid(study: str, results: Results, published: Sequence[table.AblationRow]) -> Grid:
     """Our rows, then the paper's, in the same columns."""
     columns = _columns(results, published)
-    headings = [f"{_label(data)}{_HEADINGS[metric]}" for data, metric in columns]
+    headings = [f"{label(data)}{_HEADINGS[metric]}" for data, metric in columns]
     rows = []
     for name, runs in results.items():
         cells = [_spread(runs, data, metric) for data, metric in columns]
@@ -102,17 +103,10 @@ def _columns(results: Results, published: Sequence[table.AblationRow]) -> list[t
     return columns
 
 
-def _label(data: str) -> str:
-    """The short name of a data set in headings: FlyingChairs (val) -> Chairs."""
-    return data if data == HELD_OUT else data_set(data).label.split(" (")[0].removeprefix("Flying")
-
-
 def _spread(runs: Sequence[VariantResult], data: str, metric: str) -> str:
     scores = [run.scores[data].metrics for run in runs if data in run.scores]
     values = [score[metric] for score in scores if metric in score]
-    if len(values) < 2:
-        return table.format_metric(metric, values[0] if values else None)
-    return " ± ".join(table.format_metric(metric, value) for value in (mean(values), stdev(values)))
+    return with_spread(values, METRICS[metric].digits) if values else ""
 
 
 def _note(results: Results) -> str:
@@ -123,12 +117,14 @@ def _note(results: Results) -> str:
     spread = "±: standard deviation over the seeds." if counts[-1] > 1 else "One seed: no spread."
     sizes = {name: score.num_pairs for run in runs for name, score in run.scores.items()}
     fewer = [
-        f"{_label(name)} {count} of {table.ABLATION_SIZE[name]}"
+        f"{label(name)} {count} of {table.ABLATION_SIZE[name]}"
         for name, count in sizes.items()
         if table.ABLATION_SIZE.get(name, count) != count
     ]
+    versions = sorted({run.code for run in runs})
     text = (
-        f"Us: {pairs} pairs each, {seeds}, on {', '.join(devices)}. {spread} "
+        f"Us: {pairs} pairs each, {seeds}, on {', '.join(devices)}, code {', '.join(versions)}. "
+        f"{spread} "
         "Paper: Chairs after training there, the others after Chairs and Things."
     )
     if not fewer:

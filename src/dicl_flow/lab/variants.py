@@ -1,4 +1,4 @@
-"""The variants of an ablation, one recipe with a few changed settings of the model; their files.
+"""The variants of an ablation, one recipe with a few changed settings; their files.
 
 Does not import torch, so that a mistake is reported at once.
 """
@@ -28,6 +28,7 @@ def _dicl(matcher: str, *, projection: bool = False) -> Settings:
 _MATCHERS = {"dot product": "dot", "cosine": "cosine", "MLP": "mlp", "reduced DICL": "reduced"}
 _METRICS = {name: _dicl(matcher) for name, matcher in {**_MATCHERS, "DICL": "dicl"}.items()}
 _WITH_DAP = _dicl("dicl", projection=True)
+_MATCHING = {**_dicl("dicl"), "loss.matching": [1.0, 1.0, 1.0, 0.0, 0.0]}
 STUDIES: Mapping[str, Mapping[str, Settings]] = {
     "metrics": _METRICS,  # the paper's table 3: all without DAP
     "projection": {"DICL without DAP": _dicl("dicl"), "DICL": _WITH_DAP},  # table 2
@@ -38,8 +39,10 @@ STUDIES: Mapping[str, Mapping[str, Settings]] = {
         "VCN + DICL": {"host": "vcn", "matcher": "dicl"},
     },
     "figures": {**_METRICS, "DICL with DAP": _WITH_DAP},  # figures 2 and 4
+    # table 3, DAP, and the matching loss, which the paper does not have
+    "claims": {**_METRICS, "DICL with DAP": _WITH_DAP, "DICL with matching loss": _MATCHING},
 }
-"""By study and variant: the changed settings of the model."""
+"""By study and variant: the changed settings, of the model if the key names no other table."""
 PAPER_STAGES: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("metrics", "projection"), TARGETS["things"]),
     # table 4 has no column after Things; the first phase, without context nets, is that of DICL
@@ -69,6 +72,11 @@ class Variant:
     def config(self) -> TrainConfig:
         """The last stage."""
         return self.stages[-1]
+
+    @property
+    def file_name(self) -> str:
+        """Its name in names of files: dot-product."""
+        return self.name.lower().replace(" ", "-")
 
     @property
     def folder(self) -> str:
@@ -108,7 +116,7 @@ def recipe_variants(
         stage = read_recipe(name, [*changes, *settings])
         return (replace(stage, steps=-(-pairs // stage.batch)) if pairs is not None else stage,)
 
-    _check_changes(changes)
+    _check_changes(study, changes)
     return _variants(study, names, seeds, read, _find_start(read([])[0], initial))
 
 
@@ -118,7 +126,7 @@ def paper_variants(
     """As `recipe_variants`, trained in the published stages; `changes` as in `read_stages`."""
     if study not in PAPER_STAGES:
         raise unknown_name("study of the paper", study, PAPER_STAGES)
-    _check_changes(changes)
+    _check_changes(study, changes)
 
     def read(settings: list[str]) -> tuple[TrainConfig, ...]:
         # the projection is added by the stage that adds it, unless the variant has none
@@ -136,8 +144,6 @@ def _variants(
     start: Start | None = None,
 ) -> list[Variant]:
     """`read` returns the stages with the changes that make them those of a variant."""
-    if study not in STUDIES:
-        raise unknown_name("study", study, STUDIES)
     known = STUDIES[study]
     for name in names:
         if name not in known:
@@ -150,11 +156,15 @@ def _variants(
     ]
 
 
-def _check_changes(changes: Iterable[str]) -> None:
-    """Refuse changes of what the variants differ in."""
+def _check_changes(study: str, changes: Iterable[str]) -> None:
+    """Refuse an unknown study, and changes of what its variants differ in."""
+    if study not in STUDIES:
+        raise unknown_name("study", study, STUDIES)
+    of_study = {_full_key(key) for settings in STUDIES[study].values() for key in settings}
+    fixed = of_study | {"model.host", "model.matcher", "model.projection"}
     for change in changes:
         key = change.partition("=")[0].rpartition(":")[2]
-        if key in ("model.host", "model.matcher", "model.projection"):
+        if key in fixed:
             raise InputError(f"variants differ in {key}; leave out `changes=['{change}']`")
 
 
@@ -162,7 +172,12 @@ def _as_changes(settings: Settings) -> list[str]:
     """The settings of a variant as changes of a recipe; the host's own matcher needs none."""
     own = settings["matcher"] in (None, HOST_RECORDS[settings["host"]].own_matcher)
     changed = {key: value for key, value in settings.items() if not (own and key == "matcher")}
-    return [f"model.{key}={str(value).lower()}" for key, value in changed.items()]
+    return [f"{_full_key(key)}={str(value).lower()}" for key, value in changed.items()]
+
+
+def _full_key(key: str) -> str:
+    """The key of a setting in a recipe."""
+    return key if "." in key else f"model.{key}"
 
 
 def _find_start(base: TrainConfig, initial: str | None) -> Start | None:
@@ -186,7 +201,7 @@ class DataScore:
     num_pairs: int
     metrics: Mapping[str, float]
     pairs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By name of the pair; empty for the held-out scenes."""
+    """By name of the pair; by number of the held-out scene, of which the EPE alone."""
 
 
 @dataclass(frozen=True)
@@ -197,10 +212,14 @@ class VariantResult:
     seed: int
     trained_pairs: int
     device: str
+    code: str
+    """The first digits of the hash of the package's source files."""
     parameters: int
     pairs_per_second: float
     curve: Mapping[str, float]  # held-out EPE by the number of pairs seen
     scores: Mapping[str, DataScore]  # by name of the data set
+    peaks: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    """By data set, before and after DAP: the summary of `lab.analyses.Peaks`."""
 
 
 class VariantFolder:
@@ -262,7 +281,7 @@ def small_files(variants: Iterable[Variant], folder: Path) -> dict[Path, bytes]:
     files: dict[Path, bytes] = {}
     for variant in variants:
         weights = VariantFolder(folder, variant).run.weights
-        name = variant.name.lower().replace(" ", "-")
         if weights.exists():
-            files.setdefault(folder / f"{name}.safetensors", read_bytes(weights))
+            name = f"{variant.file_name}.safetensors"
+            files.setdefault(folder / name, read_bytes(weights))
     return files

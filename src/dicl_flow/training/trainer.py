@@ -36,7 +36,12 @@ from .recipe import (
     start_from,
 )
 
-_FEEDING = ("padding", "max_pixels", "multiple")  # settings of a model: how it is fed images
+_FEEDING = (
+    "padding",
+    "max_pixels",
+    "multiple",
+    "frame_size",
+)  # settings of a model: how it is fed images
 _KEPT = (  # in checkpoints, as it is
     *("feeding", "step", "pairs", "pairs_before", "started_from"),
     *("progress", "skipped", "skipped_in_a_row"),
