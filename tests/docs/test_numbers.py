@@ -351,6 +351,12 @@ def imitation():
         yield [found["normal"], found["best"], *after]
 
 
+def looks():
+    """The errors of the scenes of each domain, by how they look."""
+    for found in load("benchmarks/results/adapt_looks.json")["domains"].values():
+        yield [found[kind] for kind in ("plain", "domain", "looked")]
+
+
 ARMS = ("start", "layers", "mixed", "solid")
 CLAIMS = [
     Table(
@@ -443,6 +449,11 @@ CLAIMS = [
         "docs/decisions/0017-adaptation-learns-from-scenes-too.md",
         "| domain | `normal` |",
         lambda: list(imitation()),
+    ),
+    Table(
+        "docs/decisions/0017-adaptation-learns-from-scenes-too.md",
+        "| domain | without |",
+        lambda: list(looks()),
     ),
     # architecture
     Sentence(
