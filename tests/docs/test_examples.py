@@ -111,7 +111,7 @@ def test_moving_objects_finds_a_small_ball(monkeypatch, tmp_path):
         ("stabilize", "required: shaky, steady"),
         ("stabilize no.mp4 out.mp4", "no video, folder or camera no.mp4"),
         ("stabilize text.mp4 out.mp4", "cannot be decoded as a video"),
-        ("stabilize text.mp4 text.mp4", "text.mp4 is the input as well"),
+        ("stabilize frames frames", "frames is the input as well"),
         ("stabilize text.mp4 a.png/out.mp4", "a.png is not a folder"),
         ("track_points frames", "required: points"),
         ("track_points a.png b.png 3,4", "invalid point value: 'b.png'"),
