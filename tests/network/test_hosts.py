@@ -217,7 +217,7 @@ def test_a_stage_has_the_learning_rate_of_its_host_unless_one_is_set():
     assert rate("pwcnet", "model.matcher=dicl") == 5e-5
     assert rate("vcn", "model.matcher=dicl") == 1e-3
     assert rate("pwcnet", "optimizer.learning_rate=1e-3") == 1e-3  # also if it is DICL's own
-    assert rate("pwcnet", recipe="ablation") == rate("dicl", recipe="ablation") == 8e-4
+    assert rate("pwcnet", recipe="ablation") == rate("dicl", recipe="ablation") == 6e-4
 
 
 def test_pad_multiples():
