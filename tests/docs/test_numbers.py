@@ -21,6 +21,7 @@ NUMBER = r"\d[\d,]*(?:\.\d+)?"
 ABLATIONS, CARD = "docs/ablations/README.md", "docs/model-card.md"
 WEIGHTS = "docs/measurements/weights.md"
 TRACKS = "docs/measurements/tracks.md"
+LIVE = "docs/decisions/0015-live-searches-less-far.md"
 Row = Sequence[float] | None
 
 
@@ -334,6 +335,23 @@ def track_ratios():
     return [*found["average Jaccard"], *found["error in the last frame"]]
 
 
+def live_rows():
+    """The fastest first: ms, times faster than "normal", EPE, and its share of that of "normal"."""
+    found = load("benchmarks/results/live.json")["methods"]
+    normal = found["normal"]
+    for one in sorted(found.values(), key=lambda one: one["processor_seconds"]):
+        faster = normal["processor_seconds"] / one["processor_seconds"]
+        yield [1000 * one["processor_seconds"], faster, one["epe"], one["epe"] / normal["epe"]]
+
+
+def live_speeds():
+    found = load("benchmarks/results/live-speed.json")["timed"]
+    for name in ("live", "fast", "normal", "dis"):
+        keys = [key for key in (f"{name} pair", f"{name} video") if key in found]
+        times = [found[key]["seconds"] for key in keys]
+        yield [value for seconds in times for value in (1000 * seconds, 1 / seconds)]
+
+
 def half_precision():
     """Of the pairs: both mean EPEs, the largest change of one, mean and largest distance."""
     pairs = load("benchmarks/results/exported_half.json")["pairs"].values()
@@ -426,6 +444,9 @@ CLAIMS = [
         most {} on a pair""",
         half_precision,
     ),
+    # quality "live"
+    Table(LIVE, "| | ms | times faster", lambda: list(live_rows())),
+    Table(LIVE, "| | a pair, ms |", lambda: list(live_speeds())),
     # tracks
     Table(TRACKS, "| % | average Jaccard |", lambda: list(track_methods())),
     Sentence(
