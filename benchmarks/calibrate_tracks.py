@@ -13,6 +13,7 @@ out; "procedural" uses none.
 
 import argparse
 import json
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
@@ -132,6 +133,7 @@ def start(options: argparse.Namespace) -> None:
     """Open the network and the photographs, once in each process."""
     global _options, _estimator, _textures
     _options = options
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))
     _estimator = dicl_flow.load(options.weights, device=options.device, quality=options.quality)
     photos = None if options.photos == "procedural" else trained_on(Path(options.photos))
     # processes that share a GPU draw slowly on it

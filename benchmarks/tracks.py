@@ -15,6 +15,7 @@ those of a bootstrap over clips. The file is written after each clip; the same c
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -214,6 +215,7 @@ _bench: Bench  # of a process of the pool
 def start(options: argparse.Namespace) -> None:
     """Open the network, once in each process; compile kernels before the clock starts."""
     global _bench
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))
     _bench = set_up(options)
     width, height = map(int, options.size.split("x"))
     images = list(np.random.default_rng(0).integers(0, 256, (3, height, width, 3), np.uint8))
