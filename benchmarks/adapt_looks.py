@@ -21,7 +21,8 @@ from torch import Tensor
 
 from dicl_flow.adaptation.look import give_look, measure_look
 from dicl_flow.adaptation.settings import AdaptConfig
-from dicl_flow.adaptation.teacher import BothWays, kept_pixels
+from dicl_flow.adaptation.teacher import kept_pixels
+from dicl_flow.estimation.estimator import BothWays
 from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.files import Array, to_uint8, write_files
 from dicl_flow.lab.speed import describe_machine

@@ -2,10 +2,10 @@
 
     python benchmarks/adapt_potential.py PHOTOS -o potential.json
 
-Frames of each domain's clips are estimated as `dicl-flow adapt` does, at quality "best", and at
-"normal" for pairs of which that keeps more. On the pixels that are kept, the error is compared with
-that of "normal", which would imitate it; the rest cannot be learned from it. PHOTOS is a folder of
-photographs, or procedural.
+Frames of each domain's clips are estimated at quality "best", or as `dicl-flow adapt` does, at
+"normal" where that agrees better in both directions. On the pixels that are kept, the error is
+compared with that of "normal", which would imitate it; the rest cannot be learned from it. PHOTOS
+is a folder of photographs, or procedural.
 """
 
 import argparse
@@ -18,9 +18,11 @@ import dicl_flow  # isort: skip (first: torch reads what it sets)
 
 import torch
 
+from dicl_flow.adaptation.acceptance import pair_errors
 from dicl_flow.adaptation.settings import AdaptConfig
-from dicl_flow.adaptation.teacher import BothWays, kept_pixels
+from dicl_flow.adaptation.teacher import kept_pixels
 from dicl_flow.config import RenderConfig
+from dicl_flow.estimation.estimator import BothWays
 from dicl_flow.estimation.inputs import image_batch
 from dicl_flow.files import to_uint8, write_files
 from dicl_flow.lab.speed import describe_machine
@@ -75,11 +77,12 @@ def judge(clip: Clip, teachers: list[BothWays], second: int) -> dict:
     valid, both = clip.valid(true), [teacher(*arrays) for teacher in teachers]
     errors = [(forward.flow[0] - true).norm(dim=0) for forward, _ in both]
     best, student = errors
+    apart = [found.disagreement for found in pair_errors(*images, both)]
+    chosen = apart.index(min(apart))
     result = {"best": float(best[valid].mean()), "normal": float(student[valid].mean())}
     for name, agreement in AGREEMENTS.items():
         settings = AdaptConfig(agreement=agreement)
         kept = [kept_pixels(*ways, *images, settings)[0] & valid for ways in both]
-        chosen = max(range(len(kept)), key=lambda k: int(kept[k].sum()))
         share = kept[chosen].sum() / valid.sum()
         gain = (student - errors[chosen])[kept[chosen]].sum() / valid.sum()
         only_best = (student - best)[kept[0]].sum() / valid.sum()

@@ -26,10 +26,11 @@ import dicl_flow
 from dicl_flow.adaptation.acceptance import error_pictures
 from dicl_flow.adaptation.footage import used_images
 from dicl_flow.adaptation.report import pairs_sheet
-from dicl_flow.adaptation.teacher import BothWays
+from dicl_flow.adaptation.student import between
 from dicl_flow.config import PLACES, RenderConfig
 from dicl_flow.config.render import EFFECTS
 from dicl_flow.data import demo_pairs
+from dicl_flow.estimation.estimator import BothWays
 from dicl_flow.evaluation import draw_demo
 from dicl_flow.files import Array, decode_image, to_uint8, write_files
 from dicl_flow.pictures.figures import contact_sheet, thumbnail
@@ -112,15 +113,13 @@ def draw_domains(photos: Path) -> None:
 
 def draw_adapting(clip: str, run: Path, start: str = "rendered") -> None:
     """The held-back pair with the largest warping error before, before and after."""
-    pairs = json.loads((run / "report.json").read_text())["pairs"]
-    worst = max(pairs, key=lambda pair: pair["before"][0])
-    paths = (resolve(start), RunFolder(run / "student").weights)
-    numbers, max_pixels = (
-        {worst["first"], worst["second"]},
-        read_weights(paths[0]).config.max_pixels,
-    )
-    frames = [image for _, image in used_images(clip, numbers, max_pixels)]
-    networks = [BothWays(dicl_flow.load(path)) for path in paths]
+    report = json.loads((run / "report.json").read_text())
+    worst = max(report["pairs"], key=lambda pair: pair["before"][0])
+    before, end = map(read_weights, (resolve(start), RunFolder(run / "student").weights))
+    after = between(before, end, report["share"])
+    numbers = {worst["first"], worst["second"]}
+    frames = [image for _, image in used_images(clip, numbers, before.config.max_pixels)]
+    networks = [BothWays(dicl_flow.load(weights)) for weights in (before, after)]
     label = f"frames {worst['first']} and {worst['second']}: warping error "
     label += "{:.3f} before, {:.3f} after".format(worst["before"][0], worst["after"][0])
     sheet = pairs_sheet([(label, frames[0], *error_pictures(networks, *frames))])

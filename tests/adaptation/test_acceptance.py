@@ -198,7 +198,7 @@ class KnownScenes:
 
 def test_errors_on_scenes_are_of_valid_pixels():
     known = KnownScenes()
-    assert scene_errors([known, known], known, range(3)) == [[2.0] * 3] * 2
+    assert scene_errors(known, known, range(3)) == [2.0] * 3
 
 
 def test_a_verdict_names_its_reasons_in_the_order_of_the_report(pairs):

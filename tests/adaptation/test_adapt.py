@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 from children import SUPPORT, run_forked_child
 from small_adaptation import (
     CHANGES,
@@ -21,6 +22,7 @@ from dicl_flow import adapt
 from dicl_flow.adaptation import job
 from dicl_flow.adaptation.plan import WorkFolder
 from dicl_flow.adaptation.settings import AdaptConfig, read_settings
+from dicl_flow.adaptation.student import between
 from dicl_flow.config import Calibration, LevelConfig, ModelConfig, find_quality
 from dicl_flow.errors import InputError
 from dicl_flow.evaluation import Calibrated
@@ -49,20 +51,25 @@ def adapt_tiny(clip, output, weights, *changes, **how):
     )
 
 
+def fit_evenly(monkeypatch):
+    """Fit nothing; return the list of qualities that were to be fitted."""
+    fitted = []
+
+    def fit(path, photos, *, quality, **options):
+        fitted.append(quality)
+        weights = read_weights(path).calibrated(find_quality(quality), EVEN)
+        return Calibrated(weights, EVEN, 1, 1.0, 0.0, {})
+
+    monkeypatch.setattr(job, "calibrate", fit)
+    return fitted
+
+
 @pytest.mark.heavy
 def test_what_is_better_is_calibrated_and_written(
     clip, weights, tmp_path, monkeypatch, small_scenes
 ):
     accept_everything(monkeypatch.setattr)
-    fitted = []
-
-    def fit(path, photos, *, quality, **options):
-        fitted.append(quality)
-        found = read_weights(path)
-        fit = found.calibrated(find_quality(quality), EVEN)
-        return Calibrated(fit, EVEN, 1, 1.0, 0.0, {})
-
-    monkeypatch.setattr(job, "calibrate", fit)
+    fitted = fit_evenly(monkeypatch)
     output = tmp_path / "new/mine.safetensors"
     ended = adapt_tiny(clip, output, weights)
     assert ended.accepted
@@ -91,6 +98,36 @@ def test_what_is_better_is_calibrated_and_written(
     output.unlink()
     with pytest.raises(InputError, match="is gone; `restart=True` starts anew"):
         adapt_tiny(clip, output, weights)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("errors", "share"),
+    [([1.02], 1.0), ([1.2, 1.1, 1.0], 0.5), ([1.2, 1.1, 1.1, 1.04], 1.0)],
+    ids=["all of the way", "half of the way", "none: refused"],
+)
+def test_it_goes_as_far_as_little_is_forgotten(
+    clip, weights, tmp_path, monkeypatch, small_scenes, errors, share
+):
+    told = iter([1.0, *errors])
+    monkeypatch.setattr("dicl_flow.adaptation.acceptance.scene_errors", lambda *_: [next(told)])
+    if errors[-1] <= 1.03:
+        accept_everything(monkeypatch.setattr)
+        fit_evenly(monkeypatch)
+    ended = adapt_tiny(clip, tmp_path / "mine.safetensors", weights)
+    assert ended.accepted is (errors[-1] <= 1.03)
+    assert ended.numbers["share"] == share
+    report = (ended.report / "report.md").read_text()
+    assert ("go 50% of the way" in report) is (share == 0.5)
+    assert ("too much is forgotten" in report) is not ended.accepted
+    if ended.accepted:
+        start, end = (
+            read_weights(weights),
+            read_weights(ended.report / "student/weights.safetensors"),
+        )
+        written = read_weights(ended.weights).tensors
+        for key, tensor in between(start, end, share).tensors.items():
+            assert torch.equal(written[key], tensor)
 
 
 @pytest.mark.heavy
@@ -245,3 +282,11 @@ def test_settings_and_recipe_follow_the_network():
     _, recipe = read_settings([], replace(ModelConfig(host="pwcnet"), multiple=128), 0)
     assert recipe.loss.kind == "multi-scale"
     assert recipe.loss.matching == ()
+
+
+def test_a_batch_is_taken_in_parts_that_fit_into_the_memory_of_a_gpu():
+    _, recipe = read_settings([], NETWORK, 0)  # 12 pairs of 640x384
+    parts = {gib: job.recipe_within(recipe, gib).optimizer.accumulate for gib in (80, 23, 11, 1)}
+    assert parts == {80: 1, 23: 2, 11: 4, 1: 12}
+    own = replace(recipe, optimizer=replace(recipe.optimizer, accumulate=6))
+    assert job.recipe_within(own, 80) == own

@@ -8,12 +8,19 @@ import torch
 from small_adaptation import moving_picture
 from small_training import CPU, RandomSource
 
-from dicl_flow.adaptation.student import FootageDataset, FootageSource, Mixed, staying_shares
+from dicl_flow.adaptation.student import (
+    FootageDataset,
+    FootageSource,
+    Mixed,
+    between,
+    staying_shares,
+)
 from dicl_flow.adaptation.teacher import Lesson, encode_flows
-from dicl_flow.config import AugmentConfig
+from dicl_flow.config import AugmentConfig, ModelConfig
 from dicl_flow.data import UnlabelledBatch
 from dicl_flow.data.augmentation import draw_placement
 from dicl_flow.files import encode_image, write_files
+from dicl_flow.weights import Weights
 
 SIZE = (32, 48)
 CROP = (16, 32)
@@ -43,6 +50,15 @@ def lessons(tmp_path):
         )
         made.append(files)
     return made
+
+
+def test_half_of_the_way_is_the_mean():
+    start = Weights(ModelConfig(), {"a": torch.tensor([0.0, 2.0]), "count": torch.tensor(3)})
+    end = Weights(ModelConfig(), {"a": torch.tensor([1.0, 4.0]), "count": torch.tensor(5)})
+    found = between(start, end, 0.5).tensors
+    assert found["a"].tolist() == [0.5, 3.0]
+    assert found["count"] == 5
+    assert torch.equal(between(start, end, 1.0).tensors["a"], end.tensors["a"])
 
 
 def wavy_flow(seed):

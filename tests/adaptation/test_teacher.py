@@ -9,7 +9,6 @@ import torch
 from dicl_flow.adaptation.footage import NUM_SPEEDS, FootagePair
 from dicl_flow.adaptation.settings import AdaptConfig
 from dicl_flow.adaptation.teacher import (
-    best_quality,
     count_kept,
     encode_flows,
     kept_pixels,
@@ -19,6 +18,7 @@ from dicl_flow.adaptation.teacher import (
     speed_name,
     summarize,
     teach,
+    teacher_qualities,
 )
 from dicl_flow.config import ModelConfig
 from dicl_flow.estimation.result import Estimate
@@ -134,8 +134,11 @@ class KnownFlow:
 
     estimator = SimpleNamespace(device="cpu", calibration=None)
 
+    def __init__(self, motion=10.0):
+        self.motion = motion
+
     def __call__(self, image1, image2):
-        flow, sure = constant((10.0, 0.0)), torch.full((1, 1, *SIZE), 0.9)
+        flow, sure = constant((self.motion, 0.0)), torch.full((1, 1, *SIZE), 0.9)
         back = -flow
         back[..., : SIZE[1] // 2] = 0
         return Estimate(flow, sure), Estimate(back, sure)
@@ -145,7 +148,7 @@ def test_what_is_not_kept_counts_with_its_speed(tmp_path):
     files = lesson(FootagePair(0, 0, 1, 10.0), tmp_path, tmp_path)
     black = np.zeros((*SIZE, 3), np.uint8)
     write_files({path: encode_image(path, black) for path in (files.image1, files.image2)})
-    write_files(teach(KnownFlow(), None, files, SETTINGS, 0))
+    write_files(teach([KnownFlow()], None, files, SETTINGS, 0))
     found = review([files])
     pixels = SIZE[0] * SIZE[1]
     assert found["seen_by_speed"] == [0, 0, 0, 0, pixels, 0, 0, 0, 0]
@@ -163,9 +166,20 @@ def test_still_footage_and_a_teacher_without_trust_are_warned_of():
     assert "trusts only 0.0%" in warning
 
 
-def test_the_teacher_has_the_finest_quality_of_its_network():
-    assert best_quality(ModelConfig()) == "best"
-    assert best_quality(ModelConfig(host="pwcnet")) == "normal"
+def test_it_takes_the_flow_whose_directions_agree_better(tmp_path):
+    files = lesson(FootagePair(0, 0, 1, 10.0), tmp_path, tmp_path)
+    noise = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
+    write_files({path: encode_image(path, noise) for path in (files.image1, files.image2)})
+    for teachers in ([KnownFlow(), KnownFlow(5.0)], [KnownFlow(5.0), KnownFlow()]):
+        write_files(teach(teachers, None, files, AdaptConfig(difference=1.0), 0))
+        flow, kept = read_flow(files.flows)
+        assert kept.any()
+        assert (flow[kept] == (5.0, 0.0)).all()  # the way back of 5 px misses by less
+
+
+def test_the_teacher_is_best_where_its_network_can():
+    assert teacher_qualities(ModelConfig()) == ("best", "normal")
+    assert teacher_qualities(ModelConfig(host="pwcnet")) == ("normal",)
 
 
 def test_lessons_of_different_pairs_have_different_files(tmp_path):

@@ -19,14 +19,13 @@ from ..config import RenderConfig
 from ..data import collate
 from ..data.augmentation import LUMA
 from ..estimation.confidence import find_occlusion
-from ..estimation.estimator import FlowEstimator
+from ..estimation.estimator import BothWays, FlowEstimator
 from ..estimation.inputs import image_batch
 from ..estimation.result import Estimate
 from ..files import Array
 from ..ops import resize_flow_pixels, resize_pixels, size_of, warp_with_mask
 from ..render import Renderer, held_out_renderer
 from ..training.photometric import census_distance
-from .teacher import BothWays
 
 SCENES = RenderConfig(
     solid_share=0.5, depth_share=0.35, objects=(6, 18), object_radius=(0.04, 0.8), still_scenes=0.02
@@ -153,17 +152,15 @@ def scene_renderer(photos: Path | None, size: tuple[int, int], device: torch.dev
 
 
 def scene_errors(
-    estimators: Sequence[FlowEstimator], renderer: Renderer, numbers: Iterable[int]
-) -> list[list[float]]:
-    """Return the mean end-point error in px of each network on each rendered scene."""
-    errors: list[list[float]] = [[] for _ in estimators]
+    estimator: FlowEstimator, renderer: Renderer, numbers: Iterable[int]
+) -> list[float]:
+    """Return the mean end-point error in px on each rendered scene."""
+    errors = []
     for number in numbers:
         batch = collate(renderer.render(1, number).to_samples())
-        for estimator, mine in zip(estimators, errors, strict=True):
-            image1, image2 = (i.to(estimator.device) for i in (batch.image1, batch.image2))
-            flow = estimator.estimate(image1, image2).flow.cpu()
-            distance = (flow - batch.flow).norm(dim=1)
-            mine.append(_mean(distance, batch.valid))
+        image1, image2 = (i.to(estimator.device) for i in (batch.image1, batch.image2))
+        flow = estimator.estimate(image1, image2).flow.cpu()
+        errors.append(_mean((flow - batch.flow).norm(dim=1), batch.valid))
     return errors
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .job import Adapted, run
+from .job import Adapted, recipe_for, run
 from .plan import Item, Plan, make_plan
 
 if TYPE_CHECKING:
@@ -72,26 +72,29 @@ def expected_seconds(plan: Plan, device: str) -> dict[str, float]:
     size = max((plan.size(pair.clip) for pair in plan.footage.training), key=lambda s: s[0] * s[1])
     both_ways = {
         quality: _pair_seconds(load(plan.weights, device, quality=quality), size)
-        for quality in {plan.quality, NORMAL}
+        for quality in {*plan.qualities, NORMAL}
     }
     judged = 2 * len(plan.footage.held_back) + plan.settings.scenes
     calibrated = 3 * plan.settings.calibration_scenes
     expected = {
-        "teacher": len(plan.footage.training) * both_ways[plan.quality],
+        "teacher": len(plan.footage.training)
+        * sum(both_ways[quality] for quality in plan.qualities),
         "checks": (judged + calibrated) * both_ways[NORMAL],
     }
     if plan.minutes is not None:
         return {**expected, "training": 60 * plan.minutes}
     roots = {"rendered": plan.photos or Path(PROCEDURAL)}
-    pace = measure_pace(plan.recipe, roots, Processes(choose_device(device)))
-    return {**expected, "training": pace.seconds(plan.recipe, 0)}
+    processes = Processes(choose_device(device))
+    recipe = recipe_for(plan.recipe, processes) if processes.on_gpu else plan.recipe
+    pace = measure_pace(recipe, roots, processes)
+    return {**expected, "training": pace.seconds(recipe, 0)}
 
 
 def _pair_seconds(estimator: "FlowEstimator", size: tuple[int, int]) -> float:
     """Return the time of a pair in both directions."""
     import numpy as np
 
-    from .teacher import BothWays
+    from ..estimation.estimator import BothWays
 
     both_ways, dice = BothWays(estimator), np.random.default_rng(0)
     frames = dice.integers(0, 256, (2, *size, 3), np.uint8)

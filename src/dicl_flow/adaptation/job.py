@@ -23,6 +23,7 @@ from .plan import Item, Plan, Watch, WorkFolder, identity_of
 from .report import CURVE, KEPT, PAIRS, kept_sheet, pairs_sheet, training_curve, write_report
 
 if TYPE_CHECKING:
+    from ..training import Processes
     from .teacher import Lesson
 
 
@@ -132,18 +133,21 @@ class _Stages:
 
     def teach(self) -> dict[str, Any]:
         """Estimate the pairs to train on, and say what was kept."""
-        from ..estimation.estimator import load
-        from .teacher import BothWays, review, teach
+        from ..estimation.estimator import BothWays, load
+        from .teacher import review, teach
 
         plan = self.plan
         pairs, everything = plan.footage.training, range(len(plan.footage.training))
         lessons = self._lessons(everything)
         missing = [number for number in everything if not lessons[number].flows.is_file()]
         if missing:
-            both_ways = BothWays(load(plan.weights, self.device, quality=plan.quality))
+            teachers = [
+                BothWays(load(plan.weights, self.device, quality=quality))
+                for quality in plan.qualities
+            ]
             for number in self._watched(missing, "teacher"):
                 seed = plan.recipe.seed
-                contents = teach(both_ways, pairs[number], lessons[number], plan.settings, seed)
+                contents = teach(teachers, pairs[number], lessons[number], plan.settings, seed)
                 write_files(contents)
         return review(lessons)
 
@@ -163,7 +167,7 @@ class _Stages:
 
         plan, processes = self.plan, Processes(choose_device(self.device))
         stay = staying_shares(taught["kept_by_speed"], plan.settings.balance)
-        recipe = plan.recipe if processes.on_gpu else recipe_on_cpu(plan.recipe)
+        recipe = recipe_for(plan.recipe, processes)
         lessons = self._lessons(taught["lessons"])
         where = (plan.photos, processes.device)
         outcome = train(
@@ -182,26 +186,55 @@ class _Stages:
 
     def judge(self) -> dict[str, Any]:
         """Measure before and after on what was held back."""
-        from ..estimation.estimator import load
-        from .acceptance import judge, measure_pair, scene_errors, scene_renderer
-        from .teacher import BothWays
+        from ..estimation.estimator import BothWays, load
+        from .acceptance import judge, measure_pair
 
         plan = self.plan
-        estimators = [
-            load(path, self.device) for path in (plan.weights, self.folder.student.weights)
-        ]
-        networks = [BothWays(estimator) for estimator in estimators]
+        share, scenes = self.choose_share()
+        networks = [BothWays(load(each, self.device)) for each in self.before_and_after(share)]
         pairs = [*plan.footage.held_back]
         errors = [
             measure_pair(networks, *self.frames_of(pair))
             for pair in self._watched(pairs, "held-back footage")
         ]
-        renderer = scene_renderer(plan.photos, _scene_size(plan.recipe), estimators[0].device)
-        numbers = self._watched(range(plan.settings.scenes), "rendered scenes")
-        scenes = scene_errors(estimators, renderer, numbers)
         before, after = zip(*errors, strict=True)
         verdict = judge(before, after, scenes, plan.settings.forgotten)
-        return {"verdict": verdict.document(), "pairs": errors, "scenes": scenes}
+        return {
+            "share": share,
+            "verdict": verdict.document(),
+            "pairs": errors,
+            "scenes": scenes,
+        }
+
+    def choose_share(self) -> tuple[float, tuple[list[float], list[float]]]:
+        """How far to go from the initial weights, so that little is forgotten.
+
+        Returns the share of the way, and the errors on rendered scenes before and after it.
+        """
+        from ..estimation.estimator import load
+        from .acceptance import compare, scene_errors, scene_renderer
+
+        plan = self.plan
+
+        def errors(weights: Weights | Path) -> list[float]:
+            estimator = load(weights, self.device)
+            renderer = scene_renderer(plan.photos, _scene_size(plan.recipe), estimator.device)
+            numbers = self._watched(range(plan.settings.scenes), "rendered scenes")
+            return scene_errors(estimator, renderer, numbers)
+
+        before, tried = errors(plan.weights), {}
+        for share in SHARES:
+            tried[share] = errors(self.before_and_after(share)[1])
+            if compare(before, tried[share]).relative <= plan.settings.forgotten:
+                return share, (before, tried[share])
+        return SHARES[0], (before, tried[SHARES[0]])  # which is refused
+
+    def before_and_after(self, share: float) -> tuple[Weights, Weights]:
+        """The initial weights, and those that have gone so far towards the student's."""
+        from .student import between
+
+        start, end = read_weights(self.plan.weights), read_weights(self.folder.student.weights)
+        return start, between(start, end, share)
 
     def frames_of(self, pair: FootagePair) -> tuple[Array, Array]:
         """Read the frames of a pair, as they are used."""
@@ -216,14 +249,14 @@ class _Stages:
         """Write the report, and the weights if they are accepted, all at once."""
         accepted: dict[Path, bytes] = {}
         if judged["verdict"]["accepted"]:
-            accepted[self.plan.output] = encode_weights(self.calibrated())
+            accepted[self.plan.output] = encode_weights(self.calibrated(judged["share"]))
         pictures = self.pictures(taught, judged)
         write_report(self.folder.path, self.document(taught, judged), pictures, accepted)
 
-    def calibrated(self) -> Weights:
-        """Return the student's weights with the calibrations that those before have."""
+    def calibrated(self, share: float) -> Weights:
+        """Return the weights after adaptation, with the calibrations that those before have."""
         plan = self.plan
-        start, weights = read_weights(plan.weights), read_weights(self.folder.student.weights)
+        start, weights = self.before_and_after(share)
         qualities = [*([NORMAL] if start.calibration else []), *start.quality_calibrations]
         about = {**weights.about, "footage": _footage_text(plan)}
         weights = replace(weights, about=about)
@@ -259,6 +292,7 @@ class _Stages:
 
     def _measured(self, judged: Mapping[str, Any]) -> dict[str, Any]:
         return {
+            "share": judged["share"],
             "scenes": len(judged["scenes"][0]),
             "steps": int(read_weights(self.folder.student.weights).about["steps"]),
             "pairs": list(map(_about_pair, self.plan.footage.held_back, judged["pairs"])),
@@ -266,12 +300,11 @@ class _Stages:
 
     def pictures(self, taught: Mapping[str, Any], judged: Mapping[str, Any]) -> dict[str, bytes]:
         """Draw the pairs before and after, what the teacher has kept, and the training."""
-        from ..estimation.estimator import load
+        from ..estimation.estimator import BothWays, load
         from .acceptance import error_pictures
-        from .teacher import BothWays
 
-        paths = (self.plan.weights, self.folder.student.weights)
-        networks = [BothWays(load(path, self.device)) for path in paths]
+        both = self.before_and_after(judged["share"])
+        networks = [BothWays(load(weights, self.device)) for weights in both]
         rows = []
         for number in worst_pairs(judged["pairs"]):
             pair, errors = self.plan.footage.held_back[number], judged["pairs"][number]
@@ -289,12 +322,35 @@ class _Stages:
         }
 
 
+SHARES = (1.0, 0.7, 0.5, 0.3)
+"""Shares of the way from the initial weights to the student's that are tried."""
 _NOTHING = (
     "the teacher trusts hardly any pixel of the footage in both directions, so there is nothing to "
     "learn from"
 )
+_GIBIBYTES = 12.0  # of GPU memory for a megapixel of a batch: 33 for 12 pairs of 640x384
 _SAVE_EVERY = 10  # steps between checkpoints on a CPU
 _SHOWN = 4  # pairs in each picture of the report
+
+
+def recipe_for(recipe: TrainConfig, processes: "Processes") -> TrainConfig:
+    """Return a recipe that the device can follow."""
+    import torch
+
+    if not processes.on_gpu:
+        return recipe_on_cpu(recipe)
+    return recipe_within(recipe, torch.cuda.mem_get_info(processes.device)[0] / 2**30)
+
+
+def recipe_within(recipe: TrainConfig, gibibytes: float) -> TrainConfig:
+    """Return a recipe that takes a batch in as many parts as the memory of a GPU needs."""
+    height, width = recipe.augment.crop
+    needed = _GIBIBYTES * recipe.batch * height * width / 1e6
+    parts = [n for n in range(1, recipe.batch + 1) if recipe.batch % n == 0]
+    fewest = next((n for n in parts if needed / n <= gibibytes), recipe.batch)
+    if recipe.optimizer.accumulate >= fewest:
+        return recipe
+    return replace(recipe, optimizer=replace(recipe.optimizer, accumulate=fewest))
 
 
 def recipe_on_cpu(recipe: TrainConfig) -> TrainConfig:

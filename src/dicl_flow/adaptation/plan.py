@@ -45,8 +45,8 @@ class Plan:
     max_pixels: int
     minutes: float | None = None
     keep_names: bool = False
-    quality: str = NORMAL
-    """That of the teacher."""
+    qualities: tuple[str, ...] = (NORMAL,)
+    """Those of the teacher."""
 
     @property
     def folder(self) -> Path:
@@ -75,7 +75,7 @@ class Plan:
             "steps": None if self.minutes else self.recipe.steps,
             "minutes": self.minutes,
             "batch": self.recipe.batch,
-            "teacher": self.quality,
+            "teacher": ", ".join(self.qualities),
         }
 
 
@@ -113,7 +113,7 @@ def make_plan(
     settings, recipe = read_settings(changes, model, seed, steps)
     texts = list_clips(clips)
 
-    from .teacher import best_quality
+    from .teacher import teacher_qualities
 
     scans = [scan_clip(text) for text in watch(texts, "looking at the footage")]
     footage = choose_pairs(scans, settings, model.max_pixels)
@@ -127,7 +127,7 @@ def make_plan(
         model.max_pixels,
         minutes,
         keep_names,
-        best_quality(model),
+        teacher_qualities(model),
     )
 
 

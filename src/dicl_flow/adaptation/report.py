@@ -109,6 +109,7 @@ def _measured(document: Mapping[str, Any]) -> list[str]:
         f"trained on, and on {document['scenes']} rendered scenes. Trained on "
         f"{document['teacher']['usable_pairs']} pairs, {document['steps']:,} steps, seed "
         f"{document['seed']}.",
+        *_way(document["share"]),
         "",
         f"![Worst pairs before and after]({PAIRS})",
         "",
@@ -118,6 +119,12 @@ def _measured(document: Mapping[str, Any]) -> list[str]:
         f"![Loss and error in training]({CURVE})",
         "",
     ]
+
+
+def _way(share: float) -> list[str]:
+    """How far the weights have gone, unless it is all the way."""
+    text = f"The weights go {share:.0%} of the way to the trained ones: all of it forgets too much."
+    return [] if share == 1 else ["", text]
 
 
 _ROWS = (

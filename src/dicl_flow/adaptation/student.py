@@ -22,6 +22,7 @@ from ..files import Array, read_image
 from ..render import load_textures
 from ..training import BatchSource, Processes, SceneSource
 from ..training.batch_sources import DatasetSource
+from ..weights import Weights
 from .footage import speed_bins
 from .look import InLook, read_looks
 from .settings import AdaptConfig
@@ -75,6 +76,20 @@ def read_view(files: Lesson, *, backwards: bool = False) -> FlowSample:
     flow, kept = read_flow(files.flows, int(backwards))
     image1, image2 = images[::-1] if backwards else images
     return FlowSample(image1, image2, flow, kept)
+
+
+def between(start: Weights, end: Weights, share: float) -> Weights:
+    """Weights that have gone a share of the way from `start` to `end`.
+
+    Half of the way often keeps most of what was learned, and loses much less of what was known.
+    """
+    tensors = {
+        key: tensor.float().lerp(end.tensors[key].float(), share).to(end.tensors[key].dtype)
+        if tensor.is_floating_point()
+        else end.tensors[key]
+        for key, tensor in start.tensors.items()
+    }
+    return replace(end, tensors=tensors)
 
 
 def staying_shares(kept_by_speed: Sequence[int], balance: float) -> Array:

@@ -1,4 +1,7 @@
-"""The teacher: flow of the best quality in both directions, where there is reason to trust it.
+"""The teacher: flow in both directions, where there is reason to trust it.
+
+It estimates a pair at quality "best" and at "normal", and takes the one whose directions agree
+better: in noise, "best" is often worse, because it enlarges the frames.
 
 A pixel is kept where both directions agree, the confidence is high and the colours agree. That
 rules out much that is wrong, but not what is wrong in the same way both times: the summary says
@@ -18,9 +21,9 @@ from torch import Tensor
 
 from ..config import NORMAL, QUALITIES, ModelConfig
 from ..errors import InputError
-from ..estimation.estimator import FlowEstimator, FlowSequence
+from ..estimation.estimator import BothWays
 from ..estimation.inputs import image_batch
-from ..estimation.result import Estimate, unpack
+from ..estimation.result import Estimate
 from ..files import (
     Array,
     decode_npy,
@@ -31,6 +34,7 @@ from ..files import (
     to_uint8,
 )
 from ..ops import warp_with_mask
+from .acceptance import pair_errors
 from .footage import NUM_SPEEDS, SLOWEST, FootagePair, frame_path, speed_bins
 from .look import encode_look, measure_look
 from .new_frames import new_second_frame
@@ -46,30 +50,13 @@ _LITTLE, _LITTLE_MOTION = 0.5, 0.95  # px, share of the pixels
 _FEW = 0.1  # share of kept pixels below which the report warns
 
 
-def best_quality(config: ModelConfig) -> str:
-    """The finest quality that a network supports: "best", or "normal" for those that cannot."""
+def teacher_qualities(config: ModelConfig) -> tuple[str, ...]:
+    """The qualities of the teacher: "best" only where a network supports it."""
     try:
         QUALITIES["best"].check_for(config)
     except InputError:
-        return NORMAL
-    return "best"
-
-
-class BothWays:
-    """Estimates pairs in both directions; pairs of one size are recorded where that is faster."""
-
-    def __init__(self, estimator: FlowEstimator) -> None:
-        self.estimator = estimator
-        self._first = FlowSequence(estimator, backward=True)
-        self._by_size: dict[tuple[int, ...], FlowSequence] = {}
-
-    def __call__(self, image1: Array, image2: Array) -> tuple[Estimate, Estimate]:
-        """Two (H, W, 3) frames -> the flow from 1 to 2, and from 2 to 1, on the device."""
-        fresh = self._first.fresh() if self._by_size else self._first
-        sequence = self._by_size.setdefault(image1.shape, fresh)
-        packed = sequence.match(sequence.prepare(image1), sequence.prepare(image2))
-        forward, backward = unpack(packed.clone())
-        return forward, backward
+        return (NORMAL,)
+    return "best", NORMAL
 
 
 def kept_pixels(
@@ -229,13 +216,19 @@ LEAST_KEPT = 0.01  # share of the pixels of a pair: below, nothing is learned fr
 
 
 def teach(
-    both_ways: BothWays, pair: FootagePair, files: Lesson, settings: AdaptConfig, seed: int
+    teachers: Sequence[BothWays],
+    pair: FootagePair,
+    files: Lesson,
+    settings: AdaptConfig,
+    seed: int,
 ) -> dict[Path, bytes]:
-    """Estimate a pair; return the contents of its files."""
-    estimator = both_ways.estimator
+    """Estimate a pair with the teacher that agrees best with itself; return its files' contents."""
     arrays = [read_image(path) for path in (files.image1, files.image2)]
-    image1, image2 = (image_batch(array, estimator.device)[0] for array in arrays)
-    forward, backward = both_ways(*arrays)
+    image1, image2 = (image_batch(array, teachers[0].estimator.device)[0] for array in arrays)
+    found = [both_ways(*arrays) for both_ways in teachers]
+    apart = [errors.disagreement for errors in pair_errors(image1, image2, found)]
+    chosen = apart.index(min(apart))
+    estimator, (forward, backward) = teachers[chosen].estimator, found[chosen]
     how = {"calibrated": estimator.calibration is not None}
     kept = kept_pixels(forward, backward, image1, image2, settings, **how)
     kept_back = kept_pixels(backward, forward, image2, image1, settings, **how)

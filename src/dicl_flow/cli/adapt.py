@@ -22,8 +22,8 @@ NOT_ACCEPTED = 4
 class Adapt(options.Settings):
     """Train weights on footage without ground truth; keep them if flow on it gets better.
 
-    CLIPS are videos, folders or patterns of frames. A teacher, the same weights at their best in
-    both directions, says where flow can be trusted; a student learns from that, by turns with
+    CLIPS are videos, folders or patterns of frames. A teacher, the same weights in both
+    directions, says where flow can be trusted; a student learns from that, by turns with
     rendered scenes. A part of the footage is held back to judge by. The weights are written only
     if they are better there, and not worse on rendered scenes; otherwise the exit code is 4. A
     report with pictures is in a folder next to the output. The same command resumes a run that was

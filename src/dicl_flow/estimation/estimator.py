@@ -293,6 +293,23 @@ class FlowSequence:
         ]
 
 
+class BothWays:
+    """Estimates pairs in both directions; pairs of one size are recorded where that is faster."""
+
+    def __init__(self, estimator: FlowEstimator) -> None:
+        self.estimator = estimator
+        self._first = FlowSequence(estimator, backward=True)
+        self._by_size: dict[tuple[int, ...], FlowSequence] = {}
+
+    def __call__(self, image1: Array, image2: Array) -> tuple[Estimate, Estimate]:
+        """Two (H, W, 3) frames -> the flow from 1 to 2, and from 2 to 1, on the device."""
+        fresh = self._first.fresh() if self._by_size else self._first
+        sequence = self._by_size.setdefault(image1.shape, fresh)
+        packed = sequence.match(sequence.prepare(image1), sequence.prepare(image2))
+        forward, backward = unpack(packed.clone())
+        return forward, backward
+
+
 def explain_frame(estimator: FlowEstimator, size: Size) -> Choice:
     """Whether frames of (height, width) are computed whole, scaled down or in tiles."""
     tile = estimator.tile(torch.empty(1, 3, *size, device="meta"))
