@@ -17,6 +17,7 @@ pixels of the test clips, before and after, and the largest rise on another doma
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -35,6 +36,7 @@ import numpy as np
 import torch
 
 from dicl_flow.adaptation.settings import read_settings
+from dicl_flow.adaptation.student import between
 from dicl_flow.config import LevelConfig, ModelConfig, RenderConfig
 from dicl_flow.data import FlowSample, list_pairs, read_sample
 from dicl_flow.errors import InputError
@@ -51,9 +53,8 @@ SCENES, EVERY = "scenes", "every"  # the control, which is of every domain
 VARIANTS = {
     "default": [],
     "without-look": ["adapt.look=0.0"],
-    "looks": ["adapt.views=0.25", "adapt.look=0.8"],
-    "looks-only": ["adapt.views=0.0", "adapt.look=0.8"],
-    "new-frames": ["adapt.new_frames=0.3"],
+    "without-views": ["adapt.views=0.0"],
+    "new-frames": ["adapt.new_frames=0.5"],
     "photometric": ["loss.photometric=[0.1,0.02]"],
 }
 TRAINED, TESTED = 50_000, 60_000  # seeds of the first clips
@@ -86,7 +87,8 @@ def main() -> None:
     if options.tiny:
         write_tiny_network(options.output)
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), start, [options]) as pool:
-        clips = list(product((TRAINED, TESTED), DOMAINS, range(options.clips)))
+        counts = {TRAINED: options.clips, TESTED: options.test_clips}
+        clips = [(s, d, n) for s in counts for d in DOMAINS for n in range(counts[s])]
         list(pool.map(render, *zip(*clips, strict=True)))
         if not results.before:
             results.note_before(pool.submit(errors_before).result())
@@ -111,24 +113,26 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--domains", default=",".join(DOMAINS), help="to adapt to, with commas")
     parser.add_argument("--compare", default="thermal,fluid", help="domains, with commas")
     parser.add_argument("--seeds", type=int, default=3, help="of the compared domains")
-    parser.add_argument("--clips", type=int, default=4, help="per domain, to adapt to and to test")
-    parser.add_argument("--frames", type=int, default=20, help="of a clip that is adapted to")
-    parser.add_argument("--test-frames", type=int, default=5, help="of a clip that is scored")
+    parser.add_argument("--clips", type=int, default=3, help="per domain, to adapt to")
+    parser.add_argument("--frames", type=int, default=16, help="of such a clip")
+    parser.add_argument("--test-clips", type=int, default=12, help="per domain, to score")
+    parser.add_argument("--test-frames", type=int, default=3, help="of such a clip")
     parser.add_argument("--size", default="512x384")
     parser.add_argument("--motion", type=float, default=1.0)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--jobs", type=int, default=1, help="processes, which render on the CPU")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; a few can share a GPU")
     parser.add_argument("--only", help="a part of the names of the runs, such as fog/")
     parser.add_argument("--stop-after", type=float, metavar="MINUTES")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal: nothing is learned")
     options = parser.parse_args()
     unknown = {*named(options.domains), *named(options.compare)} - {*DOMAINS}
     unknown |= {*named(options.variants)} - {*VARIANTS}
-    counts = (options.seeds, options.clips, options.steps, options.jobs)
+    counts = (options.seeds, options.clips, options.test_clips, options.steps, options.jobs)
     if unknown or min(counts) < 1 or options.test_frames < 2:
         raise InputError(f"unknown names {sorted(unknown)}, or no seeds, clips, steps or frames")
     if options.tiny:
-        options.size, options.clips, options.frames, options.test_frames = "48x32", 1, 16, 2
+        options.size, options.clips, options.frames = "48x32", 1, 16
+        options.test_clips, options.test_frames = 1, 2
         options.seeds, options.motion, options.compare = 1, 0.2, "thermal"
         options.domains, options.steps = "thermal,fluid", 2
     options.deadline = options.stop_after and time() + 60 * options.stop_after
@@ -195,6 +199,7 @@ _bench: "Bench"
 
 def start(options: argparse.Namespace) -> None:
     global _bench
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.jobs))
     _bench = Bench(options)
 
 
@@ -232,8 +237,8 @@ class Bench:
     def measure(self, domain: str, variant: str, seed: int) -> dict:
         """Adapt, or train the control, and score."""
         start, name = perf_counter(), name_of(domain, variant, seed)
-        changes = [*VARIANTS.get(variant, ()), *(TINY_CHANGES if self.options.tiny else LIGHT)]
-        changes += self.options.set
+        changes = [*(TINY_CHANGES if self.options.tiny else LIGHT), *self.options.set]
+        changes += VARIANTS.get(variant, ())
         if variant == SCENES:
             weights, about = self._train_on_scenes(name, changes, seed), {}
         else:
@@ -243,7 +248,7 @@ class Bench:
 
     def _adapt(
         self, domain: str, name: str, changes: Sequence[str], seed: int
-    ) -> tuple[Path, dict]:
+    ) -> tuple[Weights, dict]:
         """The one place that adapts: the weights count here whether they are accepted or not."""
         ended = dicl_flow.adapt(
             [self._clip_folder(TRAINED, domain, n) for n in range(self.options.clips)],
@@ -255,8 +260,10 @@ class Bench:
             device=self.options.device,
             steps=self.options.steps,
         )
-        verdict = {"accepted": ended.accepted, "reasons": list(ended.reasons)}
-        return RunFolder(ended.report / "student").weights, verdict
+        share, end = ended.numbers["share"], RunFolder(ended.report / "student").weights
+        weights = between(read_weights(self.weights), read_weights(end), share)
+        verdict = {"accepted": ended.accepted, "share": share, "reasons": list(ended.reasons)}
+        return weights, verdict
 
     def _train_on_scenes(self, name: str, changes: Sequence[str], seed: int) -> Path:
         """The same network, recipe and steps, without the footage."""
@@ -274,7 +281,7 @@ class Bench:
         )
         return folder.weights
 
-    def errors(self, weights: Path) -> dict[str, float]:
+    def errors(self, weights: Path | Weights) -> dict[str, float]:
         """Mean EPE in px of the test clips of each domain; every clip counts equally."""
         estimator = dicl_flow.load(weights, device=self.options.device)
         return {
@@ -288,7 +295,8 @@ class Bench:
     def tests(self, domain: str) -> list[list[FlowSample]]:
         """The pairs of each test clip; they stay in memory."""
         if domain not in self._tests:
-            folders = [self._clip_folder(TESTED, domain, n) for n in range(self.options.clips)]
+            numbers = range(self.options.test_clips)
+            folders = [self._clip_folder(TESTED, domain, number) for number in numbers]
             pairs = [list_pairs("pairs", folder, needs_truth=True) for folder in folders]
             self._tests[domain] = [[*map(read_sample, clip)] for clip in pairs]
         return self._tests[domain]
@@ -338,9 +346,7 @@ class Bench:
 
     def _textures(self, photos: str) -> TextureAtlas:
         size = {"size": (32, 32)} if self.options.tiny else {}
-        # processes that share a GPU draw slowly on it
-        device = torch.device("cpu") if self.options.jobs > 1 else self.device
-        return load_textures(self._photos(photos), device, 0, limit=200, **size)
+        return load_textures(self._photos(photos), self.device, 0, limit=200, **size)
 
     @staticmethod
     def _photos(photos: str) -> Path | None:
