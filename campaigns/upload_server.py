@@ -25,7 +25,7 @@ MEGAPIXELS = 1
 
 def serve(weights: str) -> None:
     """Answer until SIGTERM."""
-    decoders.ANSWER_SECONDS = 4.0  # of small files, on a busy machine
+    decoders.ANSWER_SECONDS = 8.0  # of small files, on a busy machine
     decoders.PROCESSOR_SECONDS = 2
     set_max_size(MEGAPIXELS)
     put_up_fence((*decoders.MODULES, "campaigns.bad_decoders"), requests=1)
