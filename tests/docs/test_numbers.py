@@ -21,6 +21,7 @@ NUMBER = r"\d[\d,]*(?:\.\d+)?"
 ABLATIONS, CARD = "docs/ablations/README.md", "docs/model-card.md"
 WEIGHTS = "docs/measurements/weights.md"
 TRACKS = "docs/measurements/tracks.md"
+INT8 = "docs/decisions/0016-int8-where-there-is-vnni.md"
 LIVE = "docs/decisions/0015-live-searches-less-far.md"
 Row = Sequence[float] | None
 
@@ -335,6 +336,21 @@ def track_ratios():
     return [*found["average Jaccard"], *found["error in the last frame"]]
 
 
+def int8_times():
+    """Of each quality: ms in float32 and in int8, times faster."""
+    for found in load("benchmarks/results/int8.json")["milliseconds"].values():
+        exact, int8 = found["fp32"], found["int8"]
+        yield [exact["median"], int8["median"], int8["times faster"]]
+
+
+def int8_errors():
+    """Of each set: both EPEs, and the distance in px."""
+    for pairs in load("benchmarks/results/int8.json")["pairs"].values():
+        yield [
+            mean(one[key] for one in pairs.values()) for key in ("fp32 EPE", "int8 EPE", "int8 px")
+        ]
+
+
 def live_rows():
     """The fastest first: ms, times faster than "normal", EPE, and its share of that of "normal"."""
     found = load("benchmarks/results/live.json")["methods"]
@@ -443,6 +459,13 @@ CLAIMS = [
         {}; on one pair, it differs by at most {} px. The two flows are {} px apart on average, at
         most {} on a pair""",
         half_precision,
+    ),
+    Table(INT8, "| quality | fp32, ms |", lambda: list(int8_times())),
+    Table(INT8, "| set | EPE, fp32 |", lambda: list(int8_errors())),
+    Sentence(
+        INT8,
+        "the distance is {} px if every set counts equally",
+        lambda: [load("benchmarks/results/int8.json")["mean of the sets"]["int8 px"]],
     ),
     # quality "live"
     Table(LIVE, "| | ms | times faster", lambda: list(live_rows())),

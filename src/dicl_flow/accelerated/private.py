@@ -18,6 +18,7 @@ _FEATURES: dict[str, tuple[object, str]] = {
     "bf16": (torch.ops.mkldnn, "_is_mkldnn_bf16_supported"),  # in oneDNN
     "fp16": (torch.ops.mkldnn, "_is_mkldnn_fp16_supported"),
     "nnpack": (torch, "_nnpack_available"),
+    "vnni": (torch.cpu, "_is_vnni_supported"),  # sums of products of bytes
 }
 _ONEDNN = (
     "_convolution_pointwise",
@@ -92,6 +93,27 @@ def onednn_order(weight: Tensor, where: Where, shape: list[int], *, up: bool) ->
             weight, padding, [0, 0], stride, *rest
         )
     return functions._reorder_convolution_weight(weight, padding, stride, *rest)
+
+
+def has_int8_convolutions() -> bool:
+    """Whether `int8_order` and `int8_convolve` can be called."""
+    functions = torch.ops.onednn
+    return all(_find(functions, name) for name in ("qconv_prepack", "qconv2d_pointwise"))
+
+
+def int8_order(weight: Tensor, steps: Tensor, where: Where, shape: list[int]) -> Tensor:
+    """int8 weights, with the step of each output channel, as oneDNN wants them."""
+    return torch.ops.onednn.qconv_prepack(weight, steps, 1.0, 0, *where, 1, shape)
+
+
+def int8_convolve(
+    x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor, where: Where, *, last: bool
+) -> Tensor:
+    """A convolution of uint8, with ReLU to uint8; the last one without, to float32."""
+    dtype, after = (torch.float32, "none") if last else (torch.uint8, "relu")
+    zero = torch.zeros(len(steps), dtype=torch.int32)
+    known = (weight, steps, zero, bias, *where, 1)
+    return torch.ops.onednn.qconv2d_pointwise(x, 1.0, 0, *known, 1.0, 0, dtype, after, [], "")
 
 
 def is_interpreted() -> bool:

@@ -36,6 +36,7 @@ class Processor(NamedTuple):
 
     onednn: bool = False  # torch has oneDNN, and the functions that `private` names
     amx: bool = False  # oneDNN has matrix units for bfloat16
+    vnni: bool = False  # it has instructions for sums of products of bytes
     bf16: bool = False  # oneDNN computes in bfloat16; else it is emulated, very slowly
     fp16: bool = False  # the same in float16
     acl: bool = False  # oneDNN calls the Arm Compute Library, and torch has NNPACK
@@ -49,7 +50,10 @@ def processor() -> Processor:
         return Processor()
     return Processor(
         onednn=private.has_onednn_convolutions(),
-        amx=private.says("amx") and _may_use_amx(),
+        amx=private.says("amx") and _allowed("AMX"),
+        vnni=private.says("vnni")
+        and private.has_int8_convolutions()
+        and _allowed("VNNI", "BF16", "FP16", "AMX"),
         bf16=private.says("bf16"),
         fp16=private.says("fp16"),
         acl=onednn.is_acl_available() and private.says("nnpack"),
@@ -62,10 +66,11 @@ def instructions() -> str:
     return "AMX" if processor().amx else vectors.get(torch.backends.cpu.get_cpu_capability(), "")
 
 
-def _may_use_amx() -> bool:
-    """Whether the variable that limits oneDNN's instructions, which torch ignores, allows AMX."""
+def _allowed(*instructions: str) -> bool:
+    """Whether the variable that limits oneDNN's instructions, which torch ignores, names these."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or "ALL"
-    return limit.upper() in ("ALL", "DEFAULT") or "AMX" in limit.upper()
+    names = ("ALL", "DEFAULT", *instructions)
+    return any(name in limit.upper() for name in names)
 
 
 def limit_threads() -> None:

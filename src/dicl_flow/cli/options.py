@@ -87,7 +87,7 @@ Device = Annotated[
     str, Option(help="auto, cpu, cuda, cuda:N or mps.", callback=_refused_by("check_device"))
 ]
 Precision = Annotated[
-    str, Option(help="auto, fp32, bf16 or fp16.", callback=_refused_by("check_precision"))
+    str, Option(help="auto, fp32, bf16, fp16 or int8.", callback=_refused_by("check_precision"))
 ]
 Backend = Annotated[
     str,

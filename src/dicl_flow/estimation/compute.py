@@ -26,11 +26,13 @@ from ..config import PAPER_LEVELS, ModelConfig
 from ..errors import InputError
 from ..models import DiclFlow, FlowNetwork, has_matching_net
 from ..ops import normalize, size_of
-from .inputs import Feeding
+from .inputs import Feeding, demo_frames
 from .names import check_backend, check_device, check_precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES["int8"] = torch.float32  # of all but the matching nets
 AS_ASKED = "as asked"
+_SHORT, _LONG = 256, 384  # px: sides of the frames that show how large values get
 
 Result = TypeVar("Result")
 
@@ -56,7 +58,7 @@ class Compute:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format of the precision."""
+        """The number format of the precision; with int8, that of the rest."""
         return DTYPES[self.precision]
 
     @property
@@ -183,11 +185,24 @@ def make_engine(model: FlowNetwork, compute: Compute) -> Engine:
         return PlainEngine(model.to(compute.device).eval(), compute)
     how = (compute.dtype, compute.memory_limit, compute.device)
     dicl = cast(DiclFlow, model).eval()  # the accelerated ones refuse other hosts
+    if compute.precision == "int8":
+        return CpuEngine(_int8_network(dicl, compute.memory_limit), compute)
     if compute.device.type != "cuda":
         return CpuEngine(AcceleratedDiclFlow(dicl, *how), compute)
     from ..accelerated.cuda import KernelDiclFlow  # imports Triton
 
     return CudaEngine(KernelDiclFlow(dicl, *how), compute)
+
+
+def _int8_network(model: DiclFlow, memory_limit: int | None) -> AcceleratedDiclFlow:
+    """Frames of the demo show how large values get; that takes as long as an estimate."""
+    from ..accelerated.int8 import Int8DiclFlow
+
+    multiple = model.config.pad_multiple
+    size = (multiple * -(-_SHORT // multiple), multiple * -(-_LONG // multiple))
+    pairs = [demo_frames(size, name=name) for name in ("bunny", "rendered")]
+    frames = [(normalize(one / 255), normalize(two / 255)) for one, two in pairs]
+    return Int8DiclFlow(model, frames, memory_limit)
 
 
 def choose_compute(
@@ -212,6 +227,11 @@ def choose_compute(
     number_format = Choice(precision, AS_ASKED)
     if precision == "auto":
         number_format = best_precision(path.value, place)
+    if precision == "int8" and not _has_int8(path.value, place):
+        raise InputError(
+            "precision 'int8' needs an x86 processor with VNNI, device 'cpu' and backend 'fast'; "
+            "use `precision='auto'`"
+        )
     reasons = {"device": why, "backend": path.reason, "precision": number_format.reason}
     return Compute(place, number_format.value, path.value, memory_limit, reasons)
 
@@ -229,6 +249,10 @@ def best_precision(backend: str, device: torch.device) -> Choice:
         return Choice("fp16", "for strided layers, as this ARM processor has fp16 arithmetic")
     missing = "ARM processor has no fp16 arithmetic" if cpu.acl else "processor has no AMX"
     return Choice("fp32", f"this {missing}")
+
+
+def _has_int8(backend: str, device: torch.device) -> bool:
+    return backend == "fast" and device.type == "cpu" and settings.processor().vnni
 
 
 def _best_backend(config: ModelConfig, device: torch.device) -> Choice:

@@ -151,7 +151,7 @@ def load(
 
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
     `precision` is "auto" (with the fast backend bf16 on CPUs with AMX, fp16 on ARM CPUs that have
-    it and on CUDA; else fp32), "fp32", "bf16" or "fp16";
+    it and on CUDA; else fp32), "fp32", "bf16", "fp16" or, on x86 with VNNI, "int8";
     `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
     `memory_limit`, in bytes, is what an estimate may use (default: most of what is free);
     `quality` is "live", "fast", "normal" or "best", which takes several times longer;

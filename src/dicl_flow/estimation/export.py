@@ -6,10 +6,8 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -18,11 +16,11 @@ from torch.fx.experimental import _config as tracing
 
 from .._version import __version__
 from ..errors import InputError
-from ..files import read_image, to_uint8
 from ..ops import Size
 from .compiled import describe_target, encode_compiled, open_compiled, require_compiler
 from .estimator import FlowEstimator
 from .half import in_half
+from .inputs import demo_frames
 
 TOLERANCES = {"fp32": 0.01, "fp16": 0.02}
 """px, mean: how much a file of each precision may differ from the estimator in float32."""
@@ -35,7 +33,6 @@ OUTPUT = (
     "flow: (batch, 2, height, width) float32, px of the input, x right, y down, from image1 to "
     "image2; confidence: (batch, 1, height, width) float32 in [0, 1]"
 )
-_DEMO = Path(__file__).parents[1] / "demo"
 _DEMO_SIZE = (384, 512)
 
 Outputs = tuple[Tensor, Tensor]
@@ -162,15 +159,6 @@ def _check_float16(module: ExportedEstimator, half: ExportedEstimator, size: Siz
             f"{difference.mean:.3g} px on average, more than {TOLERANCES['fp16']}; nothing was "
             f"written: use `precision='fp32'`"
         )
-
-
-def demo_frames(size: Size, count: int = 1) -> tuple[Tensor, Tensor]:
-    """Two (count, 3, H, W) uint8 images of `size`: the rendered pair of the demo."""
-    frames = []
-    for name in ("rendered_img1.png", "rendered_img2.png"):
-        image = cv2.resize(to_uint8(read_image(_DEMO / name)), size[::-1])
-        frames.append(torch.from_numpy(image).permute(2, 0, 1).repeat(count, 1, 1, 1))
-    return frames[0], frames[1]
 
 
 def _trace(module: ExportedEstimator, size: Size | None) -> ExportedProgram:

@@ -9,13 +9,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..config import ModelConfig
 from ..errors import InputError
-from ..files import Array, check_unit_range, read_seen
+from ..files import Array, check_unit_range, read_image, read_seen, to_uint8
 from ..ops import (
     Size,
     crop,
@@ -44,6 +45,7 @@ ImageInput: TypeAlias = Image | Sequence[Image]
 
 _MODES = ("L", "RGB", "RGBA", "F")  # of PIL, that are arrays as ours
 _WHITE = {torch.uint8: 255.0, torch.uint16: 65535.0}  # full scale of integer images
+_DEMO = Path(__file__).parents[1] / "demo"
 _AHEAD = 4  # frames: the device does not wait for a host thread that is some milliseconds late
 
 
@@ -267,3 +269,11 @@ class Feeding:
             return size
         height, width = (max(round(self.scale * side), 1) for side in size)
         return height, width
+
+
+def demo_frames(size: Size, count: int = 1, name: str = "rendered") -> tuple[Tensor, Tensor]:
+    """Two (count, 3, H, W) uint8 images of `size`: a pair of the demo, "rendered" or "bunny"."""
+    paths = sorted(_DEMO.glob(f"{name}_img?.*"))
+    images = [cv2.resize(to_uint8(read_image(path)), size[::-1]) for path in paths]
+    image1, image2 = (torch.from_numpy(i).permute(2, 0, 1).repeat(count, 1, 1, 1) for i in images)
+    return image1, image2

@@ -6,7 +6,7 @@ from ..config import find_quality
 from ..errors import check_name, unknown_name
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16", "int8")
 BACKENDS = ("auto", "fast", "plain")
 
 

@@ -1,0 +1,253 @@
+"""The matching nets in int8, for x86 processors that multiply bytes (VNNI) but lack AMX.
+
+Activations are uint8 with one scale for each channel, weights int8 with one for each output
+channel. The scales follow from what float32 computes on a few small frames when the weights are
+loaded. All other layers stay float32.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise, product, starmap
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..models import DiclFlow
+from ..models.dicl import DiclLevel
+from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
+from ..ops import size_of
+from .cpu import AcceleratedDiclFlow, FactoredMatcher
+from .first_layer import FactoredLayer
+from .first_layer.cpu import PartialWindows
+from .folded import cells_to_pixels, fold, up_to_corners
+from .private import int8_convolve, int8_order
+from .settings import displacements_at_once
+
+_MARGIN = 1.25  # what other frames may exceed the extremes by; beyond, values are cut off
+
+
+_COARSEST = 16  # stride: coarser levels take little time, and their rounding is multiplied by it
+
+
+class Extremes(NamedTuple):
+    """The least and the largest value of each channel that the float32 layers of a net gave."""
+
+    first: tuple[Tensor, Tensor]
+    """Of both terms of the first layer together."""
+    largest: list[Tensor]
+    """Of the layers that follow; the least is zero."""
+
+
+class Int8Conv(nn.Module):
+    """A convolution of uint8 by int8: with ReLU to uint8; the last one without, to float32."""
+
+    def __init__(
+        self,
+        where: tuple[int, int],
+        weight: Tensor,
+        bias: Tensor,
+        scale: Tensor,
+        next_scale: Tensor | None,
+    ) -> None:
+        """Stride and padding; scales are those of the channels of the input and of the output."""
+        super().__init__()
+        self.where = ([where[0]] * 2, [where[1]] * 2, [1, 1])
+        divisor = torch.ones(len(weight)) if next_scale is None else next_scale
+        weight = weight.float() * scale[:, None, None] / divisor[:, None, None, None]
+        steps = weight.abs().amax((1, 2, 3)).clamp(min=1e-30) / 127
+        self.weight = nn.Buffer((weight / steps[:, None, None, None]).round().to(torch.int8))
+        self.steps, self.bias = nn.Buffer(steps), nn.Buffer(bias.float() / divisor)
+        self.last = next_scale is None
+        self._ordered: dict[torch.Size, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) -> (B, out, H', W'), channels last."""
+        ordered = self._ordered.get(x.shape)
+        if ordered is None:
+            if len(self._ordered) >= 8:  # sizes that took turns; a video has one
+                self._ordered.clear()
+            ordered = int8_order(self.weight, self.steps, self.where, list(x.shape))
+            self._ordered[x.shape] = ordered
+        return int8_convolve(x, ordered, self.steps, self.bias, self.where, last=self.last)
+
+
+class Int8Windows(PartialWindows):
+    """Partial windows of the whole first layer, in uint8."""
+
+    def __init__(self, matcher: "Int8Matcher", *features: Tensor) -> None:
+        """Features (B, C, H, W) of both frames, then the first term, negated."""
+        super().__init__(matcher.first, *features)
+        self._kinds = [
+            (terms, matcher.quantised(first.chunk(2, 1)[0]), matcher.quantised(second))
+            for terms, first, second in self._kinds
+        ]
+
+    def correct(self, result: Tensor, chunk: range) -> None:
+        """Overwrite the first layer, (U·V·B, channels, H, W), of some displacements."""
+        rows, start = result.permute(0, 2, 3, 1).flatten(0, 2), chunk.start * len(self._minus_first)
+        for terms, first, second in self._kinds:
+            part = slice(terms.bounds[chunk.start], terms.bounds[chunk.stop])
+            minus_first = first.index_select(0, terms.first[part])
+            values = torch.maximum(second.index_select(0, terms.second[part]), minus_first)
+            rows[terms.positions[part] - start] = values.sub_(minus_first)
+
+
+class Int8Matcher(Matcher):
+    """A `PairwiseMatcher` in int8, whose first layer is factored.
+
+    Both terms share scale and zero, so max(B, -A) + A is exact in uint8, and 0 stays 0.
+    """
+
+    def __init__(
+        self, matcher: PairwiseMatcher, extremes: Extremes, memory_limit: int | None = None
+    ) -> None:
+        super().__init__(matcher.radius)
+        self.memory_limit = memory_limit
+        net = cast(MatchingNet, matcher.net)
+        self.first = FactoredLayer(net.first, self.radius, torch.float32, negated=True)
+        low, high = extremes.first
+        room = (high - low) * (_MARGIN - 1) / 2
+        self.low = nn.Buffer(low - room)
+        self.scale = nn.Buffer(_scale(_MARGIN * (high - low)))
+        folded = [fold(net.down), *map(fold, net.inner), up_to_corners(*fold(net.up))]
+        folded.append(_score_of_corners(net.score))
+        places = [(2, 1), *((1, 1) for _ in folded[1:-1]), (1, 0)]  # stride and padding
+        steps = [_scale(_MARGIN * largest) for largest in extremes.largest]
+        scales = zip([self.scale, *steps], [*steps, None], strict=True)
+        self.layers = nn.Sequential(
+            *(
+                Int8Conv(place, *values, *pair)
+                for place, values, pair in zip(places, folded, scales, strict=True)
+            )
+        )
+
+    def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
+        """Two (B, C, H, W) maps of even sides -> (B, 1, U, V, H, W)."""
+        side = 2 * self.radius + 1
+        features1, features2 = map(self.first.prepare, (features1, features2))
+        terms = self.first.first_term(features1), self.first.second_term(features2)
+        partial = Int8Windows(self, features1, features2, terms[0])
+        minus_first, second = (
+            self.quantised(term.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) for term in terms
+        )
+        batch, (height, width) = len(features1), size_of(features1)
+        scores = terms[0].new_empty(side * side, batch, height, width)
+        for chunk in self._chunks(minus_first):
+            hidden = self._first_layer(minus_first, second, chunk)
+            partial.correct(hidden, chunk)
+            cells = self.layers[-1](_inside_image(self.layers[:-1](hidden)))
+            scores[chunk.start : chunk.stop] = (
+                cells_to_pixels(cells).unflatten(0, (len(chunk), batch)).squeeze(2)
+            )
+        return scores.unflatten(0, (side, side)).permute(2, 0, 1, 3, 4).unsqueeze(1)
+
+    def quantised(self, terms: Tensor) -> Tensor:
+        """(…, channels) -> the same in uint8."""
+        steps = (terms - self.low).div_(self.scale).add_(0.5).clamp_(0, 255)
+        return steps.to(torch.uint8)
+
+    def _chunks(self, first_layer: Tensor) -> Iterator[range]:
+        """Displacements that are computed together, by the first layer of one of them."""
+        count = (2 * self.radius + 1) ** 2
+        steps = -(-count // displacements_at_once(first_layer, self.memory_limit))
+        return starmap(range, pairwise(count * step // steps for step in range(steps + 1)))
+
+    def _first_layer(self, minus_first: Tensor, second: Tensor, chunk: range) -> Tensor:
+        """Return max(B, -A) + A: (displacements · B, channels, H, W)."""
+        side, (batch, channels, height, width) = 2 * self.radius + 1, minus_first.shape
+        result = minus_first.new_empty(len(chunk) * batch, height, width, channels)
+        result = result.permute(0, 3, 1, 2)  # channels last
+        for displacement, target in zip(chunk, result.split(batch), strict=True):
+            u, v = divmod(displacement, side)
+            moved = second[..., v : v + height, u : u + width]
+            torch.maximum(moved, minus_first, out=target)
+            target.sub_(minus_first)
+        return result
+
+
+def _score_of_corners(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
+    """The last layer from corners to the four scores of each coarse pixel: (4, 4·in, 2, 2), (4,).
+
+    A score and its neighbours lie around two corners along each axis.
+    """
+    assert conv.bias is not None
+    weight = conv.weight.detach()[0]  # (in, 3, 3)
+    cells = weight.new_zeros(2, 2, 2, 2, len(weight), 2, 2)  # scores, pixels of a corner, corners
+    for p, q, down, across in product(range(2), range(2), range(3), range(3)):
+        (i, a), (j, b) = divmod(p + down, 2), divmod(q + across, 2)
+        cells[p, q, a, b, :, i, j] = weight[:, down, across]
+    return cells.flatten(0, 1).flatten(1, 3), conv.bias.detach().repeat(4)
+
+
+def _inside_image(corners: Tensor) -> Tensor:
+    """Set pixels of corners at the border that lie outside the image to zero, in place."""
+    pixels = corners.unflatten(1, (2, 2, -1))
+    pixels[:, 0, :, :, 0] = 0
+    pixels[:, 1, :, :, -1] = 0
+    pixels[:, :, 0, :, :, 0] = 0
+    pixels[:, :, 1, :, :, -1] = 0
+    return corners
+
+
+def _scale(reach: Tensor) -> Tensor:
+    """(C,) ranges -> the step of uint8; channels that are always zero get any."""
+    return reach.clamp(min=1e-6) / 255
+
+
+class Int8DiclFlow(AcceleratedDiclFlow):
+    """An `AcceleratedDiclFlow` whose matching nets compute in int8."""
+
+    def __init__(
+        self,
+        model: DiclFlow,
+        frames: Sequence[tuple[Tensor, Tensor]],
+        memory_limit: int | None = None,
+    ) -> None:
+        """Pairs of frames, (B, 3, H, W) in [-1, 1], show how large values get."""
+        super().__init__(model, torch.float32, memory_limit, torch.device("cpu"))
+        with torch.inference_mode(), self._watched() as found:
+            for image1, image2 in frames:
+                self(image1, image2)
+        for stride, level in model.levels.items():
+            if int(stride) > _COARSEST:
+                continue
+            matcher = cast(PairwiseMatcher, cast(DiclLevel, level).matcher)
+            mine = cast(DiclLevel, self.levels[stride])
+            mine.matcher = Int8Matcher(matcher, _extremes(found[stride]), memory_limit).eval()
+
+    @contextmanager
+    def _watched(self) -> Iterator[Mapping[str, list[list[Tensor]]]]:
+        """Note the outputs' extremes, (2, C) for each call, of each level's layers in order."""
+        found: dict[str, list[list[Tensor]]] = {}
+        handles = []
+        for stride, level in self.levels.items():
+            matcher = cast(FactoredMatcher, cast(DiclLevel, level).matcher)
+            terms = (matcher.first.first_term, matcher.first.second_term)
+            found[stride] = []
+            for part in (*terms, matcher.down, *matcher.inner):
+                seen: list[Tensor] = []
+                found[stride].append(seen)
+
+                def note(_: object, __: object, output: Tensor, seen: list[Tensor] = seen) -> None:
+                    seen.append(_range(output))
+
+                handles.append(part.register_forward_hook(note))
+        try:
+            yield found
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _range(output: Tensor) -> Tensor:
+    """(B, C, H, W) -> the least and the largest value of each channel: (2, C)."""
+    return torch.stack([output.amin((0, 2, 3)), output.amax((0, 2, 3))])
+
+
+def _extremes(found: Sequence[Sequence[Tensor]]) -> Extremes:
+    """Of the two terms of the first layer, then of the layers that follow."""
+    ranges = [torch.stack(list(seen)) for seen in found]  # (calls, 2, C)
+    terms = torch.cat(ranges[:2])
+    first = terms[:, 0].amin(0), terms[:, 1].amax(0)
+    return Extremes(first, [seen[:, 1].amax(0) for seen in ranges[2:]])

@@ -1,0 +1,112 @@
+"""The matching nets in int8: near those in float32, whatever frames and batches; refused else."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import SMALL
+from networks import randomize_norms_and_biases
+
+import dicl_flow
+from dicl_flow.accelerated import settings
+from dicl_flow.accelerated.cpu import AcceleratedDiclFlow
+from dicl_flow.accelerated.int8 import Int8Conv, Int8DiclFlow, Int8Matcher
+from dicl_flow.accelerated.settings import Processor
+from dicl_flow.config import ModelConfig
+from dicl_flow.errors import InputError
+from dicl_flow.estimation.compute import choose_compute
+from dicl_flow.estimation.inputs import demo_frames
+from dicl_flow.models import build
+
+needs_vnni = pytest.mark.skipif(not settings.processor().vnni, reason="no VNNI on this processor")
+
+
+@pytest.fixture(scope="module")
+def both():
+    """A network of two levels in float32, and in int8."""
+    torch.manual_seed(1)
+    model = randomize_norms_and_biases(build(SMALL)).eval()
+    images = 2 * torch.rand(2, 2, 3, 64, 96) - 1
+    return AcceleratedDiclFlow(model), Int8DiclFlow(model, [tuple(images)])
+
+
+@needs_vnni
+def test_a_convolution_rounds_once():
+    torch.manual_seed(0)
+    x = torch.randint(0, 256, (2, 32, 9, 12), dtype=torch.uint8)
+    weight, bias = 0.01 * torch.randn(48, 32, 3, 3), torch.randn(48)
+    scale, next_scale = 0.01 + 0.01 * torch.rand(32), 0.02 + 0.02 * torch.rand(48)
+    conv = Int8Conv((1, 1), weight, bias, scale, next_scale)
+    found = conv(x.contiguous(memory_format=torch.channels_last))
+    assert found.dtype == torch.uint8
+    weight = conv.weight.float() * conv.steps[:, None, None, None]
+    exact = F.conv2d(x.float(), weight, conv.bias, padding=1).clamp(0, 255)
+    assert (found.float() - exact).abs().max() <= 0.51
+    assert ((found > 0) & (found < 255)).float().mean() > 0.1
+
+
+@needs_vnni
+@pytest.mark.parametrize("scene", ["whole", "holes", "leaves the frame", "nothing to see"])
+def test_scores_are_near_those_in_float32(both, scene):
+    exact, int8 = both
+    torch.manual_seed(2)
+    with torch.inference_mode():
+        features = exact.features(2 * torch.rand(4, 3, 64, 96) - 1)
+        for maps, (stride, level) in zip(features, exact.levels.items(), strict=True):
+            assert maps.shape[2] == 64 // int(stride)
+            features1, features2 = maps.chunk(2)
+            if scene == "holes":
+                features2 = features2 * (torch.rand(2, 1, *features2.shape[2:]) > 0.2)
+            if scene == "leaves the frame":
+                features2 = features2.roll(5, 3) * (torch.arange(features2.shape[3]) > 4)
+            if scene == "nothing to see":
+                features2 = 0 * features2
+            expected = level.matcher(features1, features2)
+            matcher = int8.levels[stride].matcher
+            assert isinstance(matcher, Int8Matcher)
+            difference = matcher(features1, features2) - expected
+            assert difference.square().mean().sqrt() < 0.05 * expected.std()
+
+
+@needs_vnni
+def test_a_batch_and_a_chunk_change_nothing(both):
+    _, int8 = both
+    images = 2 * torch.rand(2, 3, 3, 64, 96) - 1
+    with torch.inference_mode():
+        together = int8(*images)[-1].refined
+        for number in range(3):
+            alone = int8(*images[:, number : number + 1])[-1].refined
+            torch.testing.assert_close(alone[0], together[number], atol=1e-4, rtol=0)
+        for level in int8.levels.values():
+            level.matcher.memory_limit = 1  # one displacement at a time
+        torch.testing.assert_close(int8(*images)[-1].refined, together, atol=1e-4, rtol=0)
+
+
+@needs_vnni
+def test_the_packaged_weights_lose_little():
+    frames = [frame[0] for frame in demo_frames((192, 256))]
+    exact, int8 = (dicl_flow.load(device="cpu", precision=name) for name in ("fp32", "int8"))
+    assert {type(level.matcher) is Int8Matcher for level in int8.model.levels.values()} == {
+        False,  # the coarse levels
+        True,
+    }
+    flows = [torch.from_numpy(estimator(*frames).flow) for estimator in (exact, int8)]
+    assert 0 < (flows[0] - flows[1]).norm(dim=-1).mean() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"), [(Processor(onednn=True), "auto"), (Processor(vnni=True), "plain")]
+)
+def test_it_is_refused_where_it_cannot_be(monkeypatch, kind, backend):
+    monkeypatch.setattr(settings, "processor", lambda: kind)
+    with pytest.raises(InputError, match="precision 'int8' needs an x86 processor with VNNI"):
+        choose_compute(ModelConfig(), "cpu", "int8", backend)
+
+
+@pytest.mark.parametrize(
+    ("limit", "vnni"), [("AVX512_CORE_VNNI", True), ("avx512_core_amx", True), ("AVX2", False)]
+)
+def test_onednn_may_be_kept_from_using_it(monkeypatch, limit, vnni):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    assert settings.processor.__wrapped__().vnni == vnni
