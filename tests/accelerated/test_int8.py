@@ -7,7 +7,7 @@ from conftest import SMALL
 from networks import randomize_norms_and_biases
 
 import dicl_flow
-from dicl_flow.accelerated import settings
+from dicl_flow.accelerated import private, settings
 from dicl_flow.accelerated.cpu import AcceleratedDiclFlow
 from dicl_flow.accelerated.int8 import Int8Conv, Int8DiclFlow, Int8Matcher
 from dicl_flow.accelerated.settings import Processor
@@ -108,5 +108,6 @@ def test_it_is_refused_where_it_cannot_be(monkeypatch, kind, backend):
 def test_onednn_may_be_kept_from_using_it(monkeypatch, limit, vnni):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
+    monkeypatch.setattr(private, "has_int8_convolutions", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     assert settings.processor.__wrapped__().vnni == vnni
