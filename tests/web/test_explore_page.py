@@ -172,7 +172,7 @@ def test_clicking_shows_the_beliefs_of_analyze_pixel(page, networks, tmp_path):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Shift+ArrowDown")
     expect(page).to_have_url(re.compile("pixel=34%2C50"))
-    assert page.locator("#beliefs h2").inner_text() == "Beliefs about pixel 34, 50"
+    expect(page.locator("#beliefs h2")).to_have_text("Beliefs about pixel 34, 50")
 
 
 def test_layers_have_the_colours_of_the_command_line(page, networks):
