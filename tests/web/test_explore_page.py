@@ -197,16 +197,16 @@ def test_layers_have_the_colours_of_the_command_line(page, networks):
 
 def test_weights_levels_and_pairs_are_changed(page):
     page.keyboard.press("n")
-    assert page.locator("#weights [aria-checked=true]").inner_text() == "without"
+    expect(page.locator("#weights [aria-checked=true]")).to_have_text("without")
     page.keyboard.press("l")
     thumbnails = page.locator("#panel-levels button")
     thumbnails.nth(1).locator("b").wait_for()  # the error of the level
     assert thumbnails.count() == 4
     thumbnails.nth(1).click()
-    assert page.locator("#caption1").inner_text() == "Flow of stride 8, after context"
+    expect(page.locator("#caption1")).to_have_text("Flow of stride 8, after context")
     page.keyboard.press("]")
     expect(page.locator("#title")).to_contain_text("/ two")
-    assert page.locator("#moment-name").inner_text() == "2 / 2"
+    expect(page.locator("#moment-name")).to_have_text("2 / 2")
     assert page.locator("[data-id=error]").is_disabled()
     page.keyboard.press(" ")  # plays from the start
     expect(page.locator("#moment")).to_have_value("0")
@@ -241,7 +241,7 @@ def test_a_point_is_followed_over_the_timeline(page):
     page.mouse.click(*place(page, 40, 30))
     expect(page.locator("#strip rect.visible")).to_have_count(3)
     expect(page).to_have_url(re.compile("point=0%2C40%2C30"))
-    assert page.locator("#track-note").inner_text() == "Frame 0: 40.0, 30.0 · the point itself"
+    expect(page.locator("#track-note")).to_have_text("Frame 0: 40.0, 30.0 · the point itself")
     box = page.locator("#strip rect").last.bounding_box()
     page.mouse.move(box["x"] + 3, box["y"] + 3)
     where = f"{40 + 2 * right:.1f}, {30 + 2 * down:.1f}"
@@ -300,9 +300,9 @@ def test_dropped_files_and_what_cannot_be_used(page, tmp_path):
     video = write_video(tmp_path / "clip.mkv", FRAMES).read_bytes()
     page.evaluate(DROP, [["clip.mkv", "video/x-matroska", b64encode(video).decode()]])
     expect(page.locator("#title")).to_contain_text("clip.mkv / frame 0 · 96×64")
-    assert page.locator("#moment-name").inner_text() == "1 / 2"
+    expect(page.locator("#moment-name")).to_have_text("1 / 2")
     page.evaluate(DROP, dropped[:1])
-    assert page.locator("#message").inner_text() == "Drop two images, or one video"
+    expect(page.locator("#message")).to_have_text("Drop two images, or one video")
     page.evaluate(DROP, [["a.mp4", "video/mp4", b64encode(b"no video").decode()]])
     expect(page.locator("#message")).to_contain_text("video is not an MP4")
 
