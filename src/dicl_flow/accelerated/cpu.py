@@ -118,12 +118,30 @@ class FoldedMatcher(Matcher):
         (displacements · B, channels, H/2, W/2).
         """
 
-    def _chunks(self, first_layer: Tensor) -> Iterator[range]:
-        """Displacements that are computed together, by the first layer of one of them."""
-        count = (2 * self.radius + 1) ** 2
-        steps = -(-count // displacements_at_once(first_layer, self.memory_limit))
-        bounds = [count * step // steps for step in range(steps + 1)]
-        return starmap(range, pairwise(bounds))
+
+def displacement_chunks(
+    first_layer: Tensor, radius: int, memory_limit: int | None
+) -> Iterator[range]:
+    """Displacements that are computed together, by the first layer of one of them."""
+    count = (2 * radius + 1) ** 2
+    steps = -(-count // displacements_at_once(first_layer, memory_limit))
+    return starmap(range, pairwise(count * step // steps for step in range(steps + 1)))
+
+
+def moved_maxima(minus_first: Tensor, second: Tensor, chunk: range) -> Tensor:
+    """max(B(p+u), -A(p)), the first layer minus A: (displacements · B, channels, H, W).
+
+    -A is (B, channels, H, W), B (B, channels, H+2r, W+2r).
+    """
+    batch, channels, height, width = minus_first.shape
+    side = second.shape[-1] - width + 1
+    result = minus_first.new_empty(len(chunk) * batch, height, width, channels)
+    result = result.permute(0, 3, 1, 2)  # channels last
+    for displacement, target in zip(chunk, result.split(batch), strict=True):
+        u, v = divmod(displacement, side)
+        moved = second[..., v : v + height, u : u + width]
+        torch.maximum(moved, minus_first, out=target)
+    return result
 
 
 class DirectMatcher(FoldedMatcher):
@@ -144,7 +162,7 @@ class DirectMatcher(FoldedMatcher):
         second = F.pad(second, (0, 0, *[self.radius] * 4))
         hidden = ~second.any(-1)
         layer = first.new_empty(*first.shape[:3], len(self.first.bias))
-        for chunk in self._chunks(layer):
+        for chunk in displacement_chunks(layer, self.radius, self.memory_limit):
             yield chunk, self.down(self.first(self._pairs(first, second, hidden, chunk)))
 
     def _pairs(self, first: Tensor, second: Tensor, hidden: Tensor, chunk: range) -> Tensor:
@@ -186,27 +204,13 @@ class FactoredMatcher(FoldedMatcher):
         minus_first = self.down.prepare(self.first.first_term(features1))
         second = self.down.prepare(self.first.second_term(features2))
         partial = PartialWindows(self.first, features1, features2, minus_first)
-        chunks = [*self._chunks(minus_first)]
+        chunks = [*displacement_chunks(minus_first, self.radius, self.memory_limit)]
         most = max(map(len, chunks))
         less = _repeated(self.down.prepare(self.down_of_minus_first(minus_first)), most)
         for chunk in chunks:
-            hidden = self._first_layer(minus_first, second, partial, chunk)
+            hidden = moved_maxima(minus_first, second, chunk)
+            partial.correct(hidden, chunk)
             yield chunk, self.down(hidden, less[: len(hidden)])
-
-    def _first_layer(
-        self, minus_first: Tensor, second: Tensor, partial: PartialWindows, chunk: range
-    ) -> Tensor:
-        """Return the first layer minus A: (displacements · B, channels, H, W)."""
-        side = 2 * self.radius + 1
-        batch, channels, height, width = minus_first.shape
-        result = minus_first.new_empty(len(chunk) * batch, height, width, channels)
-        result = result.permute(0, 3, 1, 2)  # channels last
-        for displacement, target in zip(chunk, result.split(batch), strict=True):
-            u, v = divmod(displacement, side)
-            moved = second[..., v : v + height, u : u + width]
-            torch.maximum(moved, minus_first, out=target)
-        partial.correct(result, chunk)
-        return result
 
 
 def _matcher(

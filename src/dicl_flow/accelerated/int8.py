@@ -7,7 +7,7 @@ loaded. All other layers stay float32.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise, product, starmap
+from itertools import product
 from typing import NamedTuple, cast
 
 import torch
@@ -17,12 +17,11 @@ from ..models import DiclFlow
 from ..models.dicl import DiclLevel
 from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
 from ..ops import size_of
-from .cpu import AcceleratedDiclFlow, FactoredMatcher
+from .cpu import AcceleratedDiclFlow, FactoredMatcher, displacement_chunks, moved_maxima
 from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows
 from .folded import cells_to_pixels, fold, up_to_corners
 from .private import int8_convolve, int8_order
-from .settings import displacements_at_once
 
 _MARGIN = 1.25  # what other frames may exceed the extremes by; beyond, values are cut off
 
@@ -133,8 +132,9 @@ class Int8Matcher(Matcher):
         )
         batch, (height, width) = len(features1), size_of(features1)
         scores = terms[0].new_empty(side * side, batch, height, width)
-        for chunk in self._chunks(minus_first):
-            hidden = self._first_layer(minus_first, second, chunk)
+        for chunk in displacement_chunks(minus_first, self.radius, self.memory_limit):
+            hidden = moved_maxima(minus_first, second, chunk)
+            hidden.unflatten(0, (-1, batch)).sub_(minus_first)  # max(B, -A) + A
             partial.correct(hidden, chunk)
             cells = self.layers[-1](_inside_image(self.layers[:-1](hidden)))
             scores[chunk.start : chunk.stop] = (
@@ -146,24 +146,6 @@ class Int8Matcher(Matcher):
         """(…, channels) -> the same in uint8."""
         steps = (terms - self.low).div_(self.scale).add_(0.5).clamp_(0, 255)
         return steps.to(torch.uint8)
-
-    def _chunks(self, first_layer: Tensor) -> Iterator[range]:
-        """Displacements that are computed together, by the first layer of one of them."""
-        count = (2 * self.radius + 1) ** 2
-        steps = -(-count // displacements_at_once(first_layer, self.memory_limit))
-        return starmap(range, pairwise(count * step // steps for step in range(steps + 1)))
-
-    def _first_layer(self, minus_first: Tensor, second: Tensor, chunk: range) -> Tensor:
-        """Return max(B, -A) + A: (displacements · B, channels, H, W)."""
-        side, (batch, channels, height, width) = 2 * self.radius + 1, minus_first.shape
-        result = minus_first.new_empty(len(chunk) * batch, height, width, channels)
-        result = result.permute(0, 3, 1, 2)  # channels last
-        for displacement, target in zip(chunk, result.split(batch), strict=True):
-            u, v = divmod(displacement, side)
-            moved = second[..., v : v + height, u : u + width]
-            torch.maximum(moved, minus_first, out=target)
-            target.sub_(minus_first)
-        return result
 
 
 def _score_of_corners(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:

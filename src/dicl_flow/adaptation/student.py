@@ -79,10 +79,7 @@ def read_view(files: Lesson, *, backwards: bool = False) -> FlowSample:
 
 
 def between(start: Weights, end: Weights, share: float) -> Weights:
-    """Weights that have gone a share of the way from `start` to `end`.
-
-    Half of the way often keeps most of what was learned, and loses much less of what was known.
-    """
+    """Weights that have gone a share of the way from `start` to `end`."""
     tensors = {
         key: tensor.float().lerp(end.tensors[key].float(), share).to(end.tensors[key].dtype)
         if tensor.is_floating_point()
