@@ -76,9 +76,9 @@ def expected_seconds(plan: Plan, device: str) -> dict[str, float]:
     }
     judged = 2 * len(plan.footage.held_back) + plan.settings.scenes
     calibrated = 3 * plan.settings.calibration_scenes
+    taught = sum(both_ways[quality] for quality in plan.qualities)
     expected = {
-        "teacher": len(plan.footage.training)
-        * sum(both_ways[quality] for quality in plan.qualities),
+        "teacher": len(plan.footage.training) * taught,
         "checks": (judged + calibrated) * both_ways[NORMAL],
     }
     if plan.minutes is not None:
