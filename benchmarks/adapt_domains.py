@@ -87,12 +87,11 @@ def main() -> None:
     if options.tiny:
         write_tiny_network(options.output)
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), start, [options]) as pool:
-        counts = {TRAINED: options.clips, TESTED: options.test_clips}
-        clips = [(s, d, n) for s in counts for d in DOMAINS for n in range(counts[s])]
-        list(pool.map(render, *zip(*clips, strict=True)))
-        if not results.before:
-            results.note_before(pool.submit(errors_before).result())
-        for done in as_completed([pool.submit(measure, *run) for run in results.missing()]):
+        before = None if results.before else pool.submit(errors_before)
+        runs = [pool.submit(measure, *run) for run in results.missing()]
+        if before:
+            results.note_before(before.result())
+        for done in as_completed(runs):
             if (found := done.result()) is not None:
                 results.add(*found)
     print(table(results.contents))
@@ -203,11 +202,6 @@ def start(options: argparse.Namespace) -> None:
     _bench = Bench(options)
 
 
-def render(first_seed: int, domain: str, number: int) -> None:
-    """Draw a clip, if it is not there."""
-    _bench.render(first_seed, domain, number)
-
-
 def errors_before() -> dict[str, float]:
     return _bench.errors(_bench.weights)
 
@@ -251,7 +245,7 @@ class Bench:
     ) -> tuple[Weights, dict]:
         """The one place that adapts: the weights count here whether they are accepted or not."""
         ended = dicl_flow.adapt(
-            [self._clip_folder(TRAINED, domain, n) for n in range(self.options.clips)],
+            [self._rendered(TRAINED, domain, n) for n in range(self.options.clips)],
             self.folder / f"runs/{name}.safetensors",
             self.weights,
             photos=self._photos(self.options.photos),
@@ -296,16 +290,17 @@ class Bench:
         """The pairs of each test clip; they stay in memory."""
         if domain not in self._tests:
             numbers = range(self.options.test_clips)
-            folders = [self._clip_folder(TESTED, domain, number) for number in numbers]
+            folders = [self._rendered(TESTED, domain, number) for number in numbers]
             pairs = [list_pairs("pairs", folder, needs_truth=True) for folder in folders]
             self._tests[domain] = [[*map(read_sample, clip)] for clip in pairs]
         return self._tests[domain]
 
-    def render(self, first_seed: int, domain: str, number: int) -> None:
-        """Write the frames of a clip; of one that is scored also flow and masks."""
-        folder = self._clip_folder(first_seed, domain, number)
+    def _rendered(self, first_seed: int, domain: str, number: int) -> Path:
+        """The folder of a clip, drawn if it is not there; if it is scored, with flow and masks."""
+        part = "train" if first_seed == TRAINED else "test"
+        folder = self.folder / "clips" / part / f"{domain}-{number}"
         if (folder / WHOLE).is_file():
-            return
+            return folder
         if first_seed == TESTED:
             count = self.options.test_frames
             clip = self._clip(domain, first_seed + number, count, self.test_textures)
@@ -321,10 +316,7 @@ class Bench:
                 }
             )
         write_files({folder / WHOLE: b""})
-
-    def _clip_folder(self, first_seed: int, domain: str, number: int) -> Path:
-        part = "train" if first_seed == TRAINED else "test"
-        return self.folder / "clips" / part / f"{domain}-{number}"
+        return folder
 
     def _clip(self, domain: str, seed: int, count: int, textures: TextureAtlas) -> Clip:
         width, height = map(int, self.options.size.split("x"))
