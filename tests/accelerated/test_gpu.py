@@ -133,8 +133,9 @@ def test_rendering_is_the_same_again(scenes):
     assert torch.equal(first.flow, again.flow)
 
 
-def run_steps(backend, precision, batches, count=4, rate=1e-4):
-    optimizer = replace(TRAINING.optimizer, precision=precision, learning_rate=rate)
+def run_steps(backend, precision, batches, count=4, rate=1e-4, *, frozen=False):
+    changes = {"precision": precision, "learning_rate": rate, "freeze_norm": frozen}
+    optimizer = replace(TRAINING.optimizer, **changes)
     trainer = Trainer(
         replace(TRAINING, backend=backend, optimizer=optimizer), Processes(torch.device("cuda"))
     )
@@ -159,6 +160,20 @@ def test_fused_training_follows_the_plain_one(scenes, precision):
     assert min(falls) > 0.5 * max(falls) > 0
     assert plain.weights().tensors.keys() == fused.weights().tensors.keys()
     assert fused.optimizer.state_dict()["state"][0]["step"].item() == count
+
+
+def test_a_step_with_frozen_norms_is_the_same_when_fused(scenes):
+    batch = scenes.render(8, 0).to_batch()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        (_, [plain]), (trainer, [fused]) = (
+            run_steps(backend, "fp32", repeat(batch), count=1, frozen=True)
+            for backend in ("plain", "fused")
+        )
+    assert fused["loss"] == pytest.approx(plain["loss"], rel=1e-3)
+    assert fused["gradient_norm"] == pytest.approx(plain["gradient_norm"], rel=0.01)
+    norms = [m for m in trainer.model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert norms
+    assert all(norm.num_batches_tracked == 0 for norm in norms)
 
 
 def test_the_matching_loss_is_the_same_when_fused(scenes):

@@ -65,11 +65,12 @@ def convolved_pairs(features1, features2, weight, radius):
 class Normed(nn.Module):
     """Pairs convolved, normalised and after the ReLU: in one function, or as plain modules."""
 
-    def __init__(self, channels, fused):
+    def __init__(self, channels, fused, frozen):
         super().__init__()
-        self.bn, self.fused = nn.BatchNorm2d(channels, device=DEVICE), fused
-        for tensor in (*self.parameters(), self.bn.running_mean, self.bn.running_var):
+        self.bn, self.fused = nn.BatchNorm2d(channels, device=DEVICE).train(not frozen), fused
+        for tensor in (*self.parameters(), self.bn.running_mean):
             nn.init.uniform_(tensor.data, -1, 2)
+        nn.init.uniform_(self.bn.running_var, 0.5, 2)
 
     def forward(self, features1, features2, weight, radius):
         given, norm = (features1, features2, weight, radius), self.bn
@@ -94,9 +95,9 @@ def relative(found, expected):
     return ((found - expected).norm() / expected.norm()).item()
 
 
-def twins(channels, inputs, gradient, radius, least):
+def twins(channels, inputs, gradient, radius, least, *, frozen=False):
     """A fused and a plain layer, and the gradient where no rounding tips a ReLU over."""
-    fused = Normed(channels, fused=True)
+    fused = Normed(channels, fused=True, frozen=frozen)
     plain = copy.deepcopy(fused).double()
     plain.fused = False
     with torch.no_grad():
@@ -113,12 +114,13 @@ def test_factored_layer_is_the_convolution_of_the_pairs(shape, radius, channels)
 
 
 @pytest.mark.parametrize(("shape", "radius", "channels"), NORMED)
-def test_the_layer_with_norm_and_relu_equals_the_plain_modules(shape, radius, channels):
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_layer_with_norm_and_relu_equals_the_plain_modules(shape, radius, channels, frozen):
     inputs, gradient = make(shape, radius, channels)
-    fused, plain, gradient = twins(channels, inputs, gradient, radius, 1e-4)
+    fused, plain, gradient = twins(channels, inputs, gradient, radius, 1e-4, frozen=frozen)
     expected = outcome(plain, [x.double() for x in inputs], gradient, radius)
     found = outcome(fused, inputs, gradient, radius)
-    assert found[-1] == expected[-1] == 1  # batches seen
+    assert found[-1] == expected[-1] == (not frozen)  # batches seen
     assert max(map(relative, found, expected)) < 1e-5
 
 

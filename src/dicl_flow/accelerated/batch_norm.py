@@ -1,4 +1,4 @@
-"""Batch norm with the statistics of the batch, and ReLU, in training: channels-last tensors.
+"""Batch norm and ReLU in training, with the batch's statistics or frozen ones: channels last.
 
 Only the input is kept: the mask of the ReLU is computed from it again. Sums are made of one partial
 result for each program, always in the same order, without atomics: the same input gives the same
@@ -181,7 +181,8 @@ def _gradients(
 ):
     """Sums of the gradient and of gradient·centred over this program's tiles: `partial` (2, P, C).
 
-    Or, with their `sums` (2, C) over all, the gradient of the input: `result`, like `x`.
+    And, or instead, the gradient of the input: `result`, like `x`. Statistics of the batch depend
+    on the input, which takes the `sums` (2, C) over all tiles.
     """
     program, num_programs = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     row, column = tl.arange(0, rows)[:, None], tl.arange(0, columns)[None, :]
@@ -196,14 +197,15 @@ def _gradients(
         value = tl.load(x + first * channels + row * channels + column, mask, 0.0).to(tl.float32)
         incoming = tl.load(gradient + first * stride + row * stride + column, mask, 0.0)
         centred, passed = before_relu(value, incoming, mean, factor, shift)
-        if sums is None:
+        if partial is not None:
             plain += passed
             weighted += passed * centred
-        else:
-            value = (passed - average - centred * slope) * factor
+        if result is not None:
+            if sums is not None:
+                passed -= average + centred * slope
             target = result + first * channels + row * channels + column
-            tl.store(target, value.to(result.dtype.element_ty), mask)
-    if sums is None:
+            tl.store(target, (passed * factor).to(result.dtype.element_ty), mask)
+    if partial is not None:
         put_sums(partial, plain, weighted, program, num_programs, column, channels)
 
 
@@ -241,16 +243,27 @@ def merge_moments(partial: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     return statistics
 
 
+def frozen_statistics(norm: nn.BatchNorm2d) -> Tensor:
+    """The running mean and 1/deviation of each channel: (2, C)."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return torch.stack([norm.running_mean, (norm.running_var + norm.eps).rsqrt()])
+
+
 class _NormRelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d) -> Tensor:
         tiles, y = _Tiles(x), torch.empty_like(x)
         size = (tiles.num_rows, tiles.channels)
-        partial = x.new_empty(3, tiles.programs, tiles.channels, dtype=torch.float32)
-        _moments[(tiles.programs,)](x, partial, *size, **tiles.shape)
-        statistics = merge_moments(partial, norm)
+        if norm.training:
+            partial = x.new_empty(3, tiles.programs, tiles.channels, dtype=torch.float32)
+            _moments[(tiles.programs,)](x, partial, *size, **tiles.shape)
+            statistics = merge_moments(partial, norm)
+        else:
+            statistics = frozen_statistics(norm)
         _normalize[(tiles.programs,)](x, y, statistics, weight, bias, *size, **tiles.shape)
         ctx.save_for_backward(x, statistics, weight, bias)
+        ctx.frozen = not norm.training
         return y
 
     @staticmethod
@@ -263,28 +276,26 @@ class _NormRelu(torch.autograd.Function):
         partial = x.new_empty(2, tiles.programs, tiles.channels, dtype=torch.float32)
         sums = torch.empty_like(partial[:, 0])  # the gradients of bias and weight
         grid = (tiles.programs,)
-        _gradients[grid](x, gradient, None, partial, None, *known, **tiles.shape)
+        at_once = result if ctx.frozen else None
+        _gradients[grid](x, gradient, at_once, partial, None, *known, **tiles.shape)
         _parameter_gradients[(triton.cdiv(tiles.channels, _MERGED.value), 2)](
             partial, sums, known[0], *partial.shape[1:], groups=_PROGRAMS, num_warps=_WARPS
         )
-        _gradients[grid](x, gradient, result, None, sums, *known, **tiles.shape)
+        if not ctx.frozen:
+            _gradients[grid](x, gradient, result, None, sums, *known, **tiles.shape)
         return result, sums[1], sums[0], None
 
 
 def norm_relu(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-    """relu(norm(x)) in training mode, in the precision of `x`: (B, C, H, W), channels last."""
+    """relu(norm(x)) in the precision of `x`: (B, C, H, W), channels last."""
     check(x)
-    if x.numel() == x.shape[1]:
+    if norm.training and x.numel() == x.shape[1]:
         raise InputError(f"batch norm needs more than one pixel to train on, got {tuple(x.shape)}")
     return _NormRelu.apply(x, norm.weight, norm.bias, norm)
 
 
 class AcceleratedConvBlock(ConvBlock):
-    """A `ConvBlock` with norm and ReLU in one kernel.
-
-    Only where batch norm uses the statistics of its batch; frozen, synchronised or missing norms
-    are computed as in `ConvBlock`.
-    """
+    """A `ConvBlock` with norm and ReLU in one kernel; synchronised norms are as in `ConvBlock`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in, H, W) -> (B, out, H', W'), channels last."""
@@ -292,13 +303,9 @@ class AcceleratedConvBlock(ConvBlock):
 
     def finish(self, x: Tensor) -> Tensor:
         """Norm and ReLU of what the convolution gives."""
-        norm = self.norm_of_batch()
+        norm = self.fused_norm()
         return torch.relu(self.bn(x)) if norm is None else norm_relu(x, norm)
 
-    def norm_of_batch(self) -> nn.BatchNorm2d | None:
-        """The norm, if it uses the statistics of its batch."""
-        norm = self.bn
-        if type(norm) is not nn.BatchNorm2d or not norm.training:
-            return None
-        assert norm.momentum is not None  # `ConvBlock` makes no cumulative averages
-        return norm
+    def fused_norm(self) -> nn.BatchNorm2d | None:
+        """The norm, if the kernels know it."""
+        return self.bn if type(self.bn) is nn.BatchNorm2d else None

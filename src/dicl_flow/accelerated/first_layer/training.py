@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from ...errors import InputError
 from ...models.matching import MatchingNet, PairwiseMatcher
-from ..batch_norm import AcceleratedConvBlock, merge_moments
+from ..batch_norm import AcceleratedConvBlock, frozen_statistics, merge_moments
 from ..kernels import autocast_dtype, check, in_rows, kernel, new_map, tile_shape, tl, triton
 from .cuda import ALL, add_terms, correct, find_visible_taps
 from .tiles import moments, sum_displacements, through_norm
@@ -159,12 +159,16 @@ class _PairNormRelu(torch.autograd.Function):
         channels, tiles = len(weight), _tiles(size, 0)
         groups, blocks = min(tiles, _GROUPS), triton.cdiv(channels, _COLUMNS)
         shape = _shape(size, radius, channels, _COLUMNS)
-        partial = result.new_empty(3, groups, channels, dtype=torch.float32)
-        moments[(groups * blocks,)](*layer, partial, **shape)
-        norm = (merge_moments(partial, batch_norm), factor, bias)
+        if batch_norm.training:
+            partial = result.new_empty(3, groups, channels, dtype=torch.float32)
+            moments[(groups * blocks,)](*layer, partial, **shape)
+            statistics = merge_moments(partial, batch_norm)
+        else:
+            statistics = frozen_statistics(batch_norm)
+        norm = (statistics, factor, bias)
         through_norm[(tiles * blocks,)](*layer, None, result, *norm, stride=0, **shape)
         ctx.save_for_backward(*features, weight, *layer, *norm)
-        ctx.radius = radius
+        ctx.radius, ctx.frozen = radius, not batch_norm.training
         return result
 
     @staticmethod
@@ -181,7 +185,8 @@ class _PairNormRelu(torch.autograd.Function):
         through_norm[grid](*layer, gradient, partial, *norm, stride=stride, **shape)
         of_norm = partial.sum(1)
         of_norm[1] *= norm[0][1]
-        sums = _sums(gradient, layer, (*norm, of_norm), ctx.radius)
+        norm_sums = torch.zeros_like(of_norm) if ctx.frozen else of_norm
+        sums = _sums(gradient, layer, (*norm, norm_sums), ctx.radius)
         of_first, of_second, of_weight = _gradients(sums, (features1, features2), weight)
         of_bias, of_factor = of_norm
         return of_first, of_second, None, of_weight, None, of_factor, of_bias, None
@@ -372,7 +377,7 @@ class AcceleratedPairwiseMatcher(PairwiseMatcher):
         weight = first.conv.weight
         assert isinstance(weight, Tensor)
         map1, map2 = _channels_last(features1, features2)
-        norm = first.norm_of_batch()
+        norm = first.fused_norm()
         if norm is None:
             score = first.finish(pair_layer(map1, map2, weight, self.radius))
         else:
