@@ -11,8 +11,9 @@ scenes only for as many steps; it does not depend on the domain and is scored on
 Runs are as long as `--steps` says, so several of them (`--jobs`) may share a GPU. The same call
 goes on: `results.json` in the output folder is written after each run, and is all that another
 machine needs to continue; clips are rendered again where they are missing. With `--stop-after` no
-run starts after so many minutes. The table has the mean EPE in px over the valid
-pixels of the test clips, before and after, and the largest rise on another domain.
+run starts after so many minutes. The table has the mean EPE in px over the valid pixels of the test
+clips, before and after, where nine of ten changes lie in a bootstrap over the clips, and the
+largest rise on another domain.
 """
 
 import argparse
@@ -49,6 +50,7 @@ from dicl_flow.render import DOMAINS, Clip, TextureAtlas, domain_clip, load_text
 from dicl_flow.training import Processes, RunFolder, SceneSource, train
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 
+Errors = dict[str, list[float]]
 SCENES, EVERY = "scenes", "every"  # the control, which is of every domain
 VARIANTS = {
     "default": [],
@@ -114,10 +116,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="of the compared domains")
     parser.add_argument("--clips", type=int, default=3, help="per domain, to adapt to")
     parser.add_argument("--frames", type=int, default=16, help="of such a clip")
-    parser.add_argument("--test-clips", type=int, default=12, help="per domain, to score")
-    parser.add_argument("--test-frames", type=int, default=3, help="of such a clip")
+    parser.add_argument("--test-clips", type=int, default=24, help="per domain, to score")
+    parser.add_argument("--test-frames", type=int, default=2, help="of such a clip")
     parser.add_argument("--size", default="512x384")
-    parser.add_argument("--motion", type=float, default=1.0)
+    parser.add_argument("--motion", type=float, default=0.4, help="1: a few clips decide the mean")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1, help="processes; a few can share a GPU")
     parser.add_argument("--only", help="a part of the names of the runs, such as fog/")
@@ -155,11 +157,11 @@ class Results:
             raise InputError(f"{self.path} has other settings: give another output folder")
 
     @property
-    def before(self) -> dict[str, float]:
-        """The EPE of each domain with the initial weights."""
+    def before(self) -> Errors:
+        """The EPE of each clip of each domain with the initial weights."""
         return self.contents["before"]
 
-    def note_before(self, errors: dict[str, float]) -> None:
+    def note_before(self, errors: Errors) -> None:
         """Keep the errors of the initial weights."""
         self.before.update(errors)
         self._write()
@@ -202,7 +204,7 @@ def start(options: argparse.Namespace) -> None:
     _bench = Bench(options)
 
 
-def errors_before() -> dict[str, float]:
+def errors_before() -> Errors:
     return _bench.errors(_bench.weights)
 
 
@@ -275,14 +277,14 @@ class Bench:
         )
         return folder.weights
 
-    def errors(self, weights: Path | Weights) -> dict[str, float]:
-        """Mean EPE in px of the test clips of each domain; every clip counts equally."""
+    def errors(self, weights: Path | Weights) -> Errors:
+        """Mean EPE in px of each test clip of each domain."""
         estimator = dicl_flow.load(weights, device=self.options.device)
         return {
-            domain: mean(
-                mean(pair_error(estimator, sample) for sample in samples)
+            domain: [
+                round(mean(pair_error(estimator, sample) for sample in samples), 4)
                 for samples in self.tests(domain)
-            )
+            ]
             for domain in DOMAINS
         }
 
@@ -361,9 +363,9 @@ def pair_error(estimator, sample) -> float:
 def table(results: dict) -> str:
     """A row per domain and variant, the mean over its seeds; of the control, for each domain."""
     lines = [
-        "| domain | trained with | seeds | before | after | change | each seed "
-        "| worst elsewhere | accepted |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| domain | trained with | seeds | before | after | change | 90 % of the changes lie in "
+        "| each seed | worst elsewhere | accepted |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind in dict.fromkeys(name.rsplit("/", 1)[0] for name in results["runs"]):
         found = [run for name, run in results["runs"].items() if name.rsplit("/", 1)[0] == kind]
@@ -371,30 +373,40 @@ def table(results: dict) -> str:
     return "\n".join(lines)
 
 
-def rows_of(kind: str, runs: list[dict], before: dict[str, float]) -> list[str]:
+def rows_of(kind: str, runs: list[dict], before: Errors) -> list[str]:
     """The rows of the runs of a domain and a variant, one per seed."""
     domain, variant = kind.split("/")
     accepted = f"{sum(run.get('accepted', False) for run in runs)}/{len(runs)}"
     rows = []
     for scored in DOMAINS if domain == EVERY else (domain,):
-        changes = [change(run["epe"][scored], before[scored]) for run in runs]
+        each = [change(run["epe"][scored], before[scored]) for run in runs]
+        over_seeds = np.mean([run["epe"][scored] for run in runs], 0)
+        low, high = interval(over_seeds, before[scored])
         rise, where = max(
             (mean(change(run["epe"][other], before[other]) for run in runs), other)
             for other in DOMAINS
             if other != scored
         )
-        after = mean(run["epe"][scored] for run in runs)
-        each = ", ".join(f"{value:+.1%}" for value in changes)
         rows.append(
-            f"| {scored} | {variant} | {len(runs)} | {before[scored]:.3f} | {after:.3f} | "
-            f"{mean(changes):+.1%} | {each} | {rise:+.1%} ({where}) | "
+            f"| {scored} | {variant} | {len(runs)} | {mean(before[scored]):.3f} | "
+            f"{over_seeds.mean():.3f} | {mean(each):+.1%} | {low:+.1%} to {high:+.1%} | "
+            f"{', '.join(f'{value:+.1%}' for value in each)} | {rise:+.1%} ({where}) | "
             f"{'-' if domain == EVERY else accepted} |"
         )
     return rows
 
 
-def change(after: float, before: float) -> float:
-    return after / before - 1
+def change(after: Sequence[float], before: Sequence[float]) -> float:
+    """The change of the mean as a share of what it was before."""
+    return mean(after) / mean(before) - 1
+
+
+def interval(after: Sequence[float], before: Sequence[float]) -> tuple[float, float]:
+    """Where nine of ten changes lie if other clips had been drawn."""
+    drawn = np.random.default_rng(0).integers(len(before), size=(2000, len(before)))
+    changes = np.array(after)[drawn].mean(1) / np.array(before)[drawn].mean(1) - 1
+    low, high = np.percentile(changes, (5, 95))
+    return float(low), float(high)
 
 
 if __name__ == "__main__":
