@@ -179,6 +179,13 @@ def displacement_windows(features: Tensor, radius: int) -> Tensor:
     return windows.transpose(2, 3)
 
 
+def length(vectors: Tensor) -> Tensor:
+    """(B, C, …) -> (B, …), with gradient 0 at 0. On a CPU, torch's norm takes 20 times as long."""
+    squared = vectors.square().sum(1)
+    zero = (squared == 0).to(squared.dtype)
+    return (squared + zero).sqrt() - zero
+
+
 def at_least_float32(tensor: Tensor) -> Tensor:
     """Convert half precision to float32; leave float32 and float64 as they are."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -32,6 +32,7 @@ from dicl_flow.ops import (
     displacement_probability,
     displacement_windows,
     expected_displacement,
+    length,
     normalize,
     normalized_entropy,
     pad_to_multiple,
@@ -381,6 +382,19 @@ def test_entropy_is_normalised_by_the_logarithm_of_49():
         torch.zeros(1, 7, 7, 1, 1).index_fill(1, torch.tensor(3), 90)
     )
     torch.testing.assert_close(normalized_entropy(certain).item(), log(7) / log(49))
+
+
+def test_length_is_that_of_torch_and_has_no_gradient_at_zero():
+    vectors = torch.randn(2, 2, 3, 4, dtype=torch.float64)
+    vectors[0, :, 0, 0] = 0
+    ours, theirs = (vectors.clone().requires_grad_() for _ in range(2))
+    lengths = length(ours), theirs.norm(dim=1)
+    assert lengths[0][0, 0, 0] == 0
+    torch.testing.assert_close(*lengths)
+    for each in lengths:
+        each.sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    assert length(torch.tensor([[torch.nan, 1.0]])).isnan()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

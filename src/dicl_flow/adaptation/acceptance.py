@@ -23,7 +23,7 @@ from ..estimation.estimator import BothWays, FlowEstimator
 from ..estimation.inputs import image_batch
 from ..estimation.result import Estimate
 from ..files import Array
-from ..ops import resize_flow_pixels, resize_pixels, size_of, warp_with_mask
+from ..ops import length, resize_flow_pixels, resize_pixels, size_of, warp_with_mask
 from ..render import Renderer, held_out_renderer
 from ..training.photometric import census_distance
 
@@ -86,7 +86,7 @@ def pair_errors(image1: Tensor, image2: Tensor, networks: Sequence[Ways]) -> lis
         flows = [(ways[way].flow, ways[1 - way].flow) for ways in networks]
         counts = shown & ~torch.stack([find_occlusion(*pair) for pair in flows]).all(0)[:, 0]
         for errors, (flow, backward) in zip(parts, flows, strict=True):
-            maps = (census_error(here, there, flow), disagreement(flow, backward), flow.norm(dim=1))
+            maps = (census_error(here, there, flow), disagreement(flow, backward), length(flow))
             errors.append(tuple(_mean(each, counts) for each in maps))
     return [PairErrors(*np.mean(errors, 0).tolist()) for errors in parts]
 
@@ -116,7 +116,7 @@ def census_error(image1: Tensor, image2: Tensor, flow: Tensor) -> Tensor:
 def disagreement(flow: Tensor, backward: Tensor) -> Tensor:
     """(B, H, W) px between a pixel and where the flow and then the backward flow lead."""
     back, inside = warp_with_mask(backward, flow)
-    distance = (flow + back).norm(dim=1).clamp(max=_LONGEST)
+    distance = length(flow + back).clamp(max=_LONGEST)
     return torch.where(inside[:, 0], distance, _LONGEST)
 
 
@@ -135,9 +135,9 @@ def compare(before: Sequence[float], after: Sequence[float]) -> Change:
     """
     first, second = np.array(before), np.array(after)
     count, generator = len(first), np.random.default_rng(0)
-    length = round(count ** (1 / 3))
-    starts = generator.integers(0, count, (_DRAWS, -(-count // length), 1))
-    picks = ((starts + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
+    span = round(count ** (1 / 3))
+    starts = generator.integers(0, count, (_DRAWS, -(-count // span), 1))
+    picks = ((starts + np.arange(span)) % count).reshape(_DRAWS, -1)[:, :count]
     changes = (second - first)[picks].mean(1)
     low, high = np.quantile(changes, [1 - _CERTAIN, _CERTAIN])
     return Change(float(first.mean()), float(second.mean()), float(low), float(high))
@@ -160,7 +160,7 @@ def scene_errors(
         batch = collate(renderer.render(1, number).to_samples())
         image1, image2 = (i.to(estimator.device) for i in (batch.image1, batch.image2))
         flow = estimator.estimate(image1, image2).flow.cpu()
-        errors.append(_mean((flow - batch.flow).norm(dim=1), batch.valid))
+        errors.append(_mean(length(flow - batch.flow), batch.valid))
     return errors
 
 

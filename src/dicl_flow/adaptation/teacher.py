@@ -33,7 +33,7 @@ from ..files import (
     read_image,
     to_uint8,
 )
-from ..ops import warp_with_mask
+from ..ops import length, warp_with_mask
 from .acceptance import pair_errors
 from .footage import NUM_SPEEDS, SLOWEST, FootagePair, frame_path, speed_bins
 from .look import encode_look, measure_look
@@ -73,9 +73,9 @@ def kept_pixels(
     Confidence that is not a probability only ranks: then the least confident fifth is dropped.
     """
     back, inside = warp_with_mask(backward.flow, estimate.flow)
-    length = _length(estimate.flow) + _length(back)
     relative, absolute = settings.agreement
-    agrees = _length(estimate.flow + back) < relative * length + absolute
+    allowed = relative * (length(estimate.flow) + length(back)) + absolute
+    agrees = (length(estimate.flow + back) < allowed).unsqueeze(1)
     confidence = estimate.confidence
     least = settings.confidence if calibrated else _least_rank(confidence)
     difference = _color_difference(image1, image2, estimate.flow)
@@ -89,10 +89,6 @@ def _least_rank(confidence: Tensor) -> float:
     """The confidence below which the least confident fifth is."""
     spacing = max(1, confidence.numel() // 10**6)  # of a few pixels: torch takes no more than 16 M
     return confidence.flatten()[::spacing].quantile(0.2).item()
-
-
-def _length(vectors: Tensor) -> Tensor:
-    return vectors.norm(dim=1, keepdim=True)
 
 
 def _color_difference(image1: Tensor, image2: Tensor, flow: Tensor) -> Tensor:

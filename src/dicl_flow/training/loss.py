@@ -10,7 +10,7 @@ from torch import Tensor
 from ..config import LevelConfig, LossConfig, TrainConfig
 from ..data import FlowBatch
 from ..models import LevelFlow
-from ..ops import at_least_float32, resize_by_matrices, upsample_flow, warp
+from ..ops import at_least_float32, length, resize_by_matrices, upsample_flow, warp
 from .photometric import has_photometric_loss, photometric_loss
 
 _UNIT = 20  # input pixels: the unit of motion in PWC-Net
@@ -121,8 +121,8 @@ def multi_scale_loss(
         stride = truth.shape[-1] // flow.shape[-1]
         share = F.avg_pool2d(valid[:, None].to(truth.dtype), stride)  # (B, 1, h, w)
         cells = F.avg_pool2d(truth * valid[:, None], stride) / share.clamp(min=1 / stride**2)
-        error = torch.linalg.vector_norm(flow * stride - cells, dim=1, keepdim=True) / _UNIT
-        terms.append(weight * (error * (share > 0)).sum() / len(truth))
+        error = length(flow * stride - cells) / _UNIT
+        terms.append(weight * (error * (share[:, 0] > 0)).sum() / len(truth))
     return torch.stack(terms).sum()
 
 
@@ -151,7 +151,7 @@ def out_of_range_loss(
     truth, valid = batch.flow, batch.valid
     size = (truth.shape[-2], truth.shape[-1])
     num_valid = average(valid.sum()).clamp(min=1)
-    color_change = (warp(batch.image2, truth) - batch.image1).norm(dim=1)
+    color_change = length(warp(batch.image2, truth) - batch.image1)
     loss, rest = truth.new_zeros(()), truth
     for level, config in zip(levels, configs, strict=True):
         assert level.out_of_range is not None
@@ -172,7 +172,7 @@ def end_point_error(
     """(B, H, W) end-point error in pixels of a level, enlarged to the size of the truth."""
     size = (truth.shape[-2], truth.shape[-1])
     full = upsample(flow, size) if upsample else upsample_flow(flow, size, resize_by_matrices)
-    return torch.linalg.vector_norm(full - truth, dim=1)
+    return length(full - truth)
 
 
 def _enlarge_pixels(flow: Tensor, size: tuple[int, int]) -> Tensor:
@@ -262,7 +262,7 @@ def _targets(level: LevelFlow, truth: Tensor, valid: Tensor) -> tuple[Tensor, Te
     motion = torch.stack([x * (width / full_width), y * (height / full_height)], 1)
     rest = motion if level.start is None else motion - level.start[:, :, None]
     answerable = valid[:, rows, columns].flatten(1, 2) & (rest.abs() <= radius).all(1)
-    speed = torch.linalg.vector_norm(motion, dim=1).clamp(max=_FASTEST)
+    speed = length(motion).clamp(max=_FASTEST)
     count = torch.where(answerable, _STILL + speed, 0)
     return torch.where(answerable[:, None], rest, 0), count
 

@@ -16,7 +16,7 @@ from ..data import FlowBatch, FlowPair, list_pairs, read_sample
 from ..estimation.estimator import FlowEstimator
 from ..files import Array, to_uint8
 from ..models import LevelFlow
-from ..ops import at_least_float32, size_of, upsample_flow
+from ..ops import at_least_float32, length, size_of, upsample_flow
 from ..pictures.visualize import flow_to_rgb, full_color
 from ..weights import Weights, load_model
 from .distributed import Processes
@@ -45,7 +45,7 @@ def level_gauges(
     count = batch.valid.sum().clamp(min=1)
 
     def error(flow: Tensor) -> Tensor:
-        distance = torch.linalg.vector_norm(flow - batch.flow, dim=1)
+        distance = length(flow - batch.flow)
         return (distance * batch.valid).sum() / count
 
     gauges = {ZERO: error(torch.zeros_like(batch.flow))}

@@ -14,6 +14,7 @@ from ..ops import (
     displacement_windows,
     front_sources,
     landing_places,
+    length,
     resize_by_matrices,
     sample_clamped,
     sampling_grid,
@@ -82,7 +83,7 @@ def find_visible(flow: Tensor, distance: Tensor) -> Tensor:
     motion = flow.flatten(2)
     other = motion.gather(2, winner[:, None].expand_as(motion))
     least, share = _SAME_SURFACE
-    differs = (other - motion).norm(dim=1) > least + share * motion.norm(dim=1)
+    differs = length(other - motion) > least + share * length(motion)
     hidden = differs & (around.gather(1, winner) + _CLEARLY < around)
     return ((place >= 0) & ~hidden).unflatten(1, size) & _has_neighbours(flow)
 
