@@ -1,11 +1,13 @@
 """Precision int8 on a CPU: the time of an estimate, and how far the flow is from float32's.
 
-    ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI python -m benchmarks.int8 FOLDER -o int8.json
+    python -m benchmarks.int8 FOLDER -o int8.json                      # with VNNI, without AMX
     python -m benchmarks.int8 FOLDER --against bf16 -o int8-amx.json   # with AMX
 
-The first command computes as processors with VNNI and without AMX do. On a pair of `--size`, on one
-thread, processor time (other programs disturb the time that passes), in runs that alternate. On the
-real pairs of FOLDER, as in `yardstick.py`: the mean distance from the flow in float32, and the EPE.
+With AMX, ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI makes the first command compute as without.
+
+On a pair of `--size`, on one thread, processor time (other programs disturb the time that passes),
+in runs that alternate. On the real pairs of FOLDER, as in `yardstick.py`: the mean distance from
+the flow in float32, and the EPE.
 """
 
 import dicl_flow  # isort: skip (first: torch reads what it sets)

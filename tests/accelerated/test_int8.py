@@ -1,5 +1,7 @@
 """The matching nets in int8: near those in float32, whatever frames and batches; refused else."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,13 +11,15 @@ from networks import randomize_norms_and_biases
 import dicl_flow
 from dicl_flow.accelerated import private, settings
 from dicl_flow.accelerated.cpu import AcceleratedDiclFlow
-from dicl_flow.accelerated.int8 import Int8Conv, Int8DiclFlow, Int8Matcher
+from dicl_flow.accelerated.int8 import Int8Conv, Int8DiclFlow, Int8Matcher, measure_extremes
 from dicl_flow.accelerated.settings import Processor
 from dicl_flow.config import ModelConfig
 from dicl_flow.errors import InputError
-from dicl_flow.estimation.compute import choose_compute
+from dicl_flow.estimation import compute
+from dicl_flow.estimation.compute import choose_compute, int8_extremes
 from dicl_flow.estimation.inputs import demo_frames
 from dicl_flow.models import build
+from dicl_flow.weights import encode_weights, load_model, read_weights
 
 needs_vnni = pytest.mark.skipif(not settings.processor().vnni, reason="no VNNI on this processor")
 
@@ -26,7 +30,8 @@ def both():
     torch.manual_seed(1)
     model = randomize_norms_and_biases(build(SMALL)).eval()
     images = 2 * torch.rand(2, 2, 3, 64, 96) - 1
-    return AcceleratedDiclFlow(model), Int8DiclFlow(model, [tuple(images)])
+    extremes = measure_extremes(model, [tuple(images)])
+    return AcceleratedDiclFlow(model), Int8DiclFlow(model, extremes)
 
 
 @needs_vnni
@@ -91,6 +96,57 @@ def test_the_packaged_weights_lose_little():
     }
     flows = [torch.from_numpy(estimator(*frames).flow) for estimator in (exact, int8)]
     assert 0 < (flows[0] - flows[1]).norm(dim=-1).mean() < 0.05
+
+
+def test_weights_keep_the_extremes_and_auto_is_then_int8(monkeypatch, tmp_path, small_weights):
+    weights = read_weights(small_weights)
+    extremes = int8_extremes(load_model(weights))
+    path = tmp_path / "calibrated.safetensors"
+    path.write_bytes(encode_weights(replace(weights, extremes=extremes)))
+    found = read_weights(path)
+    assert found.tensors.keys() == weights.tensors.keys()
+    torch.testing.assert_close(dict(found.extremes), extremes, rtol=0, atol=0)
+    for kind, precision in [
+        (Processor(onednn=True, vnni=True), "int8"),
+        (Processor(onednn=True, vnni=True, amx=True), "bf16"),
+        (Processor(onednn=True), "fp32"),
+    ]:
+        monkeypatch.setattr(settings, "processor", lambda kind=kind: kind)
+        assert choose_compute(found.config, "cpu", int8=True).precision == precision
+        assert choose_compute(found.config, "cpu", "auto", "plain", int8=True).precision == "fp32"
+        assert dicl_flow.load(weights, "cpu").precision != "int8"
+
+
+@needs_vnni
+def test_kept_extremes_are_used_as_they_are(monkeypatch, small_weights):
+    weights = read_weights(small_weights)
+    kept = replace(weights, extremes=int8_extremes(load_model(weights)))
+    measured = dicl_flow.load(weights, "cpu", "int8")
+    monkeypatch.setattr(compute, "int8_extremes", None)
+    frames = [frame[0] for frame in demo_frames((128, 192))]
+    flows = [one(*frames).flow for one in (dicl_flow.load(kept, "cpu", "int8"), measured)]
+    assert (flows[0] == flows[1]).all()
+
+
+@needs_vnni
+@pytest.mark.parametrize("change", ["missing", "narrow"])
+def test_extremes_of_another_network_are_refused(small_weights, change):
+    weights = read_weights(small_weights)
+    extremes = int8_extremes(load_model(weights))
+    key = next(iter(extremes))
+    layer = extremes.pop(key)
+    if change == "narrow":
+        extremes[key] = layer[:, 1:]
+    with pytest.raises(InputError, match=r"does not fit their network; run 'dicl-flow calibrate'"):
+        dicl_flow.load(replace(weights, extremes=extremes), "cpu", "int8")
+
+
+@pytest.mark.skipif(not torch._nnpack_available(), reason="torch has no NNPACK for this processor")
+def test_an_arm_processor_measures_the_same_extremes(monkeypatch, small_weights):
+    model = load_model(read_weights(small_weights))
+    here = int8_extremes(model)
+    monkeypatch.setattr(settings, "processor", lambda: Processor(onednn=True, acl=True))
+    torch.testing.assert_close(int8_extremes(model), here, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from dicl_flow.errors import InputError
 from dicl_flow.estimation.compute import choose_compute, choose_device
 from dicl_flow.estimation.estimator import FlowEstimator, computed, explain_frame
 from dicl_flow.models import build
-from dicl_flow.weights import Weights, encode_weights
+from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 
 SCALED = {"padding": "resize", "max_pixels": 32 * 48}
 
@@ -131,7 +131,9 @@ def test_flow_tells_people_and_leaves_machines_their_object(run, frames, small_w
 
 def test_info_tells_the_same(run):
     found = json.loads(run("info", "--json")[1])
-    for name, (value, reason) in choose_compute(ModelConfig()).choices().items():
+    packaged = read_weights(resolve(None))
+    chosen = choose_compute(packaged.config, int8=bool(packaged.extremes))
+    for name, (value, reason) in chosen.choices().items():
         if name != "memory":  # others use it meanwhile
             assert (found[name], found[f"{name}_because"]) == (value, reason)
     assert found["memory"].endswith("GiB")

@@ -254,6 +254,7 @@ def test_calibrate_gives_the_same_file_again(run, small_weights, tmp_path):
         assert run("calibrate", *arguments, "--threshold", 9, "-o", output, "-q")[0] == 0
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
     assert read_weights(outputs[0]).calibration.threshold == 9
+    assert read_weights(outputs[0]).extremes  # for int8
 
 
 def test_calibrate_says_what_is_wrong(run, small_weights, tmp_path):

@@ -1,18 +1,20 @@
 """The matching nets in int8, for x86 processors that multiply bytes (VNNI) but lack AMX.
 
 Activations are uint8 with one scale for each channel, weights int8 with one for each output
-channel. The scales follow from what float32 computes on a few small frames when the weights are
-loaded. All other layers stay float32.
+channel. The scales follow from what float32 computes on a few small frames: these extremes are kept
+with the weights. All other layers stay float32.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..models import DiclFlow
 from ..models.dicl import DiclLevel
 from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
@@ -22,20 +24,15 @@ from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows
 from .folded import cells_to_pixels, fold, up_to_corners
 from .private import int8_convolve, int8_order
+from .settings import has_winograd
 
 _MARGIN = 1.25  # what other frames may exceed the extremes by; beyond, values are cut off
-
-
 _COARSEST = 16  # stride: coarser levels take little time, and their rounding is multiplied by it
 
 
-class Extremes(NamedTuple):
-    """The least and the largest value of each channel that the float32 layers of a net gave."""
-
-    first: tuple[Tensor, Tensor]
-    """Of both terms of the first layer together."""
-    largest: list[Tensor]
-    """Of the layers that follow; the least is zero."""
+Extremes = Mapping[str, Tensor]
+"""By STRIDE.LAYER, for each channel: (2, C) the least and the largest value of the two terms of the
+first layer; (C,) the largest value of a layer that follows, the least being zero."""
 
 
 class Int8Conv(nn.Module):
@@ -99,20 +96,25 @@ class Int8Matcher(Matcher):
     """
 
     def __init__(
-        self, matcher: PairwiseMatcher, extremes: Extremes, memory_limit: int | None = None
+        self,
+        matcher: PairwiseMatcher,
+        first: Tensor,
+        largest: Sequence[Tensor],
+        memory_limit: int | None = None,
     ) -> None:
+        """The extremes of the first layer and of each that follows, see `Extremes`."""
         super().__init__(matcher.radius)
         self.memory_limit = memory_limit
         net = cast(MatchingNet, matcher.net)
         self.first = FactoredLayer(net.first, self.radius, torch.float32, negated=True)
-        low, high = extremes.first
+        low, high = first
         room = (high - low) * (_MARGIN - 1) / 2
         self.low = nn.Buffer(low - room)
         self.scale = nn.Buffer(_scale(_MARGIN * (high - low)))
         folded = [fold(net.down), *map(fold, net.inner), up_to_corners(*fold(net.up))]
         folded.append(_score_of_corners(net.score))
         places = [(2, 1), *((1, 1) for _ in folded[1:-1]), (1, 0)]  # stride and padding
-        steps = [_scale(_MARGIN * largest) for largest in extremes.largest]
+        steps = [_scale(_MARGIN * one) for one in largest]
         scales = zip([self.scale, *steps], [*steps, None], strict=True)
         self.layers = nn.Sequential(
             *(
@@ -126,7 +128,7 @@ class Int8Matcher(Matcher):
         side = 2 * self.radius + 1
         features1, features2 = map(self.first.prepare, (features1, features2))
         terms = self.first.first_term(features1), self.first.second_term(features2)
-        partial = Int8Windows(self, features1, features2, terms[0])
+        windows = Int8Windows(self, features1, features2, terms[0])
         minus_first, second = (
             self.quantised(term.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) for term in terms
         )
@@ -135,7 +137,7 @@ class Int8Matcher(Matcher):
         for chunk in displacement_chunks(minus_first, self.radius, self.memory_limit):
             hidden = moved_maxima(minus_first, second, chunk)
             hidden.unflatten(0, (-1, batch)).sub_(minus_first)  # max(B, -A) + A
-            partial.correct(hidden, chunk)
+            windows.correct(hidden, chunk)
             cells = self.layers[-1](_inside_image(self.layers[:-1](hidden)))
             scores[chunk.start : chunk.stop] = (
                 cells_to_pixels(cells).unflatten(0, (len(chunk), batch)).squeeze(2)
@@ -181,55 +183,77 @@ class Int8DiclFlow(AcceleratedDiclFlow):
     """An `AcceleratedDiclFlow` whose matching nets compute in int8."""
 
     def __init__(
-        self,
-        model: DiclFlow,
-        frames: Sequence[tuple[Tensor, Tensor]],
-        memory_limit: int | None = None,
+        self, model: DiclFlow, extremes: Extremes, memory_limit: int | None = None
     ) -> None:
-        """Pairs of frames, (B, 3, H, W) in [-1, 1], show how large values get."""
         super().__init__(model, torch.float32, memory_limit, torch.device("cpu"))
-        with torch.inference_mode(), self._watched() as found:
-            for image1, image2 in frames:
-                self(image1, image2)
-        for stride, level in model.levels.items():
-            if int(stride) > _COARSEST:
-                continue
-            matcher = cast(PairwiseMatcher, cast(DiclLevel, level).matcher)
+        for stride, level in _int8_levels(model):
+            matcher = cast(PairwiseMatcher, level.matcher)
+            own = _extremes_of(matcher, stride, extremes)
             mine = cast(DiclLevel, self.levels[stride])
-            mine.matcher = Int8Matcher(matcher, _extremes(found[stride]), memory_limit).eval()
-
-    @contextmanager
-    def _watched(self) -> Iterator[Mapping[str, list[list[Tensor]]]]:
-        """Note the outputs' extremes, (2, C) for each call, of each level's layers in order."""
-        found: dict[str, list[list[Tensor]]] = {}
-        handles = []
-        for stride, level in self.levels.items():
-            matcher = cast(FactoredMatcher, cast(DiclLevel, level).matcher)
-            terms = (matcher.first.first_term, matcher.first.second_term)
-            found[stride] = []
-            for part in (*terms, matcher.down, *matcher.inner):
-                seen: list[Tensor] = []
-                found[stride].append(seen)
-
-                def note(_: object, __: object, output: Tensor, seen: list[Tensor] = seen) -> None:
-                    seen.append(_range(output))
-
-                handles.append(part.register_forward_hook(note))
-        try:
-            yield found
-        finally:
-            for handle in handles:
-                handle.remove()
+            mine.matcher = Int8Matcher(matcher, own[0], own[1:], memory_limit).eval()
 
 
-def _range(output: Tensor) -> Tensor:
-    """(B, C, H, W) -> the least and the largest value of each channel: (2, C)."""
-    return torch.stack([output.amin((0, 2, 3)), output.amax((0, 2, 3))])
+def measure_extremes(model: DiclFlow, frames: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """How large values get in float32, on pairs of frames, (B, 3, H, W) in [-1, 1]."""
+    exact = AcceleratedDiclFlow(model, torch.float32, None, torch.device("cpu"))
+    extremes: dict[str, Tensor] = {}
+    with torch.inference_mode(), _watched(exact) as found:
+        for image1, image2 in frames:
+            exact(image1, image2)
+    for stride, _ in _int8_levels(model):
+        seen = [torch.stack(ranges) for ranges in found[stride]]  # (calls, 2, C) of each layer
+        both = torch.cat(seen[:2])
+        layers = [torch.stack([both[:, 0].amin(0), both[:, 1].amax(0)])]
+        layers += [ranges[:, 1].amax(0) for ranges in seen[2:]]
+        if has_winograd():  # the last one is in cells, whose last pixel is a corner's first
+            layers[-1] = layers[-1].unflatten(0, (4, -1)).flip(0).flatten()
+        extremes |= {f"{stride}.{number}": layer for number, layer in enumerate(layers)}
+    return extremes
 
 
-def _extremes(found: Sequence[Sequence[Tensor]]) -> Extremes:
-    """Of the two terms of the first layer, then of the layers that follow."""
-    ranges = [torch.stack(list(seen)) for seen in found]  # (calls, 2, C)
-    terms = torch.cat(ranges[:2])
-    first = terms[:, 0].amin(0), terms[:, 1].amax(0)
-    return Extremes(first, [seen[:, 1].amax(0) for seen in ranges[2:]])
+def _int8_levels(model: DiclFlow) -> Iterator[tuple[str, DiclLevel]]:
+    """Yield the stride and the level of all that compute in int8."""
+    for stride, level in model.levels.items():
+        if int(stride) <= _COARSEST:
+            yield stride, cast(DiclLevel, level)
+
+
+def _extremes_of(matcher: PairwiseMatcher, stride: str, extremes: Extremes) -> list[Tensor]:
+    """Those of a level, layer after layer."""
+    net = cast(MatchingNet, matcher.net)
+    widths = [len(fold(block)[1]) for block in (net.first, net.down, *net.inner)]
+    shapes = [(2, widths[0]), *((width,) for width in widths[1:]), (4 * len(fold(net.up)[1]),)]
+    own = [extremes.get(f"{stride}.{number}") for number in range(len(shapes))]
+    found = [layer for layer in own if layer is not None]
+    if [tuple(layer.shape) for layer in found] != shapes:
+        raise InputError(
+            "what the weights say of precision int8 does not fit their network; "
+            "run 'dicl-flow calibrate' on them again"
+        )
+    return [layer.float() for layer in found]
+
+
+@contextmanager
+def _watched(model: AcceleratedDiclFlow) -> Iterator[Mapping[str, list[list[Tensor]]]]:
+    """Note the outputs' extremes, (2, C) for each call, of each level's layers in order."""
+    found: dict[str, list[list[Tensor]]] = {}
+    handles = []
+    for stride, level in model.levels.items():
+        matcher = cast(FactoredMatcher, cast(DiclLevel, level).matcher)
+        terms = (matcher.first.first_term, matcher.first.second_term)
+        found[stride] = []
+        for part in (*terms, matcher.down, *matcher.inner):
+            found[stride].append([])
+            corners = part is matcher.inner[-1] and not has_winograd()
+            handles.append(part.register_forward_hook(partial(_note, found[stride][-1], corners)))
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _note(seen: list[Tensor], corners: bool, _: object, __: object, output: Tensor) -> None:
+    """Add the least and the largest value of each channel of (B, C, H, W): (2, C)."""
+    inside = _inside_image(output) if corners else output
+    seen.append(torch.stack([inside.amin((0, 2, 3)), inside.amax((0, 2, 3))]))

@@ -315,14 +315,15 @@ class Bench(options.Settings):
         quality = find_quality(self.quality)
         cases = [speed.Case(size.width, size.height, batches[0]) for size in sizes]
         cases += [speed.Case(sizes[0].width, sizes[0].height, batch) for batch in batches[1:]]
-        model, calibration = speed.open_network(self.weights, quality, self.host)
+        model, given = speed.open_network(self.weights, quality, self.host)
         default = ["plain-fp32", "fast-fp32", "fast-auto"] if self.host is None else ["plain-fp32"]
         more = ["compiled-fp32", "compiled-auto"] if self.compiled else []
-        ways = speed.choose_ways([*(self.paths or default), *more], model.config, device)
+        paths, int8 = [*(self.paths or default), *more], bool(given.get("extremes"))
+        ways = speed.choose_ways(paths, model.config, device, int8=int8)
         precisions = {precision: None for _, precision in ways}
         methods = speed.find_peers(device, precisions) if self.peers else []
         results, left_out = [], list[str]()
-        how = (ways, repeats, calibration, quality, methods, left_out.append)
+        how = (ways, repeats, given, methods, left_out.append)
         for result in speed.measure(model, device, cases, *how):
             results.append(result)
             heading = [] if len(results) > 1 else [speed.HEADINGS]

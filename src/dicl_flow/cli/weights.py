@@ -48,10 +48,11 @@ def _installation() -> dict[str, Any]:
     from ..config import ModelConfig
     from ..estimation.compute import choose_compute
     from ..fence import machine_fences
-    from ..weights import packaged_names
+    from ..weights import packaged_names, read_weights, resolve
 
+    int8 = bool(packaged_names()) and bool(read_weights(resolve(None)).extremes)
     choices: dict[str, str] = {}
-    for name, (value, reason) in choose_compute(ModelConfig()).choices().items():
+    for name, (value, reason) in choose_compute(ModelConfig(), int8=int8).choices().items():
         choices |= {name: value, f"{name}_because": reason}
     return {
         "dicl_flow": __version__,
@@ -147,7 +148,8 @@ class Calibrate(options.EstimateSettings):
     """Turn the confidence of weights into a probability, from errors on rendered scenes.
 
     The output holds the same weights with their calibration: one for each quality, fitted one
-    after the other. The numbers printed are of scenes that were not used for the fit.
+    after the other; and what precision int8 needs to start at once. The numbers printed are of
+    scenes that were not used for the fit.
 
     Examples:
       dicl-flow calibrate -w runs/rendered/weights.safetensors -d rendered=PHOTOS -o my.safetensors

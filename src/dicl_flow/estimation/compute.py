@@ -179,14 +179,22 @@ class CudaEngine(Engine):
         return exact_float32() if self.compute.dtype == torch.float32 else nullcontext()
 
 
-def make_engine(model: FlowNetwork, compute: Compute) -> Engine:
-    """Put a network on its device; an accelerated engine has its own copy."""
+def make_engine(
+    model: FlowNetwork, compute: Compute, extremes: Mapping[str, Tensor] | None = None
+) -> Engine:
+    """Put a network on its device; an accelerated engine has its own copy.
+
+    `extremes` are those of the weights for precision int8, which are otherwise measured.
+    """
     if compute.backend == "plain":
         return PlainEngine(model.to(compute.device).eval(), compute)
     how = (compute.dtype, compute.memory_limit, compute.device)
     dicl = cast(DiclFlow, model).eval()  # the accelerated ones refuse other hosts
     if compute.precision == "int8":
-        return CpuEngine(_int8_network(dicl, compute.memory_limit), compute)
+        from ..accelerated.int8 import Int8DiclFlow
+
+        found = extremes or int8_extremes(dicl)
+        return CpuEngine(Int8DiclFlow(dicl, found, compute.memory_limit), compute)
     if compute.device.type != "cuda":
         return CpuEngine(AcceleratedDiclFlow(dicl, *how), compute)
     from ..accelerated.cuda import KernelDiclFlow  # imports Triton
@@ -194,15 +202,20 @@ def make_engine(model: FlowNetwork, compute: Compute) -> Engine:
     return CudaEngine(KernelDiclFlow(dicl, *how), compute)
 
 
-def _int8_network(model: DiclFlow, memory_limit: int | None) -> AcceleratedDiclFlow:
-    """Frames of the demo show how large values get; that takes as long as an estimate."""
-    from ..accelerated.int8 import Int8DiclFlow
+def int8_extremes(model: FlowNetwork) -> dict[str, Tensor]:
+    """How large values get on frames of the demo; nothing for a network that has no int8.
 
+    It takes as long as an estimate.
+    """
+    from ..accelerated.int8 import measure_extremes
+
+    if not has_matching_net(model.config):
+        return {}
     multiple = model.config.pad_multiple
     size = (multiple * -(-_SHORT // multiple), multiple * -(-_LONG // multiple))
     pairs = [demo_frames(size, name=name) for name in ("bunny", "rendered")]
     frames = [(normalize(one / 255), normalize(two / 255)) for one, two in pairs]
-    return Int8DiclFlow(model, frames, memory_limit)
+    return measure_extremes(cast(DiclFlow, model), frames)
 
 
 def choose_compute(
@@ -211,10 +224,13 @@ def choose_compute(
     precision: str = "auto",
     backend: str = "auto",
     memory_limit: int | None = None,
+    *,
+    int8: bool = False,
 ) -> Compute:
     """Resolve every "auto" for the network that `config` describes; refuse unknown names.
 
-    On a CPU, it also limits torch's threads to the cores that this process may use.
+    `int8` says that the weights bring what int8 needs. On a CPU, this also limits torch's threads
+    to the cores that this process may use.
     """
     place = choose_device(device)
     if place.type == "cpu":
@@ -226,7 +242,7 @@ def choose_compute(
     path = _best_backend(config, place) if backend == "auto" else Choice(backend, AS_ASKED)
     number_format = Choice(precision, AS_ASKED)
     if precision == "auto":
-        number_format = best_precision(path.value, place)
+        number_format = best_precision(path.value, place, int8=int8)
     if precision == "int8" and not _has_int8(path.value, place):
         raise InputError(
             "precision 'int8' needs an x86 processor with VNNI, device 'cpu' and backend 'fast'; "
@@ -236,8 +252,8 @@ def choose_compute(
     return Compute(place, number_format.value, path.value, memory_limit, reasons)
 
 
-def best_precision(backend: str, device: torch.device) -> Choice:
-    """What precision "auto" means."""
+def best_precision(backend: str, device: torch.device, *, int8: bool = False) -> Choice:
+    """What precision "auto" means; see `choose_compute`."""
     if backend == "plain":
         return Choice("fp32", "the plain backend's default")
     if device.type == "cuda":
@@ -245,6 +261,8 @@ def best_precision(backend: str, device: torch.device) -> Choice:
     cpu = settings.processor()
     if cpu.amx:
         return Choice("bf16", "this processor has AMX")
+    if cpu.vnni and int8:
+        return Choice("int8", "for the matching nets, as this processor has VNNI")
     if cpu.acl and cpu.fp16:
         return Choice("fp16", "for strided layers, as this ARM processor has fp16 arithmetic")
     missing = "ARM processor has no fp16 arithmetic" if cpu.acl else "processor has no AMX"

@@ -49,17 +49,20 @@ class FlowEstimator:
         quality: str | Quality = NORMAL,
         *,
         full_size: bool = False,
+        extremes: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.quality = find_quality(quality)
         self.quality.check_for(model.config)
         model = with_radii(model, self.quality.radii)
         self.calibration = calibration
-        self.compute = choose_compute(model.config, device, precision, backend, memory_limit)
+        self.compute = choose_compute(
+            model.config, device, precision, backend, memory_limit, int8=bool(extremes)
+        )
         self.device, self.backend = self.compute.device, self.compute.backend
         self.precision, self.memory_limit = self.compute.precision, self.compute.memory_limit
-        self.engine = make_engine(model, self.compute)
+        self.engine = make_engine(model, self.compute, extremes)
         self.model = self.engine.network
-        auto = best_precision(self.backend, self.device).value
+        auto = best_precision(self.backend, self.device, int8=bool(extremes)).value
         warn_if_emulated(precision, self.device, f"precision 'auto' would choose {auto}")
         self.plan = Plan(self.engine, self.quality, full_size=full_size)
         self.pipeline = Pipeline(self.engine, self.plan, calibration)
@@ -150,8 +153,9 @@ def load(
     """Return an estimator for a weights file, a packaged name or `Weights`; default: the packaged.
 
     `device` is "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps";
-    `precision` is "auto" (with the fast backend bf16 on CPUs with AMX, fp16 on ARM CPUs that have
-    it and on CUDA; else fp32), "fp32", "bf16", "fp16" or, on x86 with VNNI, "int8";
+    `precision` is "auto" (with the fast backend bf16 on CPUs with AMX, int8 on those with VNNI if
+    the weights are calibrated for it, fp16 on ARM CPUs that have it and on CUDA; else fp32),
+    "fp32", "bf16", "fp16" or, on x86 with VNNI, "int8";
     `backend` is "auto" (fast on CPUs and CUDA), "fast" or "plain";
     `memory_limit`, in bytes, is what an estimate may use (default: most of what is free);
     `quality` is "live", "fast", "normal" or "best", which takes several times longer;
@@ -165,7 +169,7 @@ def load(
     read = perf_counter()
     calibration = contents.calibration_for(quality)
     how = (device, precision, backend, memory_limit, calibration, quality)
-    estimator = FlowEstimator(model, *how, full_size=full_size)
+    estimator = FlowEstimator(model, *how, full_size=full_size, extremes=contents.extremes)
     estimator.load_seconds = {"weights": read - start, "prepare": perf_counter() - read}
     return estimator
 

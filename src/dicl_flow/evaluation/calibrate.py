@@ -86,6 +86,7 @@ def calibrate(
         list_photos(folder)  # complain before torch is imported, which takes seconds
     found, effort = read_weights(resolve(weights)), find_quality(quality)
 
+    from ..estimation.compute import int8_extremes
     from ..estimation.estimator import FlowEstimator
 
     estimator = FlowEstimator(load_model(found, effort), quality=effort, **options)
@@ -102,7 +103,8 @@ def calibrate(
     topic = "calibration" + ("" if effort.name == NORMAL else f" of quality {effort.name}")
     result = f"AUSE {judged['ause']:.3f}, calibration error {judged['calibration_error']:.3f}"
     about = f"{scenes} rendered scenes of {size[1]}x{size[0]}; {result} on {num_unseen} others"
-    described = replace(found, about={**found.about, topic: about})
+    extremes = int8_extremes(load_model(found))
+    described = replace(found, about={**found.about, topic: about}, extremes=extremes)
     return Calibrated(
         described.calibrated(effort, calibration),
         calibration,

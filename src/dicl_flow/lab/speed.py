@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..config import NORMAL, QUALITIES, Calibration, ModelConfig, Quality
+from ..config import NORMAL, QUALITIES, ModelConfig, Quality, find_quality
 from ..errors import InputError, counted
 from ..estimation.compute import DTYPES, choose_compute, gpu_name, instructions
 from ..estimation.estimator import FlowEstimator
@@ -198,23 +198,27 @@ def _processor() -> str:
 
 def open_network(
     weights: str | None, quality: Quality, host: str | None
-) -> tuple[FlowNetwork, Calibration | None]:
-    """Load weights, for frames that they would scale down too; or a `host` with random ones."""
+) -> tuple[FlowNetwork, dict[str, Any]]:
+    """Load weights, for frames that they would scale down too; or a `host` with random ones.
+
+    The second value has options of `FlowEstimator`.
+    """
     if host is not None:
         torch.manual_seed(0)
         config = ModelConfig(host=host)
         quality.check_for(config)
-        return with_radii(build(config), quality.radii), None
+        return with_radii(build(config), quality.radii), {"quality": quality}
     stored = read_weights(resolve(weights))
     # resized as these weights ask: padded, scaled frames would get more pixels
     model = load_model(replace(stored, config=replace(stored.config, max_pixels=0)), quality)
-    return model, stored.calibration_for(quality)
+    calibration = stored.calibration_for(quality)
+    return model, {"quality": quality, "calibration": calibration, "extremes": stored.extremes}
 
 
 def choose_ways(
-    paths: Iterable[str], config: ModelConfig, device: torch.device
+    paths: Iterable[str], config: ModelConfig, device: torch.device, *, int8: bool = False
 ) -> list[tuple[str, str]]:
-    """Read each BACKEND-PRECISION, resolve "auto", drop duplicates."""
+    """Read each BACKEND-PRECISION, resolve "auto" as `choose_compute` does, drop duplicates."""
     ways = []
     for path in paths:
         backend, dash, precision = path.partition("-")
@@ -223,7 +227,8 @@ def choose_ways(
         compiled = backend == COMPILED
         if compiled:
             check_compiler(device)
-        chosen = choose_compute(config, str(device), precision, "fast" if compiled else backend)
+        wanted = (str(device), precision, "fast" if compiled else backend)
+        chosen = choose_compute(config, *wanted, int8=int8 and not compiled)
         ways.append((backend if compiled else chosen.backend, chosen.precision))
     return list(dict.fromkeys(ways))
 
@@ -353,8 +358,7 @@ def measure(
     cases: Sequence[Case],
     ways: Sequence[tuple[str, str]],
     repeats: int,
-    calibration: Calibration | None = None,
-    quality: Quality = QUALITIES[NORMAL],
+    options: Mapping[str, Any] | None = None,
     peers: Sequence[Method] = (),
     left_out: Callable[[str], object] = lambda reason: None,
 ) -> Iterator[Result]:
@@ -363,9 +367,11 @@ def measure(
     A backend is one of an estimator, or "compiled". The way ("plain", "fp32") should come first:
     the others are compared with it. A way that lacks the memory to compute a case in one piece is
     left out. Of the `peers`, the time alone is compared; one that fails is reported to `left_out`.
+    `options` are those of `FlowEstimator`.
     """
+    quality = find_quality((options or {}).get("quality", NORMAL))
     rates = cache(lambda precision: machine_rates(device, DTYPES[precision]))
-    prepare = partial(_prepare, model, {"calibration": calibration, "quality": quality})
+    prepare = partial(_prepare, model, options or {})
     ours = [Method(*way, device, partial(prepare, *way)) for way in ways]
     for case in cases:
         images = [image.to(device) for image in moving_pattern(case)]
@@ -399,7 +405,7 @@ def measure(
 
 
 def _prepare(
-    model: FlowNetwork, options: dict[str, Any], backend: str, precision: str, *images: Tensor
+    model: FlowNetwork, options: Mapping[str, Any], backend: str, precision: str, *images: Tensor
 ) -> Call | None:
     device = images[0].device
     if backend == COMPILED:

@@ -31,6 +31,7 @@ CONFIG_KEY = "dicl_flow.config"  # in the safetensors metadata
 BASE_KEY = "dicl_flow.base"
 LIVE_KEY = "dicl_flow.live"
 _LIVE = "live."  # before the names of tensors that were trained for smaller search radii
+_INT8 = "int8."  # before the names of extremes
 PACKAGED_SHA256 = {
     "rendered": "f45cae199f3c7902bfe9475d604446c678555dda5e1327e2d96bd13efd48a54f",
 }
@@ -105,6 +106,8 @@ class Weights:
     base: Base | None = None
     live: LiveParts | None = None
     """What was trained for a quality with smaller search radii, if anything."""
+    extremes: "Mapping[str, Tensor]" = field(default_factory=dict)
+    """What precision int8 takes its scales from, see `accelerated.int8`; else it is measured."""
     path: str = ""
     """Where they were read."""
 
@@ -186,9 +189,8 @@ def _decoded(data: bytes) -> Weights:
     base = Base.from_json(about.pop(BASE_KEY)) if BASE_KEY in about else None
     live = None
     if LIVE_KEY in about:
-        own = {key: tensors.pop(key) for key in list(tensors) if key.startswith(_LIVE)}
-        own = {key.removeprefix(_LIVE): tensor for key, tensor in own.items()}
-        live = LiveParts.from_json(about.pop(LIVE_KEY), own)
+        live = LiveParts.from_json(about.pop(LIVE_KEY), _taken(tensors, _LIVE))
+    extremes = _taken(tensors, _INT8)
     if base is not None:
         if PACKAGED_SHA256.get(base.name) != base.sha256:
             raise InputError(
@@ -197,7 +199,13 @@ def _decoded(data: bytes) -> Weights:
             )
         tensors |= base.shared(read_weights(resolve(base.name)).tensors)
     normal = calibrations.pop(NORMAL, None)
-    return Weights(config, tensors, about, "", normal, calibrations, base, live)
+    return Weights(config, tensors, about, "", normal, calibrations, base, live, extremes)
+
+
+def _taken(tensors: "dict[str, Tensor]", prefix: str) -> "dict[str, Tensor]":
+    """Remove the tensors whose names have this prefix, and return them without it."""
+    own = [key for key in tensors if key.startswith(prefix)]
+    return {key.removeprefix(prefix): tensors.pop(key) for key in own}
 
 
 def encode_weights(weights: Weights) -> bytes:
@@ -216,9 +224,13 @@ def encode_weights(weights: Weights) -> bytes:
     }
     if weights.live is not None:
         about[LIVE_KEY] = json.dumps(weights.live.radii)
-        own = weights.live.tensors
-        tensors |= {f"{_LIVE}{key}": tensor.contiguous() for key, tensor in own.items()}
+        tensors |= _prefixed(_LIVE, weights.live.tensors)
+    tensors |= _prefixed(_INT8, weights.extremes)
     return _in_order(save(tensors, metadata=about))
+
+
+def _prefixed(prefix: str, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    return {f"{prefix}{key}": tensor.contiguous() for key, tensor in tensors.items()}
 
 
 def halve(weights: Weights) -> Weights:
