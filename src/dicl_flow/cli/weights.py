@@ -91,6 +91,7 @@ def _weights(name: str) -> dict[str, Any]:
         "reach": f"{config.reach[-1]} px per axis",
         "confidence": calibration.meaning if calibration else f"uncalibrated: {UNCALIBRATED}",
         "calibrated_for": ", ".join(calibrated) or "no quality",
+        "int8": "prepared" if weights.extremes else "not prepared",
         "live": _parts_of_live(weights),
         "parameters": count_parameters(model),
         "of_them_at_inference": count_parameters(model, inference=True),
