@@ -406,6 +406,14 @@ def test_blocks_say_their_language(page):
             assert not re.search(r"^\s*(\$|dicl-flow|python3?) ", block.text, re.MULTILINE)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_table_begins_with_its_head(page):
+    """An empty line among the rows would make text of the rest."""
+    for table in re.findall(r"(?:^\|.*\n)+", read_prose(page), re.MULTILINE):
+        head, rule, *_ = [*table.splitlines(), ""]
+        assert re.fullmatch(r"\|(:?-+:?\|)+", rule.replace(" ", "")), head
+
+
 def test_an_unknown_command_fails():
     with pytest.raises(pytest.fail.Exception, match="EXEMPT"):
         run_command("wget http://somewhere")
