@@ -65,6 +65,16 @@ def test_folding_keeps_what_a_block_computes(kind, args, options):
         torch.testing.assert_close(single.double(), block(x), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("at_once", [1, 40_000, 1 << 30])  # bytes: two rows, some, all of them
+@pytest.mark.parametrize("size", [(2, 64), (66, 130), (128, 256)])
+def test_the_stem_in_strips_is_the_whole_stem(monkeypatch, small_model, at_once, size):
+    monkeypatch.setattr(cpu, "_AT_ONCE", at_once)
+    stem = AcceleratedDiclFlow(small_model).features.stem
+    images = torch.randn(2, 3, *size)
+    with torch.no_grad():
+        torch.testing.assert_close(stem(images), small_model.features.stem(images))
+
+
 both_versions = pytest.mark.parametrize("version", [DirectMatcher, FactoredMatcher])
 
 

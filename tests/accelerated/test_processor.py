@@ -102,3 +102,33 @@ def test_an_older_processor_computes_the_same_in_float32(onednn, aten):
         check=True,
     )
     assert result.stdout.split() == ["fp32", "True"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        ({}, [("mallopt", -3), ("mallopt", -1)]),
+        ({"GLIBC_TUNABLES": "glibc.pthread.rseq=1"}, [("mallopt", -3), ("mallopt", -1)]),
+        ({"MALLOC_ARENA_MAX": "2"}, []),
+        ({"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}, []),
+    ],
+)
+def test_freed_memory_is_kept_unless_the_environment_says_how(monkeypatch, variable, expected):
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_"))]:
+        monkeypatch.delenv(name)
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    calls = []
+    monkeypatch.setattr(settings, "_c_library", lambda *call: calls.append(call[:2]))
+    settings.keep_freed_memory.__wrapped__()
+    assert calls == expected
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="GNU's C library alone")
+def test_the_c_library_takes_the_values():
+    settings.return_freed_memory()
+    assert all(settings._c_library("mallopt", *item) == 1 for item in settings._MALLOC.items())
+
+
+def test_another_c_library_is_left_alone():
+    assert settings._c_library("no_such_function", 1) is None

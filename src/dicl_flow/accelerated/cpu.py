@@ -33,6 +33,7 @@ from .folded import (
 from .settings import displacements_at_once, dtype_of_most, has_winograd, processor
 
 _COARSE_IF_SUMMED = 16
+_AT_ONCE = 6 << 20  # bytes of the first layer of the stem
 
 
 class ScoreConv(nn.Module):
@@ -241,6 +242,30 @@ class ImageConv(FoldedConv):
         return super().forward(x.contiguous(memory_format=torch.channels_last))
 
 
+class StripStem(nn.Sequential):
+    """The stem of the feature net, whose first two layers take some rows at a time.
+
+    What the first one gives has eight times the numbers of a frame: too many for a cache.
+    """
+
+    def forward(self, image: Tensor) -> Tensor:
+        """(B, 3, H, W) of even sides -> (B, C, H/2, W/2)."""
+        first, _, last = cast(tuple[FoldedConv, ...], (*self,))
+        height, width = size_of(image)
+        of_two_rows = 2 * width * first.bias.nbytes
+        step = 2 * max(1, _AT_ONCE // of_two_rows)
+        bounds = [*range(0, height, step), height]
+        frames = image.split(1)
+        halved = [torch.cat([self._halved(f, *b) for b in pairwise(bounds)], 2) for f in frames]
+        return last(torch.cat(halved))
+
+    def _halved(self, frame: Tensor, top: int, bottom: int) -> Tensor:
+        """The second layer for some rows of a frame; those that it sees beyond are added."""
+        start, above, below = max(top - 2, 0), max(top - 3, 0), bottom + 1
+        hidden = self[0](frame[:, :, above:below])[:, :, start - above : bottom - above]
+        return self[1](hidden)[:, :, (top - start) // 2 :]
+
+
 class FoldedContext(ContextNet):
     """An accelerated `ContextNet`, which sees the bits that a reduced precision cuts off a flow."""
 
@@ -335,4 +360,5 @@ class AcceleratedDiclFlow(DiclFlow):
         accelerated = folded(pyramid, dtype)
         if is_reduced(dtype):
             accelerated.stem[0] = ImageConv(cast(ConvBlock, pyramid.stem[0]), dtype)
+        accelerated.stem = StripStem(*accelerated.stem)
         return accelerated

@@ -17,7 +17,7 @@ from .context import KernelContext
 from .cpu import AcceleratedDiclFlow
 from .first_layer import FactoredLayer
 from .first_layer.cuda import add_terms, correct, find_visible_taps, new_layer
-from .folded import folded_block, is_reduced
+from .folded import folded, folded_block, is_reduced
 from .merge import KernelMerge
 from .readout import readout
 from .recording import SideStream
@@ -171,7 +171,7 @@ class KernelDiclFlow(AcceleratedDiclFlow):
 
     @staticmethod
     def _make_pyramid(pyramid: FeaturePyramid, dtype: torch.dtype) -> FeaturePyramid:
-        accelerated = AcceleratedDiclFlow._make_pyramid(pyramid, dtype)
+        accelerated = folded(pyramid, dtype)
         for sweep in (accelerated.up, accelerated.down_again, accelerated.up_again):
             for stride, merge in sweep.items():
                 sweep[stride] = KernelMerge(cast(Merge, merge))

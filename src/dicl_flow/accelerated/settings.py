@@ -1,6 +1,8 @@
 """The machine and how torch uses it: its processor, its memory, the arithmetic of a GPU."""
 
+import ctypes
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -29,6 +31,8 @@ _PLAIN = {"cuda": (0, 6800), "cpu": (0, 1200)}  # cuDNN's workspaces; 1090 measu
 _FIXED = 256 << 20
 _FRAMES = 4  # times the bytes of a frame: both of them, their copies, flow and weights of tiles
 _HEADROOM = 0.8  # of what is free
+# Of malloc.h: from which size on memory is the system's own, and how much free memory is kept.
+_MALLOC = {-3: 32 << 20, -1: 1 << 30}  # GNU's library allows no more than 32 MiB
 
 
 class Processor(NamedTuple):
@@ -82,6 +86,29 @@ def limit_threads() -> None:
         cores = usable_cores()
         if cores < torch.get_num_threads():
             torch.set_num_threads(cores)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let the C library keep memory that tensors free, unless the environment says otherwise.
+
+    Memory that the system takes back comes again page by page: a tenth of an estimate.
+    """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    asked = "glibc.malloc" in tunables or any(name.startswith("MALLOC_") for name in os.environ)
+    for parameter, value in ({} if asked else _MALLOC).items():
+        _c_library("mallopt", parameter, value)
+
+
+def return_freed_memory() -> None:
+    """Give it back now."""
+    _c_library("malloc_trim", 0)
+
+
+def _c_library(name: str, *arguments: int) -> int | None:
+    """Call a function of GNU's C library; others have none of that name."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    return None if function is None else int(function(*arguments))
 
 
 def warn_if_spinning() -> None:

@@ -15,11 +15,13 @@ from ..accelerated.recording import Graphs
 from ..accelerated.settings import (
     available_bytes,
     exact_float32,
+    keep_freed_memory,
     limit_threads,
     network_bytes,
     warn_if_spinning,
 )
 from ..accelerated.settings import instructions as instructions
+from ..accelerated.settings import return_freed_memory as return_freed_memory
 from ..accelerated.settings import usable_cores as usable_cores
 from ..accelerated.winograd import in_callers_thread
 from ..config import PAPER_LEVELS, ModelConfig
@@ -230,11 +232,12 @@ def choose_compute(
     """Resolve every "auto" for the network that `config` describes; refuse unknown names.
 
     `int8` says that the weights bring what int8 needs. On a CPU, this also limits torch's threads
-    to the cores that this process may use.
+    to the cores that this process may use, and lets it keep freed memory.
     """
     place = choose_device(device)
     if place.type == "cpu":
         limit_threads()
+        keep_freed_memory()
     check_backend(backend)
     check_precision(precision)
     others = {"mps": "no CUDA device", "cpu": "no CUDA device, no MPS"}

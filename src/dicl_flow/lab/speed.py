@@ -28,7 +28,13 @@ from torch import Tensor, nn
 
 from ..config import NORMAL, QUALITIES, ModelConfig, Quality, find_quality
 from ..errors import InputError, counted
-from ..estimation.compute import DTYPES, choose_compute, gpu_name, instructions
+from ..estimation.compute import (
+    DTYPES,
+    choose_compute,
+    gpu_name,
+    instructions,
+    return_freed_memory,
+)
 from ..estimation.estimator import FlowEstimator
 from ..estimation.inputs import Feeding
 from ..evaluation import dis
@@ -107,6 +113,7 @@ class PeakMemory:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
         elif _PROCESS.is_dir():
+            return_freed_memory()
             (_PROCESS / "clear_refs").write_text("5")
         self._before = self._peak()
         return self
