@@ -3,6 +3,7 @@
     python -m benchmarks.release WEIGHTS --photos PHOTOS --datasets FOLDER [--steps gpu]
     python -m benchmarks.release WEIGHTS --dry-run
     python -m benchmarks.release --tables
+    python -m benchmarks.release WEIGHTS --extend
 
 `STEPS` lists what is done. Each step runs as a separate process, with a time limit, in a separate
 folder, with a copy of the package that holds the new weights: the tree is not touched until
@@ -11,7 +12,8 @@ folder, with a copy of the package that holds the new weights: the tree is not t
 done for these weights is skipped, so the same command resumes. Two machines can share the work: run
 `--steps gpu` on one, copy the folder of `--work` to the other, and run `--steps cpu` there.
 `--tables` fills the tables of the pages, those between `<!-- release: NAME -->` and `<!-- end -->`,
-from the numbers in the tree.
+from the numbers in the tree. `--extend` installs weights that have more than the packaged ones
+(what int8 needs, a quality's own parts and calibration): all numbers still hold.
 """
 
 import argparse
@@ -40,6 +42,7 @@ STORE = "src/dicl_flow/weights/__init__.py"
 RECORD = "benchmarks/results/release.json"
 HISTORY = "benchmarks/history.json"
 """What the packaged weights say of their training: data, recipe, time."""
+_NAMING = ("benchmarks", "docs", "src")  # folders with files that name the packaged weights
 TRACKS = "src/dicl_flow/tracking/calibration.json"
 FIGURES = ("dot-product", "cosine", "mlp", "reduced-dicl", "dicl", "dicl-with-dap")
 QUALITIES = ("fast", "normal", "best")  # "live" once the packaged weights have its parts
@@ -414,6 +417,34 @@ def rename(files: Mapping[str, bytes], before: bytes, after: bytes) -> dict[str,
     return {**named, PACKAGED: after}
 
 
+def extend(root: Path, weights: Path) -> list[str]:
+    """Install weights that only add to the packaged ones; return what was written."""
+    from dicl_flow.weights import Weights, encode_weights, halve, read_weights
+
+    before, after = (root / PACKAGED).read_bytes(), read_candidate(weights)
+    old = read_weights(root / PACKAGED)
+
+    def without_additions(found: Weights) -> bytes:
+        calibrations = {q: found.quality_calibrations.get(q) for q in old.quality_calibrations}
+        live, extremes = found.live if old.live else None, found.extremes if old.extremes else {}
+        kept = {"quality_calibrations": calibrations, "live": live, "extremes": extremes}
+        return encode_weights(replace(found, about={}, **kept))
+
+    new = halve(read_weights(weights))
+    if without_additions(new) != without_additions(old):
+        raise InputError(
+            f"{weights} changes what the packaged weights {digest(before)[:12]} hold; release them "
+            f"without --extend"
+        )
+    name = digest(before)[:12].encode()
+    places = (path for folder in _NAMING for path in (root / folder).rglob("*.*"))
+    sources = [path for path in places if path.is_file() and path.suffix != ".pyc"]
+    contents = {path.relative_to(root).as_posix(): path.read_bytes() for path in sources}
+    files = rename({p: c for p, c in contents.items() if name in c}, before, after)
+    write_files({root / path: content for path, content in files.items()})
+    return list(files)
+
+
 def run_command(
     name: str, words: Sequence[str], place: Path, environment: Mapping[str, str], minutes: float
 ) -> None:
@@ -504,6 +535,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "release")
     parser.add_argument("--dry-run", action="store_true", help="print the steps")
     parser.add_argument("--tables", action="store_true", help="only fill the tables of the pages")
+    parser.add_argument("--extend", action="store_true", help="install what only adds")
     arguments = parser.parse_args()
     try:
         names = choose_steps(arguments.steps, STEPS)
@@ -514,6 +546,8 @@ def main() -> None:
             write_files({ROOT / path: content for path, content in changed.items()})
         elif arguments.weights is None:
             raise InputError("give the weights to package: a .safetensors file")
+        elif arguments.extend:
+            print(f"{len(extend(ROOT, arguments.weights))} files")
         else:
             weights, given = read_candidate(arguments.weights), arguments
             places = (given.work.resolve(), given.photos, given.datasets, given.device)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import release, release_tables
 from benchmarks.release import HISTORY, INSTALL, PACKAGED, RECORD, STEPS, STORE, Release, Step
@@ -175,6 +176,43 @@ def test_two_halves(fake, capsys):
     assert contents(fake.root) == before
     release.run_release(fake, release.choose_steps("cpu", STEPS))
     assert (fake.root / PACKAGED).read_bytes() == fake.described()
+
+
+def test_weights_that_only_add_are_installed_at_once(tree, tmp_path):
+    before, found = release.digest(NEW), read_weights_of(NEW, tmp_path)
+    (tree / PACKAGED).write_bytes(NEW)
+    (tree / "docs/page.json").write_text(f"of {before}, or {before[:12]}")
+    more = replace(found, extremes={"4.0": torch.ones(2, 3)}, about={"more": "yes"})
+    candidate = tmp_path / "candidate.safetensors"
+    candidate.write_bytes(encode_weights(more))
+    written = release.extend(tree, candidate)
+    assert sorted(written) == ["docs/page.json", PACKAGED]
+    installed = (tree / PACKAGED).read_bytes()
+    after = release.digest(installed)
+    assert (tree / "docs/page.json").read_text() == f"of {after}, or {after[:12]}"
+    assert read_weights_of(installed, tmp_path).extremes.keys() == {"4.0"}
+
+
+@pytest.mark.parametrize("kind", ["tensors", "calibration"])
+def test_weights_that_change_more_are_refused(tree, tmp_path, kind):
+    found = read_weights_of(NEW, tmp_path)
+    (tree / PACKAGED).write_bytes(NEW)
+    before = contents(tree)
+    others = {
+        "tensors": {key: tensor + 1 for key, tensor in found.tensors.items()},
+        "calibration": read_weights(resolve("rendered")).calibration,
+    }
+    candidate = tmp_path / "candidate.safetensors"
+    candidate.write_bytes(encode_weights(replace(found, **{kind: others[kind]})))
+    with pytest.raises(InputError, match=r"changes what the packaged weights .* hold; release"):
+        release.extend(tree, candidate)
+    assert contents(tree) == before
+
+
+def read_weights_of(data, folder):
+    path = folder / "read.safetensors"
+    path.write_bytes(data)
+    return read_weights(path)
 
 
 @pytest.mark.parametrize(
