@@ -98,6 +98,16 @@ def test_it_has_the_quality_of_the_estimator(tmp_path, quality):
     assert (half - normal).norm(dim=1).mean() > 2 * TOLERANCES["fp16"]
 
 
+def test_it_sees_frames_at_full_size_if_the_estimator_does(tmp_path):
+    weights = make_weights(tmp_path, padding="resize", max_pixels=16 * 64)
+    exact = load(weights, "cpu", "fp32", "plain", full_size=True)
+    frames = [frame / 255 for frame in demo_frames(SIZE)]
+    half = export._in_float16(exact).estimate(*frames).flow
+    scaled = load(weights, "cpu", "fp32", "plain").estimate(*frames).flow
+    assert (half - exact.estimate(*frames).flow).norm(dim=1).mean() <= TOLERANCES["fp16"]
+    assert (half - scaled).norm(dim=1).mean() > 2 * TOLERANCES["fp16"]
+
+
 def overflowing(path):
     """Features of 10 million: fine in float32, infinite in float16."""
     weights = read_weights(path)

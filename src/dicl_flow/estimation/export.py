@@ -142,9 +142,10 @@ def _check_size(estimator: FlowEstimator, size: Size | None) -> None:
 
 def _in_float16(estimator: FlowEstimator) -> FlowEstimator:
     """The same estimator with the network in float16; all around it stays float32."""
-    calibration, quality = estimator.calibration, estimator.quality
+    fed = (estimator.calibration, estimator.quality)
     how = ("cpu", "fp32", "plain", None)  # "fp32": the network itself says what is rounded
-    return FlowEstimator(in_half(estimator.model), *how, calibration, quality)
+    full_size = estimator.plan.full_size
+    return FlowEstimator(in_half(estimator.model), *how, *fed, full_size=full_size)
 
 
 def _check_float16(module: ExportedEstimator, half: ExportedEstimator, size: Size | None) -> None:

@@ -150,7 +150,7 @@ class Plan:
     """
 
     def __init__(self, engine: Engine, quality: Quality, *, full_size: bool) -> None:
-        config = engine.network.config
+        config, self.full_size = engine.network.config, full_size
         scaled_down = Feeding.of(config)
         fed = config.at_full_size() if full_size else config
         feedings = [Feeding.of(fed, scale) for scale in quality.scales]
