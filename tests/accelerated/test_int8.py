@@ -1,19 +1,27 @@
-"""The matching nets in int8: near those in float32, whatever frames and batches; refused else."""
+"""int8: near those in float32, whatever frames and batches; refused else."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL
+from conftest import write_weights
 from networks import randomize_norms_and_biases
 
 import dicl_flow
 from dicl_flow.accelerated import private, settings
 from dicl_flow.accelerated.cpu import AcceleratedDiclFlow
-from dicl_flow.accelerated.int8 import Int8Conv, Int8DiclFlow, Int8Matcher, measure_extremes
+from dicl_flow.accelerated.folded import FoldedConv, up_to_corners
+from dicl_flow.accelerated.int8 import (
+    Int8Block,
+    Int8Conv,
+    Int8DiclFlow,
+    Int8Matcher,
+    corners_to_pixels,
+    measure_extremes,
+)
 from dicl_flow.accelerated.settings import Processor
-from dicl_flow.config import ModelConfig
+from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.estimation import compute
 from dicl_flow.estimation.compute import choose_compute, int8_extremes
@@ -21,6 +29,10 @@ from dicl_flow.estimation.inputs import demo_frames
 from dicl_flow.models import build
 from dicl_flow.weights import encode_weights, load_model, read_weights
 
+DEEP = ModelConfig(
+    levels=(LevelConfig(8, 2), LevelConfig(4, 1, ((8, 1), (16, 2), (16, 4), (8, 1))))
+)
+"""Without a context net, and with one of layers that are int8 in "live"."""
 needs_vnni = pytest.mark.skipif(not settings.processor().vnni, reason="no VNNI on this processor")
 
 
@@ -28,10 +40,19 @@ needs_vnni = pytest.mark.skipif(not settings.processor().vnni, reason="no VNNI o
 def both():
     """A network of two levels in float32, and in int8."""
     torch.manual_seed(1)
-    model = randomize_norms_and_biases(build(SMALL)).eval()
+    model = randomize_norms_and_biases(build(DEEP)).eval()
     images = 2 * torch.rand(2, 2, 3, 64, 96) - 1
     extremes = measure_extremes(model, [tuple(images)])
     return AcceleratedDiclFlow(model), Int8DiclFlow(model, extremes)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """The one in int8, its features and context nets, too."""
+    torch.manual_seed(1)
+    model = randomize_norms_and_biases(build(DEEP)).eval()
+    images = 2 * torch.rand(2, 2, 3, 64, 96) - 1
+    return Int8DiclFlow(model, measure_extremes(model, [tuple(images)]), widely=True)
 
 
 @needs_vnni
@@ -40,7 +61,7 @@ def test_a_convolution_rounds_once():
     x = torch.randint(0, 256, (2, 32, 9, 12), dtype=torch.uint8)
     weight, bias = 0.01 * torch.randn(48, 32, 3, 3), torch.randn(48)
     scale, next_scale = 0.01 + 0.01 * torch.rand(32), 0.02 + 0.02 * torch.rand(48)
-    conv = Int8Conv((1, 1), weight, bias, scale, next_scale)
+    conv = Int8Conv((1, 1, 1), weight, bias, scale, next_scale)
     found = conv(x.contiguous(memory_format=torch.channels_last))
     assert found.dtype == torch.uint8
     weight = conv.weight.float() * conv.steps[:, None, None, None]
@@ -72,9 +93,56 @@ def test_scores_are_near_those_in_float32(both, scene):
             assert difference.square().mean().sqrt() < 0.05 * expected.std()
 
 
+def test_pixels_of_corners():
+    """What `up_to_corners` computes is what a transposed convolution computes."""
+    conv = torch.nn.ConvTranspose2d(3, 5, 4, 2, 1)
+    x = torch.randn(2, 3, 4, 6)
+    weight, bias = up_to_corners(conv.weight.detach(), conv.bias.detach())
+    corners = F.conv2d(x, weight, bias, padding=1)
+    torch.testing.assert_close(corners_to_pixels(corners), conv(x).detach())
+
+
 @needs_vnni
-def test_a_batch_and_a_chunk_change_nothing(both):
-    _, int8 = both
+def test_features_are_near_those_in_float32(both, wide):
+    images = 2 * torch.rand(4, 3, 64, 96) - 1
+    with torch.inference_mode():
+        pairs = [*zip(both[0].features(images), wide.features(images), strict=True)]
+    assert len(pairs) == len(DEEP.levels)
+    for exact, found in pairs:
+        assert found.dtype == torch.float32
+        assert 0 < (found - exact).square().mean().sqrt() < 0.05 * exact.std()
+
+
+@needs_vnni
+def test_corrections_are_near_those_in_float32(both, wide):
+    """The context nets', whose first layer and last two see and give the flow in float32."""
+    exact, mine = (one.levels["4"].context for one in (both[0], wide))
+    kinds = [type(layer) for layer in mine.layers]
+    assert kinds == [FoldedConv, torch.nn.Sequential, Int8Block, FoldedConv, FoldedConv]
+    images = 2 * torch.rand(2, 2, 3, 64, 96) - 1
+    with torch.inference_mode():
+        features, level = both[0].features(images[0])[-1], both[0](*images)[-1]
+        seen = (level.matched, level.entropy, features, images[0])
+        expected = exact(*seen)
+        difference = mine(*seen) - expected
+    assert 0 < difference.square().mean().sqrt() < 0.05 * expected.std()
+
+
+@needs_vnni
+@pytest.mark.parametrize(("quality", "kind"), [("live", torch.uint8), ("normal", torch.float32)])
+def test_only_in_live_more_than_the_matching_nets_is_int8(quality, kind):
+    model = dicl_flow.load(device="cpu", precision="int8", quality=quality).model
+    with torch.inference_mode():
+        maps = model.features.descend(torch.zeros(1, 3, 128, 128))
+    assert {one.dtype for one in maps.values()} == {kind}
+    layers = model.levels["4"].context.layers
+    assert (type(layers[2]) is Int8Block) == (quality == "live")
+
+
+@needs_vnni
+@pytest.mark.parametrize("widely", [False, True])
+def test_a_batch_and_a_chunk_change_nothing(both, wide, widely):
+    int8 = wide if widely else both[1]
     images = 2 * torch.rand(2, 3, 3, 64, 96) - 1
     with torch.inference_mode():
         together = int8(*images)[-1].refined
@@ -130,15 +198,18 @@ def test_kept_extremes_are_used_as_they_are(monkeypatch, small_weights):
 
 @needs_vnni
 @pytest.mark.parametrize("change", ["missing", "narrow"])
-def test_extremes_of_another_network_are_refused(small_weights, change):
-    weights = read_weights(small_weights)
+@pytest.mark.parametrize(
+    ("place", "quality"),
+    [("4.0", "normal"), ("features.outputs.4", "live"), ("4.context.1", "live")],
+)
+def test_extremes_of_another_network_are_refused(tmp_path, change, place, quality):
+    weights = read_weights(write_weights(tmp_path / "deep.safetensors", DEEP))
     extremes = int8_extremes(load_model(weights))
-    key = next(iter(extremes))
-    layer = extremes.pop(key)
+    layer = extremes.pop(place)
     if change == "narrow":
-        extremes[key] = layer[:, 1:]
+        extremes[place] = layer[..., 1:]
     with pytest.raises(InputError, match=r"does not fit their network; run 'dicl-flow calibrate'"):
-        dicl_flow.load(replace(weights, extremes=extremes), "cpu", "int8")
+        dicl_flow.load(replace(weights, extremes=extremes), "cpu", "int8", quality=quality)
 
 
 @pytest.mark.skipif(not torch._nnpack_available(), reason="torch has no NNPACK for this processor")

@@ -1,54 +1,61 @@
-"""The matching nets in int8, for x86 processors that multiply bytes (VNNI) but lack AMX.
+"""int8, for x86 processors that multiply bytes (VNNI) but lack AMX.
 
 Activations are uint8 with one scale for each channel, weights int8 with one for each output
 channel. The scales follow from what float32 computes on a few small frames: these extremes are kept
 with the weights. All other layers stay float32.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
-from typing import cast
+from math import prod
+from typing import TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
 from ..models import DiclFlow
-from ..models.dicl import DiclLevel
+from ..models.blocks import ContextNet, ConvBlock
+from ..models.dicl import DiclLevel, FeaturePyramid
 from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
 from ..ops import size_of
 from .cpu import AcceleratedDiclFlow, FactoredMatcher, displacement_chunks, moved_maxima
 from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows
-from .folded import cells_to_pixels, fold, up_to_corners
+from .folded import FoldedConv, cells_to_pixels, fold, up_to_corners
 from .private import int8_convolve, int8_order
 from .settings import has_winograd
 
 _MARGIN = 1.25  # what other frames may exceed the extremes by; beyond, values are cut off
+_FEW_CELLS = 100  # of a map: those of stride 32 and coarser, on small frames
+_Block = TypeVar("_Block", bound=nn.Module)
 _COARSEST = 16  # stride: coarser levels take little time, and their rounding is multiplied by it
 
 
 Extremes = Mapping[str, Tensor]
 """By STRIDE.LAYER, for each channel: (2, C) the least and the largest value of the two terms of the
-first layer; (C,) the largest value of a layer that follows, the least being zero."""
+first layer; (C,) the largest value of a layer that follows, the least being zero.
+By features.NAME and STRIDE.context.LAYER: (in + out,) the largest values that a block sees and
+gives."""
 
 
 class Int8Conv(nn.Module):
-    """A convolution of uint8 by int8: with ReLU to uint8; the last one without, to float32."""
+    """A convolution of uint8 by int8: with ReLU to uint8; the last one to float32, without."""
 
     def __init__(
         self,
-        where: tuple[int, int],
+        where: tuple[int, int, int],
         weight: Tensor,
         bias: Tensor,
         scale: Tensor,
         next_scale: Tensor | None,
     ) -> None:
-        """Stride and padding; scales are those of the channels of the input and of the output."""
+        """Stride, padding, dilation; the scales of the channels of the input and of the output."""
         super().__init__()
-        self.where = ([where[0]] * 2, [where[1]] * 2, [1, 1])
+        self.where = ([where[0]] * 2, [where[1]] * 2, [where[2]] * 2)
         divisor = torch.ones(len(weight)) if next_scale is None else next_scale
         weight = weight.float() * scale[:, None, None] / divisor[:, None, None, None]
         steps = weight.abs().amax((1, 2, 3)).clamp(min=1e-30) / 127
@@ -113,7 +120,7 @@ class Int8Matcher(Matcher):
         self.scale = nn.Buffer(_scale(_MARGIN * (high - low)))
         folded = [fold(net.down), *map(fold, net.inner), up_to_corners(*fold(net.up))]
         folded.append(_score_of_corners(net.score))
-        places = [(2, 1), *((1, 1) for _ in folded[1:-1]), (1, 0)]  # stride and padding
+        places = [(2, 1, 1), *((1, 1, 1) for _ in folded[1:-1]), (1, 0, 1)]
         steps = [_scale(_MARGIN * one) for one in largest]
         scales = zip([self.scale, *steps], [*steps, None], strict=True)
         self.layers = nn.Sequential(
@@ -179,29 +186,121 @@ def _scale(reach: Tensor) -> Tensor:
     return reach.clamp(min=1e-6) / 255
 
 
+class Int8Block(nn.Module):
+    """A block in int8: uint8 to uint8; the last one to float32."""
+
+    def __init__(self, block: ConvBlock, largest: Tensor, *, last: bool) -> None:
+        """The largest values of all channels that it sees, then of those that it gives."""
+        super().__init__()
+        conv = cast(nn.Conv2d | nn.ConvTranspose2d, block.conv)
+        scale, next_scale = _scale(_MARGIN * largest).split([conv.in_channels, conv.out_channels])
+        weight, bias = fold(block)
+        where = (int(conv.stride[0]), int(conv.padding[0]), int(conv.dilation[0]))
+        self.up = isinstance(conv, nn.ConvTranspose2d)
+        if self.up:
+            weight, bias = up_to_corners(weight, bias)
+            where, next_scale = (1, 1, 1), next_scale.repeat(4)
+        self.conv = Int8Conv(where, weight, bias, scale, None if last else next_scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) -> (B, out, H', W')."""
+        y = self.conv(x)
+        if self.conv.last:
+            return y.relu_()
+        return corners_to_pixels(y) if self.up else y
+
+
+class Quantised(nn.Module):
+    """The step from float32 to uint8."""
+
+    def __init__(self, largest: Tensor) -> None:
+        super().__init__()
+        self.scale = nn.Buffer(_scale(_MARGIN * largest))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W), nowhere negative -> the same in uint8, channels last."""
+        steps = (x.permute(0, 2, 3, 1) / self.scale).add_(0.5).clamp_(max=255)
+        return steps.to(torch.uint8).permute(0, 3, 1, 2)
+
+
+def corners_to_pixels(corners: Tensor) -> Tensor:
+    """(B, 4·C, H + 1, W + 1) -> (B, C, 2H, 2W), both channels last."""
+    pixels = corners.permute(0, 2, 3, 1).unflatten(3, (2, 2, -1)).transpose(2, 3)
+    batch, down, _, across, _, channels = pixels.shape
+    return pixels.reshape(batch, 2 * down, 2 * across, channels)[:, 1:-1, 1:-1].permute(0, 3, 1, 2)
+
+
 class Int8DiclFlow(AcceleratedDiclFlow):
-    """An `AcceleratedDiclFlow` whose matching nets compute in int8."""
+    """An `AcceleratedDiclFlow` whose matching nets compute in int8.
+
+    `widely` adds the feature net but for its stem, which would lose weak texture, and the context
+    nets but for the layers that see the flow or give it.
+    """
 
     def __init__(
-        self, model: DiclFlow, extremes: Extremes, memory_limit: int | None = None
+        self,
+        model: DiclFlow,
+        extremes: Extremes,
+        memory_limit: int | None = None,
+        *,
+        widely: bool = False,
     ) -> None:
         super().__init__(model, torch.float32, memory_limit, torch.device("cpu"))
+        if widely:
+            self.features = _int8_pyramid(model.features, self.features, extremes).eval()
         for stride, level in _int8_levels(model):
             matcher = cast(PairwiseMatcher, level.matcher)
             own = _extremes_of(matcher, stride, extremes)
             mine = cast(DiclLevel, self.levels[stride])
             mine.matcher = Int8Matcher(matcher, own[0], own[1:], memory_limit).eval()
+            if widely and level.context is not None and mine.context is not None:
+                layers = _int8_layers(stride, level.context, mine.context, extremes)
+                mine.context.layers = layers.eval()
+
+
+def _int8_pyramid(pyramid: nn.Module, accelerated: nn.Module, extremes: Extremes) -> nn.Module:
+    """Copy a feature net with its blocks in int8, and the stem of the accelerated one."""
+    plain_stem, stem = (cast(FeaturePyramid, one).stem for one in (pyramid, accelerated))
+    replaced: dict[int, nn.Module] = {}
+    for name, block in _blocks_behind_stem(pyramid, ConvBlock):
+        last = name.startswith("outputs.")
+        quantised, mine = _int8_block(f"features.{name}", block, extremes, last=last)
+        if not replaced:  # the first one sees what the stem gives
+            replaced[id(plain_stem)] = nn.Sequential(stem, quantised)
+        replaced[id(block)] = mine
+    return copy.deepcopy(pyramid, replaced)
+
+
+def _int8_layers(
+    stride: str, context: ContextNet, accelerated: ContextNet, extremes: Extremes
+) -> nn.Sequential:
+    """Those of an accelerated context net, the middle ones in int8."""
+    blocks, layers = _middle(context), [*accelerated.layers]
+    for number, block in blocks.items():
+        last, name = number == max(blocks), f"{stride}.context.{number}"
+        quantised, mine = _int8_block(name, cast(ConvBlock, block), extremes, last=last)
+        layers[number] = mine if number > 1 else nn.Sequential(quantised, mine)
+    return nn.Sequential(*layers)
+
+
+def _int8_block(
+    name: str, block: ConvBlock, extremes: Extremes, *, last: bool
+) -> tuple[Quantised, Int8Block]:
+    """A block in int8, and what makes uint8 of the float32 that it sees."""
+    conv = cast(nn.Conv2d | nn.ConvTranspose2d, block.conv)
+    (largest,) = _fitting(extremes, [name], [(conv.in_channels + conv.out_channels,)])
+    return Quantised(largest[: conv.in_channels]), Int8Block(block, largest, last=last)
 
 
 def measure_extremes(model: DiclFlow, frames: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """How large values get in float32, on pairs of frames, (B, 3, H, W) in [-1, 1]."""
     exact = AcceleratedDiclFlow(model, torch.float32, None, torch.device("cpu"))
-    extremes: dict[str, Tensor] = {}
-    with torch.inference_mode(), _watched(exact) as found:
+    with torch.inference_mode(), _watched(exact) as (levels, blocks):
         for image1, image2 in frames:
             exact(image1, image2)
+    extremes = {name: torch.stack(seen).amax(0) for name, seen in blocks.items()}
     for stride, _ in _int8_levels(model):
-        seen = [torch.stack(ranges) for ranges in found[stride]]  # (calls, 2, C) of each layer
+        seen = [torch.stack(ranges) for ranges in levels[stride]]  # (calls, 2, C) of each layer
         both = torch.cat(seen[:2])
         layers = [torch.stack([both[:, 0].amin(0), both[:, 1].amax(0)])]
         layers += [ranges[:, 1].amax(0) for ranges in seen[2:]]
@@ -218,14 +317,32 @@ def _int8_levels(model: DiclFlow) -> Iterator[tuple[str, DiclLevel]]:
             yield stride, cast(DiclLevel, level)
 
 
+def _blocks_behind_stem(pyramid: nn.Module, kind: type[_Block]) -> Iterator[tuple[str, _Block]]:
+    """Yield the blocks of a feature net, plain or folded, with their names."""
+    for name, block in pyramid.named_modules():
+        if isinstance(block, kind) and not name.startswith("stem."):
+            yield name, block
+
+
+def _middle(context: ContextNet) -> dict[int, nn.Module]:
+    """The layers of a context net, plain or folded, that neither see the flow nor give it."""
+    return dict([*enumerate(context.layers)][1:-2])
+
+
 def _extremes_of(matcher: PairwiseMatcher, stride: str, extremes: Extremes) -> list[Tensor]:
     """Those of a level, layer after layer."""
     net = cast(MatchingNet, matcher.net)
     widths = [len(fold(block)[1]) for block in (net.first, net.down, *net.inner)]
     shapes = [(2, widths[0]), *((width,) for width in widths[1:]), (4 * len(fold(net.up)[1]),)]
-    own = [extremes.get(f"{stride}.{number}") for number in range(len(shapes))]
-    found = [layer for layer in own if layer is not None]
-    if [tuple(layer.shape) for layer in found] != shapes:
+    return _fitting(extremes, [f"{stride}.{number}" for number in range(len(shapes))], shapes)
+
+
+def _fitting(
+    extremes: Extremes, names: Sequence[str], shapes: Sequence[tuple[int, ...]]
+) -> list[Tensor]:
+    """Return those of these names, which must have these shapes."""
+    found = [extremes[name] for name in names if name in extremes]
+    if [tuple(layer.shape) for layer in found] != [*shapes]:
         raise InputError(
             "what the weights say of precision int8 does not fit their network; "
             "run 'dicl-flow calibrate' on them again"
@@ -233,24 +350,47 @@ def _extremes_of(matcher: PairwiseMatcher, stride: str, extremes: Extremes) -> l
     return [layer.float() for layer in found]
 
 
+_Levels: TypeAlias = Mapping[str, list[list[Tensor]]]  # (2, C) by stride, layer and call
+_Blocks: TypeAlias = Mapping[str, list[Tensor]]  # (in + out,) by name and call
+
+
 @contextmanager
-def _watched(model: AcceleratedDiclFlow) -> Iterator[Mapping[str, list[list[Tensor]]]]:
-    """Note the outputs' extremes, (2, C) for each call, of each level's layers in order."""
-    found: dict[str, list[list[Tensor]]] = {}
+def _watched(model: AcceleratedDiclFlow) -> Iterator[tuple[_Levels, _Blocks]]:
+    """Note the extremes of the layers of matching nets, and of blocks of the other nets."""
+    levels: dict[str, list[list[Tensor]]] = {}
+    blocks: dict[str, list[Tensor]] = {}
     handles = []
-    for stride, level in model.levels.items():
-        matcher = cast(FactoredMatcher, cast(DiclLevel, level).matcher)
+    watched = {f"features.{n}": b for n, b in _blocks_behind_stem(model.features, FoldedConv)}
+    for stride, level in _int8_levels(model):
+        if level.context is not None:
+            found = _middle(level.context).items()
+            watched |= {f"{stride}.context.{number}": cast(FoldedConv, b) for number, b in found}
+    for name, block in watched.items():
+        blocks[name] = []
+        handles.append(block.register_forward_hook(partial(_note_block, blocks[name])))
+    for stride, level in _int8_levels(model):
+        matcher = cast(FactoredMatcher, level.matcher)
         terms = (matcher.first.first_term, matcher.first.second_term)
-        found[stride] = []
+        levels[stride] = []
         for part in (*terms, matcher.down, *matcher.inner):
-            found[stride].append([])
+            levels[stride].append([])
             corners = part is matcher.inner[-1] and not has_winograd()
-            handles.append(part.register_forward_hook(partial(_note, found[stride][-1], corners)))
+            handles.append(part.register_forward_hook(partial(_note, levels[stride][-1], corners)))
     try:
-        yield found
+        yield levels, blocks
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _note_block(seen: list[Tensor], _: object, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    """Add the largest value of each channel of both (B, C, H, W): (in + out,).
+
+    Maps of few cells hardly show how large values get: twice what they show.
+    """
+    maps = (inputs[0], output)
+    largest = [x.amax((0, 2, 3)) * (2 if prod(size_of(x)) < _FEW_CELLS else 1) for x in maps]
+    seen.append(torch.cat(largest))
 
 
 def _note(seen: list[Tensor], corners: bool, _: object, __: object, output: Tensor) -> None:

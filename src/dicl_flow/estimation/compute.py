@@ -182,11 +182,16 @@ class CudaEngine(Engine):
 
 
 def make_engine(
-    model: FlowNetwork, compute: Compute, extremes: Mapping[str, Tensor] | None = None
+    model: FlowNetwork,
+    compute: Compute,
+    extremes: Mapping[str, Tensor] | None = None,
+    *,
+    int8_widely: bool = False,
 ) -> Engine:
     """Put a network on its device; an accelerated engine has its own copy.
 
-    `extremes` are those of the weights for precision int8, which are otherwise measured.
+    For precision int8, `extremes` are those of the weights, otherwise measured; `int8_widely` says
+    that more than the matching nets computes in it.
     """
     if compute.backend == "plain":
         return PlainEngine(model.to(compute.device).eval(), compute)
@@ -196,7 +201,8 @@ def make_engine(
         from ..accelerated.int8 import Int8DiclFlow
 
         found = extremes or int8_extremes(dicl)
-        return CpuEngine(Int8DiclFlow(dicl, found, compute.memory_limit), compute)
+        limit = compute.memory_limit
+        return CpuEngine(Int8DiclFlow(dicl, found, limit, widely=int8_widely), compute)
     if compute.device.type != "cuda":
         return CpuEngine(AcceleratedDiclFlow(dicl, *how), compute)
     from ..accelerated.cuda import KernelDiclFlow  # imports Triton

@@ -60,7 +60,8 @@ class FlowEstimator:
         )
         self.device, self.backend = self.compute.device, self.compute.backend
         self.precision, self.memory_limit = self.compute.precision, self.compute.memory_limit
-        self.engine = make_engine(model, self.compute, extremes)
+        fewer = bool(self.quality.radii)  # where speed matters most, int8 reaches further
+        self.engine = make_engine(model, self.compute, extremes, int8_widely=fewer)
         self.model = self.engine.network
         auto = best_precision(self.backend, self.device, int8=bool(extremes)).value
         warn_if_emulated(precision, self.device, f"precision 'auto' would choose {auto}")
