@@ -63,12 +63,12 @@ from dicl_flow.lab.speed import describe_machine
 from dicl_flow.pictures.figures import draw_figure, encode_figure
 from dicl_flow.weights import read_weights, resolve
 
-STRIDES = (64, 32, 16, 8, 4)
+STRIDES, FULL = (64, 32, 16, 8, 4), 3
 CHOSEN = [
     *("normal", "fast", "best", "dis", "33331", "33221", "22221", "33211"),
     *("33321x0.85", "33331x0.7", "33221x0.7"),
 ]
-RADII_OF_LIVE = "".join(str(dict(LIVE.radii).get(stride, 3)) for stride in STRIDES)
+RADII_OF_LIVE = "".join(str(dict(LIVE.radii).get(stride, FULL)) for stride in STRIDES)
 NAMES = {"normal": "normal", "fast": "fast", "best": "best", "dis": "OpenCV's DIS"}
 NAMES |= {RADII_OF_LIVE: f"live ({RADII_OF_LIVE})"}
 TIMED_ON = "Sintel clean"  # of its first pair
@@ -87,10 +87,10 @@ def quality_of(text: str) -> Quality:
     """Read "33221x0.7", or find a quality by its name."""
     if text in QUALITIES:
         return find_quality(text)
-    found = re.fullmatch(r"([1-9]{5})(?:x([\d.]+))?", text)
+    found = re.fullmatch(r"([1-3]{5})(?:x([\d.]+))?", text)
     if not found:
         raise argparse.ArgumentTypeError(f"RADII[xSCALE], as 33221x0.7, got {text!r}")
-    radii = tuple(zip(STRIDES, map(int, found[1]), strict=True))
+    radii = tuple(one for one in zip(STRIDES, map(int, found[1]), strict=True) if one[1] < FULL)
     return Quality(text, (float(found[2] or 1),), radii=radii)
 
 
