@@ -35,7 +35,7 @@ from dicl_flow.evaluation import endpoint_error
 from dicl_flow.files import Array, read_image, write_files
 from dicl_flow.lab.speed import describe_machine
 
-TIMED = ("live", "normal")
+QUALITIES = ("live", "normal")
 Errors = dict[str, dict[str, dict[str, float]]]
 
 
@@ -106,22 +106,23 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "date": date.today().isoformat(),
         "size": arguments.size,
         "milliseconds": {},
+        "pairs": {},
+        "mean of the sets": {},
     }
-    for quality in TIMED:
+    for quality in QUALITIES:
         estimators = {
             precision: dicl_flow.load(device="cpu", precision=precision, quality=quality)
-            for precision in (arguments.against, "int8")
+            for precision in dict.fromkeys(("fp32", arguments.against, "int8"))
         }
-        times = time_in_turns(estimators, frames, arguments.repeats)
+        timed = {name: estimators[name] for name in (arguments.against, "int8")}
+        times = time_in_turns(timed, frames, arguments.repeats)
         document["milliseconds"][quality] = times
         print(quality, times, flush=True)
-    if arguments.folder is not None:
-        exact = dicl_flow.load(device="cpu", precision="fp32")
-        others = {} if arguments.against == "fp32" else estimators
-        compared = {"fp32": exact, **others, "int8": estimators["int8"]}
-        document["pairs"] = measure_errors(compared, arguments.folder, arguments.set or [*SETS])
-        document["mean of the sets"] = summarize(document["pairs"])
-        print(document["mean of the sets"])
+        if arguments.folder is not None:
+            found = measure_errors(estimators, arguments.folder, arguments.set or [*SETS])
+            document["pairs"][quality] = found
+            document["mean of the sets"][quality] = summarize(found)
+            print(quality, summarize(found), flush=True)
     return document
 
 

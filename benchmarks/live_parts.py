@@ -149,7 +149,10 @@ def complete(trial: Trial, radii: str) -> None:
     if not (trial.folder / f"{radii}.safetensors").exists():
         raise InputError(f"{trial.folder} has no trained parts for {radii}")
     path = trial.folder / f"live-{radii}.safetensors"
-    write_files({path: encode_weights(trial.with_parts(radii))})
+    found, weights = trial.document["trainings"][radii], trial.with_parts(radii)
+    how = f"{found['steps']} steps, {found['seconds'] / 60:.0f} minutes, {found['device']}"
+    about = {**weights.about, "parts of quality live": f"{how}, {found['date']}"}
+    write_files({path: encode_weights(replace(weights, about=about))})
     print(path)
 
 

@@ -45,7 +45,7 @@ HISTORY = "benchmarks/history.json"
 _NAMING = ("benchmarks", "docs", "src")  # folders with files that name the packaged weights
 TRACKS = "src/dicl_flow/tracking/calibration.json"
 FIGURES = ("dot-product", "cosine", "mlp", "reduced-dicl", "dicl", "dicl-with-dap")
-QUALITIES = ("fast", "normal", "best")  # "live" once the packaged weights have its parts
+QUALITIES = ("live", "fast", "normal", "best")
 
 
 @dataclass(frozen=True)

@@ -344,11 +344,17 @@ def int8_times():
 
 
 def int8_errors():
-    """Of each set: both EPEs, and the distance in px."""
-    for pairs in load("benchmarks/results/int8.json")["pairs"].values():
-        yield [
-            mean(one[key] for one in pairs.values()) for key in ("fp32 EPE", "int8 EPE", "int8 px")
-        ]
+    """Of each set, for "normal" and for "live": both EPEs, and the distance in px."""
+    found = load("benchmarks/results/int8.json")["pairs"]
+    keys = ("fp32 EPE", "int8 EPE", "int8 px")
+    for name in found["normal"]:
+        sets = [found[quality][name].values() for quality in ("normal", "live")]
+        yield [mean(one[key] for one in pairs) for pairs in sets for key in keys]
+
+
+def int8_distances():
+    found = load("benchmarks/results/int8.json")["mean of the sets"]
+    return [found[quality]["int8 px"] for quality in ("normal", "live")]
 
 
 def live_rows():
@@ -358,6 +364,15 @@ def live_rows():
     for one in sorted(found.values(), key=lambda one: one["processor_seconds"]):
         faster = normal["processor_seconds"] / one["processor_seconds"]
         yield [1000 * one["processor_seconds"], faster, one["epe"], one["epe"] / normal["epe"]]
+
+
+def live_parts():
+    """Of each combination: the EPE with parts cut out and trained, and its share of normal's."""
+    found = load("benchmarks/results/live_parts.json")["methods"]
+    normal = found.pop("33333")["cut out"]["epe"]
+    for kinds in found.values():
+        errors = [kinds[which]["epe"] for which in ("cut out", "trained")]
+        yield [*errors, *(error / normal for error in errors)]
 
 
 def live_speeds():
@@ -461,15 +476,16 @@ CLAIMS = [
         half_precision,
     ),
     Table(INT8, "| quality | fp32, ms |", lambda: list(int8_times())),
-    Table(INT8, "| set | EPE, fp32 |", lambda: list(int8_errors())),
+    Table(INT8, "| set | `normal`: EPE, fp32 |", lambda: list(int8_errors())),
     Sentence(
         INT8,
-        "the distance is {} px if every set counts equally",
-        lambda: [load("benchmarks/results/int8.json")["mean of the sets"]["int8 px"]],
+        "the distance is {} px for `normal` and {} px for `live`, if every set counts equally",
+        int8_distances,
     ),
     # quality "live"
     Table(LIVE, "| | ms | times faster", lambda: list(live_rows())),
     Table(LIVE, "| | a pair, ms |", lambda: list(live_speeds())),
+    Table(LIVE, "| radii | EPE, cut out |", lambda: list(live_parts())),
     # tracks
     Table(TRACKS, "| % | average Jaccard |", lambda: list(track_methods())),
     Sentence(

@@ -60,6 +60,7 @@ def test_a_trial_continues_and_its_parts_make_weights(arguments, tmp_path, monke
     run(monkeypatch, *arguments[1:5], "--complete", "33331")
     found = read_weights(tmp_path / "trial" / "live-33331.safetensors")
     assert found.live.radii == ((4, 1),)
+    assert found.about["parts of quality live"].startswith("1 steps, 0 minutes, ")
     assert found.tensors.keys() == read_weights(tmp_path / "w.safetensors").tensors.keys()
 
 

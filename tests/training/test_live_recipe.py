@@ -21,8 +21,8 @@ pytestmark = pytest.mark.heavy
 
 LEVELS = tuple(replace(level, radius=2) for level in SMALL.levels)
 WIDE = replace(SMALL, levels=LEVELS, matcher="dot")  # matchers are not trained
-"""Quality "live" searches less far at stride 4 alone."""
-RADII = ((4, 1),)
+RADII = ((8, 1), (4, 1))
+NARROW = replace(SMALL, levels=tuple(replace(level, radius=1) for level in SMALL.levels))
 LIVE_CONFIG = replace(CONFIG, model=WIDE, quality="live", needs_weights=True, steps=4)
 
 
@@ -97,7 +97,7 @@ def test_it_starts_from_trained_weights_with_the_same_levels(initial, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": SMALL}, "no smaller radius than this network"),
+        ({"model": NARROW}, "no smaller radius than this network"),
         ({"needs_weights": False}, "needs initial weights"),
         ({"quality": "lvie"}, "did you mean 'live'"),
         ({"optimizer": replace(CONFIG.optimizer, frozen=("context",))}, "frozen does not go"),

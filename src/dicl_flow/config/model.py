@@ -354,7 +354,7 @@ class Quality:
 
 
 BEST = Quality("best", (1.0, 2.0), start=16)
-LIVE = Quality("live", radii=((16, 2), (8, 2), (4, 1)))
+LIVE = Quality("live", radii=((16, 2), (8, 1), (4, 1)))
 QUALITIES = {
     quality.name: quality for quality in (LIVE, Quality("fast", (0.7,)), Quality(NORMAL), BEST)
 }

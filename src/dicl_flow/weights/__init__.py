@@ -33,7 +33,7 @@ LIVE_KEY = "dicl_flow.live"
 _LIVE = "live."  # before the names of tensors that were trained for smaller search radii
 _INT8 = "int8."  # before the names of extremes
 PACKAGED_SHA256 = {
-    "rendered": "f45cae199f3c7902bfe9475d604446c678555dda5e1327e2d96bd13efd48a54f",
+    "rendered": "b0802b04f3e9d8b5cb201eb2f1d097dd9f666ed27b3efb3779a1b4133cc394c4",
 }
 _PACKAGED = Path(__file__).parent
 _PARTS = {
