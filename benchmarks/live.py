@@ -200,19 +200,21 @@ def draw(document: Mapping[str, Any]) -> bytes:
     figure = draw_figure(8, 4.6)
     axes = figure.subplots()
     methods = sorted(document["methods"].items(), key=lambda item: item[1]["processor_seconds"])
-    others = [name for name, _ in methods if name not in NAMES]
     for name, one in methods:
         milliseconds, named = 1000 * one["processor_seconds"], name in NAMES
         face = {RADII_OF_LIVE: "C3"}.get(name, "C0" if named else "none")
         axes.plot(milliseconds, one["epe"], "o", mfc=face, mec="C1" if face == "none" else face)
-        left = name == "fast" or (not named and others.index(name) % 2 == 0)  # labels stay apart
+        below, turned = name == RADII_OF_LIVE, 40 if "x" in name else -75  # labels stay apart
         axes.annotate(
             NAMES.get(name, name).replace("x", " at ×"),
             (milliseconds, one["epe"]),
-            (-7, -4) if left else (6, 5 if named else -4),
+            (-5, -12) if below else (6, 5) if named else (4, 4 if turned > 0 else -3),
             textcoords="offset points",
-            ha="right" if left else "left",
-            fontsize=9 if named else 8,
+            ha="right" if below else "left",
+            va="baseline" if named else "center",
+            rotation=0 if named else turned,
+            rotation_mode="anchor",
+            fontsize=9 if named else 7,
             weight="bold" if named else "normal",
         )
     axes.set(xscale="log", xlabel=f"processor time of a pair of {document['timed']['size']}, ms")
