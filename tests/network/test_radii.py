@@ -134,11 +134,11 @@ def test_info_says_whether_live_was_trained(run, network, tmp_path):
     config = replace(SMALL, levels=(replace(SMALL.levels[0], radius=3), SMALL.levels[1]))
     weights = Weights(config, build(config).state_dict())
     path.write_bytes(encode_weights(weights))
-    assert "radius 2 at 1/8, cut out of the network, not trained for it" in run("info", path)[1]
+    assert "radius 1 at 1/8, cut out of the network, not trained for it" in run("info", path)[1]
     narrow = with_radii(build(config), LIVE.radii)
-    own = {key: narrow.state_dict()[key] for key in own_keys(narrow.state_dict(), ((8, 2),))}
-    path.write_bytes(encode_weights(replace(weights, live=LiveParts(((8, 2),), own))))
-    assert "radius 2 at 1/8, trained for it" in run("info", path)[1]
+    own = {key: narrow.state_dict()[key] for key in own_keys(narrow.state_dict(), ((8, 1),))}
+    path.write_bytes(encode_weights(replace(weights, live=LiveParts(((8, 1),), own))))
+    assert "radius 1 at 1/8, trained for it" in run("info", path)[1]
 
 
 @pytest.mark.parametrize("host", ["vcn", "pwcnet"])
