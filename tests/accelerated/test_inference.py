@@ -72,7 +72,8 @@ def test_the_stem_in_strips_is_the_whole_stem(monkeypatch, small_model, at_once,
     stem = AcceleratedDiclFlow(small_model).features.stem
     images = torch.randn(2, 3, *size)
     with torch.no_grad():
-        torch.testing.assert_close(stem(images), small_model.features.stem(images))
+        expected = small_model.features.stem(images)
+        torch.testing.assert_close(stem(images), expected, atol=1e-4, rtol=1e-4)  # as when folded
 
 
 both_versions = pytest.mark.parametrize("version", [DirectMatcher, FactoredMatcher])
