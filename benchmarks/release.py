@@ -13,7 +13,7 @@ done for these weights is skipped, so the same command resumes. Two machines can
 `--steps gpu` on one, copy the folder of `--work` to the other, and run `--steps cpu` there.
 `--tables` fills the tables of the pages, those between `<!-- release: NAME -->` and `<!-- end -->`,
 from the numbers in the tree. `--extend` installs weights that have more than the packaged ones
-(what int8 needs, a quality's own parts and calibration): all numbers still hold.
+(what int8 needs, a quality's own parts and calibration): the numbers of all else still hold.
 """
 
 import argparse
@@ -32,7 +32,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from benchmarks.release_tables import PAGES, YARDSTICK, earlier_rows, fill, score_line
+from benchmarks.release_tables import (
+    PAGES,
+    QUALITIES,
+    YARDSTICK,
+    earlier_rows,
+    fill,
+    score_line,
+)
 from dicl_flow.errors import InputError, unknown_name
 from dicl_flow.files import write_files
 
@@ -45,7 +52,6 @@ HISTORY = "benchmarks/history.json"
 _NAMING = ("benchmarks", "docs", "src")  # folders with files that name the packaged weights
 TRACKS = "src/dicl_flow/tracking/calibration.json"
 FIGURES = ("dot-product", "cosine", "mlp", "reduced-dicl", "dicl", "dicl-with-dap")
-QUALITIES = ("live", "fast", "normal", "best")
 
 
 @dataclass(frozen=True)
@@ -421,8 +427,8 @@ def extend(root: Path, weights: Path) -> list[str]:
     """Install weights that only add to the packaged ones; return what was written."""
     from dicl_flow.weights import Weights, encode_weights, halve, read_weights
 
-    before, after = (root / PACKAGED).read_bytes(), read_candidate(weights)
-    old = read_weights(root / PACKAGED)
+    before, old = (root / PACKAGED).read_bytes(), read_weights(root / PACKAGED)
+    new = halve(read_weights(weights))
 
     def without_additions(found: Weights) -> bytes:
         calibrations = {q: found.quality_calibrations.get(q) for q in old.quality_calibrations}
@@ -430,7 +436,6 @@ def extend(root: Path, weights: Path) -> list[str]:
         kept = {"quality_calibrations": calibrations, "live": live, "extremes": extremes}
         return encode_weights(replace(found, about={}, **kept))
 
-    new = halve(read_weights(weights))
     if without_additions(new) != without_additions(old):
         raise InputError(
             f"{weights} changes what the packaged weights {digest(before)[:12]} hold; release them "
@@ -440,7 +445,8 @@ def extend(root: Path, weights: Path) -> list[str]:
     places = (path for folder in _NAMING for path in (root / folder).rglob("*.*"))
     sources = [path for path in places if path.is_file() and path.suffix != ".pyc"]
     contents = {path.relative_to(root).as_posix(): path.read_bytes() for path in sources}
-    files = rename({p: c for p, c in contents.items() if name in c}, before, after)
+    named = {path: content for path, content in contents.items() if name in content}
+    files = rename(named, before, encode_weights(new))
     write_files({root / path: content for path, content in files.items()})
     return list(files)
 

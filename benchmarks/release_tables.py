@@ -15,6 +15,7 @@ from benchmarks.yardstick import (
 )
 from dicl_flow.errors import InputError
 
+QUALITIES = ("live", "fast", "normal", "best")
 RESULTS = "benchmarks/results"
 YARDSTICK = f"{RESULTS}/yardstick.json"
 EARLIER = f"{RESULTS}/earlier.json"
@@ -142,7 +143,7 @@ def calibration(read: Read) -> str:
     """How good the confidence is on unseen scenes, by quality."""
     head = ["quality", "AUSE", "of the entropy alone", "calibration error"]
     lines = []
-    for quality in ("live", "fast", "normal", "best"):
+    for quality in QUALITIES:
         one = read(f"{RESULTS}/calibration-{quality}.json")
         numbers = (one["ause"], one["ause_of_entropy"], one["calibration_error"])
         tenths = f"{one['decile_1']:.1f} and {one['decile_10']:.2f} px"

@@ -87,25 +87,22 @@ def test_the_network_itself_stays_as_it_was(network):
     assert not any(isinstance(block.bn, nn.BatchNorm2d) for block in blocks)
 
 
-@pytest.mark.parametrize("quality", ["live", "best"])
-def test_it_has_the_quality_of_the_estimator(tmp_path, quality):
-    weights = make_weights(tmp_path, levels=(LevelConfig(4, 2),))  # "live" searches less far
-    exact = load(weights, "cpu", "fp32", "plain", quality=quality)
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        ({"levels": (LevelConfig(4, 2),)}, {"quality": "live"}),  # which searches less far
+        ({"levels": (LevelConfig(4, 2),)}, {"quality": "best"}),
+        ({"padding": "resize", "max_pixels": 16 * 64}, {"full_size": True}),
+    ],
+)
+def test_it_estimates_as_the_estimator_does(tmp_path, config, options):
+    weights = make_weights(tmp_path, **config)
+    exact = load(weights, "cpu", "fp32", "plain", **options)
     frames = [frame / 255 for frame in demo_frames(SIZE)]
     half = export._in_float16(exact).estimate(*frames).flow
     normal = load(weights, "cpu", "fp32", "plain").estimate(*frames).flow
     assert (half - exact.estimate(*frames).flow).norm(dim=1).mean() <= TOLERANCES["fp16"]
     assert (half - normal).norm(dim=1).mean() > 2 * TOLERANCES["fp16"]
-
-
-def test_it_sees_frames_at_full_size_if_the_estimator_does(tmp_path):
-    weights = make_weights(tmp_path, padding="resize", max_pixels=16 * 64)
-    exact = load(weights, "cpu", "fp32", "plain", full_size=True)
-    frames = [frame / 255 for frame in demo_frames(SIZE)]
-    half = export._in_float16(exact).estimate(*frames).flow
-    scaled = load(weights, "cpu", "fp32", "plain").estimate(*frames).flow
-    assert (half - exact.estimate(*frames).flow).norm(dim=1).mean() <= TOLERANCES["fp16"]
-    assert (half - scaled).norm(dim=1).mean() > 2 * TOLERANCES["fp16"]
 
 
 def overflowing(path):

@@ -233,8 +233,8 @@ def corners_to_pixels(corners: Tensor) -> Tensor:
 class Int8DiclFlow(AcceleratedDiclFlow):
     """An `AcceleratedDiclFlow` whose matching nets compute in int8.
 
-    `widely` adds the feature net but for its stem, which would lose weak texture, and the context
-    nets but for the layers that see the flow or give it.
+    `widely` adds the feature net but for its stem, and the context nets but for the layers that see
+    the flow or give it.
     """
 
     def __init__(
@@ -365,10 +365,6 @@ def _watched(model: AcceleratedDiclFlow) -> Iterator[tuple[_Levels, _Blocks]]:
         if level.context is not None:
             found = _middle(level.context).items()
             watched |= {f"{stride}.context.{number}": cast(FoldedConv, b) for number, b in found}
-    for name, block in watched.items():
-        blocks[name] = []
-        handles.append(block.register_forward_hook(partial(_note_block, blocks[name])))
-    for stride, level in _int8_levels(model):
         matcher = cast(FactoredMatcher, level.matcher)
         terms = (matcher.first.first_term, matcher.first.second_term)
         levels[stride] = []
@@ -376,6 +372,9 @@ def _watched(model: AcceleratedDiclFlow) -> Iterator[tuple[_Levels, _Blocks]]:
             levels[stride].append([])
             corners = part is matcher.inner[-1] and not has_winograd()
             handles.append(part.register_forward_hook(partial(_note, levels[stride][-1], corners)))
+    for name, block in watched.items():
+        blocks[name] = []
+        handles.append(block.register_forward_hook(partial(_note_block, blocks[name])))
     try:
         yield levels, blocks
     finally:

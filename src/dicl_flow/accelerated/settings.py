@@ -92,7 +92,7 @@ def limit_threads() -> None:
 def keep_freed_memory() -> None:
     """Let the C library keep memory that tensors free, unless the environment says otherwise.
 
-    Memory that the system takes back comes again page by page: a tenth of an estimate.
+    Memory that the system takes back comes again page by page.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     asked = "glibc.malloc" in tunables or any(name.startswith("MALLOC_") for name in os.environ)
