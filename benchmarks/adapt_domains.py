@@ -21,9 +21,10 @@ import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -46,7 +47,7 @@ from dicl_flow.files import encode_image, to_uint8, write_files
 from dicl_flow.lab.data_sets import write_clip
 from dicl_flow.lab.speed import describe_machine
 from dicl_flow.models import build
-from dicl_flow.render import DOMAINS, Clip, TextureAtlas, domain_clip, load_textures
+from dicl_flow.render import DOMAINS, Clip, FluidClip, TextureAtlas, domain_clip, load_textures
 from dicl_flow.training import Processes, RunFolder, SceneSource, train
 from dicl_flow.weights import Weights, encode_weights, read_weights, resolve
 
@@ -56,6 +57,7 @@ VARIANTS = {
     "default": [],
     "without-look": ["adapt.look=0.0"],
     "without-views": ["adapt.views=0.0"],
+    "without-motion": ["adapt.footage_motion=false"],
     "new-frames": ["adapt.new_frames=0.5"],
     "photometric": ["loss.photometric=[0.1,0.02]"],
 }
@@ -63,9 +65,9 @@ TRAINED, TESTED = 50_000, 60_000  # seeds of the first clips
 PATHS = ("photos", "held_out", "output")  # options that say nothing of the measurement
 MAY_CHANGE = (
     *("stop_after", "deadline", "only", "best", "variants", "domains", "compare", "seeds"),
-    *("device", "jobs"),
+    *("device", "jobs", "shares"),
 )
-TINY, WHOLE = "tiny.safetensors", ".whole"  # names of files
+TINY = "tiny.safetensors"
 LIGHT = [  # short runs, which are judged here, by weights without a calibration
     *("adapt.pairs=120", "adapt.held_back_pairs=16", "adapt.scenes=16"),
     "adapt.calibration_scenes=4",
@@ -120,6 +122,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--test-frames", type=int, default=2, help="of such a clip")
     parser.add_argument("--size", default="512x384")
     parser.add_argument("--motion", type=float, default=0.4, help="1: a few clips decide the mean")
+    parser.add_argument("--shares", default="0.5,0.7,1", help="of the way, also scored")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--jobs", type=int, default=1, help="processes; a few can share a GPU")
     parser.add_argument("--only", help="a part of the names of the runs, such as fog/")
@@ -235,16 +238,18 @@ class Bench:
         start, name = perf_counter(), name_of(domain, variant, seed)
         changes = [*(TINY_CHANGES if self.options.tiny else LIGHT), *self.options.set]
         changes += VARIANTS.get(variant, ())
-        if variant == SCENES:
-            weights, about = self._train_on_scenes(name, changes, seed), {}
-        else:
-            weights, about = self._adapt(domain, name, changes, seed)
-        epe = self.errors(weights)
-        return {**about, "epe": epe, "seconds": round(perf_counter() - start, 1)}
+        run = self._train_on_scenes if variant == SCENES else partial(self._adapt, domain)
+        end, about = run(name, changes, seed)
+        begin, end = read_weights(self.weights), read_weights(end)
+        shares = {about["share"], *map(float, named(self.options.shares))}
+        by_share = {share: self.errors(between(begin, end, share)) for share in sorted(shares)}
+        epe = by_share[about["share"]]
+        seconds = round(perf_counter() - start, 1)
+        return {**about, "epe": epe, "by_share": by_share, "seconds": seconds}
 
     def _adapt(
         self, domain: str, name: str, changes: Sequence[str], seed: int
-    ) -> tuple[Weights, dict]:
+    ) -> tuple[Path, dict]:
         """The one place that adapts: the weights count here whether they are accepted or not."""
         ended = dicl_flow.adapt(
             [self._rendered(TRAINED, domain, n) for n in range(self.options.clips)],
@@ -256,15 +261,13 @@ class Bench:
             device=self.options.device,
             steps=self.options.steps,
         )
-        share, end = ended.numbers["share"], RunFolder(ended.report / "student").weights
-        weights = between(read_weights(self.weights), read_weights(end), share)
-        verdict = {"accepted": ended.accepted, "share": share, "reasons": list(ended.reasons)}
-        return weights, verdict
+        about = {"share": ended.numbers["share"], "reasons": list(ended.reasons)}
+        return RunFolder(ended.report / "student").weights, {"accepted": ended.accepted, **about}
 
-    def _train_on_scenes(self, name: str, changes: Sequence[str], seed: int) -> Path:
+    def _train_on_scenes(self, name: str, changes: Sequence[str], seed: int) -> tuple[Path, dict]:
         """The same network, recipe and steps, without the footage."""
         model = read_weights(self.weights).config
-        _, recipe = read_settings(changes, model, seed, self.options.steps)
+        settings, recipe = read_settings(changes, model, seed, self.options.steps)
         folder = RunFolder(self.folder / f"runs/{name}")
         train(
             recipe,
@@ -275,7 +278,7 @@ class Bench:
             resume=True,
             quiet=True,
         )
-        return folder.weights
+        return folder.weights, {"share": settings.share}
 
     def errors(self, weights: Path | Weights) -> Errors:
         """Mean EPE in px of each test clip of each domain."""
@@ -299,28 +302,22 @@ class Bench:
 
     def _rendered(self, first_seed: int, domain: str, number: int) -> Path:
         """The folder of a clip, drawn if it is not there; if it is scored, with flow and masks."""
-        part = "train" if first_seed == TRAINED else "test"
-        folder = self.folder / "clips" / part / f"{domain}-{number}"
-        if (folder / WHOLE).is_file():
-            return folder
-        if first_seed == TESTED:
-            count = self.options.test_frames
-            clip = self._clip(domain, first_seed + number, count, self.test_textures)
-            write_clip(clip, folder, range(count))
-        else:
-            count = self.options.frames
-            clip = self._clip(domain, first_seed + number, count, self.train_textures)
-            frames = clip.frames().permute(0, 2, 3, 1).cpu().numpy()
-            write_files(
-                {
-                    folder / f"{time:03d}.png": encode_image("x.png", to_uint8(frame))
-                    for time, frame in enumerate(frames)
-                }
-            )
-        write_files({folder / WHOLE: b""})
+        is_test = first_seed == TESTED
+        folder = self.folder / "clips" / ("test" if is_test else "train") / f"{domain}-{number}"
+        if not folder.is_dir():
+            own = folder.with_name(f".{folder.name}.{os.getpid()}")
+            count = self.options.test_frames if is_test else self.options.frames
+            textures = self.test_textures if is_test else self.train_textures
+            clip = self._clip(domain, first_seed + number, count, textures)
+            if is_test:
+                write_clip(clip, own, range(count))
+            else:
+                write_frames(clip, own)
+            with suppress(OSError):  # another process was faster
+                own.rename(folder)
         return folder
 
-    def _clip(self, domain: str, seed: int, count: int, textures: TextureAtlas) -> Clip:
+    def _clip(self, domain: str, seed: int, count: int, textures: TextureAtlas) -> Clip | FluidClip:
         width, height = map(int, self.options.size.split("x"))
         config = RenderConfig(motion=self.options.motion)
         if self.options.tiny:
@@ -345,6 +342,15 @@ class Bench:
     @staticmethod
     def _photos(photos: str) -> Path | None:
         return None if photos == "procedural" else Path(photos)
+
+
+def write_frames(clip: Clip | FluidClip, folder: Path) -> None:
+    frames = clip.frames().permute(0, 2, 3, 1).cpu().numpy()
+    files = {
+        folder / f"{time:03d}.png": encode_image("x.png", to_uint8(frame))
+        for time, frame in enumerate(frames)
+    }
+    write_files(files)
 
 
 def named(names: str) -> list[str]:
