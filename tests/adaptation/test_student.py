@@ -8,14 +8,17 @@ import torch
 from small_adaptation import moving_picture
 from small_training import CPU, RandomSource
 
+from dicl_flow.adaptation.settings import read_settings
 from dicl_flow.adaptation.student import (
     FootageDataset,
     FootageSource,
     Mixed,
     between,
+    footage_speed,
+    paced,
     staying_shares,
 )
-from dicl_flow.adaptation.teacher import Lesson, encode_flows
+from dicl_flow.adaptation.teacher import Lesson, count_kept, encode_counts, encode_flows
 from dicl_flow.config import AugmentConfig, ModelConfig
 from dicl_flow.data import UnlabelledBatch
 from dicl_flow.data.augmentation import draw_placement
@@ -59,6 +62,19 @@ def test_half_of_the_way_is_the_mean():
     assert found["a"].tolist() == [0.5, 3.0]
     assert found["count"] == 5
     assert torch.equal(between(start, end, 1.0).tensors["a"], end.tensors["a"])
+
+
+def test_scenes_move_as_fast_as_the_footage_does(lessons):
+    kept = np.zeros(SIZE, bool)  # pixels count whether they are kept or not
+    for files, distance in zip(lessons, (1, 2, 4), strict=True):
+        flow = np.full((*SIZE, 2), 3.0 * distance / 2**0.5, np.float32)  # 3 px from frame to frame
+        write_files({files.counts: encode_counts(count_kept(flow, kept))})
+    speed = footage_speed(lessons, (1, 2, 4))
+    assert speed == pytest.approx(2 * 2**0.5)  # the middle of the octave from 2 to 4
+    _, recipe = read_settings(["render.motion=0.8"], ModelConfig(), 0)
+    assert paced(recipe, 5.3).render.motion == pytest.approx(0.4)
+    assert paced(recipe, 100.0).render.motion == 0.8
+    assert paced(recipe, 0.0).render.motion == 0.05
 
 
 def wavy_flow(seed):

@@ -9,6 +9,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import floor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,16 +164,18 @@ class _Stages:
         """Train the student until its steps or minutes are over."""
         from ..estimation.compute import choose_device
         from ..training import Limits, Processes, train
-        from .student import mixed_source, staying_shares
+        from .student import footage_speed, mixed_source, staying_shares
 
         plan, processes = self.plan, Processes(choose_device(self.device))
+        pairs = [plan.footage.training[number] for number in taught["lessons"]]
         stay = staying_shares(taught["kept_by_speed"], plan.settings.balance)
         recipe = recipe_for(plan.recipe, processes)
         lessons = self._lessons(taught["lessons"])
+        speed = footage_speed(lessons, [pair.second - pair.first for pair in pairs])
         where = (plan.photos, processes.device)
         outcome = train(
             recipe,
-            mixed_source(lessons, stay, plan.settings, recipe, *where),
+            mixed_source(lessons, stay, speed, plan.settings, recipe, *where),
             self.folder.student,
             processes,
             initial=plan.weights,
@@ -222,12 +225,12 @@ class _Stages:
             numbers = self._watched(range(plan.settings.scenes), "rendered scenes")
             return scene_errors(estimator, renderer, numbers)
 
-        before, tried = errors(plan.weights), {}
-        for share in SHARES:
-            tried[share] = errors(self.before_and_after(share)[1])
-            if compare(before, tried[share]).relative <= plan.settings.forgotten:
-                return share, (before, tried[share])
-        return SHARES[0], (before, tried[SHARES[0]])  # which is refused
+        before, wanted = errors(plan.weights), plan.settings.share
+        for share in (wanted, _LESS * wanted):
+            after = errors(self.before_and_after(share)[1])
+            if compare(before, after).relative <= plan.settings.forgotten:
+                break  # otherwise it is refused
+        return share, (before, after)
 
     def before_and_after(self, share: float) -> tuple[Weights, Weights]:
         """The initial weights, and those that have gone so far towards the student's."""
@@ -322,13 +325,12 @@ class _Stages:
         }
 
 
-SHARES = (1.0, 0.7, 0.5, 0.3)
-"""Shares of the way from the initial weights to the student's that are tried."""
+_LESS = 0.6  # of the way, if all of it forgets too much
 _NOTHING = (
     "the teacher trusts hardly any pixel of the footage in both directions, so there is nothing to "
     "learn from"
 )
-_GIBIBYTES = 12.0  # of GPU memory for a megapixel of a batch: 33 for 12 pairs of 640x384
+_GIBIBYTES = 12.0  # of GPU memory for a megapixel of a batch: 34 for 16 pairs of 512x384
 _SAVE_EVERY = 10  # steps between checkpoints on a CPU
 _SHOWN = 4  # pairs in each picture of the report
 
@@ -339,18 +341,16 @@ def recipe_for(recipe: TrainConfig, processes: "Processes") -> TrainConfig:
 
     if not processes.on_gpu:
         return recipe_on_cpu(recipe)
-    return recipe_within(recipe, torch.cuda.mem_get_info(processes.device)[0] / 2**30)
+    # all of it, not what is free now: a run must go on with the batch it was begun with
+    memory = torch.cuda.get_device_properties(processes.device).total_memory
+    return recipe_within(recipe, memory / 2**30)
 
 
 def recipe_within(recipe: TrainConfig, gibibytes: float) -> TrainConfig:
-    """Return a recipe that takes a batch in as many parts as the memory of a GPU needs."""
+    """Return a recipe whose batch fits into the memory of a GPU."""
     height, width = recipe.augment.crop
-    needed = _GIBIBYTES * recipe.batch * height * width / 1e6
-    parts = [n for n in range(1, recipe.batch + 1) if recipe.batch % n == 0]
-    fewest = next((n for n in parts if needed / n <= gibibytes), recipe.batch)
-    if recipe.optimizer.accumulate >= fewest:
-        return recipe
-    return replace(recipe, optimizer=replace(recipe.optimizer, accumulate=fewest))
+    fitting = floor(gibibytes / (_GIBIBYTES * height * width / 1e6))
+    return replace(recipe, batch=max(1, min(recipe.batch, fitting)))
 
 
 def recipe_on_cpu(recipe: TrainConfig) -> TrainConfig:

@@ -108,8 +108,8 @@ def _measured(document: Mapping[str, Any]) -> list[str]:
         f"Measured on {len(document['pairs'])} pairs of held-back footage, of which no frame was "
         f"trained on, and on {document['scenes']} rendered scenes. Trained on "
         f"{document['teacher']['usable_pairs']} pairs, {document['steps']:,} steps, seed "
-        f"{document['seed']}.",
-        *_way(document["share"]),
+        f"{document['seed']}. The weights go {document['share']:.0%} of the way to the trained "
+        "ones.",
         "",
         f"![Worst pairs before and after]({PAIRS})",
         "",
@@ -119,12 +119,6 @@ def _measured(document: Mapping[str, Any]) -> list[str]:
         f"![Loss and error in training]({CURVE})",
         "",
     ]
-
-
-def _way(share: float) -> list[str]:
-    """How far the weights have gone, unless it is all the way."""
-    text = f"The weights go {share:.0%} of the way to the trained ones: all of it forgets too much."
-    return [] if share == 1 else ["", text]
 
 
 _ROWS = (

@@ -42,16 +42,21 @@ class AdaptConfig:
     balance: float = 0.5
     """How far speeds are balanced: 0, not at all; 1, all are as frequent as the middle one."""
 
-    views: float = 0.5
+    views: float = 0.33
     """Share of the batches that are views of the footage; the others are rendered scenes."""
     new_frames: float = 0.0
     """Share of the footage's views whose second frame is made from the first, with exact flow."""
     footage_textures: float = 0.5
     """Share of the rendered batches that are textured with the footage's own frames."""
-    look: float = 0.5
+    footage_motion: bool = True
+    """Whether these batches move as fast as the footage does."""
+    look: float = 0.8
     """Share of the rendered pairs that get the contrast, the colours and the noise of the footage.
     """
 
+    share: float = 0.5
+    """How far the weights go from those before to the trained ones, which forget more. If even
+    that forgets too much, three fifths of it."""
     scenes: int = 32
     """Rendered scenes, which are never trained on, that show what is forgotten."""
     forgotten: float = 0.03

@@ -3,15 +3,16 @@
 The views are those of training on pairs: crops, scale, colour, noise, blur, erased parts; here also
 pairs reversed in time. Flow and kept pixels are transformed with the frames.
 
-Rendered scenes have exact flow: nothing is forgotten. Half are textured with frames of the footage,
-and half get its look.
+Rendered scenes have exact flow: nothing is forgotten. Half are textured with frames of the footage
+and move as fast as it does; of all, half get its look.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
-from math import floor
+from math import floor, log2
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 import torch
@@ -23,13 +24,15 @@ from ..render import load_textures
 from ..training import BatchSource, Processes, SceneSource
 from ..training.batch_sources import DatasetSource
 from ..weights import Weights
-from .footage import speed_bins
+from .footage import SLOWEST, speed_bins
 from .look import InLook, read_looks
 from .settings import AdaptConfig
-from .teacher import Lesson, read_flow
+from .teacher import Lesson, mean_octave, read_counts, read_flow
 
 _FEWEST = 0.1  # share of the pixels of the most frequent speed that stays, at least
 _TEXTURES = 64  # most frames of the footage that are textures
+_SCENE_SPEED = 10.6  # px: the geometric mean of rendered scenes of the recipe, at 512x384
+_PACES = (1 / 16, 1.0)
 
 
 class FootageDataset(FlowDataset):
@@ -101,6 +104,19 @@ def staying_shares(kept_by_speed: Sequence[int], balance: float) -> Array:
     return shares.clip(_FEWEST, 1).astype(np.float32)
 
 
+def footage_speed(lessons: Sequence[Lesson], distances: Sequence[int]) -> float:
+    """The geometric mean in px from one frame to the next, of pairs of frames so far apart."""
+    octaves = [mean_octave(read_counts(files.counts)) for files in lessons]
+    per_frame = [octave - log2(frames) for octave, frames in zip(octaves, distances, strict=True)]
+    return SLOWEST * 2.0 ** mean(per_frame)
+
+
+def paced(config: TrainConfig, speed: float) -> TrainConfig:
+    """The recipe with rendered scenes of such a speed in px."""
+    pace = min(max(speed / _SCENE_SPEED, _PACES[0]), _PACES[1])
+    return replace(config, render=replace(config.render, motion=pace * config.render.motion))
+
+
 class FootageSource(DatasetSource):
     """Batches of views of the footage."""
 
@@ -133,18 +149,20 @@ class Mixed:
 def mixed_source(
     lessons: Sequence[Lesson],
     stay: Array,
+    speed: float,
     settings: AdaptConfig,
     config: TrainConfig,
     photos: Path | None,
     device: torch.device,
 ) -> Mixed:
-    """Return what the student is trained on: footage and rendered scenes by turns."""
+    """Return what the student is trained on: footage, of a speed, and rendered scenes by turns."""
     dataset = FootageDataset(lessons, config.augment, config.seed, settings.new_frames, stay)
     scenes: BatchSource = SceneSource(config, photos)
     if settings.footage_textures:
         frames = {path for each in lessons for path in (each.image1, each.image2)}
         textures = load_textures(sorted(frames), device, config.seed, limit=_TEXTURES)
-        own = SceneSource(replace(config, seed=config.seed + 1), textures)
+        own_config = paced(config, speed) if settings.footage_motion else config
+        own = SceneSource(replace(own_config, seed=config.seed + 1), textures)
         scenes = Mixed(scenes, own, settings.footage_textures)
     if settings.look:
         looks = read_looks([each.look for each in lessons])

@@ -165,6 +165,12 @@ def count_kept(flow: Array, kept: Array) -> Kept:
     return Kept(by_speed, np.array([sizes, sums]), slow)
 
 
+def mean_octave(counts: Kept) -> float:
+    """The mean octave of the speed of all pixels of a pair, from the middle of the octaves."""
+    seen = counts.by_speed[0]
+    return float((seen * (np.arange(NUM_SPEEDS) + 0.5)).sum() / seen.sum())
+
+
 def encode_counts(kept: Kept) -> bytes:
     """Counts -> the bytes of a file for `read_counts`."""
     return json.dumps([part.tolist() for part in kept]).encode()

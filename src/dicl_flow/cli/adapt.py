@@ -31,7 +31,7 @@ class Adapt(options.Settings):
 
     Examples:
       dicl-flow adapt clip.mp4 more/ -o mine.safetensors --minutes 10
-      dicl-flow adapt clip.mp4 -o mine.safetensors --steps 2000 --photos PHOTOS
+      dicl-flow adapt clip.mp4 -o mine.safetensors --steps 1200 --photos PHOTOS
       dicl-flow adapt 'shots/*.png' -o mine.safetensors --dry-run
     """
 
