@@ -23,6 +23,8 @@ WEIGHTS = "docs/measurements/weights.md"
 TRACKS = "docs/measurements/tracks.md"
 INT8 = "docs/decisions/0016-int8-where-there-is-vnni.md"
 LIVE = "docs/decisions/0015-live-searches-less-far.md"
+ADAPTING = "docs/decisions/0017-adaptation-learns-from-scenes-too.md"
+ADAPTED = "benchmarks/results/adapt_domains.json"
 Row = Sequence[float] | None
 
 
@@ -406,6 +408,49 @@ def looks():
         yield [found[kind] for kind in ("plain", "domain", "looked")]
 
 
+@cache
+def adapted(domain, share, variant="default"):
+    """The mean EPE of a domain after a run, so far on the way; None: not scored."""
+    name = "every/scenes/0" if variant == "scenes" else f"{domain}/{variant}/0"
+    found = load(ADAPTED)["runs"][name]["by_share"].get(share)
+    return found and mean(found[domain])
+
+
+def gains():
+    """The errors of each domain before, of the control and adapted; the last may be missing."""
+    for domain, before in load(ADAPTED)["before"].items():
+        control = [adapted(domain, share, "scenes") for share in ("0.5", "1.0")]
+        after = [adapted(domain, share) for share in ("0.5", "0.7", "1.0")]
+        yield [mean(before), *control, *filter(None, after)]
+
+
+def rise_elsewhere(share):
+    """The largest rise in percent on a domain that was not adapted to, and which domain that is."""
+    before, rises = load(ADAPTED)["before"], []
+    for name, run in load(ADAPTED)["runs"].items():
+        domain, variant, _ = name.split("/")
+        if variant == "default" and share in run["by_share"]:
+            others = ((d, e) for d, e in run["by_share"][share].items() if d != domain)
+            rises += [(100 * (mean(errors) / mean(before[d]) - 1), d) for d, errors in others]
+    return max(rises)
+
+
+def worst_thermal_clip():
+    """The EPE before and after of the clip that gets worst, and by how much the others fall."""
+    before = load(ADAPTED)["before"]["thermal"]
+    after = load(ADAPTED)["runs"]["thermal/default/0"]["by_share"]["0.7"]["thermal"]
+    pairs = sorted(zip(before, after, strict=True), key=lambda pair: pair[1] - pair[0])
+    rest = [sum(errors) for errors in zip(*pairs[:-1], strict=True)]
+    return [*pairs[-1], 100 * (1 - rest[1] / rest[0])]
+
+
+def real_clips():
+    """Warping error and disagreement of each clip, before and after."""
+    for found in load("benchmarks/results/adapt_clips.json")["clips"].values():
+        kinds = found["census"], found["disagreement"]
+        yield [kind[when] for kind in kinds for when in ("before", "after")]
+
+
 ARMS = ("start", "layers", "mixed", "solid")
 CLAIMS = [
     Table(
@@ -506,15 +551,28 @@ CLAIMS = [
     ),
     # adaptation
     Table(
-        "docs/decisions/0017-adaptation-learns-from-scenes-too.md",
+        ADAPTING,
         "| domain | `normal` |",
         lambda: list(imitation()),
     ),
     Table(
-        "docs/decisions/0017-adaptation-learns-from-scenes-too.md",
+        ADAPTING,
         "| domain | without |",
         lambda: list(looks()),
     ),
+    Table(ADAPTING, "| domain, scored at |", lambda: list(gains())),
+    Sentence(
+        ADAPTING,
+        """errors on particle images rise by up to {} % if weights are adapted to something else,
+        and by up to {} % all of the way""",
+        lambda: [rise_elsewhere(share)[0] for share in ("0.5", "1.0")],
+    ),
+    Sentence(
+        ADAPTING,
+        "its error goes from {} to {} px, while the others fall by {} % on average",
+        worst_thermal_clip,
+    ),
+    Table(ADAPTING, "| clip | warping error before |", lambda: list(real_clips())),
     # architecture
     Sentence(
         "docs/architecture.md",
@@ -566,6 +624,19 @@ def test_the_matching_net_helps_by_more_than_the_seeds_differ(host):
     plain, learned = scores("hosts", host), scores("hosts", f"{host} + DICL")
     apart = max(abs(one - other) for one, other in (plain, learned))
     assert min(before - after for before, after in zip(plain, learned, strict=True)) > apart
+
+
+def test_half_of_the_way_is_as_the_page_says():
+    before = {domain: mean(errors) for domain, errors in load(ADAPTED)["before"].items()}
+    left = {domain: adapted(domain, "0.5") / before[domain] for domain in before}
+    assert {domain for domain, share in left.items() if share < 0.9} == {"fog", "night", "fluid"}
+    assert max(left.values()) < 1
+    assert all(rise_elsewhere(share)[1] == "fluid" for share in ("0.5", "1.0"))
+    verdicts = {
+        name: run["accepted"] for name, run in load(ADAPTED)["runs"].items() if "reasons" in run
+    }
+    refused = {name.split("/")[0] for name, accepted in verdicts.items() if not accepted}
+    assert refused == {"endoscopic", "night"}
 
 
 def test_dap_and_vcn_are_as_the_page_says():
