@@ -94,6 +94,7 @@ def measure(clip: Path, options: argparse.Namespace) -> dict:
         **{name: ended.numbers["verdict"][name] for name in NUMBERS},
         "pairs": len(ended.numbers["pairs"]),
         "kept": ended.numbers["teacher"]["kept"],
+        "share": ended.numbers["share"],
         "accepted": ended.accepted,
         "reasons": list(ended.reasons),
         "warnings": list(ended.warnings),
