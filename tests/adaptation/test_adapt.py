@@ -288,3 +288,5 @@ def test_a_batch_fits_into_the_memory_of_a_gpu():
     _, recipe = read_settings([], NETWORK, 0)  # 16 pairs of 512x384
     sizes = {gib: job.recipe_within(recipe, gib).batch for gib in (80, 23, 11, 1)}
     assert sizes == {80: 16, 23: 9, 11: 4, 1: 1}
+    in_parts = replace(recipe, optimizer=replace(recipe.optimizer, accumulate=8))
+    assert [job.recipe_within(in_parts, gib).batch for gib in (80, 11, 1)] == [16, 16, 8]

@@ -347,10 +347,10 @@ def recipe_for(recipe: TrainConfig, processes: "Processes") -> TrainConfig:
 
 
 def recipe_within(recipe: TrainConfig, gibibytes: float) -> TrainConfig:
-    """Return a recipe whose batch fits into the memory of a GPU."""
-    height, width = recipe.augment.crop
+    """Return a recipe whose batch, or each of its parts, fits into the memory of a GPU."""
+    (height, width), parts = recipe.augment.crop, recipe.optimizer.accumulate
     fitting = floor(gibibytes / (_GIBIBYTES * height * width / 1e6))
-    return replace(recipe, batch=max(1, min(recipe.batch, fitting)))
+    return replace(recipe, batch=parts * max(1, min(recipe.batch // parts, fitting)))
 
 
 def recipe_on_cpu(recipe: TrainConfig) -> TrainConfig:

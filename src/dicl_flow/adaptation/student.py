@@ -4,7 +4,7 @@ The views are those of training on pairs: crops, scale, colour, noise, blur, era
 pairs reversed in time. Flow and kept pixels are transformed with the frames.
 
 Rendered scenes have exact flow: nothing is forgotten. Half are textured with frames of the footage
-and move as fast as it does; of all, half get its look.
+and move as fast as it does; most of all get its look.
 """
 
 from collections.abc import Iterator, Sequence
