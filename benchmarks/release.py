@@ -432,7 +432,8 @@ def extend(root: Path, weights: Path) -> list[str]:
 
     def without_additions(found: Weights) -> bytes:
         calibrations = {q: found.quality_calibrations.get(q) for q in old.quality_calibrations}
-        live, extremes = found.live if old.live else None, found.extremes if old.extremes else {}
+        live = found.live if old.live else None
+        extremes = {key: found.extremes[key] for key in old.extremes if key in found.extremes}
         kept = {"quality_calibrations": calibrations, "live": live, "extremes": extremes}
         return encode_weights(replace(found, about={}, **kept))
 

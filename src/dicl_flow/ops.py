@@ -21,7 +21,7 @@ def size_of(tensor: Tensor) -> Size:
 
 def normalize(images: Tensor) -> Tensor:
     """[0, 1] -> [-1, 1], what networks are trained on."""
-    return ((images - 0.5) / 0.5).clamp(-1, 1)
+    return (images - 0.5).mul_(2).clamp_(-1, 1)
 
 
 def pad_to_multiple(images: Tensor, multiple: int, padding: str = "replicate") -> Tensor:

@@ -17,6 +17,7 @@ from dicl_flow.accelerated.int8 import (
     Int8Conv,
     Int8DiclFlow,
     Int8Matcher,
+    RoundedConv,
     corners_to_pixels,
     measure_extremes,
 )
@@ -71,9 +72,10 @@ def test_a_convolution_rounds_once():
 
 
 @needs_vnni
+@pytest.mark.parametrize("widely", [False, True])
 @pytest.mark.parametrize("scene", ["whole", "holes", "leaves the frame", "nothing to see"])
-def test_scores_are_near_those_in_float32(both, scene):
-    exact, int8 = both
+def test_scores_are_near_those_in_float32(both, wide, scene, widely):
+    exact, int8 = both[0], wide if widely else both[1]
     torch.manual_seed(2)
     with torch.inference_mode():
         features = exact.features(2 * torch.rand(4, 3, 64, 96) - 1)
@@ -115,10 +117,10 @@ def test_features_are_near_those_in_float32(both, wide):
 
 @needs_vnni
 def test_corrections_are_near_those_in_float32(both, wide):
-    """The context nets', whose first layer and last two see and give the flow in float32."""
+    """The context nets', whose first layer and last one see and give the flow in float32."""
     exact, mine = (one.levels["4"].context for one in (both[0], wide))
     kinds = [type(layer) for layer in mine.layers]
-    assert kinds == [FoldedConv, torch.nn.Sequential, Int8Block, FoldedConv, FoldedConv]
+    assert kinds == [RoundedConv, Int8Block, Int8Block, Int8Block, FoldedConv]
     images = 2 * torch.rand(2, 2, 3, 64, 96) - 1
     with torch.inference_mode():
         features, level = both[0].features(images[0])[-1], both[0](*images)[-1]

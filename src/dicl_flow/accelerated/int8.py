@@ -2,11 +2,14 @@
 
 Activations are uint8 with one scale for each channel, weights int8 with one for each output
 channel. The scales follow from what float32 computes on a few small frames: these extremes are kept
-with the weights. All other layers stay float32.
+with the weights.
+
+Quality "normal" computes the matching nets of fine levels in int8, behind the terms of their first
+layer. Quality "live" computes everything in it that neither sees a flow nor gives one.
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
@@ -14,6 +17,7 @@ from math import prod
 from typing import TypeAlias, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import InputError
@@ -23,8 +27,7 @@ from ..models.dicl import DiclLevel, FeaturePyramid
 from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
 from ..ops import size_of
 from .cpu import AcceleratedDiclFlow, FactoredMatcher, displacement_chunks, moved_maxima
-from .first_layer import FactoredLayer
-from .first_layer.cpu import PartialWindows
+from .first_layer.cpu import ROUND, find_partial, products
 from .folded import FoldedConv, cells_to_pixels, fold, up_to_corners
 from .private import int8_convolve, int8_order
 from .settings import has_winograd
@@ -33,7 +36,7 @@ _MARGIN = 1.25  # what other frames may exceed the extremes by; beyond, values a
 _FEW_CELLS = 100  # of a map: those of stride 32 and coarser, on small frames
 _Block = TypeVar("_Block", bound=nn.Module)
 _COARSEST = 16  # stride: coarser levels take little time, and their rounding is multiplied by it
-
+_GREY = 128  # of a frame: nearly zero
 
 Extremes = Mapping[str, Tensor]
 """By STRIDE.LAYER, for each channel: (2, C) the least and the largest value of the two terms of the
@@ -61,6 +64,7 @@ class Int8Conv(nn.Module):
         steps = weight.abs().amax((1, 2, 3)).clamp(min=1e-30) / 127
         self.weight = nn.Buffer((weight / steps[:, None, None, None]).round().to(torch.int8))
         self.steps, self.bias = nn.Buffer(steps), nn.Buffer(bias.float() / divisor)
+        self.zero = nn.Buffer(torch.zeros(len(weight), dtype=torch.int32))
         self.last = next_scale is None
         self._ordered: dict[torch.Size, Tensor] = {}
 
@@ -68,27 +72,110 @@ class Int8Conv(nn.Module):
         """(B, in, H, W) -> (B, out, H', W'), channels last."""
         ordered = self._ordered.get(x.shape)
         if ordered is None:
-            if len(self._ordered) >= 8:  # sizes that took turns; a video has one
+            if len(self._ordered) >= 16:  # sizes that took turns; a video has one
                 self._ordered.clear()
             ordered = int8_order(self.weight, self.steps, self.where, list(x.shape))
             self._ordered[x.shape] = ordered
-        return int8_convolve(x, ordered, self.steps, self.bias, self.where, last=self.last)
+        known = (ordered, self.steps, self.zero, self.bias, self.where)
+        return int8_convolve(x, *known, last=self.last)
 
 
-class Int8Windows(PartialWindows):
-    """Partial windows of the whole first layer, in uint8."""
+class RoundedConv(nn.Module):
+    """A convolution in float32, with ReLU to uint8; it may be a term of the first layer."""
 
-    def __init__(self, matcher: "Int8Matcher", *features: Tensor) -> None:
-        """Features (B, C, H, W) of both frames, then the first term, negated."""
-        super().__init__(matcher.first, *features)
+    def __init__(self, padding: int, weight: Tensor, bias: Tensor, next_scale: Tensor) -> None:
+        """The scales of the channels of the output."""
+        super().__init__()
+        channels, depth, side, _ = weight.shape
+        weight = (weight / next_scale[:, None, None, None]).float()
+        like = nn.Conv2d(depth, channels, side, padding=padding)
+        bias = bias / next_scale + 0.5  # `to` cuts digits off
+        self.conv = FoldedConv(like, weight, bias, torch.float32, relu=False)
+        self.taps = nn.Buffer(weight.permute(2, 3, 1, 0).flatten(0, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in, H, W) -> (B, out, H', W'), channels last."""
+        return self.conv(x).clamp_(0, 255).to(torch.uint8)
+
+    def of_windows(self, rows: Tensor) -> Tensor:
+        """(N, window² · in) windows that see maps -> (N, out)."""
+        return torch.addmm(self.conv.bias, rows, self.taps).clamp_(0, 255).to(torch.uint8)
+
+
+class Int8Term(Int8Conv):
+    """A term of the first layer, of features in uint8."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, scale: Tensor, next_scale: Tensor) -> None:
+        super().__init__((1, 0, 1), weight, bias, scale, next_scale)
+        rows = weight.permute(0, 2, 3, 1).flatten(1)[..., None, None]
+        scales = scale.repeat(weight[0, 0].numel())
+        self.rows = Int8Conv((1, 0, 1), rows, bias, scales, next_scale)
+
+    def of_windows(self, rows: Tensor) -> Tensor:
+        """(N, window² · in) windows that see maps, N a multiple of `ROUND` -> (N, out)."""
+        image = rows.unflatten(0, (1, -1, ROUND)).permute(0, 3, 1, 2)
+        return self.rows(image).permute(0, 2, 3, 1).flatten(0, 2)
+
+
+_Term: TypeAlias = RoundedConv | Int8Term
+
+
+class Int8FirstLayer(nn.Module):
+    """The first layer of a matching net, factored: its terms and partial windows in uint8.
+
+    Both terms share scale and zero, so max(B, -A) + A is exact in uint8, and 0 stays 0.
+    """
+
+    def __init__(
+        self, layer: ConvBlock, radius: int, extremes: Tensor, features: Tensor | None
+    ) -> None:
+        """The extremes of both terms, see `Extremes`; the largest values of the features.
+
+        Without the latter, terms are computed in float32.
+        """
+        super().__init__()
+        weight, bias = fold(layer)
+        of_first, of_second = weight.chunk(2, 1)
+        self.radius, self.window = radius, weight.shape[-1]
+        reach = extremes[1] - extremes[0]
+        low = extremes[0] - reach * (_MARGIN - 1) / 2
+        self.scale = nn.Buffer(_scale(_MARGIN * reach))
+        minus_first, second = (-of_first, -bias - low), (of_second, -low)
+        self.prepare: nn.Module = nn.Identity()
+        self.minus_first: _Term = RoundedConv(0, *minus_first, self.scale)
+        self.second: _Term = RoundedConv(0, *second, self.scale)
+        if features is not None:
+            self.prepare, scale = Quantised(features), _scale(_MARGIN * features)
+            self.minus_first = Int8Term(*minus_first, scale, self.scale)
+            self.second = Int8Term(*second, scale, self.scale)
+
+    def forward(self, features1: Tensor, features2: Tensor) -> tuple[Tensor, Tensor, "Int8Windows"]:
+        """Two (B, C, H, W) -> -A (B, channels, H, W), B (B, channels, H+2r, W+2r), the windows."""
+        margin = self.window // 2
+        first = F.pad(self.prepare(features1), [margin] * 4)
+        second = F.pad(self.prepare(features2), [self.radius + margin] * 4)
+        rows = torch.cat([maps.permute(0, 2, 3, 1).flatten(0, 2) for maps in (first, second)])
+        return self.minus_first(first), self.second(second), Int8Windows(self, features2, rows)
+
+
+class Int8Windows:
+    """Writes exact values where the sum of both terms is wrong."""
+
+    def __init__(self, layer: Int8FirstLayer, features2: Tensor, rows: Tensor) -> None:
+        """Features (B, C, H, W) of frame 2; the numbered ones that windows see, (N, C)."""
+        self._count = prod(features2[:, 0].shape)
         self._kinds = [
-            (terms, matcher.quantised(first.chunk(2, 1)[0]), matcher.quantised(second))
-            for terms, first, second in self._kinds
+            (
+                terms,
+                products(terms.taps1, rows, layer.minus_first.of_windows),
+                products(terms.taps2, rows, layer.second.of_windows),
+            )
+            for terms in find_partial(features2, layer.radius, layer.window)
         ]
 
     def correct(self, result: Tensor, chunk: range) -> None:
         """Overwrite the first layer, (U·V·B, channels, H, W), of some displacements."""
-        rows, start = result.permute(0, 2, 3, 1).flatten(0, 2), chunk.start * len(self._minus_first)
+        rows, start = result.permute(0, 2, 3, 1).flatten(0, 2), chunk.start * self._count
         for terms, first, second in self._kinds:
             part = slice(terms.bounds[chunk.start], terms.bounds[chunk.stop])
             minus_first = first.index_select(0, terms.first[part])
@@ -97,10 +184,7 @@ class Int8Windows(PartialWindows):
 
 
 class Int8Matcher(Matcher):
-    """A `PairwiseMatcher` in int8, whose first layer is factored.
-
-    Both terms share scale and zero, so max(B, -A) + A is exact in uint8, and 0 stays 0.
-    """
+    """A `PairwiseMatcher` in int8."""
 
     def __init__(
         self,
@@ -108,21 +192,21 @@ class Int8Matcher(Matcher):
         first: Tensor,
         largest: Sequence[Tensor],
         memory_limit: int | None = None,
+        features: Tensor | None = None,
     ) -> None:
-        """The extremes of the first layer and of each that follows, see `Extremes`."""
+        """The extremes of the first layer and of each that follows, see `Extremes`.
+
+        `features` are for `Int8FirstLayer`.
+        """
         super().__init__(matcher.radius)
         self.memory_limit = memory_limit
         net = cast(MatchingNet, matcher.net)
-        self.first = FactoredLayer(net.first, self.radius, torch.float32, negated=True)
-        low, high = first
-        room = (high - low) * (_MARGIN - 1) / 2
-        self.low = nn.Buffer(low - room)
-        self.scale = nn.Buffer(_scale(_MARGIN * (high - low)))
+        self.first = Int8FirstLayer(net.first, self.radius, first, features)
         folded = [fold(net.down), *map(fold, net.inner), up_to_corners(*fold(net.up))]
         folded.append(_score_of_corners(net.score))
         places = [(2, 1, 1), *((1, 1, 1) for _ in folded[1:-1]), (1, 0, 1)]
         steps = [_scale(_MARGIN * one) for one in largest]
-        scales = zip([self.scale, *steps], [*steps, None], strict=True)
+        scales = zip([self.first.scale, *steps], [*steps, None], strict=True)
         self.layers = nn.Sequential(
             *(
                 Int8Conv(place, *values, *pair)
@@ -133,14 +217,9 @@ class Int8Matcher(Matcher):
     def forward(self, features1: Tensor, features2: Tensor) -> Tensor:
         """Two (B, C, H, W) maps of even sides -> (B, 1, U, V, H, W)."""
         side = 2 * self.radius + 1
-        features1, features2 = map(self.first.prepare, (features1, features2))
-        terms = self.first.first_term(features1), self.first.second_term(features2)
-        windows = Int8Windows(self, features1, features2, terms[0])
-        minus_first, second = (
-            self.quantised(term.permute(0, 2, 3, 1)).permute(0, 3, 1, 2) for term in terms
-        )
+        minus_first, second, windows = self.first(features1, features2)
         batch, (height, width) = len(features1), size_of(features1)
-        scores = terms[0].new_empty(side * side, batch, height, width)
+        scores = features1.new_empty(side * side, batch, height, width)
         for chunk in displacement_chunks(minus_first, self.radius, self.memory_limit):
             hidden = moved_maxima(minus_first, second, chunk)
             hidden.unflatten(0, (-1, batch)).sub_(minus_first)  # max(B, -A) + A
@@ -150,11 +229,6 @@ class Int8Matcher(Matcher):
                 cells_to_pixels(cells).unflatten(0, (len(chunk), batch)).squeeze(2)
             )
         return scores.unflatten(0, (side, side)).permute(2, 0, 1, 3, 4).unsqueeze(1)
-
-    def quantised(self, terms: Tensor) -> Tensor:
-        """(…, channels) -> the same in uint8."""
-        steps = (terms - self.low).div_(self.scale).add_(0.5).clamp_(0, 255)
-        return steps.to(torch.uint8)
 
 
 def _score_of_corners(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
@@ -200,6 +274,7 @@ class Int8Block(nn.Module):
         if self.up:
             weight, bias = up_to_corners(weight, bias)
             where, next_scale = (1, 1, 1), next_scale.repeat(4)
+        self.scale = nn.Buffer(scale)
         self.conv = Int8Conv(where, weight, bias, scale, None if last else next_scale)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -208,6 +283,23 @@ class Int8Block(nn.Module):
         if self.conv.last:
             return y.relu_()
         return corners_to_pixels(y) if self.up else y
+
+
+class Int8ImageConv(Int8Conv):
+    """The very first layer, a 3x3 convolution of frames in uint8."""
+
+    def __init__(self, block: ConvBlock, next_scale: Tensor) -> None:
+        weight, bias = fold(block)
+        step = torch.full((weight.shape[1],), 1 / 127.5)
+        super().__init__((1, 0, 1), weight, bias - weight.sum((1, 2, 3)), step, next_scale)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) in [-1, 1] -> (B, out, H, W)."""
+        batch, channels, height, width = images.shape
+        padded = (batch, height + 2, width + 2, channels)
+        frames = images.new_full(padded, _GREY, dtype=torch.uint8).permute(0, 3, 1, 2)
+        frames[..., 1:-1, 1:-1] = (127.5 * images).add_(128)
+        return super().forward(frames)
 
 
 class Quantised(nn.Module):
@@ -231,9 +323,9 @@ def corners_to_pixels(corners: Tensor) -> Tensor:
 
 
 class Int8DiclFlow(AcceleratedDiclFlow):
-    """An `AcceleratedDiclFlow` whose matching nets compute in int8.
+    """An `AcceleratedDiclFlow` in int8: the matching nets of fine levels.
 
-    `widely` adds the feature net but for its stem, and the context nets but for the layers that see
+    `widely` adds all levels, the feature net, and the context nets except for the layers that see
     the flow or give it.
     """
 
@@ -247,27 +339,40 @@ class Int8DiclFlow(AcceleratedDiclFlow):
     ) -> None:
         super().__init__(model, torch.float32, memory_limit, torch.device("cpu"))
         if widely:
-            self.features = _int8_pyramid(model.features, self.features, extremes).eval()
-        for stride, level in _int8_levels(model):
-            matcher = cast(PairwiseMatcher, level.matcher)
-            own = _extremes_of(matcher, stride, extremes)
+            self.features = _int8_pyramid(model.features, extremes).eval()
+        for stride, level in cast(Iterable[tuple[str, DiclLevel]], model.levels.items()):
             mine = cast(DiclLevel, self.levels[stride])
-            mine.matcher = Int8Matcher(matcher, own[0], own[1:], memory_limit).eval()
+            if widely or int(stride) <= _COARSEST:
+                matcher = _int8_matcher(
+                    stride, level.matcher, extremes, memory_limit, widely=widely
+                )
+                mine.matcher = matcher.eval()
             if widely and level.context is not None and mine.context is not None:
                 layers = _int8_layers(stride, level.context, mine.context, extremes)
                 mine.context.layers = layers.eval()
 
 
-def _int8_pyramid(pyramid: nn.Module, accelerated: nn.Module, extremes: Extremes) -> nn.Module:
-    """Copy a feature net with its blocks in int8, and the stem of the accelerated one."""
-    plain_stem, stem = (cast(FeaturePyramid, one).stem for one in (pyramid, accelerated))
+def _int8_matcher(
+    stride: str, matcher: Matcher, extremes: Extremes, memory_limit: int | None, *, widely: bool
+) -> Int8Matcher:
+    assert isinstance(matcher, PairwiseMatcher)
+    first, *largest = _extremes_of(matcher, stride, extremes)
+    features = None
+    if widely:
+        compared = cast(nn.Conv2d, cast(MatchingNet, matcher.net).first.conv).in_channels // 2
+        features = extremes[f"features.outputs.{stride}"][-compared:].float()
+    return Int8Matcher(matcher, first, largest, memory_limit, features)
+
+
+def _int8_pyramid(pyramid: nn.Module, extremes: Extremes) -> nn.Module:
+    """Copy a feature net with its blocks in int8."""
     replaced: dict[int, nn.Module] = {}
-    for name, block in _blocks_behind_stem(pyramid, ConvBlock):
+    for name, block in _blocks_behind_first(pyramid, ConvBlock):
         last = name.startswith("outputs.")
-        quantised, mine = _int8_block(f"features.{name}", block, extremes, last=last)
-        if not replaced:  # the first one sees what the stem gives
-            replaced[id(plain_stem)] = nn.Sequential(stem, quantised)
-        replaced[id(block)] = mine
+        replaced[id(block)] = _int8_block(f"features.{name}", block, extremes, last=last)
+    first, second, _ = cast(FeaturePyramid, pyramid).stem
+    seen = cast(Int8Block, replaced[id(second)]).scale
+    replaced[id(first)] = Int8ImageConv(cast(ConvBlock, first), seen)
     return copy.deepcopy(pyramid, replaced)
 
 
@@ -278,18 +383,17 @@ def _int8_layers(
     blocks, layers = _middle(context), [*accelerated.layers]
     for number, block in blocks.items():
         last, name = number == max(blocks), f"{stride}.context.{number}"
-        quantised, mine = _int8_block(name, cast(ConvBlock, block), extremes, last=last)
-        layers[number] = mine if number > 1 else nn.Sequential(quantised, mine)
+        layers[number] = _int8_block(name, cast(ConvBlock, block), extremes, last=last)
+    if blocks:
+        first = cast(ConvBlock, context.layers[0])
+        layers[0] = RoundedConv(1, *fold(first), cast(Int8Block, layers[1]).scale)
     return nn.Sequential(*layers)
 
 
-def _int8_block(
-    name: str, block: ConvBlock, extremes: Extremes, *, last: bool
-) -> tuple[Quantised, Int8Block]:
-    """A block in int8, and what makes uint8 of the float32 that it sees."""
+def _int8_block(name: str, block: ConvBlock, extremes: Extremes, *, last: bool) -> Int8Block:
     conv = cast(nn.Conv2d | nn.ConvTranspose2d, block.conv)
     (largest,) = _fitting(extremes, [name], [(conv.in_channels + conv.out_channels,)])
-    return Quantised(largest[: conv.in_channels]), Int8Block(block, largest, last=last)
+    return Int8Block(block, largest, last=last)
 
 
 def measure_extremes(model: DiclFlow, frames: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -299,7 +403,7 @@ def measure_extremes(model: DiclFlow, frames: Sequence[tuple[Tensor, Tensor]]) -
         for image1, image2 in frames:
             exact(image1, image2)
     extremes = {name: torch.stack(seen).amax(0) for name, seen in blocks.items()}
-    for stride, _ in _int8_levels(model):
+    for stride in model.levels:
         seen = [torch.stack(ranges) for ranges in levels[stride]]  # (calls, 2, C) of each layer
         both = torch.cat(seen[:2])
         layers = [torch.stack([both[:, 0].amin(0), both[:, 1].amax(0)])]
@@ -310,23 +414,16 @@ def measure_extremes(model: DiclFlow, frames: Sequence[tuple[Tensor, Tensor]]) -
     return extremes
 
 
-def _int8_levels(model: DiclFlow) -> Iterator[tuple[str, DiclLevel]]:
-    """Yield the stride and the level of all that compute in int8."""
-    for stride, level in model.levels.items():
-        if int(stride) <= _COARSEST:
-            yield stride, cast(DiclLevel, level)
-
-
-def _blocks_behind_stem(pyramid: nn.Module, kind: type[_Block]) -> Iterator[tuple[str, _Block]]:
+def _blocks_behind_first(pyramid: nn.Module, kind: type[_Block]) -> Iterator[tuple[str, _Block]]:
     """Yield the blocks of a feature net, plain or folded, with their names."""
     for name, block in pyramid.named_modules():
-        if isinstance(block, kind) and not name.startswith("stem."):
+        if isinstance(block, kind) and name != "stem.0":
             yield name, block
 
 
 def _middle(context: ContextNet) -> dict[int, nn.Module]:
     """The layers of a context net, plain or folded, that neither see the flow nor give it."""
-    return dict([*enumerate(context.layers)][1:-2])
+    return dict([*enumerate(context.layers)][1:-1])
 
 
 def _extremes_of(matcher: PairwiseMatcher, stride: str, extremes: Extremes) -> list[Tensor]:
@@ -360,8 +457,8 @@ def _watched(model: AcceleratedDiclFlow) -> Iterator[tuple[_Levels, _Blocks]]:
     levels: dict[str, list[list[Tensor]]] = {}
     blocks: dict[str, list[Tensor]] = {}
     handles = []
-    watched = {f"features.{n}": b for n, b in _blocks_behind_stem(model.features, FoldedConv)}
-    for stride, level in _int8_levels(model):
+    watched = {f"features.{n}": b for n, b in _blocks_behind_first(model.features, FoldedConv)}
+    for stride, level in cast(Iterable[tuple[str, DiclLevel]], model.levels.items()):
         if level.context is not None:
             found = _middle(level.context).items()
             watched |= {f"{stride}.context.{number}": cast(FoldedConv, b) for number, b in found}

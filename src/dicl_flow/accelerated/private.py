@@ -107,11 +107,17 @@ def int8_order(weight: Tensor, steps: Tensor, where: Where, shape: list[int]) ->
 
 
 def int8_convolve(
-    x: Tensor, weight: Tensor, steps: Tensor, bias: Tensor, where: Where, *, last: bool
+    x: Tensor,
+    weight: Tensor,
+    steps: Tensor,
+    zero: Tensor,
+    bias: Tensor,
+    where: Where,
+    *,
+    last: bool,
 ) -> Tensor:
     """A convolution of uint8, with ReLU to uint8; the last one without, to float32."""
     dtype, after = (torch.float32, "none") if last else (torch.uint8, "relu")
-    zero = torch.zeros(len(steps), dtype=torch.int32)
     known = (weight, steps, zero, bias, *where, 1)
     return torch.ops.onednn.qconv2d_pointwise(x, 1.0, 0, *known, 1.0, 0, dtype, after, [], "")
 

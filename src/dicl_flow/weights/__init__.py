@@ -33,7 +33,7 @@ LIVE_KEY = "dicl_flow.live"
 _LIVE = "live."  # before the names of tensors that were trained for smaller search radii
 _INT8 = "int8."  # before the names of extremes
 PACKAGED_SHA256 = {
-    "rendered": "b0802b04f3e9d8b5cb201eb2f1d097dd9f666ed27b3efb3779a1b4133cc394c4",
+    "rendered": "7de5e43d734730fcf26e8a7fb17a184c0c91b91a74ad95a6fd8e4b82eb6be877",
 }
 _PACKAGED = Path(__file__).parent
 _PARTS = {

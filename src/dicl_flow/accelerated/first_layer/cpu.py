@@ -1,5 +1,6 @@
 """Partial windows of the first layer on CPUs: few terms differ, and displacements share them."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -9,8 +10,8 @@ from torch import Tensor
 
 from . import FactoredLayer
 
-_ROUND = 512  # rows of a product: oneDNN compiles a kernel for each new number of them
-_AT_ONCE = 16 * _ROUND
+ROUND = 512  # rows of a product: oneDNN compiles a kernel for each new number of them
+_AT_ONCE = 16 * ROUND
 Size = tuple[int, int, int]  # (B, H, W)
 
 
@@ -56,16 +57,12 @@ class PartialWindows:
         self, layer: FactoredLayer, features1: Tensor, features2: Tensor, minus_first: Tensor
     ) -> None:
         """Features (B, C, H, W); the layer's first term, negated: (B, channels, H, W)."""
-        batch, _, height, width = features1.shape
-        size, radius, window = (batch, height, width), layer.radius, layer.window
-        margin = window // 2
+        margin = layer.window // 2
         self._taps, self._bias = layer.taps_of_terms(), layer.bias
         self._minus_first = _rows(minus_first)
-        self._features = torch.cat([_rows(features1, margin), _rows(features2, radius + margin)])
-        grid, border = find_border(size, radius, window, features1.device)
-        visible = windows(F.pad((features2 != 0).any(1), [radius + margin] * 4), window)
-        kinds = (border, find_holes(visible, size, radius, grid))
-        self._kinds = [(terms, *self._exact(terms)) for terms in kinds]
+        rows = torch.cat([_rows(features1, margin), _rows(features2, layer.radius + margin)])
+        kinds = find_partial(features2, layer.radius, layer.window)
+        self._kinds = [(terms, *self._exact(terms, rows)) for terms in kinds]
 
     def correct(self, result: Tensor, chunk: range) -> None:
         """Overwrite the first layer minus A, (U·V·B, channels, H, W), of some displacements."""
@@ -76,19 +73,31 @@ class PartialWindows:
             values = torch.maximum(F.embedding(terms.second[part], second), minus_first)
             rows[terms.positions[part] - start] = values.add_(rest).to(rows.dtype)
 
-    def _exact(self, terms: WindowTerms) -> tuple[Tensor, Tensor]:
+    def _exact(self, terms: WindowTerms, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the negated first terms, with what to add to subtract A, and the second terms."""
-        taps1, taps2 = self._taps
-        minus_first = self._product(terms.taps1, taps1).add_(self._bias).neg_()
+        first, second = (
+            products(numbers, rows, taps.__rmatmul__)
+            for numbers, taps in zip((terms.taps1, terms.taps2), self._taps, strict=True)
+        )
+        minus_first = first.add_(self._bias).neg_()
         rest = F.embedding(terms.pixels, self._minus_first) - minus_first
-        return torch.cat([minus_first, rest], 1), self._product(terms.taps2, taps2)
+        return torch.cat([minus_first, rest], 1), second
 
-    def _product(self, numbers: Tensor, taps: Tensor) -> Tensor:
-        """Numbers of features (N, window²) -> (N, channels)."""
-        padded = F.pad(numbers, (0, 0, 0, -len(numbers) % _ROUND))
-        parts = padded.split(_AT_ONCE)
-        products = [F.embedding(part, self._features).flatten(1) @ taps for part in parts]
-        return torch.cat(products)[: len(numbers)]
+
+def products(numbers: Tensor, rows: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
+    """What a layer (N, window² · C) -> (N, channels) makes of windows: numbers of rows (N, C)."""
+    padded = F.pad(numbers, (0, 0, 0, -len(numbers) % ROUND))
+    found = [layer(F.embedding(part, rows).flatten(1)) for part in padded.split(_AT_ONCE)]
+    return torch.cat(found)[: len(numbers)]
+
+
+def find_partial(features2: Tensor, radius: int, window: int) -> tuple[WindowTerms, WindowTerms]:
+    """The partial windows at the border, and around holes of (B, C, H, W)."""
+    batch, _, height, width = features2.shape
+    grid, border = find_border((batch, height, width), radius, window, features2.device)
+    margin = radius + window // 2
+    visible = windows(F.pad((features2 != 0).any(1), [margin] * 4), window)
+    return border, find_holes(visible, (batch, height, width), radius, grid)
 
 
 def _rows(features: Tensor, margin: int = 0) -> Tensor:
