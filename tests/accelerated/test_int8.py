@@ -22,13 +22,14 @@ from dicl_flow.accelerated.int8 import (
     measure_extremes,
 )
 from dicl_flow.accelerated.settings import Processor
-from dicl_flow.config import LevelConfig, ModelConfig
+from dicl_flow.config import LIVE, LevelConfig, ModelConfig
 from dicl_flow.errors import InputError
 from dicl_flow.estimation import compute
 from dicl_flow.estimation.compute import choose_compute, int8_extremes
 from dicl_flow.estimation.inputs import demo_frames
-from dicl_flow.models import build
-from dicl_flow.weights import encode_weights, load_model, read_weights
+from dicl_flow.evaluation.calibrate import find_extremes
+from dicl_flow.models import build, own_keys
+from dicl_flow.weights import LiveParts, encode_weights, load_model, read_weights
 
 DEEP = ModelConfig(
     levels=(LevelConfig(8, 2), LevelConfig(4, 1, ((8, 1), (16, 2), (16, 4), (8, 1))))
@@ -196,6 +197,23 @@ def test_kept_extremes_are_used_as_they_are(monkeypatch, small_weights):
     frames = [frame[0] for frame in demo_frames((128, 192))]
     flows = [one(*frames).flow for one in (dicl_flow.load(kept, "cpu", "int8"), measured)]
     assert (flows[0] == flows[1]).all()
+
+
+def test_extremes_fit_the_context_nets_of_live_too(tmp_path):
+    context = ((8, 1), (8, 1))
+    config = ModelConfig(levels=(LevelConfig(8, 2, context), LevelConfig(4, 1, context)))
+    whole = read_weights(write_weights(tmp_path / "whole.safetensors", config))
+    smaller = load_model(whole, LIVE).state_dict()
+    radii = config.smaller(LIVE.radii)
+    own = {key: smaller[key] for key in own_keys(smaller, radii)}
+    own["levels.8.context.layers.0.bn.bias"] += 100
+    weights = replace(whole, live=LiveParts(radii, own))
+    found, normal = find_extremes(weights), find_extremes(whole)
+    seen = found["8.context.1"][:8]  # by the layer behind the first one
+    assert (seen > 50).all()
+    assert (seen > normal["8.context.1"][:8]).all()
+    assert all((found[name] >= normal[name]).all() for name in normal if ".context." in name)
+    assert all((found[name] == normal[name]).all() for name in normal if ".context." not in name)
 
 
 @needs_vnni

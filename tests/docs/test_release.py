@@ -178,11 +178,15 @@ def test_two_halves(fake, capsys):
     assert (fake.root / PACKAGED).read_bytes() == fake.described()
 
 
-def test_weights_that_only_add_are_installed_at_once(tree, tmp_path):
-    before, found = release.digest(NEW), read_weights_of(NEW, tmp_path)
-    (tree / PACKAGED).write_bytes(NEW)
+@pytest.mark.parametrize("kept", [{}, {"4.0": torch.ones(2, 3)}])
+def test_weights_that_only_add_are_installed_at_once(tree, tmp_path, kept):
+    found = replace(read_weights_of(NEW, tmp_path), extremes=kept)
+    packaged = encode_weights(found)
+    before = release.digest(packaged)
+    (tree / PACKAGED).write_bytes(packaged)
     (tree / "docs/page.json").write_text(f"of {before}, or {before[:12]}")
-    more = replace(found, extremes={"4.0": torch.ones(2, 3)}, about={"more": "yes"})
+    extremes = {**kept, "4.1": torch.ones(3)}
+    more = replace(found, extremes=extremes, about={"more": "yes"})
     candidate = tmp_path / "candidate.safetensors"
     candidate.write_bytes(encode_weights(more))
     written = release.extend(tree, candidate)
@@ -190,17 +194,18 @@ def test_weights_that_only_add_are_installed_at_once(tree, tmp_path):
     installed = (tree / PACKAGED).read_bytes()
     after = release.digest(installed)
     assert (tree / "docs/page.json").read_text() == f"of {after}, or {after[:12]}"
-    assert read_weights_of(installed, tmp_path).extremes.keys() == {"4.0"}
+    assert read_weights_of(installed, tmp_path).extremes.keys() == {*extremes}
 
 
-@pytest.mark.parametrize("kind", ["tensors", "calibration"])
+@pytest.mark.parametrize("kind", ["tensors", "calibration", "extremes"])
 def test_weights_that_change_more_are_refused(tree, tmp_path, kind):
-    found = read_weights_of(NEW, tmp_path)
-    (tree / PACKAGED).write_bytes(NEW)
+    found = replace(read_weights_of(NEW, tmp_path), extremes={"4.0": torch.ones(2, 3)})
+    (tree / PACKAGED).write_bytes(encode_weights(found))
     before = contents(tree)
     others = {
         "tensors": {key: tensor + 1 for key, tensor in found.tensors.items()},
         "calibration": read_weights(resolve("rendered")).calibration,
+        "extremes": {"4.0": torch.zeros(2, 3), "4.1": torch.ones(3)},
     }
     candidate = tmp_path / "candidate.safetensors"
     candidate.write_bytes(encode_weights(replace(found, **{kind: others[kind]})))

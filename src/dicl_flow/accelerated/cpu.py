@@ -2,7 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, starmap
 from typing import cast
 
@@ -15,6 +15,7 @@ from ..models import DiclFlow, InitialFlow, LevelFlow, has_matching_net
 from ..models.blocks import ContextNet, ConvBlock
 from ..models.dicl import DiclLevel, FeaturePyramid
 from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
+from ..models.network import Pair
 from ..ops import resize, size_of
 from .first_layer import FactoredLayer
 from .first_layer.cpu import PartialWindows
@@ -338,6 +339,14 @@ class AcceleratedDiclFlow(DiclFlow):
         self._check(image1, image2)
         both = torch.cat([image1, image2])
         return self.flow_from_pairs(self._halves(self.features(both)), image1, initial)
+
+    def flow_from_pairs(
+        self, pairs: Iterable[Pair], image1: Tensor, initial: InitialFlow | None = None
+    ) -> list[LevelFlow]:
+        """See `FlowNetwork`."""
+        if image1.device.type == "cpu":  # each level reduces it, in a fifth of the time
+            image1 = image1.contiguous(memory_format=torch.channels_last)
+        return super().flow_from_pairs(pairs, image1, initial)
 
     @classmethod
     def _level_dtype(cls, dtype: torch.dtype, most: torch.dtype, stride: int) -> torch.dtype:

@@ -298,7 +298,8 @@ class Int8ImageConv(Int8Conv):
         batch, channels, height, width = images.shape
         padded = (batch, height + 2, width + 2, channels)
         frames = images.new_full(padded, _GREY, dtype=torch.uint8).permute(0, 3, 1, 2)
-        frames[..., 1:-1, 1:-1] = (127.5 * images).add_(128)
+        steps = torch.add(images.new_tensor(_GREY), images, alpha=127.5)  # 0.5 more: `to` cuts off
+        frames[..., 1:-1, 1:-1] = steps.to(torch.uint8)
         return super().forward(frames)
 
 

@@ -147,11 +147,6 @@ class PlainEngine(Engine):
 class CpuEngine(Engine):
     """The accelerated network in plain torch operations: for CPUs."""
 
-    def fit(self, feeding: Feeding, *images: Tensor) -> list[Tensor]:
-        """See `Engine`; channels last, which each level reduces in a fifth of the time."""
-        fitted = super().fit(feeding, *images)
-        return [image.contiguous(memory_format=torch.channels_last) for image in fitted]
-
     def pairs_at_once(self, fitting: int) -> int:
         """See `Engine`: what does not occupy all cores then leaves them to another pair."""
         threads = torch.get_num_threads()

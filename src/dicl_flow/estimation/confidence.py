@@ -1,6 +1,7 @@
 """How far a flow can be trusted: confidence from what the network computed, and occlusion."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -53,8 +54,7 @@ def find_cues(
     coarser = upsample_flow(levels[-2].refined, size) if len(levels) > 1 else flow
     small1, small2 = resize(image1, size), resize(image2, size)
     warped, inside = warp_with_mask(small2, flow)
-    spread = F.max_pool2d(flow, 3, 1, 1) + F.max_pool2d(-flow, 3, 1, 1)  # largest - smallest
-    lengths = [flow - finest.matched, flow - coarser, flow, spread]
+    lengths = [flow - finest.matched, flow - coarser, flow, _spread(flow)]
     cues = [
         finest.entropy,
         *(torch.log1p(stride * _length(vectors)) for vectors in lengths),
@@ -67,6 +67,17 @@ def find_cues(
 def finest_stride(levels: Sequence[LevelFlow], image1: Tensor, scale: float) -> float:
     """That of the finest level, in px of scale 1."""
     return image1.shape[-1] / levels[-1].refined.shape[-1] / scale
+
+
+def _spread(maps: Tensor) -> Tensor:
+    """(B, C, H, W) -> the largest minus the smallest of 3x3 neighbours; pooling is far slower."""
+    largest = smallest = F.pad(maps, [1] * 4, mode="replicate")
+    for axis, side in enumerate(maps.shape[2:], 2):
+        first, *others = (largest.narrow(axis, start, side) for start in range(3))
+        largest = reduce(torch.maximum, others, first)
+        first, *others = (smallest.narrow(axis, start, side) for start in range(3))
+        smallest = reduce(torch.minimum, others, first)
+    return largest - smallest
 
 
 def _length(vectors: Tensor) -> Tensor:

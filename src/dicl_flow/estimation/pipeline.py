@@ -103,7 +103,7 @@ class Passes:
         """For each pass: the frame as the network sees it, and its features, all computed here."""
         parts: list[Tensor] = []
         for feeding in self.feedings:
-            fitted = self.engine.fit(feeding, image)[0]
+            fitted = self.engine.fit(feeding, image)[0].contiguous()
             features = self.engine.run(lambda seen: list(self.network.features(seen)), fitted)
             parts += [fitted, *features]
         return parts

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..config import CUES, NORMAL, Calibration, Quality, RenderConfig, find_quality
+from ..config import CUES, LIVE, NORMAL, Calibration, Quality, RenderConfig, find_quality
 from ..errors import InputError
 from ..files import Array, write_files
 from ..weights import Weights, encode_weights, load_model, read_weights, resolve
 from .metrics import score_confidence
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..estimation.estimator import FlowEstimator
     from ..render import Renderer
 
@@ -86,7 +88,6 @@ def calibrate(
         list_photos(folder)  # complain before torch is imported, which takes seconds
     found, effort = read_weights(resolve(weights)), find_quality(quality)
 
-    from ..estimation.compute import int8_extremes
     from ..estimation.estimator import FlowEstimator
 
     estimator = FlowEstimator(load_model(found, effort), quality=effort, **options)
@@ -103,8 +104,7 @@ def calibrate(
     topic = "calibration" + ("" if effort.name == NORMAL else f" of quality {effort.name}")
     result = f"AUSE {judged['ause']:.3f}, calibration error {judged['calibration_error']:.3f}"
     about = f"{scenes} rendered scenes of {size[1]}x{size[0]}; {result} on {num_unseen} others"
-    extremes = int8_extremes(load_model(found))
-    described = replace(found, about={**found.about, topic: about}, extremes=extremes)
+    described = replace(found, about={**found.about, topic: about}, extremes=find_extremes(found))
     return Calibrated(
         described.calibrated(effort, calibration),
         calibration,
@@ -113,6 +113,18 @@ def calibrate(
         judge(1 - unseen.cues[:, 0], unseen.error, threshold)["ause"],
         judged,
     )
+
+
+def find_extremes(weights: Weights) -> "dict[str, Tensor]":
+    """What int8 needs, for context nets that are trained for quality "live", too."""
+    from ..estimation.compute import int8_extremes
+
+    extremes = int8_extremes(load_model(weights))
+    if weights.trained_for(LIVE):
+        own = int8_extremes(load_model(weights, LIVE))
+        names = [name for name in own if ".context." in name]
+        extremes |= {name: extremes[name].maximum(own[name]) for name in names}
+    return extremes
 
 
 def _renderer(

@@ -33,7 +33,7 @@ LIVE_KEY = "dicl_flow.live"
 _LIVE = "live."  # before the names of tensors that were trained for smaller search radii
 _INT8 = "int8."  # before the names of extremes
 PACKAGED_SHA256 = {
-    "rendered": "7de5e43d734730fcf26e8a7fb17a184c0c91b91a74ad95a6fd8e4b82eb6be877",
+    "rendered": "85817f8dedf56f0ccb1a386a26709ae4f0a434521a352ed6b41dc9e3fa536145",
 }
 _PACKAGED = Path(__file__).parent
 _PARTS = {
