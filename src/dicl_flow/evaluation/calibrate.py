@@ -116,7 +116,7 @@ def calibrate(
 
 
 def find_extremes(weights: Weights) -> "dict[str, Tensor]":
-    """What int8 needs, for context nets that are trained for quality "live", too."""
+    """What int8 needs; it also fits context nets that were trained for quality "live"."""
     from ..estimation.compute import int8_extremes
 
     extremes = int8_extremes(load_model(weights))
