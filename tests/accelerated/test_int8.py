@@ -11,6 +11,7 @@ from networks import randomize_norms_and_biases
 import dicl_flow
 from dicl_flow.accelerated import private, settings
 from dicl_flow.accelerated.cpu import AcceleratedDiclFlow
+from dicl_flow.accelerated.extremes import measure_extremes
 from dicl_flow.accelerated.folded import FoldedConv, up_to_corners
 from dicl_flow.accelerated.int8 import (
     Int8Block,
@@ -19,7 +20,6 @@ from dicl_flow.accelerated.int8 import (
     Int8Matcher,
     RoundedConv,
     corners_to_pixels,
-    measure_extremes,
 )
 from dicl_flow.accelerated.settings import Processor
 from dicl_flow.config import LIVE, LevelConfig, ModelConfig

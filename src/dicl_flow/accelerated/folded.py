@@ -193,6 +193,16 @@ def up_to_corners(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(corners, 1).transpose(0, 1), bias.repeat(4)
 
 
+def corners_inside(corners: Tensor) -> Tensor:
+    """Set pixels of corners at the border that lie outside the image to zero, in place."""
+    pixels = corners.unflatten(1, (2, 2, -1))
+    pixels[:, 0, :, :, 0] = 0
+    pixels[:, 1, :, :, -1] = 0
+    pixels[:, :, 0, :, :, 0] = 0
+    pixels[:, :, 1, :, :, -1] = 0
+    return corners
+
+
 def _up_taps(phase: int) -> list[tuple[int, int]]:
     """Which rows of a 3x3 kernel a phase uses, each with its row of the transposed 4x4 one."""
     taps = [(offset + 1, phase + 1 - 2 * offset) for offset in (-1, 0, 1)]

@@ -9,12 +9,10 @@ layer. Quality "live" computes everything in it that neither sees a flow nor giv
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import prod
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,23 +24,15 @@ from ..models.blocks import ContextNet, ConvBlock
 from ..models.dicl import DiclLevel, FeaturePyramid
 from ..models.matching import Matcher, MatchingNet, PairwiseMatcher
 from ..ops import size_of
-from .cpu import AcceleratedDiclFlow, FactoredMatcher, displacement_chunks, moved_maxima
+from .cpu import AcceleratedDiclFlow, displacement_chunks, moved_maxima
+from .extremes import Extremes, blocks_behind_first, middle_layers
 from .first_layer.cpu import ROUND, find_partial, products
-from .folded import FoldedConv, cells_to_pixels, fold, up_to_corners
+from .folded import FoldedConv, cells_to_pixels, corners_inside, fold, up_to_corners
 from .private import int8_convolve, int8_order
-from .settings import has_winograd
 
 _MARGIN = 1.25  # what other frames may exceed the extremes by; beyond, values are cut off
-_FEW_CELLS = 100  # of a map: those of stride 32 and coarser, on small frames
-_Block = TypeVar("_Block", bound=nn.Module)
 _COARSEST = 16  # stride: coarser levels take little time, and their rounding is multiplied by it
 _GREY = 128  # of a frame: nearly zero
-
-Extremes = Mapping[str, Tensor]
-"""By STRIDE.LAYER, for each channel: (2, C) the least and the largest value of the two terms of the
-first layer; (C,) the largest value of a layer that follows, the least being zero.
-By features.NAME and STRIDE.context.LAYER: (in + out,) the largest values that a block sees and
-gives."""
 
 
 class Int8Conv(nn.Module):
@@ -224,7 +214,7 @@ class Int8Matcher(Matcher):
             hidden = moved_maxima(minus_first, second, chunk)
             hidden.unflatten(0, (-1, batch)).sub_(minus_first)  # max(B, -A) + A
             windows.correct(hidden, chunk)
-            cells = self.layers[-1](_inside_image(self.layers[:-1](hidden)))
+            cells = self.layers[-1](corners_inside(self.layers[:-1](hidden)))
             scores[chunk.start : chunk.stop] = (
                 cells_to_pixels(cells).unflatten(0, (len(chunk), batch)).squeeze(2)
             )
@@ -243,16 +233,6 @@ def _score_of_corners(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
         (i, a), (j, b) = divmod(p + down, 2), divmod(q + across, 2)
         cells[p, q, a, b, :, i, j] = weight[:, down, across]
     return cells.flatten(0, 1).flatten(1, 3), conv.bias.detach().repeat(4)
-
-
-def _inside_image(corners: Tensor) -> Tensor:
-    """Set pixels of corners at the border that lie outside the image to zero, in place."""
-    pixels = corners.unflatten(1, (2, 2, -1))
-    pixels[:, 0, :, :, 0] = 0
-    pixels[:, 1, :, :, -1] = 0
-    pixels[:, :, 0, :, :, 0] = 0
-    pixels[:, :, 1, :, :, -1] = 0
-    return corners
 
 
 def _scale(reach: Tensor) -> Tensor:
@@ -368,7 +348,7 @@ def _int8_matcher(
 def _int8_pyramid(pyramid: nn.Module, extremes: Extremes) -> nn.Module:
     """Copy a feature net with its blocks in int8."""
     replaced: dict[int, nn.Module] = {}
-    for name, block in _blocks_behind_first(pyramid, ConvBlock):
+    for name, block in blocks_behind_first(pyramid, ConvBlock):
         last = name.startswith("outputs.")
         replaced[id(block)] = _int8_block(f"features.{name}", block, extremes, last=last)
     first, second, _ = cast(FeaturePyramid, pyramid).stem
@@ -381,7 +361,7 @@ def _int8_layers(
     stride: str, context: ContextNet, accelerated: ContextNet, extremes: Extremes
 ) -> nn.Sequential:
     """Those of an accelerated context net, the middle ones in int8."""
-    blocks, layers = _middle(context), [*accelerated.layers]
+    blocks, layers = middle_layers(context), [*accelerated.layers]
     for number, block in blocks.items():
         last, name = number == max(blocks), f"{stride}.context.{number}"
         layers[number] = _int8_block(name, cast(ConvBlock, block), extremes, last=last)
@@ -395,36 +375,6 @@ def _int8_block(name: str, block: ConvBlock, extremes: Extremes, *, last: bool) 
     conv = cast(nn.Conv2d | nn.ConvTranspose2d, block.conv)
     (largest,) = _fitting(extremes, [name], [(conv.in_channels + conv.out_channels,)])
     return Int8Block(block, largest, last=last)
-
-
-def measure_extremes(model: DiclFlow, frames: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """How large values get in float32, on pairs of frames, (B, 3, H, W) in [-1, 1]."""
-    exact = AcceleratedDiclFlow(model, torch.float32, None, torch.device("cpu"))
-    with torch.inference_mode(), _watched(exact) as (levels, blocks):
-        for image1, image2 in frames:
-            exact(image1, image2)
-    extremes = {name: torch.stack(seen).amax(0) for name, seen in blocks.items()}
-    for stride in model.levels:
-        seen = [torch.stack(ranges) for ranges in levels[stride]]  # (calls, 2, C) of each layer
-        both = torch.cat(seen[:2])
-        layers = [torch.stack([both[:, 0].amin(0), both[:, 1].amax(0)])]
-        layers += [ranges[:, 1].amax(0) for ranges in seen[2:]]
-        if has_winograd():  # the last one is in cells, whose last pixel is a corner's first
-            layers[-1] = layers[-1].unflatten(0, (4, -1)).flip(0).flatten()
-        extremes |= {f"{stride}.{number}": layer for number, layer in enumerate(layers)}
-    return extremes
-
-
-def _blocks_behind_first(pyramid: nn.Module, kind: type[_Block]) -> Iterator[tuple[str, _Block]]:
-    """Yield the blocks of a feature net, plain or folded, with their names."""
-    for name, block in pyramid.named_modules():
-        if isinstance(block, kind) and name != "stem.0":
-            yield name, block
-
-
-def _middle(context: ContextNet) -> dict[int, nn.Module]:
-    """The layers of a context net, plain or folded, that neither see the flow nor give it."""
-    return dict([*enumerate(context.layers)][1:-1])
 
 
 def _extremes_of(matcher: PairwiseMatcher, stride: str, extremes: Extremes) -> list[Tensor]:
@@ -446,51 +396,3 @@ def _fitting(
             "run 'dicl-flow calibrate' on them again"
         )
     return [layer.float() for layer in found]
-
-
-_Levels: TypeAlias = Mapping[str, list[list[Tensor]]]  # (2, C) by stride, layer and call
-_Blocks: TypeAlias = Mapping[str, list[Tensor]]  # (in + out,) by name and call
-
-
-@contextmanager
-def _watched(model: AcceleratedDiclFlow) -> Iterator[tuple[_Levels, _Blocks]]:
-    """Note the extremes of the layers of matching nets, and of blocks of the other nets."""
-    levels: dict[str, list[list[Tensor]]] = {}
-    blocks: dict[str, list[Tensor]] = {}
-    handles = []
-    watched = {f"features.{n}": b for n, b in _blocks_behind_first(model.features, FoldedConv)}
-    for stride, level in cast(Iterable[tuple[str, DiclLevel]], model.levels.items()):
-        if level.context is not None:
-            found = _middle(level.context).items()
-            watched |= {f"{stride}.context.{number}": cast(FoldedConv, b) for number, b in found}
-        matcher = cast(FactoredMatcher, level.matcher)
-        terms = (matcher.first.first_term, matcher.first.second_term)
-        levels[stride] = []
-        for part in (*terms, matcher.down, *matcher.inner):
-            levels[stride].append([])
-            corners = part is matcher.inner[-1] and not has_winograd()
-            handles.append(part.register_forward_hook(partial(_note, levels[stride][-1], corners)))
-    for name, block in watched.items():
-        blocks[name] = []
-        handles.append(block.register_forward_hook(partial(_note_block, blocks[name])))
-    try:
-        yield levels, blocks
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _note_block(seen: list[Tensor], _: object, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    """Add the largest value of each channel of both (B, C, H, W): (in + out,).
-
-    Maps of few cells hardly show how large values get: twice what they show.
-    """
-    maps = (inputs[0], output)
-    largest = [x.amax((0, 2, 3)) * (2 if prod(size_of(x)) < _FEW_CELLS else 1) for x in maps]
-    seen.append(torch.cat(largest))
-
-
-def _note(seen: list[Tensor], corners: bool, _: object, __: object, output: Tensor) -> None:
-    """Add the least and the largest value of each channel of (B, C, H, W): (2, C)."""
-    inside = _inside_image(output) if corners else output
-    seen.append(torch.stack([inside.amin((0, 2, 3)), inside.amax((0, 2, 3))]))

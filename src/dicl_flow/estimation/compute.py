@@ -215,7 +215,7 @@ def int8_extremes(model: FlowNetwork) -> dict[str, Tensor]:
 
     It takes as long as an estimate.
     """
-    from ..accelerated.int8 import measure_extremes
+    from ..accelerated.extremes import measure_extremes
 
     if not has_matching_net(model.config):
         return {}
