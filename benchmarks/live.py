@@ -114,7 +114,7 @@ def open_combination(text: str, weights: str, precision: str) -> Method:
 def time_all(methods: Sequence[Method], frames: tuple[Array, Array], repeats: int) -> Timed:
     """Seconds of each method on one pair: the least of runs that alternate between the methods.
 
-    A machine that others use is slower at times, and a median shows how slow.
+    On a shared machine, a median measures the other programs as well.
     """
     runs: dict[str, list[tuple[float, float]]] = {method.name: [] for method in methods}
     for number in range(repeats + 1):

@@ -17,6 +17,7 @@ from dicl_flow.accelerated.int8 import (
     Int8Block,
     Int8Conv,
     Int8DiclFlow,
+    Int8ImageConv,
     Int8Matcher,
     RoundedConv,
     corners_to_pixels,
@@ -29,6 +30,7 @@ from dicl_flow.estimation.compute import choose_compute, int8_extremes
 from dicl_flow.estimation.inputs import demo_frames
 from dicl_flow.evaluation.calibrate import find_extremes
 from dicl_flow.models import build, own_keys
+from dicl_flow.models.blocks import ConvBlock
 from dicl_flow.weights import LiveParts, encode_weights, load_model, read_weights
 
 DEEP = ModelConfig(
@@ -70,6 +72,22 @@ def test_a_convolution_rounds_once():
     exact = F.conv2d(x.float(), weight, conv.bias, padding=1).clamp(0, 255)
     assert (found.float() - exact).abs().max() <= 0.51
     assert ((found > 0) & (found < 255)).float().mean() > 0.1
+
+
+@needs_vnni
+def test_the_first_layer_sees_frames_as_bytes_up_to_the_border():
+    torch.manual_seed(0)
+    block = randomize_norms_and_biases(torch.nn.Sequential(ConvBlock(3, 8))).eval()[0]
+    levels = torch.randint(0, 256, (2, 3, 9, 12)).float()
+    images = levels / 127.5 - 1
+    with torch.inference_mode():
+        exact = block(images)
+        scale = exact.amax((0, 2, 3)).clamp(min=0.1) / 255
+        conv = Int8ImageConv(block, scale)
+        found = conv(images)
+        assert ((found * scale[:, None, None] - exact).abs() < 0.03 * exact.max()).all()
+        assert (conv((levels + 0.4) / 127.5 - 1) == found).all()  # less than half a step
+        assert (conv((levels - 0.6) / 127.5 - 1) != found).any()
 
 
 @needs_vnni

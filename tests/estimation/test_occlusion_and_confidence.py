@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import SMALL, needs_bf16
 from golden import formula
 
@@ -14,7 +15,12 @@ import dicl_flow
 from dicl_flow.accelerated.settings import network_bytes
 from dicl_flow.config import CUES, Calibration, RenderConfig
 from dicl_flow.errors import InputError
-from dicl_flow.estimation.confidence import find_confidence, find_cues, find_occlusion
+from dicl_flow.estimation.confidence import (
+    _spread,
+    find_confidence,
+    find_cues,
+    find_occlusion,
+)
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.evaluation.calibrate import (
     CalibrationPixels,
@@ -318,3 +324,10 @@ def test_model_without_context_still_has_a_confidence():
     model = build(replace(SMALL, context=False))
     result = FlowEstimator(model, "cpu", calibration=CALIBRATION)(IMAGE1, IMAGE2)
     assert np.isfinite(result.confidence).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (7, 9)])
+def test_the_spread_is_that_of_pooling(size):
+    maps = torch.randn(2, 2, *size)
+    expected = F.max_pool2d(maps, 3, 1, 1) + F.max_pool2d(-maps, 3, 1, 1)
+    assert torch.equal(_spread(maps), expected)

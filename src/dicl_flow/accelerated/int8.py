@@ -62,7 +62,9 @@ class Int8Conv(nn.Module):
         """(B, in, H, W) -> (B, out, H', W'), channels last."""
         ordered = self._ordered.get(x.shape)
         if ordered is None:
-            if len(self._ordered) >= 16:  # sizes that took turns; a video has one
+            if (
+                len(self._ordered) >= 16
+            ):  # frames keep their size, windows vary in number
                 self._ordered.clear()
             ordered = int8_order(self.weight, self.steps, self.where, list(x.shape))
             self._ordered[x.shape] = ordered
@@ -131,10 +133,14 @@ class Int8FirstLayer(nn.Module):
         low = extremes[0] - reach * (_MARGIN - 1) / 2
         self.scale = nn.Buffer(_scale(_MARGIN * reach))
         minus_first, second = (-of_first, -bias - low), (of_second, -low)
-        self.prepare: nn.Module = nn.Identity()
-        self.minus_first: _Term = RoundedConv(0, *minus_first, self.scale)
-        self.second: _Term = RoundedConv(0, *second, self.scale)
-        if features is not None:
+        self.prepare: nn.Module
+        self.minus_first: _Term
+        self.second: _Term
+        if features is None:
+            self.prepare = nn.Identity()
+            self.minus_first = RoundedConv(0, *minus_first, self.scale)
+            self.second = RoundedConv(0, *second, self.scale)
+        else:
             self.prepare, scale = Quantised(features), _scale(_MARGIN * features)
             self.minus_first = Int8Term(*minus_first, scale, self.scale)
             self.second = Int8Term(*second, scale, self.scale)

@@ -32,7 +32,7 @@ from .inputs import Feeding, demo_frames
 from .names import check_backend, check_device, check_precision
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-DTYPES["int8"] = torch.float32  # of all but the matching nets
+DTYPES["int8"] = torch.float32  # of what is not int8
 AS_ASKED = "as asked"
 _SHORT, _LONG = 256, 384  # px: sides of the frames that show how large values get
 
@@ -271,7 +271,7 @@ def best_precision(backend: str, device: torch.device, *, int8: bool = False) ->
     if cpu.amx:
         return Choice("bf16", "this processor has AMX")
     if cpu.vnni and int8:
-        return Choice("int8", "for the matching nets, as this processor has VNNI")
+        return Choice("int8", "this processor has VNNI, but no AMX")
     if cpu.acl and cpu.fp16:
         return Choice("fp16", "for strided layers, as this ARM processor has fp16 arithmetic")
     missing = "ARM processor has no fp16 arithmetic" if cpu.acl else "processor has no AMX"
