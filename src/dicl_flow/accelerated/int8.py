@@ -62,9 +62,7 @@ class Int8Conv(nn.Module):
         """(B, in, H, W) -> (B, out, H', W'), channels last."""
         ordered = self._ordered.get(x.shape)
         if ordered is None:
-            if (
-                len(self._ordered) >= 16
-            ):  # frames keep their size, windows vary in number
+            if len(self._ordered) >= 16:  # frames keep their size, windows vary in number
                 self._ordered.clear()
             ordered = int8_order(self.weight, self.steps, self.where, list(x.shape))
             self._ordered[x.shape] = ordered
