@@ -234,20 +234,25 @@ def test_extremes_fit_the_context_nets_of_live_too(tmp_path):
     assert all((found[name] == normal[name]).all() for name in normal if ".context." not in name)
 
 
+@pytest.fixture(scope="module")
+def deep_weights(tmp_path_factory):
+    weights = read_weights(write_weights(tmp_path_factory.mktemp("deep") / "w.safetensors", DEEP))
+    return replace(weights, extremes=int8_extremes(load_model(weights)))
+
+
 @needs_vnni
 @pytest.mark.parametrize("change", ["missing", "narrow"])
 @pytest.mark.parametrize(
     ("place", "quality"),
     [("4.0", "normal"), ("features.outputs.4", "live"), ("4.context.1", "live")],
 )
-def test_extremes_of_another_network_are_refused(tmp_path, change, place, quality):
-    weights = read_weights(write_weights(tmp_path / "deep.safetensors", DEEP))
-    extremes = int8_extremes(load_model(weights))
+def test_extremes_of_another_network_are_refused(deep_weights, change, place, quality):
+    extremes = dict(deep_weights.extremes)
     layer = extremes.pop(place)
     if change == "narrow":
         extremes[place] = layer[..., 1:]
     with pytest.raises(InputError, match=r"does not fit their network; run 'dicl-flow calibrate'"):
-        dicl_flow.load(replace(weights, extremes=extremes), "cpu", "int8", quality=quality)
+        dicl_flow.load(replace(deep_weights, extremes=extremes), "cpu", "int8", quality=quality)
 
 
 @pytest.mark.skipif(not torch._nnpack_available(), reason="torch has no NNPACK for this processor")

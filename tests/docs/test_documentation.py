@@ -102,10 +102,10 @@ SMALLER = [
     (r"^(dicl-flow render .*?) --size \S+", r"\1"),
     (r"^(dicl-flow render .*)$", r"\1 --size 96x64"),
     (r"^(dicl-flow data bench .*?) --workers \d+", r"\1 --workers 0 --seconds 0.1 --crop 64x64"),
-    (r"^(dicl-flow analyze layers .*)$", r"\1 --size 24x16"),
+    (r"^(dicl-flow analyze layers .*)$", r"\1 --size 8x8"),
     (r"^(dicl-flow analyze pixel) \d+ \d+(.*)$", r"\1 40 50\2"),
     (r"^(dicl-flow analyze (peaks|levels|pixel)(?!.*--data).*)$", rf"\1 {SMALL_PAIR}"),
-    (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 3 --size 128x128 --threshold 40"),
+    (r"^(dicl-flow calibrate .*)$", r"\1 --scenes 3 --size 64x64 --threshold 40"),
     (r"^(dicl-flow bench.*?)( --size \S+)?( --device \S+)?( .*)?$", r"\1 --quick --size 64x64\4"),
     (r"^(python benchmarks/frame_sizes\.py) \S+(.*)$", r"\1 tiny.safetensors\2 --sizes 128x128"),
     (r"^(python benchmarks/quality\.py .*?)--size \S+ -n \d+(.*)$", r"\1-n 1 --size 32x32\2"),
@@ -127,7 +127,7 @@ SMALLER = [
 SMALLER_PYTHON = [
     (r'f"cuda:\{rank\}"|"cuda(:\d)?"', '"cpu"'),
     (r"flows\[1000\]", "flows[1]"),
-    (r"(calibrate\(.*)\)\.save", r"\1, scenes=3, size=(128, 128), threshold=40).save"),
+    (r"(calibrate\(.*)\)\.save", r"\1, scenes=3, size=(64, 64), threshold=40).save"),
     (
         r'"[\w/-]+/dicl-flow", "(estimator|network)"(, source="local")?',
         rf'"{REPOSITORY}", "\1", source="local"',

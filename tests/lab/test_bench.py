@@ -3,6 +3,7 @@
 import json
 import sys
 from importlib.machinery import ModuleSpec
+from itertools import product
 from types import ModuleType
 
 import cv2
@@ -185,12 +186,11 @@ def test_a_compiler_that_fails_is_named():
 
 
 @pytest.mark.parametrize("quality", QUALITIES)
-@pytest.mark.parametrize("size", [(384, 640), (436, 1024), (360, 640)])
-def test_the_network_sees_frames_as_in_an_estimate(quality, size):
+def test_the_network_sees_frames_as_in_an_estimate(quality):
     """Frames of 640x384 at quality "fast" are seen as 512x256; padded, they would be 512x384."""
     weights, quality = read_weights(resolve("rendered")), find_quality(quality)
     model, _ = speed.open_network("rendered", quality, None)
-    for scale in quality.scales:
+    for scale, size in product(quality.scales, [(384, 640), (436, 1024), (360, 640)]):
         measured, estimated = (
             Feeding.of(config, scale).seen(size) for config in (model.config, weights.config)
         )

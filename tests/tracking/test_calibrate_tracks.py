@@ -23,6 +23,7 @@ def test_a_calibration_is_fitted_judged_and_written(
 ):
     output = tmp_path / "calibration.json"
     small = ["--clips", 2, "--frames", 2, "--size", "64x48", "--starts", 1, "--pixels", 400]
+    small += ["--tuning", 1, "--points", 50]
     call(monkeypatch, "procedural", "-o", output, "-w", tiny_weights, "--device", "cpu", *small)
     found = TrackCalibration.from_json(output.read_text())
     assert found.fitted
