@@ -43,7 +43,7 @@ HAS_BF16 = has_bf16(torch.device("cpu"))
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this CPU only emulates bfloat16")
 
 slow_interpreted = () if torch.cuda.is_available() else pytest.mark.slow
-"""Marks a kernel's test that takes Triton's interpreter ten seconds, and a GPU none."""
+"""Marks a kernel's test that takes Triton's interpreter seconds, and a GPU none."""
 
 PEAK = "peak GiB of one process"
 _PROCESSES = () if resource is None else (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

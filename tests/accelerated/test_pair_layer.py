@@ -24,7 +24,8 @@ LAST = torch.channels_last
 LAYERS = [((2, 6, 3, 2), 1, 40)]
 NORMED = [
     pytest.param((1, 8, 10, 10), 1, 40, marks=slow_interpreted),
-    *(((1, 4, 2, 1), 3, 16), ((1, 70, 2, 1), 1, 16)),
+    pytest.param((1, 4, 2, 1), 3, 16, marks=slow_interpreted),
+    ((1, 70, 2, 1), 1, 16),
 ]
 if DEVICE == "cuda":  # the interpreter is slow
     NORMED += [((2, 16, 1, 3), 2, 16), ((2, 32, 37, 51), 3, 96), ((3, 48, 64, 33), 2, 64), *LAYERS]

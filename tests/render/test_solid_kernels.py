@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import slow_interpreted
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
@@ -50,7 +51,14 @@ def build(name, seed):
     return world
 
 
-@pytest.mark.parametrize(("name", "seed"), [("street", 0), ("room", 1), ("floating", 2)])
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("street", 0),
+        pytest.param("room", 1, marks=slow_interpreted),
+        pytest.param("floating", 2, marks=slow_interpreted),
+    ],
+)
 def test_kernels_equal_the_plain_path(name, seed):
     textures = load_textures(None, DEVICE, size=(32, 64)).mips
     shapes = shape_bank(torch.device(DEVICE), 0, CONFIG.num_shapes, CONFIG.shape_side)
