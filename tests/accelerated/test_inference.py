@@ -98,6 +98,28 @@ def test_matchers_for_a_cpu_are_exact(version, scene, size):
     torch.testing.assert_close(result, expected, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("size", [(2, 2), (2, 9), (12, 20)])
+def test_the_warp_of_a_cpu_equals_the_plain_one(dtype, size):
+    flow = 4 * torch.randn(3, 2, *size, dtype=torch.promote_types(dtype, torch.float32))
+    flow[1] = flow[1].round()  # from pixel to pixel, those of the border included
+    flow[2, :, 0] = 1e6
+    features = torch.rand(3, 5, *size).to(dtype)
+    found, expected = cpu.warp(features, flow), warp(features, flow)
+    rounding = max(1e-5, torch.finfo(dtype).eps)
+    torch.testing.assert_close(found, expected, atol=rounding, rtol=rounding)
+    assert torch.equal(found != 0, expected != 0)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_warp_of_a_cpu_survives_any_flow():
+    flow = torch.full((1, 2, 2, 4), torch.inf)
+    flow[0, :, 0] = torch.tensor([0, torch.nan, -torch.inf, 1e38])
+    found = cpu.warp(torch.ones(1, 3, 2, 4), flow)
+    assert found[0, :, 0, 0].eq(1).all()
+    assert found.sum() == 3
+
+
 @both_versions
 def test_another_matching_net_needs_no_other_code_on_a_cpu(version):
     """A wider window, other widths and one layer more: all are read from the net."""

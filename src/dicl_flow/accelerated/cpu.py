@@ -32,6 +32,7 @@ from .folded import (
     with_remainder,
 )
 from .settings import displacements_at_once, dtype_of_most, has_winograd, processor
+from .warp import warp
 
 _COARSE_IF_SUMMED = 16
 _AT_ONCE = 6 << 20  # bytes of the first layer of the stem
@@ -139,10 +140,12 @@ def moved_maxima(minus_first: Tensor, second: Tensor, chunk: range) -> Tensor:
     side = second.shape[-1] - width + 1
     result = minus_first.new_empty(len(chunk) * batch, height, width, channels)
     result = result.permute(0, 3, 1, 2)  # channels last
-    for displacement, target in zip(chunk, result.split(batch), strict=True):
-        u, v = divmod(displacement, side)
-        moved = second[..., v : v + height, u : u + width]
-        torch.maximum(moved, minus_first, out=target)
+    targets = result.unflatten(0, (-1, batch))
+    moved = second.unfold(2, height, 1).permute(2, 0, 1, 4, 3)  # (V, B, channels, H, W+2r)
+    for u in range(chunk[0] // side, chunk[-1] // side + 1):  # few calls, of all v each
+        start, stop = max(chunk.start, u * side), min(chunk.stop, (u + 1) * side)
+        maps = moved[start - u * side : stop - u * side, ..., u : u + width]
+        torch.maximum(maps, minus_first, out=targets[start - chunk.start : stop - chunk.start])
     return result
 
 
@@ -299,6 +302,12 @@ class FoldedContext(ContextNet):
         return torch.cat([part.to(self.dtype) for part in parts], 1)
 
 
+class CpuLevel(DiclLevel):
+    """A `DiclLevel` with a faster warp."""
+
+    warp = staticmethod(warp)
+
+
 class AcceleratedDiclFlow(DiclFlow):
     """A `DiclFlow` for inference only: the same result, faster.
 
@@ -362,7 +371,7 @@ class AcceleratedDiclFlow(DiclFlow):
         projection = copy.deepcopy(level.projection).to(torch.promote_types(dtype, torch.float32))
         most, context = dtype_of_most(dtype), level.context
         context = None if context is None else FoldedContext(context, most)
-        return DiclLevel(_matcher(level.matcher, dtype, memory_limit), projection, context)
+        return CpuLevel(_matcher(level.matcher, dtype, memory_limit), projection, context)
 
     @staticmethod
     def _make_pyramid(pyramid: FeaturePyramid, dtype: torch.dtype) -> FeaturePyramid:

@@ -119,7 +119,7 @@ class DiclLevel(nn.Module):
     ) -> LevelFlow:
         """(B, C, H, W) features, full-size image, the coarser level's flow at this size."""
         if coarse_flow is not None:
-            features2 = warp(features2, coarse_flow)
+            features2 = self.warp(features2, coarse_flow)
         scores, matched, entropy = self.read_off(self.matcher(features1, features2).squeeze(1))
         if coarse_flow is not None:
             matched = matched + coarse_flow
@@ -128,6 +128,8 @@ class DiclLevel(nn.Module):
             refined = matched + self.context(matched, entropy, features1, image1)
         kept = {"scores": scores, "start": coarse_flow} if self.training else {}
         return LevelFlow(matched, refined, entropy, **kept)
+
+    warp = staticmethod(warp)
 
     def read_off(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, U, V, H, W) -> projected scores, displacement (B, 2, H, W), entropy (B, 1, H, W)."""

@@ -1,7 +1,7 @@
 """Partial windows of the first layer on CPUs: few terms differ, and displacements share them."""
 
+import functools
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -36,17 +36,17 @@ class Grid(NamedTuple):
 
     windows1: Tensor  # (B·H·W, taps) of all pixels p
     windows2: Tensor  # (B·(H+2r)·(W+2r), taps) of all q = p+u
-    inside1: Tensor  # of the same shapes: which of them lie in the image
+    inside1: Tensor  # (B·H·W,), (B·(H+2r)·(W+2r),) `codes`: which of them lie in the image
     inside2: Tensor
 
     def share(self, seen: Tensor, pixels: Tensor, wanted: Tensor, visible: Tensor) -> WindowTerms:
-        """(U·V, N) pairs of q and p, some of them `wanted`; what is visible in the windows of q."""
-        steps = torch.arange(len(seen), device=seen.device)[:, None]
-        positions = (steps * len(self.windows1) + pixels)[wanted]
-        seen, pixels = seen[wanted], pixels[wanted]
-        of_first, taps1, first = _terms(self.windows1, pixels, _code(visible)[seen])
-        _, taps2, second = _terms(self.windows2, seen, _code(self.inside1)[pixels])
+        """(U·V, N) pairs of q and p, some of them `wanted`; `codes` of what is visible around q."""
+        pairs = wanted.flatten().nonzero().squeeze(1)
+        steps, seen, pixels = pairs // wanted.shape[1], seen.take(pairs), pixels.take(pairs)
+        of_first, taps1, first = _terms(self.windows1, pixels, visible[seen])
+        _, taps2, second = _terms(self.windows2, seen, self.inside1[pixels])
         bounds = [0, *wanted.sum(1).cumsum(0).tolist()]
+        positions = steps * len(self.windows1) + pixels
         return WindowTerms(positions, first, second, bounds, of_first, taps1, taps2)
 
 
@@ -96,7 +96,7 @@ def find_partial(features2: Tensor, radius: int, window: int) -> tuple[WindowTer
     batch, _, height, width = features2.shape
     grid, border = find_border((batch, height, width), radius, window, features2.device)
     margin = radius + window // 2
-    visible = windows(F.pad((features2 != 0).any(1), [margin] * 4), window)
+    visible = codes(F.pad(features2.abs().amax(1) != 0, [margin] * 4), window)
     return border, find_holes(visible, (batch, height, width), radius, grid)
 
 
@@ -111,7 +111,17 @@ def windows(maps: Tensor, window: int) -> Tensor:
     return maps.unfold(1, window, 1).unfold(2, window, 1).reshape(-1, window**2)
 
 
-@lru_cache(maxsize=20)  # five levels of the last four sizes, as with CUDA graphs
+def codes(maps: Tensor, window: int) -> Tensor:
+    """The same of booleans, as one number with a bit for each: -> (B·H·W,)."""
+    bits = maps.long()
+    for dim in (1, 2):  # rows of windows, then their columns
+        step, size = window ** (2 - dim), bits.shape[dim] - window + 1
+        parts = (bits.narrow(dim, tap, size) << (tap * step) for tap in range(window))
+        bits = functools.reduce(torch.add, parts)
+    return bits.flatten()
+
+
+@functools.lru_cache(maxsize=20)  # five levels of the last four sizes, as with CUDA graphs
 @torch.inference_mode(mode=False)
 def find_border(
     size: Size, radius: int, window: int, device: torch.device
@@ -123,20 +133,21 @@ def find_border(
     numbers1 = _numbers((batch, height + more, width + more), device)
     numbers2 = _numbers((batch, tall + more, wide + more), device) + numbers1.numel()
     image = torch.ones(size, dtype=torch.bool, device=device)
-    inside1, inside2 = (windows(F.pad(image, [margin] * 4), window) for margin in margins)
+    inside1, inside2 = (codes(F.pad(image, [margin] * 4), window) for margin in margins)
     grid = Grid(windows(numbers1, window), windows(numbers2, window), inside1, inside2)
     seen = _numbers((batch, tall, wide), device).unfold(1, height, 1).unfold(2, width, 1)
     seen = seen.permute(2, 1, 0, 3, 4).reshape(-1, len(inside1))  # (U·V, B·H·W)
-    wanted = ~(inside1.all(1) & inside2.all(1)[seen])
+    whole = (1 << window**2) - 1
+    wanted = (inside1 != whole) | (inside2 != whole)[seen]
     pixels = torch.arange(len(inside1), device=device).expand_as(seen)
     return grid, grid.share(seen, pixels, wanted, inside2)
 
 
 def find_holes(visible: Tensor, size: Size, radius: int, grid: Grid) -> WindowTerms:
-    """Partial windows where `visible`, (B·(H+2r)·(W+2r), taps), lacks something of the image."""
+    """Partial windows where `visible`, (B·(H+2r)·(W+2r),), lacks something of the image."""
     _, height, width = size
     tall, wide, side = height + 2 * radius, width + 2 * radius, 2 * radius + 1
-    seen = (visible != grid.inside2).any(1).nonzero().squeeze(1)
+    seen = (visible != grid.inside2).nonzero().squeeze(1)
     steps = torch.arange(side * side, device=seen.device)[:, None]
     y, x = seen // wide % tall - steps % side, seen % wide - steps // side  # of p: (U·V, N)
     inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
@@ -146,19 +157,10 @@ def find_holes(visible: Tensor, size: Size, radius: int, grid: Grid) -> WindowTe
 
 def _terms(windows: Tensor, where: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Which windows (N,), how much of them is seen -> the different ones, and which each is."""
-    bits = _bits(windows)
-    keys, numbers = torch.unique((where << len(bits)) + codes, return_inverse=True)
-    where = keys >> len(bits)
+    taps = windows.shape[1]
+    keys, numbers = torch.unique((where << taps) + codes, return_inverse=True)
+    where, bits = keys >> taps, 1 << torch.arange(taps, device=keys.device)
     return where, windows[where] * ((keys[:, None] & bits) > 0), numbers
-
-
-def _code(seen: Tensor) -> Tensor:
-    """(N, taps) -> (N,): a bit for each."""
-    return (seen * _bits(seen)).sum(1)
-
-
-def _bits(windows: Tensor) -> Tensor:
-    return 1 << torch.arange(windows.shape[1], device=windows.device)
 
 
 def _numbers(size: Size, device: torch.device) -> Tensor:
