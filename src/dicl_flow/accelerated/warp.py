@@ -12,15 +12,16 @@ from ..ops import INSIDE, size_of
 def warp(features: Tensor, flow: Tensor) -> Tensor:
     """The same as `ops.warp`, channels last: (B, C, H, W), of two pixels a side at least."""
     height, width = size_of(features)
-    left, far, seen_across = _neighbours(flow[:, 0] + torch.arange(width), width)
-    top, low, seen_down = _neighbours(flow[:, 1] + torch.arange(height)[:, None], height)
+    number = partial(torch.arange, device=flow.device)
+    left, far, seen_across = _neighbours(flow[:, 0] + number(width), width)
+    top, low, seen_down = _neighbours(flow[:, 1] + number(height)[:, None], height)
     seen = seen_across.mul_(seen_down)
     seen = torch.where(seen >= INSIDE, seen, 0)
     near, high, low = 1 - far, (1 - low) * seen, low * seen
     weights = torch.stack([high * near, high * far, low * near, low * far], 3)
-    images = torch.arange(0, len(flow) * height, height)[:, None, None]
+    images = number(0, len(flow) * height, height)[:, None, None]
     first = top.add_(images).mul_(width).add_(left)  # the number of a row of all images
-    places = first[..., None] + torch.tensor([0, 1, width, width + 1])
+    places = first[..., None] + first.new_tensor([0, 1, width, width + 1])
     rows = features.permute(0, 2, 3, 1).flatten(0, 2).to(flow.dtype)
     summed = partial(F.embedding_bag, mode="sum", per_sample_weights=weights.flatten(0, 2))
     found = summed(places.flatten(0, 2), rows)
