@@ -18,7 +18,7 @@ from small_study import use_small_scenes
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton
 
-from dicl_flow.accelerated.settings import has_bf16
+from dicl_flow.accelerated.settings import has_bf16, network_bytes
 from dicl_flow.cli import main
 from dicl_flow.config import LevelConfig, ModelConfig
 from dicl_flow.models import build
@@ -37,6 +37,9 @@ DATASETS = Path(
 )
 """A few real pairs in the layouts of the benchmarks; without them, some tests are skipped."""
 NO_DATASETS = "no real pairs: DICL_FLOW_DATASETS names no folder"
+
+FAST_BYTES = network_bytes(torch.float32, torch.device("cpu"), fast=True)
+"""What the accelerated network needs for each pixel, in float32 on a CPU."""
 
 HAS_BF16 = has_bf16(torch.device("cpu"))
 """If not, bfloat16 is emulated and hundreds of times slower: one small case is enough."""

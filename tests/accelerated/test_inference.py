@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from conftest import HAS_BF16, SMALL
+from conftest import FAST_BYTES, HAS_BF16, SMALL
 from golden import formula
 from networks import randomize_norms_and_biases
 
@@ -299,15 +299,15 @@ def test_the_smallest_tile_is_a_tile(size):
 
 def test_too_little_memory_names_the_least(small_model):
     frame = torch.empty(1, 3, 2000, 2000, device="meta")
-    with pytest.raises(InputError, match=r"takes at least 0\.03 GiB; raise `memory_limit`"):
+    with pytest.raises(InputError, match=r"takes at least 0\.04 GiB; raise `memory_limit`"):
         FlowEstimator(small_model, "cpu", "fp32", "fast", 1 << 20).tile(frame)
-    enough = FlowEstimator(small_model, "cpu", "fp32", "fast", int(0.03 * 2**30)).tile(frame)
+    enough = FlowEstimator(small_model, "cpu", "fp32", "fast", 256 * 256 * FAST_BYTES).tile(frame)
     assert enough == (256, 256)
 
 
 @pytest.mark.heavy
 def test_an_estimate_beyond_its_memory_is_tiled(small_model, monkeypatch):
-    limit = 64 * 256 * settings.network_bytes(torch.float32, torch.device("cpu"), fast=True)
+    limit = 64 * 256 * FAST_BYTES
     estimator = FlowEstimator(small_model, "cpu", "fp32", "fast", limit)
     sizes = []
     whole = estimator.pipeline._one_way

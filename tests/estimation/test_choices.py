@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 import torch
-from conftest import SMALL
+from conftest import FAST_BYTES, SMALL
 
 from dicl_flow.config import CUES, Calibration, ModelConfig
 from dicl_flow.errors import InputError
@@ -43,7 +43,7 @@ def test_a_network_without_an_accelerated_version_says_so():
         ({"padding": "resize"}, None, (60, 90), "whole, resized to 96x64, 1.07 of the size"),
         (SCALED, None, (64, 96), "scaled down to 48x32, 0.50 of the size"),
         (SCALED, None, (64, 80), "scaled down to 48x32, 0.60 of the width and 0.50 of the height"),
-        ({}, 490 * 300 * 300, (300, 520), "in tiles of 304x288"),
+        ({}, FAST_BYTES * 300 * 300, (300, 520), "in tiles of 304x288"),
     ],
 )
 def test_how_a_frame_is_computed(changes, limit, size, value):

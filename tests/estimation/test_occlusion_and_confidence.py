@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL, needs_bf16
+from conftest import FAST_BYTES, SMALL, needs_bf16
 from golden import formula
 
 import dicl_flow
-from dicl_flow.accelerated.settings import network_bytes
 from dicl_flow.config import CUES, Calibration, RenderConfig
 from dicl_flow.errors import InputError
 from dicl_flow.estimation.confidence import (
@@ -97,8 +96,7 @@ def test_features_are_computed_once(estimator, monkeypatch):
 
 @pytest.mark.heavy
 def test_both_ways_in_tiles(small_weights, monkeypatch):
-    pixel = network_bytes(torch.float32, torch.device("cpu"), fast=True)
-    tiled = dicl_flow.load(small_weights, "cpu", "fp32", memory_limit=64 * 256 * pixel)
+    tiled = dicl_flow.load(small_weights, "cpu", "fp32", memory_limit=64 * 256 * FAST_BYTES)
     calls = []
     compute = tiled.pipeline._both_ways
     monkeypatch.setattr(tiled.pipeline, "_both_ways", lambda *x: calls.append(1) or compute(*x))

@@ -7,14 +7,14 @@ from threading import Event
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL
+from conftest import FAST_BYTES, SMALL
 
 from dicl_flow.cli import options
 from dicl_flow.estimation.estimator import FlowEstimator
 from dicl_flow.models import build
 
 SCALED = replace(SMALL, padding="resize", max_pixels=32 * 48)
-LIMIT = 490 * 260 * 48  # bytes: suffices for tiles of 256x40
+LIMIT = FAST_BYTES * 260 * 48  # bytes: suffices for tiles of 256x40
 
 
 @pytest.mark.heavy

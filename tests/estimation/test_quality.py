@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SMALL
+from conftest import FAST_BYTES, SMALL
 from networks import randomize_norms_and_biases
 
 import dicl_flow
@@ -273,7 +273,7 @@ def test_settings_that_make_no_sense_are_refused(small_weights):
 
 def test_an_enlarged_frame_needs_its_memory():
     image = torch.empty(1, 3, 512, 512, device="meta")
-    limit = 490 * 512 * 512  # suffices for one pass, just so
+    limit = FAST_BYTES * 512 * 512  # suffices for one pass, just so
     assert small(memory_limit=limit).fits(image)
     best = small(memory_limit=limit, quality="best")
     assert best.tile(image) == (256, 256)
@@ -287,7 +287,7 @@ def test_frames_that_are_scaled_down_are_not_cut():
     limited = replace(RESIZE, max_pixels=32 * 48)
     seen = prod(Feeding.of(limited, 2.0).seen((96, 160)))
     assert seen > prod(Feeding.of(limited).seen((96, 160)))
-    needed = seen * 490
+    needed = seen * FAST_BYTES
     assert small(config=limited, memory_limit=needed, quality="best").fits(image)
     with pytest.raises(InputError, match="too little memory for 160x96"):
         small(config=limited, memory_limit=needed // 2, quality="best").fits(image)
