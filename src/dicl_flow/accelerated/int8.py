@@ -179,7 +179,7 @@ class Int8Windows:
 
 
 def _words(rows: Tensor) -> Tensor:
-    """Rows of bytes, eight as one number where they can be: each number takes as long to copy."""
+    """Rows of bytes, eight to a number where that fits: a byte would take as long to copy."""
     return rows.view(torch.int64) if rows.shape[1] % 8 == 0 else rows
 
 
