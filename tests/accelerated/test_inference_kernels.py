@@ -9,7 +9,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 triton = pytest.importorskip("triton")
 
-from conftest import SMALL  # noqa: E402
+from conftest import SMALL, slow_interpreted  # noqa: E402
 from networks import randomize_norms_and_biases  # noqa: E402
 
 from dicl_flow.accelerated import estimate  # noqa: E402
@@ -136,7 +136,11 @@ def test_readout_kernel_equals_the_plain_readout(projects, adds):
 
 @pytest.mark.parametrize(
     ("scene", "memory_limit", "many"),
-    [("no flow", None, False), ("leaves the frame", 1, False), ("leaves the frame", 3 << 20, True)],
+    [
+        ("no flow", None, False),
+        pytest.param("leaves the frame", 1, False, marks=slow_interpreted),
+        ("leaves the frame", 3 << 20, True),
+    ],
 )
 def test_kernel_level_equals_the_plain_level(scene, memory_limit, many, monkeypatch):
     if many:  # programs take several displacements

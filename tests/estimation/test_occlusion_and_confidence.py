@@ -229,7 +229,7 @@ def test_a_network_that_is_never_right_cannot_be_calibrated():
         fit_calibration(CalibrationPixels(np.zeros((5, 7)), np.full(5, 9.0)), 1.0, 1)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_scenes")
 def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     """The packaged weights, a few small scenes: the least sure are the most wrong."""

@@ -274,7 +274,7 @@ def test_every_recipe_takes_every_host(recipe, host, matcher):
     assert config.loss.kind != "averaged" or recipe == "chairs-0"  # which gives its own weights
 
 
-@pytest.mark.parametrize("host", BOTH)
+@pytest.mark.parametrize("host", ["pwcnet", pytest.param("vcn", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("small_scenes")
 def test_two_steps_of_a_recipe_from_the_command_line(run, host, tmp_path):
     """As rendered-0, with an average of the weights; then used as any other weights."""

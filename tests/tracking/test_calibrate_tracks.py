@@ -17,7 +17,7 @@ def call(monkeypatch, *arguments):
     calibrate_tracks.main()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_calibration_is_fitted_judged_and_written(
     small_scenes, tiny_weights, tmp_path, monkeypatch, capsys
 ):
