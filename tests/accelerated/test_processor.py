@@ -89,7 +89,14 @@ def test_without_onednn_nothing_is_assumed(monkeypatch):
     platform.machine() not in ("x86_64", "AMD64"),
     reason="only x86 processors can be limited to older instructions",
 )
-@pytest.mark.parametrize(("onednn", "aten"), [("AVX2", "avx2"), ("SSE41", "default")])
+@pytest.mark.parametrize(
+    ("onednn", "aten"),
+    [
+        pytest.param("AVX512_CORE_BF16", "avx2", marks=pytest.mark.slow),
+        ("AVX2", "avx2"),
+        ("SSE41", "default"),
+    ],
+)
 def test_an_older_processor_computes_the_same_in_float32(onednn, aten):
     limits = {"ONEDNN_MAX_CPU_ISA": onednn, "ATEN_CPU_CAPABILITY": aten}
     result = subprocess.run(

@@ -234,7 +234,7 @@ def test_a_network_that_is_never_right_cannot_be_calibrated():
 def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     """The packaged weights, a few small scenes: the least sure are the most wrong."""
     output = tmp_path / "out.safetensors"
-    arguments = ["-d", "rendered=procedural", "-n", 3, "--size", "256x256", "--device", "cpu"]
+    arguments = ["-d", "rendered=procedural", "-n", 4, "--size", "256x256", "--device", "cpu"]
     code, out, _ = run("calibrate", *arguments, "-o", output, "--json")
     assert code == 0
     summary = json.loads(out)
@@ -243,8 +243,8 @@ def test_calibrate_orders_the_errors_of_unseen_scenes(run, tmp_path):
     assert deciles[0] > deciles[2] > deciles[5] > deciles[9]
     assert summary["ause"] < summary["ause_of_entropy"]
     weights = read_weights(output)
-    assert weights.calibration.scenes == 3
-    assert "3 rendered scenes" in weights.about["calibration"]
+    assert weights.calibration.scenes == 4
+    assert "4 rendered scenes" in weights.about["calibration"]
     before = read_weights(dicl_flow.weights.resolve(None))
     assert all(torch.equal(weights.tensors[key], before.tensors[key]) for key in before.tensors)
 

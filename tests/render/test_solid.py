@@ -313,12 +313,9 @@ def test_every_kind_renders_the_same_bytes_for_a_seed(kind, textures):
     assert one.image1.std() > 0.02
     assert one.valid.any()
     assert not torch.equal(one.image1[0], one.image1[1])
-
-
-def test_another_seed_gives_another_scene(textures):
-    config = replace(RenderConfig(num_shapes=16, shape_side=32).only("room"), tiny_share=0.0)
-    one, two = (Renderer(config, (32, 48), textures, seed=seed).render(1, 7) for seed in (5, 6))
-    assert not torch.equal(one.image1, two.image1)
+    assert not torch.equal(
+        one.image1, Renderer(config, (32, 48), textures, seed=6).render(2, 7).image1
+    )
 
 
 def test_batches_take_turns():

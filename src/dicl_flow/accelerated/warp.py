@@ -23,8 +23,8 @@ def warp(features: Tensor, flow: Tensor) -> Tensor:
     first = top.add_(images).mul_(width).add_(left)  # the number of a row of all images
     places = first[..., None] + first.new_tensor([0, 1, width, width + 1])
     rows = features.permute(0, 2, 3, 1).flatten(0, 2).to(flow.dtype)
-    summed = partial(F.embedding_bag, mode="sum", per_sample_weights=weights.flatten(0, 2))
-    found = summed(places.flatten(0, 2), rows)
+    places, weights = places.flatten(0, 2), weights.flatten(0, 2)
+    found = F.embedding_bag(places, rows, mode="sum", per_sample_weights=weights)
     return found.unflatten(0, first.shape).permute(0, 3, 1, 2).to(features.dtype)
 
 

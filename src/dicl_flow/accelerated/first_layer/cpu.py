@@ -1,7 +1,7 @@
 """Partial windows of the first layer on CPUs: few terms differ, and displacements share them."""
 
-import functools
 from collections.abc import Callable
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import torch
@@ -117,11 +117,11 @@ def codes(maps: Tensor, window: int) -> Tensor:
     for dim in (1, 2):  # rows of windows, then their columns
         step, size = window ** (2 - dim), bits.shape[dim] - window + 1
         parts = (bits.narrow(dim, tap, size) << (tap * step) for tap in range(window))
-        bits = functools.reduce(torch.add, parts)
+        bits = reduce(torch.add, parts)
     return bits.flatten()
 
 
-@functools.lru_cache(maxsize=20)  # five levels of the last four sizes, as with CUDA graphs
+@lru_cache(maxsize=20)  # five levels of the last four sizes, as with CUDA graphs
 @torch.inference_mode(mode=False)
 def find_border(
     size: Size, radius: int, window: int, device: torch.device
